@@ -1,0 +1,1 @@
+"""From records to a verdict: pure functions, the same answer wherever and whenever they run."""
