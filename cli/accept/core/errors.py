@@ -1,0 +1,59 @@
+"""Every failure a user can cause, with its exit code. 1 stays Python's own traceback."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The exit codes of `accept` and of the coordinator."""
+
+    PASS = 0
+    USAGE = 2
+    REJECTED = 3
+    NOT_STARTED = 4
+    BROKEN_OFF = 5
+    INCOMPLETE = 6
+    INCONCLUSIVE = 7
+    INTERRUPTED = 130
+
+
+class AcceptError(Exception):
+    """A failure with an exit code and advice.
+
+    `message` says what was asked and what exists; `hint` says what to do. Both are one line each.
+    """
+
+    code: Exit = Exit.USAGE
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class BadInput(AcceptError):
+    """An option, a file or a value that cannot be used."""
+
+    code = Exit.USAGE
+
+
+class NotStarted(AcceptError):
+    """Nothing was submitted, or too few nodes could be had."""
+
+    code = Exit.NOT_STARTED
+
+
+class BrokenOff(AcceptError):
+    """The run broke off or timed out before it had a verdict."""
+
+    code = Exit.BROKEN_OFF
+
+
+class BadEvidence(AcceptError):
+    """Evidence that is incomplete or cannot be read."""
+
+    code = Exit.INCOMPLETE

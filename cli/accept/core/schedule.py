@@ -1,0 +1,81 @@
+"""Which hosts take part in which execution of a step: waves of disjoint groups.
+
+The groups of a wave run at the same time; a wave starts when the one before it is over. Everything
+here is a pure function of the ordered hosts and the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accept.core.model import GroupKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The hosts, and of each the local ranks (empty: all), that one execution spans."""
+
+    hosts: tuple[str, ...]
+    local_ranks: tuple[int, ...] = ()
+
+
+Wave = tuple[Group, ...]
+
+
+def waves(
+    kind: GroupKind, hosts: Sequence[str], *, rounds: int = 1, seed: int = 1, ranks: int = 1
+) -> tuple[Wave, ...]:
+    """Return the waves of a group kind over `hosts` (in rank order).
+
+    `rounds` counts for pairs alone, `ranks` (local ranks a host) for rails alone. Kinds that need
+    two hosts give no wave for one.
+    """
+    hosts = tuple(hosts)
+    if kind == "all":
+        return ((Group(hosts=hosts),),) if hosts else ()
+    if kind == "each":
+        return (tuple(Group(hosts=(h,)) for h in hosts),) if hosts else ()
+    if len(hosts) < 2:
+        return ()
+    if kind == "pairs":
+        return pair_rounds(hosts, rounds=rounds, seed=seed)
+    if kind == "rails":
+        return (tuple(Group(hosts=hosts, local_ranks=(r,)) for r in range(ranks)),)
+    if kind == "ladder":
+        return _ladder(hosts)
+    middle = len(hosts) // 2
+    return ((Group(hosts=hosts[:middle]), Group(hosts=hosts[middle:])),)
+
+
+def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, ...]:
+    """Return up to `rounds` rounds of disjoint pairs in which no pair meets twice.
+
+    Circle method over a seeded permutation: one seat is fixed, the others turn by one a round. Of an
+    odd number of hosts one sits out each round, a different one each time. There are N-1 rounds for
+    an even N, N for an odd one.
+    """
+    seats: list[str | None] = list(hosts)
+    random.Random(seed).shuffle(seats)
+    if len(seats) % 2:
+        seats.append(None)
+    half = len(seats) // 2
+    result = []
+    for _ in range(min(rounds, len(seats) - 1)):
+        met = ((seats[i], seats[-1 - i]) for i in range(half))
+        result.append(tuple(Group(hosts=(a, b)) for a, b in met if a is not None and b is not None))
+        seats.insert(1, seats.pop())
+    return tuple(result)
+
+
+def _ladder(hosts: tuple[str, ...]) -> tuple[Wave, ...]:
+    """Blocks of 2, 4, 8 … neighbours, and last all; a block that would be short is left out."""
+    result = []
+    size = 2
+    while size < len(hosts):
+        blocks = range(0, len(hosts) - size + 1, size)
+        result.append(tuple(Group(hosts=hosts[i : i + size]) for i in blocks))
+        size *= 2
+    result.append((Group(hosts=hosts),))
+    return tuple(result)
