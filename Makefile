@@ -34,7 +34,7 @@ setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and tor
 setup-dev: .venv/.stamp-dev ## what `test` and `lint` need besides
 
 lint: .venv/.stamp-dev ## ruff, mypy, import-linter, shellcheck, yamllint
-	@bash .ci/lint
+	@.ci/run lint
 
 bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
 	@.venv/bin/python -m benchmarks $(ARGS)

@@ -1,0 +1,91 @@
+"""Order of the tests, and honesty about those left out.
+
+Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
+tests/cluster carries that mark. What was left out is listed at the end with its reason. Where
+CI=true, leaving out a test that carries either mark is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+CLUSTER = Path(__file__).parent / "cluster"
+#: Whether leaving out a real test is a failure.
+STRICT = os.environ.get("CI") == "true"
+
+# Two cores shared with real programs: how long one example takes says nothing.
+settings.register_profile(
+    "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=STRICT
+)
+settings.load_profile("here")
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return 0 for a fast test, 1 for `real`, 2 for `cluster`."""
+    if item.get_closest_marker("cluster"):
+        return 2
+    return 1 if item.get_closest_marker("real") else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if CLUSTER in item.path.parents:
+            item.add_marker("cluster")
+    items.sort(key=_rank)
+
+
+def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure that keeps the reason."""
+    report.outcome = "failed"
+    report.longrepr = f"CI=true, and left out: {_reason(report)}"
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return why a test was skipped, as it said."""
+    where = report.longrepr
+    return where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else str(where)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if STRICT and report.skipped and not hasattr(report, "wasxfail") and _rank(item):
+        _refuse(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if STRICT and report.skipped and CLUSTER in collector.path.parents:
+        _refuse(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out and why, grouped by reason."""
+    left_out: dict[str, list[str]] = defaultdict(list)
+    for report in terminalreporter.stats.get("skipped", []):
+        left_out[_reason(report)].append(report.nodeid)
+    for item in terminalreporter.stats.get("deselected", []):
+        left_out["not selected by the options given"].append(item.nodeid)
+    if not left_out:
+        terminalreporter.write_line("Nothing was left out.")
+        return
+    terminalreporter.section("left out")
+    for reason, tests in sorted(left_out.items()):
+        terminalreporter.write_line(f"{len(tests)} left out: {reason}")
+        for test in tests[:5]:
+            terminalreporter.write_line(f"    {test}")
+        if len(tests) > 5:
+            terminalreporter.write_line(f"    and {len(tests) - 5} more")
