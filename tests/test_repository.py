@@ -1,0 +1,148 @@
+"""Promises of the repository about itself: links, versions, who imports whom, no private names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accept import __version__
+
+ROOT = Path(__file__).parent.parent
+CORE = ROOT / "cli" / "accept" / "core"
+PROGRAMS = ROOT / "launchers" / "programs"
+MACHINES = ROOT / "values" / "machines"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+QUOTED = re.compile(r"`([^`\n]+)`")
+TARGET = re.compile(r"`make ([a-z-]+)")
+
+
+def project_files() -> list[Path]:
+    """Return the files that are, or would be, committed."""
+    command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+FILES = project_files()
+PAGES = [path for path in FILES if path.suffix == ".md"]
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the full name of every module that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = [link.partition("#")[0] for link in LINK.findall(page.read_text())]
+    relative = [link for link in links if link and ":" not in link]
+    assert [link for link in relative if not (page.parent / link).exists()] == []
+
+
+def test_contributing_names_files_that_exist() -> None:
+    """A path in backquotes is one from the top of the project; NAME in it stands for anything."""
+    quoted = QUOTED.findall((ROOT / "CONTRIBUTING.md").read_text())
+    paths = [text for text in quoted if re.fullmatch(r"[\w.-]+(/[\w.-]*)+", text)]
+    assert paths
+    assert [path for path in paths if not list(ROOT.glob(path.replace("NAME", "*")))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_pages_name_make_targets_that_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(TARGET.findall(page.read_text())) <= targets
+
+
+def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+    heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading is not None
+    assert heading[1] == __version__
+
+
+def test_the_lock_names_the_public_index_and_no_other() -> None:
+    hosts = set(re.findall(r"https?://([^/\"]+)", (ROOT / "uv.lock").read_text()))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+
+
+def test_every_rule_about_imports_is_a_contract() -> None:
+    contracts = {one["name"]: one for one in PYPROJECT["tool"]["importlinter"]["contracts"]}
+    assert {one["type"] for one in contracts.values()} == {"layers", "forbidden", "independence"}
+    assert contracts["Left may import right, never back"]["exhaustive"]
+    verdict = contracts["What forms a verdict starts no process and talks to no network"]
+    assert {"socket", "subprocess", "urllib"} <= set(verdict["forbidden_modules"])
+    independent = {
+        module
+        for one in contracts.values()
+        if one["type"] == "independence"
+        for module in one["modules"]
+    }
+    assert independent == {"accept.backends.*", "accept.core.checks.*"}
+
+
+@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=short)
+def test_core_imports_the_standard_library_and_itself_only(path: Path) -> None:
+    for name in imported(path):
+        if name == "accept" or name.startswith("accept."):
+            assert name == "accept.core" or name.startswith("accept.core.")
+        else:
+            assert name.partition(".")[0] in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("path", sorted(PROGRAMS.rglob("*.py")), ids=short)
+def test_programs_of_the_ranks_import_nothing_of_ours(path: Path) -> None:
+    assert not [name for name in imported(path) if name.partition(".")[0] == "accept"]
+
+
+def test_the_commands_load_without_what_only_some_of_them_need() -> None:
+    """`accept --help` and `render` stay fast: heavy modules are imported where they are used."""
+    heavy = {"jinja2", "kubernetes", "matplotlib", "mpi4py", "numpy", "obstore", "rich", "torch"}
+    script = "import sys, accept.__main__; print(*sorted(sys.modules))"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert heavy & set(done.stdout.split()) == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.suffix == ".py" and ROOT / "cli" in path.parents],
+    ids=short,
+)
+def test_no_code_asks_for_a_machine_by_its_name(path: Path) -> None:
+    machines = {path.stem for path in MACHINES.glob("*.yaml")}
+    compared = {
+        leaf.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare | ast.MatchValue)
+        for leaf in ast.walk(node)
+        if isinstance(leaf, ast.Constant)
+    }
+    assert machines & compared == set()
+
+
+def test_nothing_names_a_place_on_the_machine_it_was_written_on() -> None:
+    everywhere = {Path(name) for name in ("/", "/opt", "/root", "/srv", "/tmp", "/usr/src")}
+    places = {f"{place}/" for place in {ROOT.parent, Path.home()} - everywhere}
+    named = [
+        (short(path), place)
+        for path in FILES
+        for place in places
+        if place.encode() in path.read_bytes()
+    ]
+    assert named == []
