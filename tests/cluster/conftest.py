@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-
 from tests.cluster.hosts import Hosts, why_not
 
 obstacle = cache(why_not)

@@ -30,7 +30,7 @@ for file in hosts hostname resolv.conf shadow; do
     [ -L "/etc/$file" ] || [ ! -e "/etc/$file" ] || mount --bind "$state/$name/$file" "$root/etc/$file"
 done
 mount --bind "$state/$name/ssh" "$root/etc/ssh"
-mkdir -p -m 700 "$root/root/.ssh"
+mkdir -m 700 "$root/root/.ssh"
 install -m 600 "$state/$name/authorized_keys" "$root/root/.ssh/authorized_keys"
 mkdir -m 755 "$root/run/sshd" "$root/run/lock" "$root/run/before"
 exec 4<"$state/$name/network"
