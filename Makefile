@@ -16,7 +16,7 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 unexport VIRTUAL_ENV
 
-.PHONY: help run test setup setup-dev lint bench debian clean check-python
+.PHONY: help run test setup setup-dev lint bench debian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -48,17 +48,14 @@ debian:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then bash tests/cluster/install.sh; \
 	else echo 'make: not root, or no apt: no Debian packages are installed' >&2; fi
 
-check-python:
+$(UV): Makefile
 	@command -v "$(PYTHON)" >/dev/null || { \
 		echo 'make: no $(PYTHON) here: apt-get install python3 python3-venv' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "make: $$("$(PYTHON)" -V 2>&1) is too old, 3.11 is needed:" \
-		'apt-get install python3.11 python3.11-venv, then make PYTHON=python3.11' >&2; exit 1; }
+		'apt-get install python3.11 python3.11-venv, then add PYTHON=python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo 'make: $(PYTHON) cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
-
-$(UV): Makefile
-	@$(MAKE) check-python
 	@"$(PYTHON)" -m venv --clear .tools
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@touch $@

@@ -1,0 +1,136 @@
+"""`make run` on a bare machine: a fresh Debian with git, make and Python, no ssh, and no root."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SUITE = "bookworm"
+PACKAGES = ("ca-certificates", "git", "make", "python3", "python3-venv")
+CACHE = Path.home() / ".cache" / "accept-tests"
+#: What a person has set so that package indexes are reached at all.
+CARRIED = ("PIP_", "UV_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+#: What only fits this machine.
+NOT_CARRIED = (
+    "PIP_FIND_LINKS",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "UV_CACHE_DIR",
+    "UV_PROJECT",
+    "UV_PYTHON",
+)
+NVIDIA = "0x10de"
+
+
+def carried() -> list[str]:
+    """Return NAME=VALUE for what reaches the package indexes from here."""
+    return [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.upper().startswith(CARRIED) and not name.startswith(NOT_CARRIED)
+    ]
+
+
+@pytest.fixture(scope="module")
+def base() -> Path:
+    """A minimal Debian, made once and kept outside the checkout; its name says what is in it."""
+    if os.geteuid() != 0:
+        pytest.skip("a bare machine is made as root")
+    debootstrap = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if debootstrap is None:
+        pytest.skip("a bare machine is made with debootstrap, which is not here")
+    key = hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:12]
+    made = CACHE / f"bare-{key}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{made.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            half = made.with_suffix(".half")
+            shutil.rmtree(half, ignore_errors=True)
+            subprocess.run(
+                [debootstrap, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, half],
+                check=True,
+                timeout=900,
+            )
+            shutil.rmtree(half / "var" / "cache" / "apt")
+            half.rename(made)
+    return made
+
+
+@pytest.fixture
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Room for one copy, with the project's files in the user's home; removed at once (6 GB)."""
+    folder = tmp_path_factory.mktemp("bare")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        target = folder / "home" / "accept" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, target)
+    for settings in (".config/pip", ".config/uv"):
+        if (Path.home() / settings).is_dir():
+            shutil.copytree(Path.home() / settings, folder / "home" / settings)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def on_bare(
+    base: Path, scratch: Path, script: str, *, prepare: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run `script` as a user in a copy of `base`, after `prepare` as root."""
+    (scratch / "prepare").write_text(prepare)
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    command = ["bash", str(ROOT / "tests" / "cluster" / "bare.sh"), str(base), str(scratch), script]
+    return subprocess.run(
+        [*namespaces, *command, *carried()],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+
+
+def test_make_run_accepts_a_bare_machine(base: Path, scratch: Path) -> None:
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    if NVIDIA in {vendor.read_text().strip() for vendor in vendors}:
+        pytest.skip("an NVIDIA device is here, and the bare machine has no driver for it")
+    assert not any(
+        (base / folder / "ssh").exists() for folder in ("usr/bin", "bin", "usr/local/bin")
+    )
+    done = on_bare(base, scratch, "cd accept && make run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pass (no GPU tested)" in done.stdout.splitlines(), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("missing", "package"),
+    [
+        ("rm -r /usr/lib/python3.*/ensurepip", "python3-venv"),
+        ("rm /usr/bin/python3", "python3"),
+        ("printf '#!/bin/sh\\nexit 1\\n' >/usr/bin/python3", "python3.11"),
+    ],
+    ids=["no venv", "no python", "too old a python"],
+)
+def test_make_names_the_missing_package_in_one_line(
+    base: Path, scratch: Path, missing: str, package: str
+) -> None:
+    done = on_bare(base, scratch, "cd accept && make run", prepare=missing)
+    assert done.returncode != 0
+    ours = [line for line in done.stderr.splitlines() if not line.startswith("make: ***")]
+    assert len(ours) == 1, done.stderr
+    assert f"apt-get install {package}" in ours[0]
