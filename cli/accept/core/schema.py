@@ -1,0 +1,132 @@
+"""JSON Schema (draft 2020-12) of the types that `accept.core.typed` reads.
+
+What a key means comes from its `Doc`, from the field's `metadata["doc"]`, or from the `#:` comment
+above it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+from accept.core.shape import (
+    Bounds,
+    Doc,
+    NonFinite,
+    Pattern,
+    Text,
+    camel,
+    fields_of,
+    members,
+    required,
+    split,
+)
+from accept.core.typed import dump
+
+_COMMENT = re.compile(r"((?:^ +#:.*\n)+) +(\w+):", re.MULTILINE)
+_SIMPLE: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    Any: {},
+}
+
+
+def schema(cls: type[Any]) -> dict[str, Any]:
+    """The schema of a dataclass; the dataclasses in it are under `$defs`."""
+    definitions: dict[str, Any] = {}
+    top = _of_class(cls, definitions)
+    result = {"$schema": "https://json-schema.org/draft/2020-12/schema", **top}
+    if definitions:
+        result["$defs"] = dict(sorted(definitions.items()))
+    return result
+
+
+def _of_class(cls: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    comments = _comments(cls)
+    properties = {}
+    for item, key, hint in fields_of(cls):
+        properties[key] = _of_type(hint, definitions)
+        text = item.metadata.get("doc") or comments.get(item.name)
+        if text and "description" not in properties[key]:
+            properties[key]["description"] = text
+        if item.default not in (dataclasses.MISSING, None):
+            properties[key]["default"] = dump(item.default)
+    result: dict[str, Any] = {
+        "title": cls.__name__,
+        "description": inspect.cleandoc(cls.__doc__ or ""),
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    needed = [camel(item.name) for item in dataclasses.fields(cls) if required(item)]
+    if needed:
+        result["required"] = needed
+    return result
+
+
+def _of_type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    base, markers = split(hint)
+    result = _of_plain(base, definitions)
+    for marker in markers:
+        if isinstance(marker, Doc):
+            result["description"] = marker.text
+        elif isinstance(marker, Bounds):
+            low, high = _bound_keys(base)
+            result.update({low: marker.min} if marker.min is not None else {})
+            result.update({high: marker.max} if marker.max is not None else {})
+        elif isinstance(marker, Pattern):
+            result["pattern"] = f"^(?:{marker.regex})$"
+        elif isinstance(marker, NonFinite):
+            result = {"anyOf": [result, {"enum": ["nan", "inf", "-inf"]}]}
+    for marker in markers:
+        if isinstance(marker, Text):
+            number = {key: value for key, value in result.items() if key != "description"}
+            kept = {key: value for key, value in result.items() if key == "description"}
+            result = {"anyOf": [number, {"type": "string", "title": marker.form}], **kept}
+    return result
+
+
+def _bound_keys(base: Any) -> tuple[str, str]:
+    if base is str:
+        return "minLength", "maxLength"
+    if get_origin(base) is tuple:
+        return "minItems", "maxItems"
+    return "minimum", "maximum"
+
+
+def _of_plain(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if hint in _SIMPLE:
+        return dict(_SIMPLE[hint])
+    origin, args = get_origin(hint), get_args(hint)
+    if union := members(hint):
+        return {"anyOf": [_of_type(member, definitions) for member in union]}
+    if origin is Literal:
+        return {"enum": list(args)}
+    if origin is tuple:
+        return {"type": "array", "items": _of_type(args[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _of_type(args[1], definitions)}
+    if issubclass(hint, Enum):
+        return {"enum": [member.value for member in hint]}
+    if hint.__name__ not in definitions:
+        definitions[hint.__name__] = {}
+        definitions[hint.__name__] = _of_class(hint, definitions)
+    return {"$ref": f"#/$defs/{hint.__name__}"}
+
+
+def _comments(cls: type[Any]) -> dict[str, str]:
+    """The `#:` comments above the fields; none where the source cannot be had."""
+    try:
+        source = inspect.getsource(cls)
+    except (OSError, TypeError):
+        return {}
+    return {
+        name: " ".join(line.strip(" #:") for line in text.strip().splitlines())
+        for text, name in _COMMENT.findall(source)
+    }
