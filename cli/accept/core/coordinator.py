@@ -1,0 +1,292 @@
+"""The process that finds the hosts, executes the plan on them, judges and says what it found.
+
+`python3 -m accept.core.coordinator FOLDER` runs on the first host. FOLDER holds what was rendered
+(`plan.json`, scripts, programs) and `hosts.json`. Its output is for people; its exit status is the
+verdict's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from accept.core import evidence, report
+from accept.core.errors import Exit
+from accept.core.execute import Run, execute_wave, lose_silent_hosts
+from accept.core.hosts import Candidate, discover
+from accept.core.judge import judge
+from accept.core.model import Plan, Problem, Record, Step, Verdict
+from accept.core.remote import ssh_config
+from accept.core.schedule import waves
+from accept.core.typed import read
+
+HOSTS = "hosts.json"
+#: Touched in a host's folder when the run is over there.
+OVER = "over"
+#: Ends a hold early.
+RELEASE = "release"
+_OVER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What a back end hands over beside the plan, as `hosts.json`."""
+
+    attempt: str
+    hosts: tuple[Candidate, ...]
+    #: What is left of the time to find hosts.
+    start_seconds: float
+
+
+class _BreakOff(Exception):
+    """The run cannot go on; the text says why."""
+
+
+async def coordinate(folder: Path) -> int:
+    """Run the plan in `folder` to its end and return the exit status."""
+    plan = read(Plan, json.loads((folder / evidence.PLAN).read_text(encoding="utf-8")))
+    launch = read(Launch, json.loads((folder / HOSTS).read_text(encoding="utf-8")))
+    state = Run(folder=folder, attempt=launch.attempt, plan=plan, say=_say)
+    _prepare(state)
+    records: list[Record] = []
+    broken = ""
+    work = asyncio.create_task(_work(state, launch, records))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, work.cancel)
+    _say_plan(plan, launch)
+    try:
+        limit = launch.start_seconds + plan.deadline_seconds
+        await asyncio.wait_for(work, limit)
+    except asyncio.TimeoutError:
+        broken = f"the run did not end within {limit:.0f} s"
+    except asyncio.CancelledError:
+        broken = "the run was cancelled"
+    except _BreakOff as reason:
+        broken = str(reason)
+    verdict = judge(plan, records, attempt=launch.attempt, broken_off=broken)
+    finish(state.evidence, plan, records, verdict)
+    _say("")
+    _say(report.table(verdict, width=100))
+    _say(evidence.pack(plan, records, verdict).rstrip("\n"))
+    if plan.hold_seconds and verdict.exit != 0 and broken != "the run was cancelled":
+        await _hold(state)
+    await _tell_over(state)
+    return verdict.exit
+
+
+def finish(
+    folder: Path, plan: Plan, records: Sequence[Record], verdict: Verdict
+) -> None:
+    """Write what a judgement leaves: verdict, report, JUnit file and check sums."""
+    evidence.write(folder / evidence.VERDICT, json.dumps(evidence.dump(verdict), indent=1) + "\n")
+    evidence.write(folder / evidence.REPORT, report.markdown(verdict, plan))
+    evidence.write(folder / evidence.JUNIT, report.junit(verdict))
+    if not (folder / evidence.RECORDS).exists() and not records:
+        evidence.write(folder / evidence.RECORDS, "")
+    evidence.write_checksums(folder)
+
+
+def _prepare(state: Run) -> None:
+    """Make the folders and the ssh configuration, and copy what the evidence is to hold."""
+    for name in ("c", "evidence", "progress", "exec"):
+        (state.folder / name).mkdir(mode=0o700, exist_ok=True)
+    text = ssh_config().replace("{folder}", str(state.folder))
+    evidence.write(state.folder / "ssh_config", text)
+    for name in (evidence.PLAN, HOSTS, "env.sh"):
+        evidence.write(state.evidence / name, (state.folder / name).read_text(encoding="utf-8"))
+    scripts = state.evidence / "steps"
+    scripts.mkdir(exist_ok=True)
+    for path in sorted((state.folder / "steps").iterdir()):
+        evidence.write(scripts / path.name, path.read_text(encoding="utf-8", errors="replace"))
+
+
+async def _work(state: Run, launch: Launch, records: list[Record]) -> None:
+    await _find_hosts(state, launch, records)
+    for number, step in enumerate(state.plan.steps, 1):
+        gone = await lose_silent_hosts(state, state.alive())
+        if gone:
+            _keep(state, records, _hosts_record(state, problems=gone, wave=number))
+        await _execute(state, step, records, f"{number}/{len(state.plan.steps)}")
+
+
+async def _find_hosts(state: Run, launch: Launch, records: list[Record]) -> None:
+    plan = state.plan
+    began = time.time()
+    found = await discover(
+        launch.hosts,
+        folder=state.folder,
+        attempt=state.attempt,
+        ranks=plan.gpus_used or plan.machine.ranks,
+        topology=plan.machine.topology,
+        seconds=launch.start_seconds,
+    )
+    state.hosts = found.hosts
+    record = Record(
+        step="00-hosts",
+        checks=("hosts",),
+        wave=0,
+        group=0,
+        hosts=tuple(h.name for h in found.hosts),
+        exit=0,
+        start=began,
+        end=time.time(),
+        facts=found.facts,
+        metrics=found.metrics,
+        problems=found.problems,
+    )
+    _keep(state, records, record)
+    group = "".join(h.group_line() for h in found.hosts)
+    evidence.write(state.folder / "group", group)
+    evidence.write(state.evidence / "group", group)
+    _say(f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in {time.time() - began:.1f} s")
+    for problem in found.problems:
+        _say(f"  missing: {problem.message} ({problem.cause})")
+    if not found.hosts:
+        raise _BreakOff("no host answered")
+    if found.problems and plan.require_all_nodes:
+        raise _BreakOff("not all nodes answered, and requireAllNodes is set")
+
+
+def _hosts_record(state: Run, *, problems: tuple[Problem, ...], wave: int) -> Record:
+    now = time.time()
+    return Record(
+        step="00-hosts",
+        checks=("hosts",),
+        wave=wave,
+        group=0,
+        hosts=tuple(h.name for h in state.alive()),
+        exit=0,
+        start=now,
+        end=now,
+        problems=problems,
+    )
+
+
+async def _execute(state: Run, step: Step, records: list[Record], place: str) -> None:
+    alive = state.alive()
+    if not alive:
+        raise _BreakOff("no host is left")
+    plan_waves = waves(
+        step.groups,
+        [h.name for h in alive],
+        rounds=step.rounds,
+        seed=state.plan.seed,
+        ranks=alive[0].slots,
+    )
+    began = time.time()
+    mine: list[Record] = []
+    for number, wave in enumerate(plan_waves):
+        # A host that was lost in an earlier wave takes its groups of this one with it.
+        kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
+        mine += await execute_wave(state, step, number, kept)
+    records += mine
+    if sum(map(len, plan_waves)) > evidence.LOOSE_LOGS:
+        evidence.archive_logs(state.evidence, step.id)
+    failed = [r for r in mine if r.exit != 0 or r.problems]
+    groups = f"{len(mine)} group{'s' * (len(mine) != 1)}"
+    _say(
+        f"[{place}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
+        f"{len(mine) - len(failed)} good, {len(failed)} with problems, {time.time() - began:.1f} s"
+    )
+    for record in failed[:20]:
+        _say(f"  {' '.join(record.hosts[:4])}{' …' * (len(record.hosts) > 4)}: {_why(record)}")
+    for line in report.measured(mine):
+        _say(f"  {line}")
+    if "connectivity" in step.checks:
+        _stop_unless_all_ranks(state, mine)
+
+
+def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
+    """Before anything is measured: exactly the planned ranks must answer, else numbers mean nothing.
+
+    A host that died meanwhile is named and left out; what remains is asked for anew by each step.
+    """
+    for record in records:
+        answered = Counter(f.host for f in record.facts if f.name == "rank")
+        planned = {name: state.host(name).slots for name in record.hosts}
+        if dict(answered) != planned and not any(name in state.lost for name in record.hosts):
+            total = sum(planned.values())
+            raise _BreakOff(
+                f"{sum(answered.values())} ranks on {len(answered)} hosts answered, "
+                f"{total} on {len(planned)} were planned: nothing can be measured"
+            )
+
+
+def _why(record: Record) -> str:
+    said = [f"{p.message} ({p.cause})" for p in record.problems[:3]]
+    return "; ".join(said) or f"exit {record.exit}"
+
+
+def _keep(state: Run, records: list[Record], record: Record) -> None:
+    records.append(record)
+    evidence.append_record(state.evidence, record)
+
+
+async def _hold(state: Run) -> None:
+    """Keep the hosts for a while, so that somebody can look; `release` in the folder ends it."""
+    until = time.monotonic() + state.plan.hold_seconds
+    _say(f"held for {state.plan.hold_seconds:.0f} s. To get in, on this host:")
+    for host in state.alive():
+        options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
+        _say(f"  ssh -t {options} -p {host.port} {host.name}" if not host.local else f"  {host.name}: here")
+    _say(f"to end it now: touch {shlex.quote(str(state.folder / RELEASE))}")
+    while time.monotonic() < until and not (state.folder / RELEASE).exists():
+        await asyncio.sleep(1.0)
+
+
+async def _tell_over(state: Run) -> None:
+    """Tell every other host that the run is over, and wait until their sshds are gone."""
+    others = [h for h in state.hosts if not h.local]
+    folder = shlex.quote(str(state.folder))
+    await asyncio.gather(*(state.ask(h, f"touch {folder}/{OVER}") for h in others))
+    told = [h for h in others if h.name not in state.lost]
+    until = time.monotonic() + _OVER_SECONDS
+    await asyncio.gather(*(_until_gone(h, until) for h in told))
+
+
+async def _until_gone(host: object, until: float) -> None:
+    address, port = getattr(host, "address", ""), getattr(host, "port", 0)
+    while time.monotonic() < until:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), 2.0)
+        except (OSError, asyncio.TimeoutError):
+            return
+        writer.close()
+        await asyncio.sleep(0.2)
+
+
+def _say_plan(plan: Plan, launch: Launch) -> None:
+    _say(f"accept {plan.version}: run {plan.hash[:12]}, attempt {launch.attempt}")
+    _say(f"machine {plan.machine.name}, suite {plan.suite}, {len(launch.hosts)} hosts asked for")
+    for step in plan.steps:
+        _say(f"  {step.id}: {', '.join(step.checks)} on {step.groups}, about {step.estimate:.0f} s")
+    for skipped in plan.skipped:
+        _say(f"  not planned: {skipped.check}: {skipped.reason}")
+    if plan.planted:
+        _say(f"DRILL: faults are planted on purpose: {', '.join(plan.planted)}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point on the node."""
+    if len(argv) != 2:
+        sys.stderr.write("usage: python3 -m accept.core.coordinator FOLDER\n")
+        return Exit.USAGE
+    return asyncio.run(coordinate(Path(argv[1]).resolve()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,221 @@
+"""The folder a run leaves: the one place that names its files, writes them and reads them back."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from accept.core.errors import BadEvidence
+from accept.core.model import Plan, Record, Verdict
+from accept.core.typed import Invalid, dump, read
+
+PLAN = "plan.json"
+JOB = "job.json"
+RECORDS = "records.jsonl"
+VERDICT = "verdict.json"
+REPORT = "report.md"
+JUNIT = "junit.xml"
+CONSOLE = "console.log"
+CHECKSUMS = "SHA256SUMS"
+LOGS = "logs"
+
+#: Above this many groups in a step its logs go into one archive, `logs/STEP.tar`.
+LOOSE_LOGS = 64
+#: What the packed lines may take at the end of a console or pod log, in bytes.
+PACKED_LIMIT = 1 << 20
+
+_BEGIN = "-----BEGIN ACCEPT EVIDENCE-----"
+_END = "-----END ACCEPT EVIDENCE-----"
+_LINE = 4096
+#: An unpacked log's upper bound: a small text must not grow without end.
+_UNPACKED_LIMIT = 256 << 20
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def append_record(folder: Path, record: Record) -> None:
+    """Add one line to `records.jsonl`."""
+    with (folder / RECORDS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(dump(record), separators=(",", ":")) + "\n")
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of an evidence or run folder; BadEvidence where it is missing or unreadable."""
+    return _parse(Plan, _text(folder / PLAN), str(folder / PLAN))
+
+
+def read_verdict(folder: Path) -> Verdict:
+    """The verdict that was left; BadEvidence where it is missing or unreadable."""
+    return _parse(Verdict, _text(folder / VERDICT), str(folder / VERDICT))
+
+
+def read_records(folder: Path) -> tuple[Record, ...]:
+    """The records in the order of their writing; BadEvidence names the line that cannot be read."""
+    path = folder / RECORDS
+    lines = _text(path).splitlines()
+    return tuple(_parse(Record, line, f"{path}:{n}") for n, line in enumerate(lines, 1))
+
+
+def log_path(step: str, wave: int, group: int) -> str:
+    """Where the raw log of one execution lies, relative to the folder."""
+    return f"{LOGS}/{step}/{wave}-{group}.log"
+
+
+def archive_logs(folder: Path, step: str) -> None:
+    """Move the loose logs of a step into its one archive."""
+    loose = folder / LOGS / step
+    with tarfile.open(folder / LOGS / f"{step}.tar", "w") as archive:
+        for path in sorted(loose.iterdir()):
+            archive.add(path, arcname=path.name)
+    for path in loose.iterdir():
+        path.unlink()
+    loose.rmdir()
+
+
+def open_log(folder: Path, log: str) -> Iterable[bytes] | None:
+    """The lines of a raw log, loose or in its step's archive; None where there is none."""
+    path = folder / log
+    if not log.startswith(f"{LOGS}/") or ".." in Path(log).parts:
+        return None
+    if path.is_file():
+        return _lines(path)
+    archive = path.parent.with_suffix(".tar")
+    if not archive.is_file():
+        return None
+    try:
+        with tarfile.open(archive) as tar:
+            member = tar.extractfile(path.name)
+            return None if member is None else member.read().splitlines(keepends=True)
+    except (KeyError, tarfile.TarError, OSError):
+        return None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while line := file.readline(1 << 16):
+            yield line
+
+
+def write_checksums(folder: Path) -> None:
+    """Write SHA256SUMS over every other file, as `sha256sum --check` reads it."""
+    write(folder / CHECKSUMS, "".join(f"{digest}  {name}\n" for name, digest in _digests(folder)))
+
+
+def check_checksums(folder: Path) -> tuple[str, ...]:
+    """What is wrong with the folder, a sentence each: files missing, changed, or no sums at all."""
+    path = folder / CHECKSUMS
+    if not path.is_file():
+        return (f"{CHECKSUMS} is missing: the evidence was never finished",)
+    found = dict(_digests(folder))
+    wrong = []
+    for line in _text(path).splitlines():
+        digest, _, name = line.partition("  ")
+        if name not in found:
+            wrong.append(f"{name} is missing")
+        elif found[name] != digest:
+            wrong.append(f"{name} is not as it was written")
+    return tuple(wrong)
+
+
+def _digests(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
+        name = path.relative_to(folder).as_posix()
+        # A judgement made again replaces these; the console still grows while the sums are taken.
+        if name in (CHECKSUMS, VERDICT, REPORT, JUNIT, CONSOLE, "report.html"):
+            continue
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        yield name, digest.hexdigest()
+
+
+def pack(plan: Plan, records: Sequence[Record], verdict: Verdict) -> str:
+    """Plan, records and verdict as text between two marker lines, for the end of a console log.
+
+    Above PACKED_LIMIT the records are left out, and the packed text says so.
+    """
+    whole = {"plan": dump(plan), "records": [dump(r) for r in records], "verdict": dump(verdict)}
+    text = _packed(whole)
+    if len(text) > PACKED_LIMIT:
+        text = _packed({"plan": dump(plan), "verdict": dump(verdict), "recordsLeftOut": len(records)})
+    return text
+
+
+def _packed(data: dict[str, Any]) -> str:
+    raw = json.dumps(data, separators=(",", ":")).encode()
+    coded = base64.b64encode(zlib.compress(raw, 9)).decode()
+    lines = [coded[i : i + _LINE] for i in range(0, len(coded), _LINE)]
+    return "\n".join([f"{_BEGIN} {hashlib.sha256(raw).hexdigest()}", *lines, _END]) + "\n"
+
+
+def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...], Verdict]:
+    """Read what `pack` left in a saved console or pod log; prefixes before the text do no harm.
+
+    Raises BadEvidence where the markers are missing, the text is damaged, or it says that the
+    records were left out.
+    """
+    digest, parts, ended = "", [], False
+    for raw in lines:
+        line = raw.decode("ascii", errors="replace").rstrip()
+        if _BEGIN in line:
+            digest, parts, ended = line.rpartition(" ")[2], [], False
+        elif _END in line:
+            ended = True
+        elif digest and not ended:
+            parts.append(line.rpartition(" ")[2])
+    if not digest:
+        raise BadEvidence(
+            f"{source} holds no packed evidence", hint="it is the last part of index 0's log"
+        )
+    if not ended:
+        raise BadEvidence(f"{source}: the packed evidence is cut off", hint="fetch the log again")
+    try:
+        unzip = zlib.decompressobj()
+        raw_text = unzip.decompress(base64.b64decode("".join(parts), validate=True), _UNPACKED_LIMIT)
+        if hashlib.sha256(raw_text).hexdigest() != digest:
+            raise ValueError("its checksum is wrong")
+        data = json.loads(raw_text)
+        if "records" not in data:
+            raise BadEvidence(
+                f"{source}: {data.get('recordsLeftOut')} records were too many for the log",
+                hint="the verdict in the log is final; judge the evidence folder instead",
+            )
+        return (
+            read(Plan, data["plan"]),
+            tuple(read(Record, r) for r in data["records"]),
+            read(Verdict, data["verdict"]),
+        )
+    except (ValueError, KeyError, TypeError, zlib.error, Invalid) as error:
+        raise BadEvidence(
+            f"{source}: the packed evidence is damaged: {error}", hint="fetch the log again"
+        ) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BadEvidence(
+            f"{path}: {reason}", hint="collect the run again, or name another folder"
+        ) from error
+
+
+def _parse(cls: type[Any], text: str, where: str) -> Any:
+    try:
+        return read(cls, json.loads(text))
+    except (ValueError, Invalid) as error:
+        raise BadEvidence(f"{where}: {error}", hint="the file is damaged: collect again") from error

@@ -1,0 +1,347 @@
+"""Executes one step on its groups, a wave at a time, and leaves a record of each execution.
+
+A group runs under its own timeout. One that hangs, crashes or loses a host is ended on every one of
+its hosts and harms no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from accept.core import evidence
+from accept.core.checks import parse_log
+from accept.core.model import Parsed, Plan, Problem, Record, Step
+from accept.core.remote import (
+    Answer,
+    Host,
+    arguments,
+    environment,
+    has_connection,
+    kill_session,
+    run,
+)
+from accept.core.schedule import Group, Wave
+
+#: Starts under way at once, over all groups.
+_STARTS = 128
+#: A raw log is cut above this.
+_LOG_LIMIT = 64 << 20
+#: How long the launcher may take to end once the program has said that it is done. Open MPI 5.0
+#: sometimes hangs at the very end.
+_EXIT_GRACE = 15.0
+_LOOK = 5.0
+_KILL_SECONDS = 20.0
+_ASK_SECONDS = 10.0
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A run on its way: where it lives, who takes part, and who was lost."""
+
+    folder: Path
+    attempt: str
+    plan: Plan
+    hosts: tuple[Host, ...] = ()
+    #: Host -> what became of it; such a host takes no further part.
+    lost: dict[str, Problem] = field(default_factory=dict)
+    say: Callable[[str], None] = print
+    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
+
+    @property
+    def evidence(self) -> Path:
+        """The folder of what is kept."""
+        return self.folder / "evidence"
+
+    def host(self, name: str) -> Host:
+        """The host called `name`."""
+        return next(h for h in self.hosts if h.name == name)
+
+    def alive(self) -> tuple[Host, ...]:
+        """The hosts that still take part, in rank order."""
+        return tuple(h for h in self.hosts if h.name not in self.lost)
+
+    async def ask(self, host: Host, command: str, timeout: float = _ASK_SECONDS) -> Answer:
+        """Run an sh command on a host."""
+        argv = arguments(self.folder, host, command)
+        env = environment(self.folder, self.attempt)
+        return await run(argv, env=env, timeout=timeout)
+
+
+async def lose_silent_hosts(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
+    """Ask each host whether it is alive; those that do not answer are lost, and returned."""
+    answers = await asyncio.gather(*(state.ask(h, "echo alive") for h in hosts))
+    gone = []
+    for host, answer in zip(hosts, answers, strict=True):
+        if answer.out.strip() != "alive" and host.name not in state.lost:
+            reason = answer.err.strip().splitlines()[-1:] or [f"ssh ended with {answer.exit}"]
+            message = f"{host.name} answered before and does not any more: {reason[0][:200]}"
+            problem = Problem(cause="host-died", message=message, check="hosts", host=host.name)
+            state.lost[host.name] = problem
+            gone.append(problem)
+    return tuple(gone)
+
+
+async def execute_wave(state: Run, step: Step, number: int, wave: Wave) -> tuple[Record, ...]:
+    """Run the groups of a wave at the same time; records and logs are written as each one ends."""
+    return tuple(
+        await asyncio.gather(
+            *(_execute(state, step, number, index, group) for index, group in enumerate(wave))
+        )
+    )
+
+
+async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) -> Record:
+    hosts = [state.host(name) for name in group.hosts]
+    mark = f"{state.attempt}/{step.id}/{wave}-{index}"
+    log = evidence.log_path(step.id, wave, index)
+    path = state.evidence / log
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = _command(state, step, mark, group)
+    start = time.time()
+    outcome = await _supervise(state, step, mark, hosts, command, path)
+    parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts, group.local_ranks)
+    problems = outcome.problems
+    if outcome.exit != 0:
+        problems += await lose_silent_hosts(state, hosts)
+        problems += await _full_disks(state, hosts)
+        problems += await _who_is_behind(state, mark, hosts)
+    per_host = len(group.local_ranks) or hosts[0].slots
+    record = Record(
+        step=step.id,
+        checks=step.checks,
+        wave=wave,
+        group=index,
+        hosts=group.hosts,
+        local_ranks=group.local_ranks,
+        ranks=len(hosts) * per_host,
+        command=_mpirun_line(path),
+        exit=outcome.exit,
+        start=start,
+        began=_began(parsed),
+        end=outcome.end,
+        log=log,
+        metrics=parsed.metrics,
+        facts=parsed.facts,
+        problems=_without_repeats((*problems, *parsed.problems)),
+    )
+    evidence.append_record(state.evidence, record)
+    return record
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    exit: int | None
+    end: float
+    problems: tuple[Problem, ...] = ()
+
+
+def _command(state: Run, step: Step, mark: str, group: Group) -> str:
+    """The sh line that starts the step on the group's first host; the group comes on its stdin."""
+    variables = {
+        "ACCEPT_GROUP": "-",
+        "ACCEPT_EXEC": mark,
+        "ACCEPT_LOCAL_RANKS": ",".join(map(str, group.local_ranks)),
+        "ACCEPT_PLANT": ",".join(state.plan.planted),
+    }
+    assigned = " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items() if v)
+    script = shlex.quote(str(state.folder / step.script))
+    return f"export {assigned}; exec /bin/sh {script}"
+
+
+async def _supervise(
+    state: Run, step: Step, mark: str, hosts: list[Host], command: str, path: Path
+) -> _Outcome:
+    """Start the step, copy its output to the log, and end it where it does not end by itself."""
+    first = hosts[0]
+    async with state.starts:
+        process = await asyncio.create_subprocess_exec(
+            *arguments(state.folder, first, command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environment(state.folder, state.attempt),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write("".join(h.group_line() for h in hosts).encode())
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await process.stdin.drain()
+        process.stdin.close()
+        started, done = asyncio.Event(), asyncio.Event()
+        copying = asyncio.create_task(_copy(process, path, started, done))
+        # A start counts until the step says something: launching is what loads the first host.
+        waiting = asyncio.create_task(started.wait())
+        await asyncio.wait({waiting, copying}, timeout=_ASK_SECONDS, return_when="FIRST_COMPLETED")
+        waiting.cancel()
+    try:
+        why = await _wait(state, step, hosts, copying, done)
+    except asyncio.CancelledError:
+        kill_session(process)
+        await _kill(state, mark, hosts)
+        raise
+    end = time.time()
+    if why is None:
+        status = await process.wait()
+        if status == 0:
+            return _Outcome(exit=0, end=end)
+        left = await _kill(state, mark, hosts)
+        return _Outcome(exit=status, end=end, problems=left)
+    if why.cause == "exit-hang":
+        left = await _kill(state, mark, hosts)
+        kill_session(process)
+        return _Outcome(exit=0, end=end, problems=left)
+    left = await _kill(state, mark, hosts)
+    kill_session(process)
+    await copying
+    return _Outcome(exit=None, end=end, problems=(why, *left))
+
+
+async def _wait(
+    state: Run, step: Step, hosts: list[Host], copying: asyncio.Task[None], done: asyncio.Event
+) -> Problem | None:
+    """Wait for the step's end; None where it ended by itself, else why it has to be ended."""
+    until = time.monotonic() + step.timeout
+    finished: float | None = None
+    while True:
+        now = time.monotonic()
+        if finished is None and done.is_set():
+            finished = now
+        if finished is not None and now - finished > _EXIT_GRACE:
+            return Problem(cause="exit-hang", message="the launcher did not end after its program did")
+        if now >= until:
+            return Problem(
+                cause="timed-out", message=f"{step.id} did not end within {step.timeout:.0f} s"
+            )
+        await asyncio.wait({copying}, timeout=min(_LOOK, max(0.01, until - now)))
+        if copying.done():
+            return None
+        silent = [h for h in hosts if not has_connection(state.folder, h)]
+        if silent and await lose_silent_hosts(state, silent):
+            names = ", ".join(h.name for h in silent if h.name in state.lost)
+            return Problem(cause="crashed", message=f"{step.id} was ended: it lost {names}")
+
+
+async def _copy(
+    process: asyncio.subprocess.Process, path: Path, started: asyncio.Event, done: asyncio.Event
+) -> None:
+    """Copy the output to the log, up to the limit; note the program's own word that it is done."""
+    assert process.stdout is not None
+    size, tail = 0, b""
+    with path.open("wb", buffering=0) as log:
+        while block := await process.stdout.read(1 << 16):
+            started.set()
+            if size < _LOG_LIMIT:
+                log.write(block[: _LOG_LIMIT - size])
+                size += len(block)
+            tail = tail[-256:] + block
+            if b'"fact":"done"' in tail or b'"fact": "done"' in tail:
+                done.set()
+        if size >= _LOG_LIMIT:
+            log.write(b"\n# the log was cut here\n")
+
+
+async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, ...]:
+    """End what the execution started, on every host that answers; what survives loses its host."""
+    script = shlex.quote(str(state.folder / "kill.sh"))
+    command = f"/bin/sh {script} {shlex.quote('ACCEPT_EXEC=' + mark)}"
+    asked = [h for h in hosts if h.name not in state.lost]
+    answers = await asyncio.gather(*(state.ask(h, command, _KILL_SECONDS) for h in asked))
+    problems = []
+    for host, answer in zip(asked, answers, strict=True):
+        if answer.exit == 1 and answer.out.strip():
+            pids = " ".join(answer.out.split()[:20])
+            problem = Problem(
+                cause="unkillable",
+                message=f"{host.name}: processes {pids} survive KILL; the host is left out from here on",
+                host=host.name,
+            )
+            state.lost[host.name] = problem
+            problems.append(problem)
+    return tuple(problems)
+
+
+async def _who_is_behind(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, ...]:
+    """Name the ranks that never entered the operation the others wait in.
+
+    Each rank keeps a file named by its number, in which it writes `SEQUENCE OPERATION ...` when it
+    enters one. Only ranks behind the furthest are named, and only where they are the minority.
+    """
+    folder = shlex.quote(str(state.folder / "progress" / mark))
+    command = f"cd {folder} 2>/dev/null && head -n 1 [0-9]* /dev/null 2>/dev/null"
+    asked = [h for h in hosts if h.name not in state.lost]
+    answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
+    seen: dict[tuple[str, int], tuple[int, str]] = {}
+    for host, answer in zip(asked, answers, strict=True):
+        rank = -1
+        for line in answer.out.splitlines():
+            words = line.split()
+            if line.startswith("==>") and len(words) == 3 and words[1].isdigit():
+                rank = int(words[1])
+            elif rank >= 0 and words and words[0].lstrip("-").isdigit():
+                seen[host.name, rank] = int(words[0]), " ".join(words[1:4])[:80]
+    if len({sequence for sequence, _ in seen.values()}) < 2:
+        return ()
+    furthest = max(sequence for sequence, _ in seen.values())
+    behind = {key: at for key, at in seen.items() if at[0] < furthest}
+    if 2 * len(behind) > len(seen):
+        counts = Counter(sequence for sequence, _ in seen.values())
+        lowest = min(counts)
+        behind = {key: at for key, at in behind.items() if at[0] == lowest}
+        if 2 * len(behind) > len(seen):
+            return ()
+    return tuple(
+        Problem(
+            cause="rank-hung",
+            message=f"rank {rank} on {host} stopped at operation {sequence} ({what}); others wait in {furthest}",
+            host=host,
+            rank=rank,
+        )
+        for (host, rank), (sequence, what) in sorted(behind.items())[:16]
+    )
+
+
+async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
+    """The hosts on which nothing can be written to the run's folder any more."""
+    folder = shlex.quote(str(state.folder))
+    command = f"cd {folder} && head -c 65536 /dev/zero > full-disk-probe; s=$?; rm -f full-disk-probe; exit $s"
+    asked = [h for h in hosts if h.name not in state.lost]
+    answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
+    return tuple(
+        Problem(
+            cause="disk-full",
+            message=f"{host.name}: nothing can be written to {state.folder}: {answer.err.strip()[-200:]}",
+            host=host.name,
+        )
+        for host, answer in zip(asked, answers, strict=True)
+        if answer.exit not in (0, None) and "No space left" in answer.err
+    )
+
+
+def _mpirun_line(path: Path) -> str:
+    """The launcher's command line, which the step prints before it uses it."""
+    with path.open("rb") as file:
+        for _ in range(50):
+            line = file.readline(1 << 14)
+            if line.startswith(b"# Open MPI "):
+                return line.decode(errors="replace").partition(": ")[2].strip()[:8000]
+    return ""
+
+
+def _began(parsed: Parsed) -> float | None:
+    values = [f.value for f in parsed.facts if f.name == "began"]
+    return float(values[0]) if values and isinstance(values[0], int | float) else None
+
+
+def _without_repeats(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Problems once each: several ranks may see the same thing."""
+    kept: Mapping[tuple[object, ...], Problem] = {
+        (p.cause, p.check, p.host, p.rank, p.gpu): p for p in reversed(problems)
+    }
+    return tuple(reversed(tuple(replace(p, message=p.message[:500]) for p in kept.values())))

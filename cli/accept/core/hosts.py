@@ -1,0 +1,247 @@
+"""Which hosts there are: found in parallel, each within a deadline, each absence with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from accept.core.model import Fact, Metric, Problem
+from accept.core.remote import Answer, Host, arguments, environment, run
+
+#: Handshakes under way at once: they cost processor time on the coordinator's host.
+_HANDSHAKES = 32
+_CONNECT_SECONDS = 3.0
+_PROBE_SECONDS = 20.0
+_TOPOLOGY = re.compile(r"[\w./:@+=-]{1,200}\Z")
+
+#: What ssh says -> cause. The first that is found counts.
+_SSH_ERRORS = (
+    ("host key verification failed", "host-key-mismatch"),
+    ("host identification has changed", "host-key-mismatch"),
+    ("permission denied", "key-refused"),
+    ("could not resolve hostname", "unreachable-dns"),
+    ("connection refused", "unreachable-refused"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A host that was asked for: where it may be reached, or why it is known not to be there."""
+
+    name: str
+    #: Addresses or names, tried in this order.
+    addresses: tuple[str, ...] = ()
+    port: int = 22
+    #: The coordinator runs on it, and no ssh is needed.
+    local: bool = False
+    #: Why the back end could not get the host at all, where it could not.
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The hosts that take part, in rank order, and what was learnt on the way."""
+
+    hosts: tuple[Host, ...]
+    problems: tuple[Problem, ...]
+    facts: tuple[Fact, ...]
+    metrics: tuple[Metric, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    host: Host
+    gpus: int
+    offset: float
+    place: str
+
+
+def ssh_cause(text: str) -> str:
+    """The cause out of the closed list for what ssh printed."""
+    lowered = text.lower()
+    return next((cause for sign, cause in _SSH_ERRORS if sign in lowered), "unreachable-timeout")
+
+
+async def discover(
+    candidates: Sequence[Candidate],
+    *,
+    folder: Path,
+    attempt: str,
+    ranks: int | None,
+    topology: str,
+    seconds: float,
+) -> Found:
+    """Find the hosts within `seconds`; those that never answer are named with their last reason.
+
+    `ranks` a host is the number of GPUs it shows where it is None (the smallest number of all
+    hosts, so that every host takes the same).
+    """
+    handshakes = asyncio.Semaphore(_HANDSHAKES)
+    deadline = time.monotonic() + seconds
+    tasks = [
+        _find(c, folder=folder, attempt=attempt, topology=topology, until=deadline, gate=handshakes)
+        for c in candidates
+    ]
+    answers = await asyncio.gather(*tasks)
+    seen = [a for a in answers if isinstance(a, _Seen)]
+    problems = tuple(a for a in answers if isinstance(a, Problem))
+    slots = ranks or max(1, min((s.gpus for s in seen), default=1))
+    order, how = _in_order(seen)
+    repeated = len({s.host.mpi_name for s in order}) < len(order)
+    hosts = tuple(
+        Host(
+            name=s.host.name,
+            mpi_name=s.host.name if repeated else s.host.mpi_name,
+            address=s.host.address,
+            port=s.host.port,
+            slots=slots,
+            local=s.host.local,
+        )
+        for s in order
+    )
+    facts = [Fact(name="order", value=how, check="hosts")]
+    facts += [
+        Fact(name="place", value=s.place, check="hosts", host=s.host.name) for s in order if s.place
+    ]
+    metrics = tuple(
+        Metric(check="inventory", name="clock-offset", value=s.offset, unit="s", host=s.host.name)
+        for s in order
+    )
+    return Found(hosts=hosts, problems=problems, facts=tuple(facts), metrics=metrics)
+
+
+def _in_order(seen: Sequence[_Seen]) -> tuple[list[_Seen], str]:
+    """By topology where every host told its place, else as asked for. The coordinator's host leads."""
+    if seen and all(s.place for s in seen):
+        ordered = sorted(seen, key=lambda s: s.place)
+        how = "topology"
+    else:
+        ordered, how = list(seen), "as given"
+    return sorted(ordered, key=lambda s: not s.host.local), how
+
+
+async def _find(
+    candidate: Candidate,
+    *,
+    folder: Path,
+    attempt: str,
+    topology: str,
+    until: float,
+    gate: asyncio.Semaphore,
+) -> _Seen | Problem:
+    if candidate.problem is not None:
+        return candidate.problem
+    cause, reason = "unreachable-timeout", "never asked: no time was left"
+    pause, tried = 0.25, False
+    while not tried or time.monotonic() < until:
+        tried = True
+        for address in ("localhost",) if candidate.local else candidate.addresses:
+            reached = "127.0.0.1" if candidate.local else await _knock(address, candidate.port)
+            if isinstance(reached, str):
+                host = Host(
+                    name=candidate.name,
+                    mpi_name=candidate.name,
+                    address=reached,
+                    port=candidate.port,
+                    slots=1,
+                    local=candidate.local,
+                )
+                async with gate:
+                    result = await _probe(host, folder=folder, attempt=attempt, topology=topology)
+                if isinstance(result, _Seen):
+                    return result
+                reached = result
+            cause, reason = reached
+        await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
+        pause = min(2.0, pause * 2)
+    message = f"{candidate.name}: {reason}"
+    return Problem(cause=cause, message=message, check="hosts", host=candidate.name)
+
+
+async def _knock(address: str, port: int) -> str | tuple[str, str]:
+    """The numeric address at which an sshd greets, or cause and reason.
+
+    Cheap, so that ssh itself is only tried where it can work.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return "unreachable-dns", f"{address} does not resolve: {error.strerror or error}"
+    failure = "unreachable-dns", f"{address} has no address"
+    for *_, target in found[:4]:
+        ip = str(target[0])
+        try:
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_connection(ip, port), _CONNECT_SECONDS
+            )
+        except asyncio.TimeoutError:
+            failure = "unreachable-timeout", f"{ip} port {port} does not answer"
+            continue
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            cause = "unreachable-refused" if refused else "unreachable-timeout"
+            failure = cause, f"{ip} port {port}: {error.strerror or error}"
+            continue
+        try:
+            banner = await asyncio.wait_for(reader.readline(), _CONNECT_SECONDS)
+        except (asyncio.TimeoutError, OSError, ValueError):
+            banner = b""
+        finally:
+            writer.close()
+        if banner.startswith(b"SSH-"):
+            return ip
+        failure = "unreachable-refused", f"{ip} port {port} is no sshd"
+    return failure
+
+
+async def _probe(
+    host: Host, *, folder: Path, attempt: str, topology: str
+) -> _Seen | tuple[str, str]:
+    """Log in, make sure that it is the host that was meant, and ask what is needed to start ranks."""
+    place = f"{{ {topology} ; }} 2>/dev/null | head -n 1" if topology else "echo"
+    command = (
+        f"cd {shlex.quote(str(folder))} && date +%s.%N && cat host && hostname && {place} && "
+        "{ nvidia-smi -L 2>/dev/null | grep -c '^GPU'; true; }"
+    )
+    began = time.time()
+    answer = await run(
+        arguments(folder, host, command), env=environment(folder, attempt), timeout=_PROBE_SECONDS
+    )
+    ended = time.time()
+    lines = answer.out.split("\n")
+    if answer.exit != 0 or len(lines) < 5:
+        return ssh_cause(answer.err), _reason(answer)
+    if lines[1] != host.name:
+        return "unreachable-timeout", f"{host.address}:{host.port} is {lines[1][:100]}, another host"
+    try:
+        clock = float(lines[0])
+        gpus = int(lines[4] or 0)
+    except ValueError:
+        return "launch-failed", f"unexpected answer {answer.out[:200]!r}"
+    # The clock was read somewhere between the two: inside that span there is no offset to see.
+    offset = clock - ended if clock > ended else min(0.0, clock - began)
+    return _Seen(
+        host=Host(
+            name=host.name,
+            mpi_name=lines[2].strip() or host.name,
+            address=host.address,
+            port=host.port,
+            slots=1,
+            local=host.local,
+        ),
+        gpus=gpus,
+        offset=offset,
+        place=lines[3] if _TOPOLOGY.match(lines[3]) else "",
+    )
+
+
+def _reason(answer: Answer) -> str:
+    lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+    return (lines[-1] if lines else f"ssh ended with {answer.exit}")[:300]

@@ -1,0 +1,134 @@
+"""How the coordinator runs a command on a host: over the run's own ssh, or in place on its own host.
+
+Connections are kept and shared (ControlMaster), so that asking a thousand hosts whether they are
+alive costs no handshake, and a connection that dies tells of a host that died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Name under which the run's one host key is pinned, whatever address a host has.
+HOST_KEY_ALIAS = "accept-run"
+
+_COMMON = """\
+Host *
+  IdentityFile "{folder}/key"
+  IdentitiesOnly yes
+  HostKeyAlias {alias}
+  UserKnownHostsFile "{folder}/known_hosts"
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  CheckHostIP no
+  BatchMode yes
+  ForwardAgent no
+  ForwardX11 no
+  ConnectTimeout 10
+  ServerAliveInterval 5
+  ServerAliveCountMax 3
+  LogLevel ERROR
+  KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org
+  ControlPath "{folder}/c/%h-%p"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A host that takes part."""
+
+    name: str
+    #: What it calls itself; MPI tells by this which host is its own.
+    mpi_name: str
+    #: Numeric: names were resolved once, at the start.
+    address: str
+    port: int
+    slots: int
+    #: The coordinator runs on it.
+    local: bool = False
+
+    def group_line(self) -> str:
+        """The line by which `launchers/lib.sh` knows the host."""
+        return f"{self.name} {self.mpi_name} {self.address} {self.port} {self.slots}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a command left: exit status (None: ended by its timeout), its output and its errors."""
+
+    exit: int | None
+    out: str
+    err: str
+
+
+def ssh_config() -> str:
+    """The part of the ssh configuration that is the same for all hosts; {folder} is left open."""
+    return _COMMON.replace("{alias}", HOST_KEY_ALIAS)
+
+
+def ssh_arguments(folder: Path, host: Host) -> list[str]:
+    """The ssh command line that reaches `host`; the command follows."""
+    return [
+        *("ssh", "-F", str(folder / "ssh_config")),
+        *("-o", f"HostName={host.address}", "-o", f"Port={host.port}"),
+        *("-o", "ControlMaster=auto", "-o", "ControlPersist=yes"),
+        host.name,
+    ]
+
+
+def arguments(folder: Path, host: Host, command: str) -> list[str]:
+    """The argument vector that runs the sh `command` on `host`."""
+    if host.local:
+        return ["/bin/sh", "-c", command]
+    return [*ssh_arguments(folder, host), command]
+
+
+def environment(folder: Path, attempt: str) -> dict[str, str]:
+    """The environment for commands on the coordinator's own host."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCEPT_", "OMPI_", "PMIX_"))}
+    return {**kept, "ACCEPT_DIR": str(folder), "ACCEPT_RUN": attempt}
+
+
+async def run(
+    argv: list[str], *, env: Mapping[str, str] | None = None, stdin: str = "", timeout: float
+) -> Answer:
+    """Run `argv`, with at most 1 MiB of its output kept; past `timeout` seconds it is killed."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=env,
+        start_new_session=True,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), timeout)
+    except asyncio.TimeoutError:
+        kill_session(process)
+        await process.wait()
+        return Answer(exit=None, out="", err=f"no answer within {timeout:.0f} s")
+    except asyncio.CancelledError:
+        kill_session(process)
+        raise
+    limit = 1 << 20
+    return Answer(
+        exit=process.returncode,
+        out=out[:limit].decode(errors="replace"),
+        err=err[:limit].decode(errors="replace"),
+    )
+
+
+def kill_session(process: asyncio.subprocess.Process) -> None:
+    """End a process that leads a session of its own, and all that stayed in that session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def has_connection(folder: Path, host: Host) -> bool:
+    """Whether the kept connection to `host` stands; ssh drops it 15 s after a host falls silent."""
+    return host.local or (folder / "c" / f"{host.address}-{host.port}").exists()

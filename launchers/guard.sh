@@ -1,0 +1,73 @@
+#!/bin/sh
+# guard.sh SECONDS KEEP SSHD: lives as long as the run does on this host, and leaves nothing behind.
+# It blocks on the pipe `events`, so it costs nothing while something is being measured.
+#   over     the run has ended here
+#   stop     end the run now, as a cancel does, but keep its evidence
+#   expired  SECONDS have passed
+#   remove   nothing is wanted any more
+# After `over` the first host keeps the evidence (and no sshd) until `remove`, or for KEEP seconds.
+seconds=$1 keep=$2 sshd=$3
+ACCEPT_DIR=$(pwd)
+run=$(cat run)
+
+# Open for both directions, so that no writer ever waits for a reader.
+exec 3<>events
+tries=50
+while [ "$tries" -gt 0 ]; do
+    tries=$((tries - 1))
+    port=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 40000))
+    "$sshd" -D -e -f "$ACCEPT_DIR/sshd_config" -p "$port" 2>sshd.log 3>&- &
+    daemon=$!
+    until grep -q 'Server listening' sshd.log || ! kill -0 "$daemon" 2>/dev/null; do sleep 0.05; done
+    grep -q 'Server listening' sshd.log && break
+    daemon=''
+done
+[ -n "$daemon" ] || exit 1
+echo "$port" > port.new && mv port.new port
+
+timer() {
+    sleep "$1" &
+    echo $! > timer
+    wait $!
+    echo expired > events
+}
+timer "$seconds" &
+alarm=$!
+
+next() {
+    read -r event <&3 || event=expired
+}
+end_alarm() {
+    kill "$alarm" "$(cat timer)" 2>/dev/null
+}
+
+next
+if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
+    # Stopped or out of time: the coordinator writes what it has and tells the others.
+    kill -TERM "$(cat coordinator.pid)" 2>/dev/null
+    tries=300
+    until [ -e status ] || [ "$tries" = 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.1
+    done
+fi
+kill "$daemon" 2>/dev/null
+end_alarm
+/bin/sh ./kill.sh "ACCEPT_RUN=$run"
+
+if [ "$event" != remove ] && [ -d evidence ]; then
+    cp console.log evidence/ 2>/dev/null
+    tar -cf evidence.tar.new evidence && mv evidence.tar.new evidence.tar
+    for entry in *; do
+        case $entry in
+            evidence.tar | console.log | status | events | run | timer) ;;
+            *) rm -rf "./$entry" ;;
+        esac
+    done
+    : > kept
+    timer "$keep" &
+    alarm=$!
+    next
+    end_alarm
+fi
+cd / && rm -rf "$ACCEPT_DIR"

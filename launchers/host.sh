@@ -1,0 +1,65 @@
+#!/bin/sh
+# host.sh SECONDS KEEP: makes this host ready for a run over ssh, from inside the unpacked run folder:
+# a private sshd on a free port, and a guard that removes everything SECONDS from now at the latest.
+# Prints what the workstation needs to know as lines "KEY VALUE".
+ACCEPT_DIR=$(pwd)
+umask 077
+fail() {
+    printf 'problem %s %s\n' "$1" "$2"
+    cd / && rm -rf "$ACCEPT_DIR"
+    exit 1
+}
+sshd=$(command -v sshd || command -v /usr/sbin/sshd || command -v /usr/local/sbin/sshd) || fail tool-missing "no sshd"
+cat > sshd_config <<CONFIG || fail disk-full "cannot write to $ACCEPT_DIR"
+HostKey $ACCEPT_DIR/key
+AuthorizedKeysFile $ACCEPT_DIR/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+ForceCommand /bin/sh $ACCEPT_DIR/session.sh
+AllowTcpForwarding no
+AllowAgentForwarding no
+X11Forwarding no
+PermitTunnel no
+PermitUserRC no
+PrintMotd no
+UseDNS no
+LoginGraceTime 20
+MaxStartups 1000
+MaxSessions 1000
+ClientAliveInterval 15
+ClientAliveCountMax 3
+KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org
+LogLevel INFO
+CONFIG
+# OpenSSH 9.8 and later punish a host from which many connections come; older ones refuse the word.
+echo 'PerSourcePenalties no' > penalties
+cat sshd_config penalties > sshd_config.try
+"$sshd" -t -f sshd_config.try 2>/dev/null && mv sshd_config.try sshd_config
+mkfifo events || fail disk-full "cannot write to $ACCEPT_DIR"
+setsid /bin/sh ./guard.sh "$1" "$2" "$sshd" </dev/null >guard.log 2>&1 &
+tries=200
+until [ -s port ] || [ "$tries" = 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.05
+done
+[ -s port ] || fail launch-failed "no sshd of the run's own: $(tail -n 1 sshd.log 2>/dev/null)"
+printf 'port %s\n' "$(cat port)"
+printf 'hostname %s\n' "$(hostname)"
+# SSH_CONNECTION: client address, client port, server address, server port.
+# shellcheck disable=SC2086 # split on purpose
+set -- ${SSH_CONNECTION:-}
+[ -z "${3:-}" ] || printf 'address %s\n' "$3"
+for address in $(hostname -I 2>/dev/null); do
+    printf 'address %s\n' "$address"
+done
+nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv,noheader 2>/dev/null |
+    head -n 32 | sed 's/^/busy /'
+# shellcheck source=/dev/null
+. ./env.sh
+printf 'mpirun %s\n' "$(mpirun --version 2>/dev/null | head -n 1)"
+printf 'python %s\n' "$("$ACCEPT_PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)"
+echo ready

@@ -1,0 +1,27 @@
+#!/bin/sh
+# kill.sh NAME=VALUE: ends every process on this host that was started with NAME=VALUE in its
+# environment (TERM, 5 s, KILL). Prints the ids of those that survive even that, and then exits 1.
+mark=$1
+marked() {
+    # grep names the files; this shell and its children do not carry the mark.
+    grep -lzsxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null | sed 's|/proc/\([0-9]*\)/.*|\1|'
+}
+gone() {
+    tries=$1
+    while [ "$tries" -gt 0 ]; do
+        [ -n "$(marked)" ] || return 0
+        tries=$((tries - 1))
+        sleep 0.1
+    done
+    return 1
+}
+left=$(marked)
+[ -n "$left" ] || exit 0
+# shellcheck disable=SC2086 # a list of process ids
+kill -TERM $left 2>/dev/null
+gone 50 && exit 0
+# shellcheck disable=SC2046 # a list of process ids
+kill -KILL $(marked) 2>/dev/null
+gone 20 && exit 0
+marked
+exit 1

@@ -1,0 +1,108 @@
+# shellcheck shell=sh
+# Sourced by every step script, on the first host of the group it runs on. Plain sh: a host need
+# have nothing but sh and mpirun.
+#
+# A group is described by one line a host, "NAME MPINAME ADDRESS PORT SLOTS": what the run calls it,
+# what it calls itself, where its sshd listens, and how many ranks it takes. It is read from
+# ACCEPT_GROUP ("-": standard input), else from the file the coordinator left for all hosts.
+
+ACCEPT_EXEC=${ACCEPT_EXEC:-by-hand}
+ACCEPT_LOCAL_RANKS=${ACCEPT_LOCAL_RANKS:-}
+ACCEPT_PLANT=${ACCEPT_PLANT:-}
+ACCEPT_PROGRESS=$ACCEPT_DIR/progress/$ACCEPT_EXEC
+ACCEPT_WORK=$ACCEPT_DIR/exec/$ACCEPT_EXEC
+export ACCEPT_DIR ACCEPT_EXEC ACCEPT_LOCAL_RANKS ACCEPT_PLANT ACCEPT_PROGRESS
+
+# shellcheck source=/dev/null
+. "$ACCEPT_DIR/env.sh"
+# shellcheck source=/dev/null
+. "$ACCEPT_DIR/interface.sh"
+
+say() { printf '%s\n' "$*"; }
+
+stop() {
+    # stop CAUSE MESSAGE: ends the step with a problem in the one record format.
+    printf 'ACCEPT {"problem":"%s","message":"%s"}\n' "$1" "$2"
+    exit 1
+}
+
+# Reads the group; leaves hosts, ranks_per_host, master_address, ACCEPT_PEERS, a hostfile and an ssh configuration.
+read_group() {
+    umask 077
+    mkdir -p "$ACCEPT_WORK" || stop disk-full "cannot make $ACCEPT_WORK"
+    hostfile=$ACCEPT_WORK/hostfile
+    group=${ACCEPT_GROUP:-$ACCEPT_DIR/group}
+    if [ "$group" = - ]; then
+        group=$ACCEPT_WORK/group
+        cat > "$group" || stop disk-full "cannot write $group"
+    fi
+    [ -s "$group" ] || stop launch-failed "no hosts: $group is empty or missing"
+    hosts=0 ACCEPT_PEERS='' ranks_per_host=1
+    : > "$hostfile"
+    cat "$ACCEPT_DIR/ssh_config" > "$ACCEPT_WORK/ssh_config" 2>/dev/null
+    while read -r _name mpi_name address port slots; do
+        hosts=$((hosts + 1)) ranks_per_host=$slots
+        [ "$hosts" -gt 2 ] || ACCEPT_PEERS="$ACCEPT_PEERS $address"
+        [ "$hosts" -gt 1 ] || master_address=$address
+        printf '%s slots=%s\n' "$mpi_name" "$slots" >> "$hostfile"
+        printf 'Host %s\n  HostName %s\n  Port %s\n' "$mpi_name" "$address" "$port" >> "$ACCEPT_WORK/ssh_config"
+    done < "$group"
+    if [ -n "$ACCEPT_LOCAL_RANKS" ]; then
+        # shellcheck disable=SC2034,SC2086 # for the step scripts; a comma list split to words
+        ranks_per_host=$(IFS=,; set -- $ACCEPT_LOCAL_RANKS; echo $#)
+    fi
+    [ "$hosts" -gt 1 ] || master_address=127.0.0.1 ACCEPT_PEERS=''
+    export ACCEPT_PEERS ACCEPT_WORK
+}
+
+# A free port on this host, the first of the group, for torch's rendez-vous.
+pick_master() {
+    ACCEPT_MASTER_ADDR=$master_address
+    ACCEPT_MASTER_PORT=$("$ACCEPT_PYTHON" -c 'import socket
+s = socket.socket()
+s.bind(("", 0))
+print(s.getsockname()[1])') || stop tool-missing "no Python on the first host of the group"
+    export ACCEPT_MASTER_ADDR ACCEPT_MASTER_PORT
+}
+
+# launch PER_HOST COMMAND...: starts COMMAND as PER_HOST ranks on each host of the group. Prints the
+# line it uses. Written for Open MPI 4.1 and 5.0 (PRRTE), whose runtime parameters differ in name.
+launch() {
+    per_host=$1
+    shift
+    version=$(mpirun --version 2>/dev/null | sed -n '1s/.*) \([0-9]*\)\..*/\1/p')
+    [ -n "$version" ] || stop tool-missing "no Open MPI mpirun on PATH ($PATH)"
+    pick_interface
+    set -- /bin/sh "$ACCEPT_DIR/rank.sh" "$@"
+    for name in DIR EXEC RUN PEERS PLANT PROGRESS LOCAL_RANKS MASTER_ADDR MASTER_PORT; do
+        eval "value=\${ACCEPT_$name:-}"
+        # shellcheck disable=SC2154 # set by the eval
+        [ -z "$value" ] || set -- -x "ACCEPT_$name" "$@"
+    done
+    if [ "$version" -ge 5 ]; then
+        [ -z "$interface" ] || set -- --prtemca prte_if_include "$interface" "$@"
+        [ "$hosts" -le 64 ] || set -- --prtemca plm_ssh_no_tree_spawn 1 "$@"
+        set -- --prtemca plm_ssh_agent "$ACCEPT_DIR/agent.sh" --prtemca plm_ssh_num_concurrent 128 "$@"
+    else
+        [ -z "$interface" ] || set -- --mca oob_tcp_if_include "$interface" "$@"
+        [ "$hosts" -le 64 ] || set -- --mca plm_rsh_no_tree_spawn 1 "$@"
+        set -- --mca plm_rsh_agent "$ACCEPT_DIR/agent.sh" --mca plm_rsh_num_concurrent 128 \
+            --mca orte_keep_fqdn_hostnames 1 "$@"
+    fi
+    [ -z "$interface" ] || set -- --mca btl_tcp_if_include "$interface" "$@"
+    [ "$(id -u)" != 0 ] || set -- --allow-run-as-root "$@"
+    set -- mpirun -np "$((hosts * per_host))" --hostfile "$hostfile" --map-by "ppr:$per_host:node" \
+        --bind-to none --mca pml ob1 --mca btl tcp,self --mca coll ^hcoll,ucc "$@"
+    printf '# Open MPI %s:' "$version"
+    printf " '%s'" "$@"
+    printf '\n'
+    "$@"
+}
+
+# The interface of the control and MPI traffic: the machine's own, the loop-back where the group is
+# one host, else that of the route to another host of the group.
+pick_interface() {
+    interface=$ACCEPT_INTERFACE
+    [ "$hosts" -gt 1 ] || interface=lo
+    [ -n "$interface" ] || interface=$(route_interface)
+}

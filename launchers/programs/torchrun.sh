@@ -1,0 +1,13 @@
+#!/bin/sh
+# torchrun.sh RANKS_PER_HOST PROGRAM ARGS...: this host's part of a torch job, started once a host by mpirun.
+per_host=$1
+shift
+nodes=${OMPI_COMM_WORLD_SIZE:-1}
+node_rank=${OMPI_COMM_WORLD_RANK:-0}
+# torch's ranks are not MPI's: what mpirun told this process would mislead libraries that look for it.
+for name in $(env | sed -n 's/^\(OMPI_[A-Za-z0-9_]*\|PMIX_[A-Za-z0-9_]*\|PRTE_[A-Za-z0-9_]*\)=.*/\1/p'); do
+    unset "$name"
+done
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+exec "$ACCEPT_PYTHON" -m torch.distributed.run --nnodes "$nodes" --nproc-per-node "$per_host" --node-rank "$node_rank" \
+    --master-addr "${ACCEPT_MASTER_ADDR:-127.0.0.1}" --master-port "${ACCEPT_MASTER_PORT:-29500}" "$@"

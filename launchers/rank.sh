@@ -1,0 +1,36 @@
+#!/bin/sh
+# Starts one rank on its node: this node's environment, then the program. Ranks never inherit a
+# dumped environment: ssh gives them a clean one, and each node's own may differ.
+ACCEPT_DIR=${ACCEPT_DIR:-$(cd "$(dirname "$0")" && pwd)}
+# shellcheck source=/dev/null
+. "$ACCEPT_DIR/env.sh"
+# shellcheck source=/dev/null
+. "$ACCEPT_DIR/interface.sh"
+ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
+export ACCEPT_DIR ACCEPT_HOST
+[ -z "${ACCEPT_PROGRESS:-}" ] || mkdir -p "$ACCEPT_PROGRESS"
+
+# A group of one host (no peers) stays on the loop-back.
+interface=lo
+if [ -n "${ACCEPT_PEERS:-}" ]; then
+    interface=${ACCEPT_INTERFACE:-$(route_interface)}
+fi
+if [ -n "$interface" ]; then
+    # Interfaces may be named differently on each host: what this node found wins here.
+    [ -z "${OMPI_MCA_btl_tcp_if_include:-}" ] || export OMPI_MCA_btl_tcp_if_include="$interface"
+    export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"
+    export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-$interface}"
+fi
+
+if [ -n "${ACCEPT_LOCAL_RANKS:-}" ]; then
+    # A rail: the n-th rank on this host uses the n-th GPU of the list.
+    n=${OMPI_COMM_WORLD_LOCAL_RANK:-0}
+    # shellcheck disable=SC2086 # split on purpose: a comma list to words
+    ACCEPT_LOCAL_RANK=$(IFS=,; set -- $ACCEPT_LOCAL_RANKS; shift "$n"; echo "$1")
+    export ACCEPT_LOCAL_RANK
+    export NCCL_TESTS_DEVICE="$((ACCEPT_LOCAL_RANK - n))"
+else
+    export ACCEPT_LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-0}"
+fi
+export NCCL_DEBUG_FILE="${NCCL_DEBUG_FILE:-${ACCEPT_PROGRESS:-/tmp}/nccl.%h.%p.log}"
+exec "$@"
