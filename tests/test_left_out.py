@@ -1,0 +1,76 @@
+"""The test run itself: its order, and what it says about tests that were left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.real
+SAMPLE = """
+import pytest
+
+@pytest.mark.cluster
+def test_hosts():
+    pass
+
+@pytest.mark.real
+def test_program():
+    pytest.skip("no such program here")
+
+def test_fast():
+    pass
+
+def test_data():
+    pytest.skip("no recorded logs here")
+"""
+
+
+def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProcess[str]:
+    """Run the sample under the project's own conftest and settings."""
+    tests = folder / "tests"
+    tests.mkdir()
+    shutil.copy(ROOT / "tests" / "conftest.py", tests)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (tests / "test_sample.py").write_text(SAMPLE)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *options],
+        check=False,
+        cwd=folder,
+        env={**os.environ, "CI": ci, "PYTEST_ADDOPTS": "", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_test_left_out_is_named_with_its_reason(tmp_path: Path) -> None:
+    done = run_sample(tmp_path, ci="")
+    assert done.returncode == 0
+    assert "1 left out: no such program here" in done.stdout
+    assert "1 left out: no recorded logs here" in done.stdout
+
+
+def test_a_test_not_selected_is_named_too(tmp_path: Path) -> None:
+    done = run_sample(tmp_path, "-k", "fast", ci="true")
+    assert done.returncode == 0
+    assert "3 left out: not selected by the options given" in done.stdout
+
+
+def test_in_ci_leaving_out_a_real_test_is_a_failure(tmp_path: Path) -> None:
+    done = run_sample(tmp_path, ci="true")
+    assert done.returncode == 1
+    assert "CI=true, and left out: no such program here" in done.stdout
+    assert "1 failed, 2 passed, 1 skipped" in done.stdout
+
+
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_fast_tests_go_first_then_real_ones_then_the_cluster(tmp_path: Path, ci: str) -> None:
+    lines = run_sample(tmp_path, ci=ci).stdout.splitlines()
+    order = [line.split()[0].partition("::")[2] for line in lines if line.endswith("%]")]
+    assert order == ["test_fast", "test_data", "test_program", "test_hosts"]
