@@ -73,7 +73,7 @@ launch() {
     version=$(mpirun --version 2>/dev/null | sed -n '1s/.*) \([0-9]*\)\..*/\1/p')
     [ -n "$version" ] || stop tool-missing "no Open MPI mpirun on PATH ($PATH)"
     pick_interface
-    set -- /bin/sh "$ACCEPT_DIR/rank.sh" "$@"
+    set -- "$ACCEPT_SHELL" "$ACCEPT_DIR/rank.sh" "$@"
     for name in DIR EXEC RUN PEERS PLANT PROGRESS LOCAL_RANKS MASTER_ADDR MASTER_PORT; do
         eval "value=\${ACCEPT_$name:-}"
         # shellcheck disable=SC2154 # set by the eval

@@ -1,0 +1,162 @@
+"""What this host is: GPUs, processors, memory, network, limits, versions, effective settings.
+
+Prints one fact in the record format. Nothing is measured, and nothing heavy is imported: versions
+come from the installed packages' metadata. Settings go through an allow-list, so that no secret of
+the environment gets into the evidence.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import re
+import resource
+import socket
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+#: PCI devices of these classes are GPUs: display and 3D controllers.
+_GPU_CLASSES = ("0x03",)
+_SETTINGS = re.compile(r"(NCCL|GLOO|OMPI_MCA|PRTE_MCA|UCX|FI|NVSHMEM)_[A-Z0-9_a-z]+|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|LD_LIBRARY_PATH|OMP_NUM_THREADS")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+_GPU_FIELDS = {
+    "index": "index",
+    "uuid": "uuid",
+    "name": "name",
+    "memory.total": "memoryMiB",
+    "memory.used": "memoryUsedMiB",
+    "driver_version": "driver",
+    "ecc.errors.uncorrected.volatile.total": "eccUncorrected",
+    "pci.bus_id": "pci",
+}
+_NUMBERS = {"index", "memoryMiB", "memoryUsedMiB", "eccUncorrected"}
+
+
+def output(*command: str) -> str:
+    """What a command prints; nothing where it is not there, fails, or takes over 20 s."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def smi(query: str, fields: list[str]) -> list[list[str]]:
+    """Rows of an nvidia-smi query."""
+    text = output("nvidia-smi", f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits")
+    rows = csv.reader(io.StringIO(text), skipinitialspace=True)
+    return [row for row in rows if len(row) == len(fields)]
+
+
+def gpus() -> list[dict[str, Any]]:
+    """The GPUs the driver shows, with the processes on each; what it does not tell is null."""
+    found = []
+    for row in smi("gpu", list(_GPU_FIELDS)):
+        gpu: dict[str, Any] = {}
+        for key, text in zip(_GPU_FIELDS.values(), row):
+            known = text and not text.startswith("[")
+            number = key in _NUMBERS
+            gpu[key] = (int(float(text)) if number else text) if known else None
+        gpu["processes"] = []
+        found.append(gpu)
+    by_uuid = {gpu["uuid"]: gpu for gpu in found}
+    for uuid, pid, name in smi("compute-apps", ["gpu_uuid", "pid", "process_name"]):
+        if uuid in by_uuid:
+            by_uuid[uuid]["processes"].append(f"{pid} {name}"[:100])
+    return found
+
+
+def pci_gpus() -> int:
+    """NVIDIA GPUs on the PCI bus, whatever the driver shows."""
+    count = 0
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        if read(device / "vendor") == "0x10de" and read(device / "class").startswith(_GPU_CLASSES):
+            count += 1
+    return count
+
+
+def read(path: Path) -> str:
+    """A file's text without the white space around it, or nothing."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def nics() -> list[dict[str, Any]]:
+    """Network interfaces but the loop-back, and RDMA devices; speed in Mbit/s where known."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(Path("/sys/class/net").glob("*")):
+        if path.name != "lo":
+            speed = read(path / "speed")
+            known = int(speed) if speed.isdigit() else None
+            found.append({"name": path.name, "speed": known, "state": read(path / "operstate")})
+    for path in sorted(Path("/sys/class/infiniband").glob("*")):
+        port = path / "ports" / "1"
+        rate = re.match(r"\d+", read(port / "rate"))
+        speed_known = int(rate.group()) * 1000 if rate else None
+        state = read(port / "state").partition(":")[2].strip().lower()
+        found.append({"name": path.name, "speed": speed_known, "state": state, "rdma": True})
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the checks use, as far as they are here."""
+    found = {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
+    for dist in metadata.distributions():
+        name = (dist.metadata["Name"] or "").lower()
+        if name in ("torch", "mpi4py", "numpy"):
+            found[name] = dist.version
+        elif name.startswith("nvidia-nccl"):
+            found["nccl"] = dist.version
+    mpi = re.search(r"\(Open MPI\) (\S+)", output("mpirun", "--version"))
+    if mpi:
+        found["mpi"] = mpi.group(1)
+    cuda = re.search(r"CUDA Version: *(\S+)", output("nvidia-smi"))
+    if cuda:
+        found["cuda"] = cuda.group(1)
+    return found
+
+
+def settings() -> dict[str, str]:
+    """The effective settings of NCCL and the libraries beside it."""
+    return {
+        name: value[:500]
+        for name, value in sorted(os.environ.items())
+        if _SETTINGS.fullmatch(name) and not _SECRET.search(name)
+    }
+
+
+def limit(which: int) -> str | int:
+    """A soft limit in KiB, or "unlimited"."""
+    soft, _ = resource.getrlimit(which)
+    return "unlimited" if soft == resource.RLIM_INFINITY else soft // 1024
+
+
+def main() -> None:
+    """Print the fact."""
+    memory = re.search(r"MemTotal:\s+(\d+) kB", read(Path("/proc/meminfo")))
+    value = {
+        "hostname": socket.gethostname(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
+        "gpus": gpus(),
+        "pciNvidia": pci_gpus(),
+        "nics": nics(),
+        "memlock": limit(resource.RLIMIT_MEMLOCK),
+        "kernel": platform.release(),
+        "versions": versions(),
+        "env": settings(),
+    }
+    host = os.environ.get("ACCEPT_HOST") or socket.gethostname()
+    fact = {"fact": "inventory", "check": "inventory", "host": host, "value": value}
+    print("ACCEPT " + json.dumps(fact, separators=(",", ":")), flush=True)
+
+
+if __name__ == "__main__":
+    main()
