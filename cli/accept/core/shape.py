@@ -83,9 +83,9 @@ def show_path(path: Path) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def plain(text: str) -> str:
-    """Text for a one-line message: cut at 60 characters, control characters escaped."""
-    cut = text if len(text) <= 60 else text[:57] + "..."
+def plain(text: str, limit: int = 60) -> str:
+    """Text for a one-line message: cut at `limit` characters, control characters escaped."""
+    cut = text if len(text) <= limit else text[: limit - 3] + "..."
     return cut if cut.isprintable() else json.dumps(cut)[1:-1]
 
 

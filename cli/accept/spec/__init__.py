@@ -1,0 +1,129 @@
+"""Machines, suites and sites: what the YAML files under `values/` and the user's own hold.
+
+Parameters of a check are merged in one order, later wins: the check's defaults, the suite, the
+machine, the site, `--set`. The suites that come with `accept` say how long and on which groups to
+measure; the machines say how large the messages are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from accept import assets
+from accept.core.errors import BadInput
+from accept.core.model import Plan, Record, Reference, Verdict
+from accept.core.schema import schema
+from accept.core.shape import known, plain
+from accept.spec.machine import Machine
+from accept.spec.site import Site
+from accept.spec.suite import Suite
+from accept.spec.units import parse_expectation
+from accept.yamlfile import Document, load
+
+__all__ = [
+    "SCHEMAS",
+    "Loaded",
+    "Machine",
+    "Site",
+    "Suite",
+    "load_machine",
+    "load_site",
+    "load_suite",
+    "merge_parameters",
+    "names",
+    "schema_for",
+    "site_expectations",
+]
+
+T = TypeVar("T")
+
+#: What `accept schema` prints, by name.
+SCHEMAS: dict[str, type[Any]] = {
+    "machine": Machine,
+    "site": Site,
+    "suite": Suite,
+    "plan": Plan,
+    "record": Record,
+    "verdict": Verdict,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded(Generic[T]):
+    """What a file holds, and the file, for errors that name file and line."""
+
+    value: T
+    document: Document
+
+
+def names(kind: Literal["machines", "suites"]) -> tuple[str, ...]:
+    """Names of the machines or suites that come with `accept`, sorted."""
+    return tuple(sorted(path.stem for path in (assets.values() / kind).glob("*.yaml")))
+
+
+def load_machine(name_or_path: str) -> Loaded[Machine]:
+    """A machine by name, or from a file of the user's own. Raises BadInput."""
+    return _load(Machine, "machines", name_or_path)
+
+
+def load_suite(name_or_path: str) -> Loaded[Suite]:
+    """A suite by name, or from a file of the user's own. Raises BadInput."""
+    return _load(Suite, "suites", name_or_path)
+
+
+def load_site(path: str) -> Loaded[Site]:
+    """The user's own site file. Raises BadInput."""
+    document = load(path)
+    return Loaded(value=document.read(Site), document=document)
+
+
+def site_expectations(site: Loaded[Site]) -> tuple[Reference, ...]:
+    """The site's own thresholds; the source of each is its file and line."""
+    return tuple(
+        parse_expectation(text, source=site.document.where(("expect", index)))
+        for index, text in enumerate(site.value.expect)
+    )
+
+
+def _load(cls: type[T], kind: Literal["machines", "suites"], name_or_path: str) -> Loaded[T]:
+    document = load(_path(kind, name_or_path))
+    return Loaded(value=document.read(cls), document=document)
+
+
+def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
+    if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+        return Path(name_or_path)
+    listed = names(kind)
+    if name_or_path in listed:
+        return assets.values() / kind / f"{name_or_path}.yaml"
+    message = f"{kind[:-1]} {plain(name_or_path)!r} does not exist"
+    if Path(name_or_path).is_file():
+        raise BadInput(message, hint=f"for the file of that name write ./{name_or_path}")
+    raise BadInput(
+        message, hint=f"{known(name_or_path, listed)}; or the path of a file of your own"
+    )
+
+
+def merge_parameters(
+    *layers: tuple[dict[str, Any], str],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parameters of one check merged, and where each of them was given.
+
+    A layer is (parameters, origin); a later one wins. Origins are for errors and for the plan, such
+    as "site.yaml:12" or "--set".
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for parameters, origin in layers:
+        values.update(parameters)
+        origins.update(dict.fromkeys(parameters, origin))
+    return values, origins
+
+
+def schema_for(what: str) -> dict[str, Any]:
+    """The JSON Schema of machine, site, suite, plan, record or verdict. Raises BadInput."""
+    if what not in SCHEMAS:
+        raise BadInput(f"there is no schema of {plain(what)!r}", hint=known(what, SCHEMAS))
+    return schema(SCHEMAS[what])
