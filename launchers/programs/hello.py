@@ -1,0 +1,179 @@
+"""Says who every MPI rank is, and how long a small message takes between every two hosts.
+
+Started by mpirun, one rank a host or more; needs mpi4py, on CPU and GPU machines alike. Every rank
+reports itself (fact `mpi-rank`); rank 0 prints that for all. Then the first rank of each host plays
+ping-pong with that of every other host, in rounds of disjoint pairs (circle method), so that N hosts
+take N - 1 rounds. What is printed:
+
+* metric `ping` for each host: median over its peers, in us, of the round trip of 8 bytes (for each
+  pair the median of --pings);
+* metric `ping-worst` for each host: the slowest of its peers;
+* fact `ping-pairs` for at most 64 hosts: {"hosts": [...], "us": rows}, row i holding the round trips
+  of host i with hosts 0 to i - 1.
+
+No fault is ever planted here: a drill is to get past it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import rank_io
+
+#: Seconds that ranks stay alive: Open MPI 5.0 hangs at the end of one in five or ten runs over
+#: several hosts whose ranks live for less than a second (open-mpi/ompi issues 10586 and 12064).
+ALIVE = 1.2
+#: Seconds that nvidia-smi may take; it is slow where a driver starts up for it.
+SMI_SECONDS = 30
+#: Untimed round trips of a pair; the first waits until the peer has left its pair before.
+WARMUP = 3
+#: Hosts up to which every pair is printed.
+MATRIX = 64
+
+
+def rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs of range(count), every pair once: the circle method."""
+    seats = list(range(count)) + ([-1] if count % 2 else [])
+    half = len(seats) // 2
+    found = []
+    for _ in range(len(seats) - 1):
+        facing = zip(seats[:half], reversed(seats[half:]))
+        found.append([(min(a, b), max(a, b)) for a, b in facing if min(a, b) >= 0])
+        seats.insert(1, seats.pop())
+    return found
+
+
+def gpus_of_host(host: str) -> list[str]:
+    """UUIDs of this host's GPUs in nvidia-smi's order; none where it has no nvidia-smi.
+
+    One that fails is a problem record: a GPU that cannot be asked is no missing GPU.
+    """
+    try:
+        ran = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=SMI_SECONDS, check=True
+        )
+    except FileNotFoundError:
+        return []
+    except (OSError, subprocess.SubprocessError) as error:
+        rank_io.problem("gpu-unusable", f"nvidia-smi -L: {rank_io.one_line(error)}", host=host)
+        return []
+    return re.findall(r"\(UUID: ([\w-]+)\)", ran.stdout)
+
+
+def own_gpu(uuids: Sequence[str], local_rank: int) -> str | None:
+    """The GPU of a local rank, or None. A rank that is shown a part of them counts among those."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        listed = [item.strip() for item in shown.split(",") if item.strip()]
+        own = 0 if len(listed) == 1 else local_rank
+        chosen = listed[own] if own < len(listed) else ""
+        if chosen.isdigit():
+            return uuids[int(chosen)] if int(chosen) < len(uuids) else None
+        return chosen if chosen in uuids else None
+    return uuids[local_rank] if local_rank < len(uuids) else None
+
+
+def median_ping(comm: Any, peer: int, *, first: bool, pings: int) -> float:
+    """Median round trip with MPI rank `peer`, in us. `first` says who of the two begins."""
+    ball = bytearray(8)
+    times = []
+    for _ in range(WARMUP + pings):
+        start = time.perf_counter()
+        if first:
+            comm.Send(ball, peer)
+        comm.Recv(ball, peer)
+        if not first:
+            comm.Send(ball, peer)
+        times.append((time.perf_counter() - start) * 1e6)
+    return rank_io.median(times[WARMUP:])
+
+
+def ping_all(comm: Any, leaders: Sequence[int], pings: int) -> dict[tuple[int, int], float]:
+    """Round trips in us by pair of hosts (numbers in `leaders`), on MPI rank 0; there only."""
+    mine: dict[tuple[int, int], float] = {}
+    if comm.rank in leaders:
+        own = leaders.index(comm.rank)
+        for pairs in rounds(len(leaders)):
+            for a, b in pairs:
+                if own == a:
+                    mine[a, b] = median_ping(comm, leaders[b], first=True, pings=pings)
+                elif own == b:
+                    median_ping(comm, leaders[a], first=False, pings=pings)
+    every = comm.gather(mine, root=0) or []
+    return {pair: value for found in every for pair, value in found.items()}
+
+
+def report(hosts: Sequence[str], pairs: dict[tuple[int, int], float]) -> None:
+    """Print what `ping_all` found."""
+    by_host: list[list[float]] = [[] for _ in hosts]
+    for (a, b), value in pairs.items():
+        by_host[a].append(value)
+        by_host[b].append(value)
+    for host, values in zip(hosts, by_host):
+        labels = {"check": "connectivity", "host": host}
+        rank_io.metric("ping", round(rank_io.median(values), 2), "us", **labels)
+        rank_io.metric("ping-worst", round(max(values), 2), "us", **labels)
+    if len(hosts) <= MATRIX:
+        rows = [[round(pairs[j, i], 1) for j in range(i)] for i in range(len(hosts))]
+        value = {"hosts": list(hosts), "us": rows}
+        rank_io.fact("ping-pairs", value, check="connectivity")
+
+
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Every MPI rank says who it is; then every two hosts play ping-pong. "
+        "mpirun -n 4 python hello.py",
+    )
+    parser.add_argument(
+        "--pings", type=int, default=20, help="round trips for each pair of hosts (default 20)"
+    )
+    options = parser.parse_args(arguments)
+    if options.pings < 1:
+        parser.error("--pings must be at least 1")
+    return options
+
+
+def main() -> None:
+    """Report identities, then latencies. An MPI failure ends all ranks, as MPI does by default."""
+    started = time.monotonic()
+    options = options_of()
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    host = rank_io.host_name()
+    local_rank = int(os.environ.get("ACCEPT_LOCAL_RANK") or node.rank)
+    uuids = node.bcast(gpus_of_host(host) if node.rank == 0 else None, root=0)
+    mine = {
+        "rank": comm.rank,
+        "host": host,
+        "localRank": local_rank,
+        "gpu": own_gpu(uuids, local_rank),
+        "size": comm.size,
+    }
+    ranks = comm.allgather(mine)
+    leaders: dict[str, int] = {}
+    for one in ranks:
+        leaders.setdefault(one["host"], one["rank"])
+    if comm.rank == 0:
+        rank_io.fact("began", time.time(), check="connectivity")
+        for one in ranks:
+            rank_io.fact(
+                "mpi-rank", one, check="connectivity", host=one["host"], rank=one["rank"]
+            )
+    pairs = ping_all(comm, list(leaders.values()), options.pings)
+    if comm.rank == 0 and len(leaders) > 1:
+        report(list(leaders), pairs)
+    time.sleep(max(0.0, ALIVE - (time.monotonic() - started)))
+    MPI.Finalize()
+
+
+if __name__ == "__main__":
+    main()
