@@ -1,0 +1,152 @@
+"""This machine, and no ssh: the coordinator is a process here, detached from the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from accept.backends import Job, Need, Say
+from accept.core import evidence
+from accept.core.coordinator import HOSTS, Launch
+from accept.core.errors import BrokenOff, NotStarted
+from accept.core.hosts import Candidate
+from accept.core.typed import dump
+from accept.probe import busy_gpus, needs_of, tools_here
+from accept.render import Bundle
+from accept.resolve import Resolved
+
+_NODE = "node"
+_LOOK = 0.1
+
+
+def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
+    """Start the coordinator in a session of its own; it goes on when this process ends."""
+    if run.plan.nodes != 1:
+        raise NotStarted(
+            f"{run.plan.nodes} nodes are wanted, and this machine is one", hint="name the others: --hosts a,b,c"
+        )
+    if not run.plan.busy_ok and (busy := busy_gpus()):
+        raise NotStarted(
+            f"GPUs here are in use: {'; '.join(busy[:4])}", hint="wait for them, or give --busy-ok"
+        )
+    node = folder / _NODE
+    node.mkdir(mode=0o700)
+    bundle.write(node)
+    name = os.uname().nodename
+    (node / "run").write_text(f"{attempt}\n", encoding="utf-8")
+    (node / "host").write_text(f"{name}\n", encoding="utf-8")
+    (node / "host.env").write_text(_host_env(run), encoding="utf-8")
+    launch = Launch(
+        attempt=attempt, hosts=(Candidate(name=name, local=True),), start_seconds=run.plan.start_seconds
+    )
+    evidence.write(node / HOSTS, json.dumps(dump(launch)) + "\n")
+    subprocess.Popen(
+        ["/bin/sh", str(node / "coordinate.sh"), run.site.tools.python or sys.executable],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return Job(
+        schema=1,
+        backend="local",
+        attempt=attempt,
+        hosts=(name,),
+        first="",
+        folder=str(node),
+        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _host_env(run: Resolved) -> str:
+    """Tools of this Python's own environment, where the site names none."""
+    if run.site.tools.python or run.site.tools.venv:
+        return ""
+    scripts = shlex.quote(sysconfig.get_path("scripts"))
+    return f"PATH={scripts}:$PATH\nACCEPT_PYTHON={shlex.quote(sys.executable)}\n"
+
+
+def watch(job: Job, *, folder: Path, say: Say) -> int:
+    """Follow console.log until the coordinator's exit status is there."""
+    node = Path(job.folder)
+    console, status = node / evidence.CONSOLE, node / "status"
+    seen, ended, rest = 0, False, ""
+    while True:
+        ended = status.exists()
+        if console.exists():
+            with console.open(encoding="utf-8", errors="replace") as file:
+                file.seek(seen)
+                text = rest + file.read()
+                seen = file.tell()
+            *lines, rest = text.split("\n")
+            for line in lines:
+                say(line)
+        if ended:
+            return int(status.read_text(encoding="utf-8") or 5)
+        if not _coordinator_lives(node):
+            raise BrokenOff(
+                f"the coordinator of {job.attempt} is gone without a word",
+                hint=f"accept collect {job.attempt} fetches what there is; see {console}",
+            )
+        time.sleep(_LOOK)
+
+
+def _coordinator_lives(node: Path) -> bool:
+    pid = _pid(node)
+    if pid is None:
+        # It has not begun yet: it has a few seconds from the folder's making.
+        return time.time() - node.stat().st_mtime < 30
+    return Path(f"/proc/{pid}").exists() or (node / "status").exists()
+
+
+def _pid(node: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int((node / "coordinator.pid").read_text(encoding="utf-8"))
+    return None
+
+
+def collect(job: Job, *, folder: Path, say: Say) -> Path:
+    """Move the evidence out of the node's folder, and remove the rest of that folder."""
+    node, target = Path(job.folder), folder / "evidence"
+    if target.is_dir():
+        return target
+    if not (node / "evidence").is_dir():
+        raise BrokenOff(f"{job.attempt} left no evidence", hint=f"see {node}")
+    if not (node / "status").exists() and _coordinator_lives(node):
+        raise BrokenOff(
+            f"{job.attempt} is still running", hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}"
+        )
+    with contextlib.suppress(OSError):
+        shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)
+    (node / "evidence").rename(target)
+    shutil.rmtree(node)
+    return target
+
+
+def cancel(job: Job, *, folder: Path, say: Say) -> None:
+    """End the coordinator, which ends what it started and writes what it has."""
+    node = Path(job.folder)
+    pid = _pid(node)
+    if not node.is_dir() or pid is None or (node / "status").exists():
+        return
+    say("cancel: the coordinator ends what it started")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 15)
+    until = time.monotonic() + 60
+    while not (node / "status").exists() and time.monotonic() < until:
+        time.sleep(_LOOK)
+    subprocess.run(["/bin/sh", str(node / "kill.sh"), f"ACCEPT_RUN={job.attempt}"], check=False)
+
+
+def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
+    """What this machine has for the run's checks."""
+    return needs_of(os.uname().nodename, tools_here(_host_env(run)), run)

@@ -1,0 +1,201 @@
+"""From a resolved run to the files that would run: plan, scripts, environment, archive, Helm values.
+
+Same inputs, same bytes, on any machine: nothing here reads a clock, a host name or a folder's path.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import shlex
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accept import __version__, assets
+from accept.core.model import Plan
+from accept.core.typed import dump
+from accept.resolve import Resolved
+
+#: Scripts that are the same in every run.
+_STATIC = (
+    "agent.sh",
+    "coordinate.sh",
+    "guard.sh",
+    "host.sh",
+    "interface.sh",
+    "kill.sh",
+    "lib.sh",
+    "rank.sh",
+    "session.sh",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """Everything that a node needs, by path, and the plan among it."""
+
+    plan: Plan
+    files: Mapping[str, bytes]
+
+    def archive(self) -> bytes:
+        """The files as one tar archive: sorted, stored, times and owners zero."""
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            for name in sorted(self.files):
+                info = tarfile.TarInfo(name)
+                info.size = len(self.files[name])
+                info.mode = 0o755 if _runs(name) else 0o644
+                tar.addfile(info, io.BytesIO(self.files[name]))
+        return buffer.getvalue()
+
+    def write(self, folder: Path) -> None:
+        """Write the files into `folder`, which must be there."""
+        for name, content in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o755 if _runs(name) else 0o644)
+
+
+def render(run: Resolved) -> Bundle:
+    """Render the run. Raises what Jinja raises for a template that is wrong; never for data."""
+    files = dict(_static())
+    files["env.sh"] = _env(run)
+    for step in run.plan.steps:
+        files[step.script] = _step(run, step.script)
+        if step.id in run.user_scripts:
+            files[f"steps/{step.id}.user"] = run.user_scripts[step.id].encode()
+    plan = replace(run.plan, version=__version__)
+    files["plan.json"] = _json(dump(plan))
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    plan = replace(plan, hash=digest.hexdigest())
+    files["plan.json"] = _json(dump(plan))
+    return Bundle(plan=plan, files=files)
+
+
+def run_json(run: Resolved, bundle: Bundle) -> bytes:
+    """The whole run, nothing left to default, as `run.json` keeps it."""
+    return _json(
+        {
+            "schema": 1,
+            "version": __version__,
+            "hash": bundle.plan.hash,
+            "backend": run.backend,
+            "hosts": list(run.hosts),
+            "nodes": bundle.plan.nodes,
+            "env": run.env,
+            "machine": dump(run.machine),
+            "suite": dump(run.suite),
+            "site": dump(run.site),
+            "plan": dump(bundle.plan),
+        }
+    )
+
+
+def helm_values(run: Resolved, bundle: Bundle) -> str:
+    """The run as Helm values, for the chart: YAML, every key sorted as it is written here."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+        style = "|" if "\n" in value else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    plan = bundle.plan
+    coded = base64.b64encode(bundle.archive()).decode()
+    values = {
+        "accept": {"version": __version__, "run": plan.hash, "machine": plan.machine.name},
+        "nodes": plan.nodes,
+        "gpusPerNode": plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
+        "attempt": "",
+        "machine": dump(run.machine.kubernetes),
+        "site": dump(run.site.kubernetes),
+        "results": dump(run.site.results),
+        "deadlineSeconds": int(plan.deadline_seconds),
+        "startSeconds": int(plan.start_seconds),
+        "plan": bundle.files["plan.json"].decode(),
+        "bundle": "\n".join(coded[i : i + 120] for i in range(0, len(coded), 120)) + "\n",
+    }
+    return str(
+        yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
+    )
+
+
+def _static() -> Iterator[tuple[str, bytes]]:
+    launchers = assets.launchers()
+    for name in _STATIC:
+        yield name, (launchers / name).read_bytes()
+    for path in sorted((launchers / "programs").iterdir()):
+        if path.suffix in (".py", ".sh"):
+            yield f"programs/{path.name}", path.read_bytes()
+    # The package as nodes see it: its version, and core alone.
+    yield "accept/__init__.py", f'__version__ = "{__version__}"\n'.encode()
+    core = assets.core()
+    for path in sorted(core.rglob("*.py")):
+        yield f"accept/core/{path.relative_to(core).as_posix()}", path.read_bytes()
+
+
+def _templates() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(assets.launchers()),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - shell, quoted by the filter `sh`
+    )
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    environment.filters["comment"] = lambda value: " ".join(str(value).split())[:200]
+    return environment
+
+
+def _env(run: Resolved) -> bytes:
+    tools = run.site.tools
+    folders = []
+    if tools.mpirun:
+        folders.append(str(Path(tools.mpirun).parent))
+    if tools.venv:
+        folders.append(f"{tools.venv}/bin")
+    text = _templates().get_template("env.sh.j2").render(
+        path=folders[::-1],
+        python=tools.python or (f"{tools.venv}/bin/python" if tools.venv else ""),
+        interface=run.plan.machine.interface,
+        ncclTests=tools.nccl_tests or "",
+        script=run.script,
+        env=run.env,
+    )
+    return str(text).encode()
+
+
+def _step(run: Resolved, script: str) -> bytes:
+    from accept.core.checks import load
+
+    step = next(s for s in run.plan.steps if s.script == script)
+    check = load(step.checks[0])
+    text = _templates().get_template(f"steps/{check.template}").render(
+        id=step.id,
+        checks=step.checks,
+        collectives=[name.replace("-", "_") for name in step.checks],
+        params=step.params,
+        gpus=run.plan.machine.gpus,
+        ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),
+    )
+    return str(text).encode()
+
+
+def _runs(name: str) -> bool:
+    return name.endswith((".sh", ".user"))
+
+
+def _json(data: Any) -> bytes:
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,357 @@
+"""From options, machine, site and suite to a run in which nothing is left to default.
+
+Reads files and touches nothing else: no clock, no host, no random number, so that the same inputs
+resolve to the same run everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accept.core.checks import Check, launch_seconds, load
+from accept.core.errors import BadInput
+from accept.core.model import Plan, Reference, Skipped, Step
+from accept.core.schedule import waves
+from accept.core.shape import Invalid, known, plain
+from accept.core.typed import dump, read
+from accept.spec import (
+    Loaded,
+    Machine,
+    Site,
+    Suite,
+    load_machine,
+    load_site,
+    load_suite,
+    merge_parameters,
+)
+from accept.spec.machine import check_env, check_gpus_per_node
+from accept.spec.suite import SuiteCheck
+from accept.spec.units import parse_expectation
+from accept.yamlfile import Document, parse
+
+#: Longest time of one execution, where the suite says none: this many times the estimate.
+_PATIENCE, _SHORTEST = 5.0, 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user asked for, as the command line takes it."""
+
+    machine: str
+    suite: str = "quick"
+    site: str | None = None
+    #: Number of nodes; with `hosts` it is their number.
+    nodes: int | None = None
+    hosts: tuple[str, ...] = ()
+    backend: str | None = None
+    settings: tuple[str, ...] = ()
+    nccl: tuple[str, ...] = ()
+    expect: tuple[str, ...] = ()
+    gpus_per_node: int | None = None
+    seed: int = 1
+    require_all_nodes: bool = False
+    busy_ok: bool = False
+    start_timeout: float | None = None
+    deadline: float | None = None
+    budget: float | None = None
+    hold: float = 0.0
+    keep: float | None = None
+    plant: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A run: everything that decides what is done, and the scripts of the user's own by step."""
+
+    machine: Machine
+    suite: Suite
+    site: Site
+    backend: str
+    hosts: tuple[str, ...]
+    #: NCCL settings, in the order they apply; the later win.
+    env: dict[str, str]
+    #: The plugin's own environment script, sourced before the settings.
+    script: str
+    #: All but version and hash, which rendering fills in.
+    plan: Plan
+    user_scripts: dict[str, str]
+
+
+def resolve(options: Options) -> Resolved:
+    """Read what the options name and put it together. Raises BadInput."""
+    machine = load_machine(options.machine)
+    suite = load_suite(options.suite)
+    site = load_site(options.site) if options.site else None
+    settings = site.value if site else Site()
+    hosts = options.hosts or settings.ssh.hosts
+    backend = options.backend or settings.backend or ("ssh" if hosts else "local")
+    count = len(hosts) or options.nodes or (1 if backend == "local" else None)
+    if count is None:
+        raise BadInput(
+            "the number of nodes is not known", hint="give --nodes NUMBER, or --hosts a,b,c"
+        )
+    if count < 1:
+        raise BadInput(f"{count} nodes", hint="at least 1 is needed")
+    if hosts and options.nodes not in (None, len(hosts)):
+        raise BadInput(
+            f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out"
+        )
+    gpus = options.gpus_per_node or settings.gpus_per_node
+    if gpus is not None:
+        try:
+            check_gpus_per_node(machine.value, gpus)
+        except Invalid as error:
+            raise BadInput(error.message, hint=error.hint) from None
+    env, script = _nccl(machine.value, settings, options)
+    steps, skipped, scripts = _steps(options, machine, suite, site, nodes=count, gpus=gpus)
+    deadline = options.deadline or settings.deadline or suite.value.deadline
+    if options.budget is not None:
+        steps, dropped = _within(options.budget, steps)
+        skipped += dropped
+        deadline = min(deadline, options.budget)
+    planned = machine.value.planned()
+    plan = Plan(
+        schema=1,
+        version="",
+        hash="",
+        machine=replace(planned, interface=settings.interface or planned.interface),
+        suite=suite.value.name,
+        nodes=count,
+        steps=steps,
+        skipped=skipped,
+        references=(*_expectations(options, settings), *machine.value.bounds()),
+        seed=options.seed,
+        require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
+        gpus_used=gpus,
+        busy_ok=options.busy_ok,
+        start_seconds=options.start_timeout or settings.start_timeout,
+        deadline_seconds=deadline,
+        hold_seconds=options.hold,
+        keep_seconds=options.keep or settings.keep,
+        planted=options.plant,
+    )
+    return Resolved(
+        machine=machine.value,
+        suite=suite.value,
+        site=settings,
+        backend=backend,
+        hosts=tuple(hosts),
+        env=env,
+        script=script,
+        plan=plan,
+        user_scripts=scripts,
+    )
+
+
+def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
+    """Settings and script: the machine's profile, then the site's, then --nccl."""
+    profiles = machine.nccl.profiles
+    name = site.nccl.profile
+    if name not in profiles:
+        raise BadInput(
+            f"{machine.name} has no NCCL profile {plain(name)!r}", hint=known(name, profiles)
+        )
+    profile = profiles[name]
+    given: dict[str, str | int] = {}
+    for text in options.nccl:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise BadInput(f"--nccl {plain(text)!r} is no setting", hint="write --nccl KEY=VALUE")
+        given[key] = value
+    try:
+        check_env(given, ())
+    except Invalid as error:
+        raise BadInput(f"--nccl {error}", hint="write --nccl KEY=VALUE") from None
+    merged = {**profile.env, **site.nccl.env, **given}
+    script = machine.nccl.script if profile.script is None else profile.script
+    return {key: str(value) for key, value in merged.items()}, script
+
+
+def _expectations(options: Options, site: Site) -> tuple[Reference, ...]:
+    try:
+        given = [parse_expectation(text, source="--expect") for text in options.expect]
+    except Invalid as error:
+        raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
+    # The command line goes first: what it says replaces what the file says of the same metric.
+    taken = {(r.check, r.metric, r.size, r.min_nodes, r.max_nodes) for r in given}
+    filed = [parse_expectation(text, source="the site file's expect:") for text in site.expect]
+    kept = [
+        r for r in filed if (r.check, r.metric, r.size, r.min_nodes, r.max_nodes) not in taken
+    ]
+    return (*given, *kept)
+
+
+def _steps(
+    options: Options,
+    machine: Loaded[Machine],
+    suite: Loaded[Suite],
+    site: Loaded[Site] | None,
+    *,
+    nodes: int,
+    gpus: int | None,
+) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dict[str, str]]:
+    """The suite's entries as steps; neighbours that share a launch, groups and parameters are one."""
+    changed = _settings(options.settings)
+    planned = machine.value.planned()
+    ranks = gpus or planned.ranks or planned.gpus or 8
+    steps: list[Step] = []
+    skipped: list[Skipped] = []
+    scripts: dict[str, str] = {}
+    entries = _probed_first(suite.value.checks)
+    used = set()
+    for index, entry in entries:
+        check = load(entry.check)
+        layers = [
+            (entry.params, suite.document, ("checks", index, "params")),
+            (machine.value.parameters.get(check.name, {}), machine.document, ("parameters", check.name)),
+        ]
+        if site:
+            of_site = site.value.parameters.get(check.name, {})
+            layers.append((of_site, site.document, ("parameters", check.name)))
+        params = _params(check, layers, changed.get(check.name, {}))
+        used.add(check.name)
+        groups = entry.groups or check.groups[0]
+        if groups not in check.groups:
+            raise suite.document.bad(
+                ("checks", index, "groups"),
+                f"{check.name} does not work on {groups}",
+                known(groups, check.groups),
+            )
+        names = [f"n{i}" for i in range(nodes)]
+        planned_waves = waves(groups, names, rounds=entry.rounds, seed=options.seed, ranks=ranks)
+        if not planned_waves or (groups == "rails" and ranks == 1):
+            few = "one node" if nodes == 1 else "one rank a node"
+            skipped.append(Skipped(check=check.name, reason=f"{groups}: {few}", optional=True))
+            continue
+        typed = read(check.params, params)
+        largest = max(len(group.hosts) for wave in planned_waves for group in wave)
+        work = check.estimate(typed, largest, ranks) * len(planned_waves)
+        launching = launch_seconds(largest) * len(planned_waves) if "mpirun" in check.needs else 0.0
+        step = Step(
+            id="",
+            checks=(check.name,),
+            script=check.template,
+            groups=groups,
+            params=params,
+            rounds=entry.rounds,
+            timeout=entry.timeout or 0.0,
+            estimate=work + launching,
+            optional=entry.optional,
+        )
+        if steps and check.launch and _joins(steps[-1], step, check.launch):
+            last = steps[-1]
+            steps[-1] = replace(
+                last, checks=(*last.checks, check.name), estimate=last.estimate + work
+            )
+            continue
+        steps.append(step)
+        if entry.script:
+            scripts[str(len(steps) - 1)] = _user_script(suite.document, index, entry.script)
+    _refuse_unused(changed, used)
+    named = tuple(_named(step, number) for number, step in enumerate(steps, 1))
+    return named, tuple(skipped), {named[int(i)].id: text for i, text in scripts.items()}
+
+
+def _probed_first(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
+    """Before anything is measured all planned ranks must have answered: `connectivity` leads.
+
+    Only the inventory, which launches nothing, may come before it.
+    """
+    numbered = list(enumerate(entries))
+    quiet = [(i, e) for i, e in numbered if e.check == "inventory"]
+    probe = [(i, e) for i, e in numbered if e.check == "connectivity"]
+    rest = [(i, e) for i, e in numbered if e.check not in ("inventory", "connectivity")]
+    return [*quiet, *(probe or [(0, SuiteCheck(check="connectivity"))]), *rest]
+
+
+def _joins(last: Step, step: Step, launch: str) -> bool:
+    same = (last.groups, last.params, last.rounds, last.timeout, last.optional) == (
+        step.groups,
+        step.params,
+        step.rounds,
+        step.timeout,
+        step.optional,
+    )
+    return same and load(last.checks[0]).launch == launch and step.checks[0] not in last.checks
+
+
+def _named(step: Step, number: int) -> Step:
+    name = load(step.checks[0]).launch or step.checks[0]
+    groups = "" if step.groups == "all" or step.checks == ("inventory",) else f"-{step.groups}"
+    step_id = f"{number * 10:02d}-{name}{groups}"
+    per_wave = step.estimate / max(1, step.rounds)
+    timeout = step.timeout or max(_SHORTEST, _PATIENCE * per_wave)
+    return replace(step, id=step_id, script=f"steps/{step_id}.sh", timeout=round(timeout, 1))
+
+
+def _params(
+    check: Check,
+    layers: Sequence[tuple[dict[str, Any], Document, tuple[Any, ...]]],
+    changed: dict[str, Any],
+) -> dict[str, Any]:
+    """The check's parameters, merged in the documented order and read strictly."""
+    for values, document, path in layers:
+        try:
+            read(check.params, values)
+        except Invalid as error:
+            raise document.bad((*path, *error.path), error.message, error.hint) from None
+    merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (changed, "--set"))
+    try:
+        data: dict[str, Any] = dump(read(check.params, merged))
+        return data
+    except Invalid as error:
+        raise BadInput(f"--set {check.name}.{error}", hint=error.hint) from None
+
+
+def _settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """--set CHECK.PARAM=VALUE, the value read as YAML would read it."""
+    result: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        left, equals, value = text.partition("=")
+        check, dot, param = left.strip().partition(".")
+        if not equals or not dot or not param:
+            raise BadInput(
+                f"--set {plain(text)!r} is no setting",
+                hint="write --set CHECK.PARAM=VALUE, such as all-reduce.max=1G",
+            )
+        result.setdefault(check, {})[param] = parse(f"value: {value}", name="--set").data["value"]
+    return result
+
+
+def _refuse_unused(changed: dict[str, dict[str, Any]], used: set[str]) -> None:
+    for check in changed:
+        if check not in used:
+            raise BadInput(
+                f"--set {plain(check)}…: the suite has no such check", hint=known(check, sorted(used))
+            )
+
+
+def _user_script(document: Document, index: int, name: str) -> str:
+    path = Path(document.name).parent / name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise document.bad(("checks", index, "script"), f"{path} cannot be read: {error}") from None
+    if not text.startswith("#!"):
+        raise document.bad(
+            ("checks", index, "script"), f"{path} does not begin with #!", "such as #!/bin/sh"
+        )
+    return text
+
+
+def _within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tuple[Skipped, ...]]:
+    """The steps that fit into `budget` seconds by their estimates; those that add least go first."""
+    kept = list(steps)
+    dropped: list[Skipped] = []
+    while kept and sum(step.estimate for step in kept) > budget:
+        least = min(kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate))
+        kept.remove(least)
+        total = sum(step.estimate for step in kept)
+        reason = f"over the budget of {budget:.0f} s (the rest is estimated at {total:.0f} s)"
+        dropped += [Skipped(check=c, reason=reason, optional=least.optional) for c in least.checks]
+    if not kept:
+        raise BadInput(f"nothing fits into a budget of {budget:.0f} s", hint="give a longer --budget")
+    return tuple(kept), tuple(dropped)

@@ -1,0 +1,65 @@
+"""The folders of the runs on the workstation: the one place that names them and their files."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from accept.core.errors import BadInput
+
+RUN = "run.json"
+JOB = "job.json"
+RENDERED = "rendered"
+VALUES = "values.yaml"
+EVIDENCE = "evidence"
+
+_ATTEMPT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+def runs() -> Path:
+    """The folder of all runs: $ACCEPT_RUNS, else in the user's state folder."""
+    named = os.environ.get("ACCEPT_RUNS")
+    if named:
+        return Path(named)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "accept" / "runs"
+
+
+def listed() -> tuple[Path, ...]:
+    """The run folders there are, oldest first."""
+    folder = runs()
+    found = (p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ()
+    return tuple(sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name)))
+
+
+def create(attempt: str) -> Path:
+    """Make the folder of a new attempt. Raises BadInput where the name is taken or is none."""
+    if not _ATTEMPT.fullmatch(attempt):
+        raise BadInput(
+            f"--attempt {attempt[:80]!r} is no name", hint="use up to 63 of a-z, 0-9 and '-'"
+        )
+    folder = runs() / attempt
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise BadInput(f"the attempt {attempt} exists already", hint="choose another --attempt") from None
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be made: {error.strerror}", hint="set ACCEPT_RUNS to a folder of yours"
+        ) from None
+    return folder
+
+
+def find(name: str) -> Path:
+    """The folder of a run by attempt, by path, or the newest for `last`. Raises BadInput."""
+    if name == "last":
+        there = listed()
+        if not there:
+            raise BadInput(f"there are no runs in {runs()}", hint="start one: accept run")
+        return there[-1]
+    for folder in (runs() / name if _ATTEMPT.fullmatch(name) else None, Path(name)):
+        if folder is not None and folder.is_dir():
+            return folder
+    newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
+    raise BadInput(f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or name a folder")
