@@ -170,8 +170,10 @@ class Machine:
             transport=self.nccl.transport,
         )
 
-    def bounds(self) -> tuple[Reference, ...]:
-        """Its figures as the judge knows them."""
+    def bounds(self, gpus_per_node: int | None = None) -> tuple[Reference, ...]:
+        """Its figures as the judge knows them; they are about whole nodes, so none for a part."""
+        if gpus_per_node not in (None, self.gpus.count):
+            return ()
         return tuple(figure.reference() for figure in self.references)
 
 
