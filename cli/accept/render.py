@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from accept import __version__, assets
+from accept.core.errors import BadInput
 from accept.core.model import Plan
 from accept.core.typed import dump
 from accept.resolve import Resolved
 
+_PLAN = "plan.json"
 #: Scripts that are the same in every run.
 _STATIC = (
     "agent.sh",
@@ -70,33 +72,34 @@ def render(run: Resolved) -> Bundle:
         files[step.script] = _step(run, step.script)
         if step.id in run.user_scripts:
             files[f"steps/{step.id}.user"] = run.user_scripts[step.id].encode()
-    plan = replace(run.plan, version=__version__)
-    files["plan.json"] = _json(dump(plan))
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
-    plan = replace(plan, hash=digest.hexdigest())
-    files["plan.json"] = _json(dump(plan))
+    plan = replace(run.plan, version=__version__, hash="")
+    files[_PLAN] = _json(dump(plan))
+    plan = replace(plan, hash=_digest(files))
+    files[_PLAN] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 
 
-def run_json(run: Resolved, bundle: Bundle) -> bytes:
-    """The whole run, nothing left to default, as `run.json` keeps it."""
-    return _json(
-        {
-            "schema": 1,
-            "version": __version__,
-            "hash": bundle.plan.hash,
-            "backend": run.backend,
-            "hosts": list(run.hosts),
-            "nodes": bundle.plan.nodes,
-            "env": run.env,
-            "machine": dump(run.machine),
-            "suite": dump(run.suite),
-            "site": dump(run.site),
-            "plan": dump(bundle.plan),
-        }
-    )
+def load_bundle(folder: Path, plan: Plan) -> Bundle:
+    """The bundle that was written to `folder`. Raises BadInput where it is not as it was rendered."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is missing", hint="render the run again")
+    found = (p for p in sorted(folder.rglob("*")) if p.is_file())
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in found}
+    files[_PLAN] = _json(dump(replace(plan, hash="")))
+    if _digest(files) != plan.hash:
+        raise BadInput(
+            f"{folder} was changed after it was rendered", hint="what runs is what was rendered: render again"
+        )
+    files[_PLAN] = _json(dump(plan))
+    return Bundle(plan=plan, files=files)
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    """What the run's hash is made of: every file, the plan among them with its hash left empty."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    return digest.hexdigest()
 
 
 def helm_values(run: Resolved, bundle: Bundle) -> str:
@@ -123,7 +126,7 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         "results": dump(run.site.results),
         "deadlineSeconds": int(plan.deadline_seconds),
         "startSeconds": int(plan.start_seconds),
-        "plan": bundle.files["plan.json"].decode(),
+        "plan": bundle.files[_PLAN].decode(),
         "bundle": "\n".join(coded[i : i + 120] for i in range(0, len(coded), 120)) + "\n",
     }
     return str(

@@ -14,8 +14,10 @@ from typing import Protocol, cast
 
 from accept.core.errors import BadInput
 from accept.core.shape import known
+from accept.probe import Need
 from accept.render import Bundle
 from accept.resolve import Resolved
+from accept.spec import Site
 
 #: Says one line of progress.
 Say = Callable[[str], None]
@@ -39,19 +41,11 @@ class Job:
     submitted: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """One line of `accept doctor`: something a host has or lacks, and what follows."""
-
-    host: str
-    what: str
-    good: bool
-    found: str
-    advice: str = ""
-
-
 class Backend(Protocol):
     """What every module here provides."""
+
+    def detect(self, hosts: tuple[str, ...], site: Site) -> str:
+        """The machine to take where the user names none: `gpu` or `cpu`."""
 
     def submit(self, run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
         """Start the run; raises NotStarted where nothing could be started, with nothing left."""

@@ -14,18 +14,24 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept.backends import Job, Need, Say
+from accept.backends import Job, Say
 from accept.core import evidence
 from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import BrokenOff, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.typed import dump
-from accept.probe import busy_gpus, needs_of, tools_here
+from accept.probe import Need, busy_here, machine_of, needs_of, tools_here
 from accept.render import Bundle
 from accept.resolve import Resolved
+from accept.spec import Site
 
 _NODE = "node"
 _LOOK = 0.1
+
+
+def detect(hosts: tuple[str, ...], site: Site) -> str:
+    """The machine that this one is."""
+    return machine_of(tools_here(""))
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
@@ -34,7 +40,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         raise NotStarted(
             f"{run.plan.nodes} nodes are wanted, and this machine is one", hint="name the others: --hosts a,b,c"
         )
-    if not run.plan.busy_ok and (busy := busy_gpus()):
+    if not run.plan.busy_ok and (busy := busy_here()):
         raise NotStarted(
             f"GPUs here are in use: {'; '.join(busy[:4])}", hint="wait for them, or give --busy-ok"
         )

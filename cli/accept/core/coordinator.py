@@ -73,26 +73,15 @@ async def coordinate(folder: Path) -> int:
     except _BreakOff as reason:
         broken = str(reason)
     verdict = judge(plan, records, attempt=launch.attempt, broken_off=broken)
-    finish(state.evidence, plan, records, verdict)
-    _say("")
+    evidence.write_judgement(state.evidence, plan, verdict)
+    evidence.write_checksums(state.evidence)
+    _say("verdict of the coordinator:")
     _say(report.table(verdict, width=100))
     _say(evidence.pack(plan, records, verdict).rstrip("\n"))
     if plan.hold_seconds and verdict.exit != 0 and broken != "the run was cancelled":
         await _hold(state)
     await _tell_over(state)
     return verdict.exit
-
-
-def finish(
-    folder: Path, plan: Plan, records: Sequence[Record], verdict: Verdict
-) -> None:
-    """Write what a judgement leaves: verdict, report, JUnit file and check sums."""
-    evidence.write(folder / evidence.VERDICT, json.dumps(evidence.dump(verdict), indent=1) + "\n")
-    evidence.write(folder / evidence.REPORT, report.markdown(verdict, plan))
-    evidence.write(folder / evidence.JUNIT, report.junit(verdict))
-    if not (folder / evidence.RECORDS).exists() and not records:
-        evidence.write(folder / evidence.RECORDS, "")
-    evidence.write_checksums(folder)
 
 
 def _prepare(state: Run) -> None:
@@ -103,6 +92,7 @@ def _prepare(state: Run) -> None:
     evidence.write(state.folder / "ssh_config", text)
     for name in (evidence.PLAN, HOSTS, "env.sh"):
         evidence.write(state.evidence / name, (state.folder / name).read_text(encoding="utf-8"))
+    (state.evidence / evidence.RECORDS).touch()
     scripts = state.evidence / "steps"
     scripts.mkdir(exist_ok=True)
     for path in sorted((state.folder / "steps").iterdir()):

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from accept.core import report
 from accept.core.errors import BadEvidence
 from accept.core.model import Plan, Record, Verdict
-from accept.core.typed import Invalid, dump, read
+from accept.core.typed import Invalid, dump, read, to_json
 
 PLAN = "plan.json"
 JOB = "job.json"
@@ -43,6 +44,13 @@ def write(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+
+
+def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
+    """Write what a judgement leaves: the verdict, and reports for people and for CI systems."""
+    write(folder / VERDICT, to_json(verdict) + "\n")
+    write(folder / REPORT, report.markdown(verdict, plan))
+    write(folder / JUNIT, report.junit(verdict))
 
 
 def append_record(folder: Path, record: Record) -> None:

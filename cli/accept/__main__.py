@@ -1,0 +1,332 @@
+"""The command line: what commands and options there are, and the one place where errors end.
+
+What the commands do is in `accept.commands`, imported when one is used, so that help stays fast.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from accept import __version__
+from accept.core.errors import AcceptError, Exit
+
+_HELP = """Acceptance of GPU nodes: is the machine good, and if not, which part of it is bad?
+
+\b
+The flow, each stage a command (`run` is all of them; `last` names the newest run):
+  accept doctor  --hosts node[01-16]     what the hosts have, and which checks will run
+  accept render  --machine a4-highgpu-8g --nodes 64 > values.yaml
+  accept submit  --hosts node[01-16]     start, and come back later
+  accept watch   last                    follow it; survives a lost connection
+  accept collect last                    fetch the evidence
+  accept judge   last                    judge it, again and anywhere
+  accept report  last                    report.md and junit.xml
+  accept run                             this machine, now, all of it
+  accept run     --hosts node[01-16]     a set of hosts over ssh
+\b
+Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
+5 broke off or timed out, 6 evidence incomplete, 7 inconclusive, 130 Ctrl-C.
+"""
+
+app = typer.Typer(
+    help=_HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+_OUTPUT: dict[str, tuple[Any, Any]] = {
+    "json_": (
+        Annotated[bool, typer.Option("--json", help="The result as JSON on stdout, and nothing else.")],
+        False,
+    ),
+    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")], False),
+    "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")], False),
+}
+
+
+def _many(text: str, *names: str) -> tuple[Any, Any]:
+    return Annotated[list[str] | None, typer.Option(*names, help=text)], None
+
+
+def _one(kind: Any, text: str, *names: str) -> tuple[Any, Any]:
+    return Annotated[kind | None, typer.Option(*names, help=text)], None
+
+
+_PLAN: dict[str, tuple[Any, Any]] = {
+    "machine": _one(str, "Machine: a name, or a file of your own. Left out: found on the hosts.", "--machine", "-m"),
+    "suite": (Annotated[str, typer.Option("--suite", "-s", help="Suite: a name, or a file of your own.")], "quick"),
+    "site": _one(str, "Site file: your cluster.", "--site"),
+    "nodes": _one(str, "Number of nodes, or @FILE with a name a line.", "--nodes", "-n"),
+    "hosts": _many("Hosts over ssh: a,b,c, node[01-16], @FILE.", "--hosts"),
+    "backend": _one(str, "Back end: local, ssh; left out: taken from the hosts and the site.", "--backend"),
+    "set_": _many("Parameter of a check: CHECK.PARAM=VALUE.", "--set"),
+    "nccl": _many("NCCL setting: KEY=VALUE.", "--nccl"),
+    "expect": _many("Threshold of your own: 'all-reduce@8G>=380'.", "--expect"),
+    "gpus_per_node": _one(int, "GPUs of each node to use; left out: all.", "--gpus-per-node"),
+    "seed": (Annotated[int, typer.Option(help="Seed of the pairing of hosts.")], 1),
+    "require_all_nodes": (
+        Annotated[bool, typer.Option("--require-all-nodes", help="Stop where a host never answers.")],
+        False,
+    ),
+    "busy_ok": (Annotated[bool, typer.Option("--busy-ok", help="Measure GPUs that somebody uses.")], False),
+    "start_timeout": _one(str, "Longest wait for hosts: 90s, 5m.", "--start-timeout"),
+    "deadline": _one(str, "Longest run once the hosts are found.", "--deadline"),
+    "budget": _one(str, "Hard limit: keep the checks that add most within it.", "--budget"),
+    "hold": _one(str, "Keep the hosts this long after a failed run, to look at.", "--hold"),
+    "keep": _one(str, "How long the first host keeps evidence nobody fetched.", "--keep"),
+    "plant": _many("Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, hang, die, slow).", "--plant"),
+}
+_LAUNCH: dict[str, tuple[Any, Any]] = {
+    "attempt": (Annotated[str, typer.Option(help="Name of this launch; left out: time and chance.")], ""),
+    "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")], False),
+}
+_RUN = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
+
+
+def _command(**options: tuple[Any, Any]) -> Callable[[Callable[..., int]], Callable[..., None]]:
+    """Declare a command whose function also takes `options`, each with its annotation and default."""
+
+    def declare(function: Callable[..., int]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            raise typer.Exit(function(**values))
+
+        own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in {**options, **_OUTPUT}.items()
+        ]
+        command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        app.command(name=function.__name__.rstrip("_"))(command)
+        return command
+
+    return declare
+
+
+def _terminal(values: dict[str, Any]) -> Any:
+    from accept.commands.terminal import Terminal
+
+    return Terminal(json=values["json_"], quiet=values["quiet"], verbose=values["verbose"])
+
+
+def _options(values: dict[str, Any]) -> Any:
+    """The plan's options as `resolve` takes them."""
+    from accept.core.errors import BadInput
+    from accept.resolve import Options
+    from accept.spec.units import parse_duration
+
+    def seconds(name: str) -> float | None:
+        text = values[name]
+        try:
+            return None if text is None else parse_duration(text)
+        except ValueError as error:
+            option = name.replace("_", "-")
+            raise BadInput(f"--{option}: {error}", hint="such as 90s, 15m, 2h") from None
+
+    nodes, hosts = values["nodes"], tuple(values["hosts"] or ())
+    if nodes == "all":
+        raise BadInput(
+            "--nodes all has to ask a cluster", hint="name them: --nodes @FILE, or --hosts a,b,c"
+        )
+    if nodes is not None and not nodes.startswith("@") and not nodes.isdigit():
+        raise BadInput(f"--nodes {nodes[:40]!r} is no number", hint="give a number, or @FILE")
+    if nodes is not None and nodes.startswith("@"):
+        hosts, nodes = (*hosts, nodes), None
+    return Options(
+        machine=values["machine"] or "",
+        suite=values["suite"],
+        site=values["site"],
+        nodes=None if nodes is None else int(nodes),
+        hosts=hosts,
+        backend=values["backend"],
+        settings=tuple(values["set_"] or ()),
+        nccl=tuple(values["nccl"] or ()),
+        expect=tuple(values["expect"] or ()),
+        gpus_per_node=values["gpus_per_node"],
+        seed=values["seed"],
+        require_all_nodes=values["require_all_nodes"],
+        busy_ok=values["busy_ok"],
+        start_timeout=seconds("start_timeout"),
+        deadline=seconds("deadline"),
+        budget=seconds("budget"),
+        hold=seconds("hold") or 0.0,
+        keep=seconds("keep"),
+        plant=tuple(values["plant"] or ()),
+    )
+
+
+@_command(**_PLAN)
+def doctor(**values: Any) -> int:
+    """What the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
+    from accept.commands import flow
+
+    return flow.do_doctor(_options(values), _terminal(values))
+
+
+@_command(**_PLAN)
+def render(
+    *,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write everything that would run there.")] = None,
+    **values: Any,
+) -> int:
+    """Print the run as Helm values, or write all of it: accept render -m cpu -n 2 --out run1"""
+    from accept.commands import flow
+
+    return flow.do_render(_options(values), _terminal(values), out=out)
+
+
+@_command(**_PLAN, **_LAUNCH)
+def submit(
+    run_: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run that was rendered before.")] = None,
+    **values: Any,
+) -> int:
+    """Start a run and return: accept submit --hosts a,b"""
+    from accept.commands import flow
+
+    return flow.do_submit(
+        _options(values), _terminal(values), folder=run_, attempt=values["attempt"], dry_run=values["dry_run"]
+    )
+
+
+@_command()
+def watch(run_: _RUN = "last", **values: Any) -> int:
+    """Follow a run to its end: accept watch last"""
+    from accept.commands import flow
+
+    return flow.do_watch(run_, _terminal(values))
+
+
+@_command()
+def collect(run_: _RUN = "last", **values: Any) -> int:
+    """Fetch the evidence and release the hosts: accept collect last"""
+    from accept.commands import flow
+
+    return flow.do_collect(run_, _terminal(values))
+
+
+@_command()
+def judge(
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH]...", help="Run, evidence folder, archive, saved log.")
+    ] = None,
+    expect: Annotated[list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")] = None,
+    **values: Any,
+) -> int:
+    """Judge evidence, again and anywhere: accept judge last, accept judge pod.log"""
+    from accept.commands import flow
+
+    return flow.do_judge(tuple(paths or ()), _terminal(values), expect=tuple(expect or ()))
+
+
+@_command()
+def report(
+    run_: _RUN = "last",
+    format_: Annotated[
+        Literal["files", "md", "junit"], typer.Option("--format", help="Write files, or print one form.")
+    ] = "files",
+    **values: Any,
+) -> int:
+    """Write report.md and junit.xml, or print one: accept report last --format md"""
+    from accept.commands import flow
+
+    return flow.do_report(run_, _terminal(values), form=format_)
+
+
+@_command(**_PLAN, **_LAUNCH)
+def run(**values: Any) -> int:
+    """All of it, to a verdict: accept run; accept run --hosts a,b,c"""
+    from accept.commands import flow
+
+    return flow.do_run(
+        _options(values), _terminal(values), attempt=values["attempt"], dry_run=values["dry_run"]
+    )
+
+
+@_command()
+def cancel(run_: _RUN = "last", **values: Any) -> int:
+    """End a run, keep what it measured, remove the rest: accept cancel last"""
+    from accept.commands import flow
+
+    return flow.do_cancel(run_, _terminal(values))
+
+
+@_command()
+def list_(
+    what: Annotated[
+        Literal["machines", "suites", "checks", "backends", "runs"], typer.Argument(help="What to list.")
+    ],
+    **values: Any,
+) -> int:
+    """What there is: accept list machines"""
+    from accept.commands import about
+
+    return about.do_list(what, _terminal(values))
+
+
+@_command()
+def show(
+    what: Annotated[Literal["machine", "suite", "site"], typer.Argument(help="What to show.")],
+    name: Annotated[str, typer.Argument(help="Its name, or its file.")],
+    **values: Any,
+) -> int:
+    """A machine, suite or site as it is read, with its sources: accept show machine gpu"""
+    from accept.commands import about
+
+    return about.do_show(what, name, _terminal(values))
+
+
+@_command()
+def schema(
+    what: Annotated[
+        Literal["machine", "site", "suite", "plan", "record", "verdict"], typer.Argument(help="Of what.")
+    ],
+    **values: Any,
+) -> int:
+    """The JSON Schema of a file or of a result: accept schema site"""
+    from accept.commands import about
+
+    return about.do_schema(what, _terminal(values))
+
+
+def _version(value: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if value:
+        typer.echo(f"accept {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _accept(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run a command; every failure a user can cause ends here, in one message and its exit code."""
+    try:
+        app()
+    except AcceptError as error:
+        sys.stderr.write(f"accept: {error}\n")
+        sys.exit(int(error.code))
+    except KeyboardInterrupt:
+        sys.exit(int(Exit.INTERRUPTED))
+    except BrokenPipeError:
+        # Whoever read our output is gone; nothing more can be said to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(int(Exit.USAGE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What there is and how it reads: `list`, `show`, `schema`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+from accept import backends, rundir, spec
+from accept.commands.terminal import Terminal
+from accept.core import checks, evidence
+from accept.core.errors import AcceptError, Exit
+from accept.core.shape import camel
+from accept.core.typed import dump
+
+
+def do_list(what: str, terminal: Terminal) -> int:
+    """One line a thing, its name first."""
+    rows = {
+        "machines": _machines,
+        "suites": _suites,
+        "checks": _checks,
+        "backends": _backends,
+        "runs": _runs,
+    }[what]()
+    width = max((len(row["name"]) for row in rows), default=0)
+    lines = [f"{row['name']:<{width}}  {row['about']}" for row in rows]
+    terminal.result({what: rows}, "\n".join(lines) or f"no {what}")
+    return Exit.PASS
+
+
+def _machines() -> list[dict[str, Any]]:
+    found = (spec.load_machine(name).value for name in spec.names("machines"))
+    return [{"name": m.name, "about": m.description} for m in found]
+
+
+def _suites() -> list[dict[str, Any]]:
+    found = (spec.load_suite(name).value for name in spec.names("suites"))
+    return [{"name": s.name, "about": s.description} for s in found]
+
+
+def _checks() -> list[dict[str, Any]]:
+    rows = []
+    for name in checks.names():
+        check = checks.load(name)
+        params = {
+            camel(f.name): {"default": f.default, "about": f.metadata.get("doc", "")}
+            for f in dataclasses.fields(check.params)
+        }
+        shown = "".join(f"\n      {k} = {v['default']}: {v['about']}" for k, v in params.items())
+        about = f"{check.summary} On: {', '.join(check.groups)}.{shown}"
+        rows.append({"name": name, "about": about, "groups": list(check.groups), "params": params})
+    return rows
+
+
+def _backends() -> list[dict[str, Any]]:
+    rows = []
+    for name in backends.names():
+        text = (backends.load(name).__doc__ or "").strip().splitlines()
+        rows.append({"name": name, "about": text[0] if text else ""})
+    return rows
+
+
+def _runs() -> list[dict[str, Any]]:
+    rows = []
+    for folder in rundir.listed()[::-1]:
+        state = "rendered"
+        if (folder / rundir.EVIDENCE).is_dir():
+            try:
+                state = evidence.read_verdict(folder / rundir.EVIDENCE).headline
+            except AcceptError:
+                state = "collected, no verdict"
+        elif (folder / rundir.JOB).is_file():
+            state = "started, not collected"
+        rows.append({"name": folder.name, "about": state, "folder": str(folder)})
+    return rows
+
+
+def do_show(what: str, name: str, terminal: Terminal) -> int:
+    """The file as it was read, nothing left to default, with the source of every figure."""
+    import yaml
+
+    load: Any = {"machine": spec.load_machine, "suite": spec.load_suite, "site": spec.load_site}[what]
+    value = load(name).value
+    text = yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
+    terminal.result(value, text)
+    return Exit.PASS
+
+
+def do_schema(what: str, terminal: Terminal) -> int:
+    """The JSON Schema, which is JSON with or without --json."""
+    sys.stdout.write(json.dumps(spec.schema_for(what), indent=1, ensure_ascii=False) + "\n")
+    return Exit.PASS

@@ -1,0 +1,342 @@
+"""The flow: render, submit, watch, collect, judge, report, and `run`, which is all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from accept import backends, rundir
+from accept.backends import Job
+from accept.commands import judging
+from accept.commands.terminal import Terminal
+from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit
+from accept.core.evidence import write
+from accept.core.model import Plan
+from accept.core.typed import Invalid, dump, read
+from accept.hostnames import expand
+from accept.render import Bundle, helm_values, load_bundle, render
+from accept.resolve import Options, Resolved, resolve
+
+#: From here on the console says what the result says once more.
+_VERDICT_FOLLOWS = "verdict of the coordinator:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What `--dry-run` shows."""
+
+    run: str
+    machine: str
+    suite: str
+    backend: str
+    nodes: int | None
+    hosts: tuple[str, ...]
+    steps: tuple[dict[str, object], ...]
+    not_planned: tuple[dict[str, object], ...]
+    seconds: float
+    gpu_hours: float | None
+
+
+def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resolved, Bundle]:
+    """Resolve and render; where no machine is named it is detected, if that is allowed."""
+    options = replace(options, hosts=expand(options.hosts))
+    if not options.machine:
+        if not probe:
+            raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
+        from accept.detect import detect
+
+        options = replace(options, machine=detect(options))
+        terminal.progress(f"machine: {options.machine} (found here; --machine names another)")
+    run = resolve(options)
+    bundle = render(run)
+    return replace(run, plan=bundle.plan), bundle
+
+
+def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
+    """Helm values on stdout, or everything that would run into a folder."""
+    run, bundle = prepare(options, terminal, probe=False)
+    if out is None:
+        sys.stdout.write(helm_values(run, bundle))
+        return Exit.PASS
+    if out.exists() and any(out.iterdir()):
+        raise BadInput(f"{out} is not empty", hint="name a folder that does not exist yet")
+    out.mkdir(parents=True, exist_ok=True)
+    _write(run, bundle, out)
+    terminal.progress(f"rendered run {bundle.plan.hash[:12]} into {out}")
+    return Exit.PASS
+
+
+def _write(run: Resolved, bundle: Bundle, folder: Path) -> None:
+    data = {"schema": 1, "version": bundle.plan.version, "run": dump(run)}
+    write(folder / rundir.RUN, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    write(folder / rundir.VALUES, helm_values(run, bundle))
+    rendered = folder / rundir.RENDERED
+    rendered.mkdir()
+    bundle.write(rendered)
+
+
+def _read(folder: Path) -> tuple[Resolved, Bundle]:
+    path = folder / rundir.RUN
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        run = read(Resolved, data["run"])
+    except (OSError, ValueError, KeyError, TypeError, Invalid) as error:
+        raise BadInput(f"{path} cannot be read: {error}", hint="render the run again") from None
+    return run, load_bundle(folder / rundir.RENDERED, run.plan)
+
+
+def do_submit(
+    options: Options, terminal: Terminal, *, folder: str | None, attempt: str, dry_run: bool
+) -> int:
+    """Render and start a run, or start one that was rendered before."""
+    job = _submit(options, terminal, folder=folder, attempt=attempt, dry_run=dry_run)
+    if job is not None:
+        terminal.result(job, job.attempt)
+        terminal.progress(f"next: accept watch {job.attempt}")
+    return Exit.PASS
+
+
+def _submit(
+    options: Options, terminal: Terminal, *, folder: str | None, attempt: str, dry_run: bool
+) -> Job | None:
+    if folder:
+        run, bundle = _read(rundir.find(folder))
+    else:
+        run, bundle = prepare(options, terminal, probe=True)
+    plan = planned(run)
+    if dry_run:
+        terminal.result(plan, plan_text(plan))
+        return None
+    for line in plan_text(plan).splitlines():
+        terminal.progress(line)
+    backend = backends.load(run.backend)
+    name = attempt or _attempt()
+    target = rundir.create(name)
+    try:
+        _write(run, bundle, target)
+        job = backend.submit(run, bundle, attempt=name, folder=target, say=terminal.progress)
+    except BaseException:
+        _remove(target)
+        raise
+    write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
+    terminal.progress(f"started {name}; everything about it: {target}")
+    return job
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _attempt() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def load_job(folder: Path) -> Job:
+    """The job of a run folder. Raises BadInput where the run was never submitted."""
+    path = folder / rundir.JOB
+    try:
+        return read(Job, json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise BadInput(
+            f"{folder.name} was never started", hint=f"start it: accept submit {folder}"
+        ) from None
+    except (OSError, ValueError, Invalid) as error:
+        raise BadInput(f"{path} cannot be read: {error}", hint="name another run") from None
+
+
+def do_watch(name: str, terminal: Terminal) -> int:
+    """Follow a run to its end."""
+    folder = rundir.find(name)
+    if (folder / rundir.EVIDENCE).is_dir():
+        terminal.progress(f"{folder.name} is over and collected")
+        return do_judge((str(folder),), terminal, expect=())
+    return _watch(load_job(folder), folder, terminal, whole=True)
+
+
+def _watch(job: Job, folder: Path, terminal: Terminal, *, whole: bool) -> int:
+    """Follow the coordinator's console; Ctrl-C asks whether to detach or to cancel."""
+    muted = False
+
+    def say(line: str) -> None:
+        nonlocal muted
+        if line.startswith(_VERDICT_FOLLOWS) and not whole:
+            muted = True
+        if line.startswith("-----BEGIN ACCEPT"):
+            muted = True
+        if not muted:
+            terminal.progress(line)
+
+    backend = backends.load(job.backend)
+    try:
+        return backend.watch(job, folder=folder, say=say)
+    except KeyboardInterrupt:
+        if _asked_to_detach():
+            terminal.progress(f"detached; the run goes on. accept watch {job.attempt}, or accept cancel {job.attempt}")
+            raise
+        backend.cancel(job, folder=folder, say=terminal.progress)
+        terminal.progress("cancelled")
+        raise
+
+
+def _asked_to_detach() -> bool:
+    """Ask on a terminal; elsewhere nobody can answer, and what was started must not stay behind."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write("\nCtrl-C: [d]etach and let the run go on, or [c]ancel it and clean up? [d/c] ")
+    sys.stderr.flush()
+    try:
+        return not sys.stdin.readline().strip().lower().startswith("c")
+    except KeyboardInterrupt:
+        return False
+
+
+def do_collect(name: str, terminal: Terminal) -> int:
+    """Fetch a run's evidence."""
+    folder = rundir.find(name)
+    place = _collect(folder, terminal)
+    terminal.result({"evidence": str(place)}, str(place))
+    return Exit.PASS
+
+
+def _collect(folder: Path, terminal: Terminal) -> Path:
+    target = folder / rundir.EVIDENCE
+    if target.is_dir():
+        return target
+    job = load_job(folder)
+    return backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+
+
+def do_cancel(name: str, terminal: Terminal) -> int:
+    """End a run and remove what it made; its evidence so far is collected first."""
+    folder = rundir.find(name)
+    job = load_job(folder)
+    backends.load(job.backend).cancel(job, folder=folder, say=terminal.progress)
+    try:
+        place = _collect(folder, terminal)
+    except AcceptError as error:
+        terminal.progress(f"no evidence: {error.message}")
+    else:
+        terminal.progress(f"evidence so far: {place}")
+    terminal.result({"cancelled": job.attempt}, f"cancelled {job.attempt}")
+    return Exit.PASS
+
+
+def do_judge(paths: tuple[str, ...], terminal: Terminal, *, expect: tuple[str, ...]) -> int:
+    """Judge evidence anew: a run, an evidence folder, its archive, or a saved console or pod log."""
+    worst = 0
+    for path in paths or ("last",):
+        judged = judging.judge_path(path, expect=expect)
+        terminal.result(judged.verdict, judging.text(judged, terminal))
+        worst = max(worst, judged.verdict.exit, key=lambda code: _WORST.index(code))
+    return worst
+
+
+#: From good to bad, for several paths at once.
+_WORST = (0, 7, 6, 5, 3)
+
+
+def do_report(name: str, terminal: Terminal, *, form: str) -> int:
+    """Write report.md and junit.xml beside the evidence, or print one of them."""
+    judged = judging.judge_path(name, expect=())
+    text = judging.report(judged, form)
+    if form == "files":
+        terminal.result({"files": text.split()}, text)
+    else:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    return Exit.PASS
+
+
+def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool) -> int:
+    """The whole loop; returns the verdict's exit code."""
+    job = _submit(options, terminal, folder=None, attempt=attempt, dry_run=dry_run)
+    if job is None:
+        return Exit.PASS
+    folder = rundir.find(job.attempt)
+    try:
+        _watch(job, folder, terminal, whole=False)
+    except BrokenOff as error:
+        terminal.progress(str(error))
+    place = _collect(folder, terminal)
+    judged = judging.judge_path(str(folder), expect=())
+    judging.report(judged, "files")
+    terminal.result(judged.verdict, judging.text(judged, terminal))
+    terminal.progress(f"evidence: {place}")
+    return judged.verdict.exit
+
+
+def do_doctor(options: Options, terminal: Terminal) -> int:
+    """What the hosts have and lack, host by host, and which checks will run."""
+    run, _ = prepare(options, terminal, probe=True)
+    needs = backends.load(run.backend).doctor(run, say=terminal.progress)
+    lines = []
+    for need in needs:
+        mark = "ok     " if need.good else "missing"
+        checks = f"  (for {', '.join(need.checks)})" if need.checks else ""
+        lines.append(f"{mark}  {need.host}: {need.what}: {need.found}{checks}")
+        if need.advice:
+            lines.append(f"         {need.advice}")
+    lacking = {c for need in needs if not need.good for c in need.checks}
+    names = tuple(dict.fromkeys(c for step in run.plan.steps for c in step.checks))
+    lines.append("will run: " + (", ".join(c for c in names if c not in lacking) or "nothing"))
+    if lacking:
+        lines.append("will not: " + ", ".join(c for c in names if c in lacking))
+    terminal.result({"needs": [dump(n) for n in needs]}, "\n".join(lines))
+    return Exit.PASS if all(need.good for need in needs) else Exit.NOT_STARTED
+
+
+def planned(run: Resolved) -> Planned:
+    """The plan for people: steps, estimated time and GPU-hours."""
+    plan: Plan = run.plan
+    seconds = sum(step.estimate for step in plan.steps)
+    gpus = plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus
+    hours = None if gpus is None else round(seconds * gpus * (plan.nodes or 1) / 3600, 2)
+    return Planned(
+        run=plan.hash,
+        machine=plan.machine.name,
+        suite=plan.suite,
+        backend=run.backend,
+        nodes=plan.nodes,
+        hosts=run.hosts,
+        steps=tuple(
+            {
+                "id": s.id,
+                "checks": list(s.checks),
+                "groups": s.groups,
+                "rounds": s.rounds,
+                "seconds": round(s.estimate, 1),
+                "timeout": s.timeout,
+                "optional": s.optional,
+            }
+            for s in plan.steps
+        ),
+        not_planned=tuple({"check": s.check, "reason": s.reason} for s in plan.skipped),
+        seconds=round(seconds, 1),
+        gpu_hours=hours,
+    )
+
+
+def plan_text(plan: Planned) -> str:
+    """The plan as lines."""
+    where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
+    if plan.hosts:
+        shown = ", ".join(plan.hosts[:8]) + (" …" if len(plan.hosts) > 8 else "")
+        where += f" ({shown})"
+    lines = [f"machine {plan.machine}, suite {plan.suite}, {where}; run {plan.run[:12]}"]
+    for step in plan.steps:
+        checks = step["checks"]
+        assert isinstance(checks, list)
+        rounds = f" × {step['rounds']}" if step["rounds"] != 1 else ""
+        lines.append(
+            f"  {step['id']}: {', '.join(checks)} on {step['groups']}{rounds}, about {step['seconds']} s"
+        )
+    lines += [f"  not planned: {s['check']}: {s['reason']}" for s in plan.not_planned]
+    hours = "" if plan.gpu_hours is None else f", {plan.gpu_hours} GPU-hours"
+    lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
+    return "\n".join(lines)

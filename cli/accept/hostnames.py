@@ -1,0 +1,72 @@
+"""Host lists as people write them: a,b,c, node[01-16], @file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+from accept.core.errors import BadInput
+from accept.core.shape import plain
+
+#: More than this is a slip of the pen.
+_MOST = 16384
+_RANGE = re.compile(r"\[([0-9,-]+)\]")
+#: What becomes part of file names, command lines and ssh configurations.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
+
+
+def expand(texts: Sequence[str]) -> tuple[str, ...]:
+    """The hosts that `texts` name, in order, each once. Raises BadInput for anything unclear."""
+    hosts: list[str] = []
+    for text in texts:
+        for item in _items(text):
+            hosts += _expanded(item)
+            if len(hosts) > _MOST:
+                raise BadInput(f"more than {_MOST} hosts", hint="name fewer")
+    repeated = [h for i, h in enumerate(hosts) if h in set(hosts[:i])] if len(set(hosts)) < len(hosts) else []
+    if repeated:
+        raise BadInput(f"host {repeated[0]} is named twice", hint="name each host once")
+    return tuple(hosts)
+
+
+def _items(text: str) -> Iterator[str]:
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"hosts {plain(text)}: {error}", hint="one host a line; # begins a comment") from None
+        words = [w for line in lines for w in line.partition("#")[0].split()[:1]]
+        if not words:
+            raise BadInput(f"{plain(text)} names no host", hint="one host a line")
+        yield from words
+        return
+    # A comma inside brackets belongs to the range.
+    for item in re.split(r",(?![^\[]*\])", text):
+        if not item.strip():
+            raise BadInput(f"--hosts {plain(text)!r} has an empty name", hint="write a,b,c")
+        yield item.strip()
+
+
+def _expanded(item: str) -> list[str]:
+    parts = _RANGE.split(item)
+    choices = [[p] if i % 2 == 0 else _numbers(p, item) for i, p in enumerate(parts)]
+    names = ["".join(combination) for combination in product(*choices)]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise BadInput(f"{plain(name)!r} is no host name", hint="such as node1, 10.0.0.7 or node[01-16]")
+    return names
+
+
+def _numbers(text: str, item: str) -> list[str]:
+    result = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
+            raise BadInput(f"{plain(item)!r} is no host pattern", hint="such as node[01-16] or node[1,3,7-9]")
+        last = int(high) if dash else int(low)
+        if last - int(low) > _MOST:
+            raise BadInput(f"{plain(item)!r} is more than {_MOST} hosts", hint="name fewer")
+        result += [str(n).zfill(len(low)) for n in range(int(low), last + 1)]
+    return result

