@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from accept.core.model import CheckVerdict, GroupKind, Parsed, Plan, Record, Step
+from accept.core.model import CheckVerdict, GroupKind, Metric, Parsed, Plan, Record, Step, Suspect
 
 #: What a check's programs need on a node. "nccl-tests-or-torch": `*_perf` where there are GPUs,
 #: else torch.
 Need = Literal["sh", "mpirun", "torch", "mpi4py", "nccl-tests-or-torch"]
 
-#: Reads one raw log: (lines, hosts of the record, its local ranks or () for all) -> Parsed.
-#: It never raises. Checks of one launch share the function, which serves all of them at once.
-Parse = Callable[[Iterable[bytes], tuple[str, ...], tuple[int, ...]], Parsed]
+#: Reads the lines of one raw log; it never raises. Checks of one launch share the function, which
+#: serves all of them at once.
+Parse = Callable[[Iterable[bytes]], Parsed]
 
 
 #: Starting the ranks of one wave, in seconds: a constant, and a share for each host.
@@ -50,12 +50,34 @@ class Evidence:
     hosts: tuple[str, ...]
     #: Hosts asked for that never answered.
     missing: tuple[str, ...] = ()
+    #: Hosts lost on the way, with the cause.
+    lost: dict[str, str] = field(default_factory=dict)
+    #: What finding the hosts measured for this check, such as clock offsets.
+    beforehand: tuple[Metric, ...] = ()
+    #: Names of the GPUs that the inventory found.
+    devices: tuple[str, ...] = ()
     broken_off: str = ""
+    #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
+    partial: bool = False
 
     @property
     def optional(self) -> bool:
         """Whether the suite can do without this check: every step of it is optional."""
         return bool(self.steps) and all(step.optional for step in self.steps)
+
+
+#: (record, its step) -> the number that groups of equal kind are compared by, higher is better, and
+#: the cause for which it does not count ("wrong-data") or "". None where the record lacks it.
+Score = Callable[[Record, Step], tuple[float | None, str]]
+
+
+class Judged(NamedTuple):
+    """What a check concludes from its evidence."""
+
+    verdict: CheckVerdict
+    #: Those that its own measurements and facts accuse. Whom a problem of a record names is added
+    #: for all checks together.
+    suspects: tuple[Suspect, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +102,9 @@ class Check:
     #: top, once a launch: `launch_seconds`.
     estimate: Callable[[Any, int, int], float]
     parse: Parse
-    judge: Callable[[Evidence], CheckVerdict]
+    judge: Callable[[Evidence], Judged]
+    #: Where groups of equal kind are compared.
+    score: Score | None = None
 
 
 @lru_cache(maxsize=1)
@@ -95,7 +119,8 @@ def load(name: str) -> Check:
     if name not in names():
         raise KeyError(name)
     check = import_module(f"{__name__}.{name.replace('-', '_')}").CHECK
-    assert isinstance(check, Check) and check.name == name
+    assert isinstance(check, Check)
+    assert check.name == name
     return check
 
 
@@ -103,19 +128,24 @@ def parse_log(
     checks: Sequence[str],
     lines: Iterable[bytes],
     hosts: tuple[str, ...] = (),
-    local_ranks: tuple[int, ...] = (),
+    _local_ranks: tuple[int, ...] = (),
 ) -> Parsed:
     """What the raw log of one execution says, for all `checks` of its step.
 
-    The lines are read once where the checks share one parser, as those of one launch do.
+    The lines are read once where the checks share one parser, as those of one launch do. What a
+    group of one host says is said of that host.
     """
     parsers = tuple(dict.fromkeys(load(name).parse for name in checks))
     if len(parsers) == 1:
-        return parsers[0](lines, hosts, local_ranks)
-    kept = tuple(lines)
-    parts = [parse(kept, hosts, local_ranks) for parse in parsers]
+        parts = [parsers[0](lines)]
+    else:
+        kept = tuple(lines)
+        parts = [parse(kept) for parse in parsers]
+    facts = (fact for part in parts for fact in part.facts)
+    if len(hosts) == 1:
+        facts = (fact if fact.host else replace(fact, host=hosts[0]) for fact in facts)
     return Parsed(
         metrics=tuple(metric for part in parts for metric in part.metrics),
-        facts=tuple(fact for part in parts for fact in part.facts),
+        facts=tuple(facts),
         problems=tuple(problem for part in parts for problem in part.problems),
     )

@@ -1,1 +1,187 @@
 """From records to a verdict: pure functions, the same answer wherever and whenever they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from accept.core import checks
+from accept.core.checks import Evidence, Judged
+from accept.core.errors import Exit
+from accept.core.judge import hosts, words
+from accept.core.judge.states import worst
+from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
+from accept.core.model import (
+    SCHEMA,
+    CheckVerdict,
+    Finding,
+    Plan,
+    Record,
+    State,
+    Step,
+    Suspect,
+    Verdict,
+)
+
+_EXITS = {
+    State.PASS: Exit.PASS,
+    State.FAIL: Exit.REJECTED,
+    State.DEGRADED: Exit.REJECTED,
+    State.INCONCLUSIVE: Exit.INCONCLUSIVE,
+    State.NOT_TESTED: Exit.INCOMPLETE,
+}
+
+
+def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: str = "") -> Verdict:
+    """Judge a run by its plan and records alone. Never raises, whatever the records hold.
+
+    `broken_off` says why the run ended early, where it did.
+    """
+    found = hosts.find(records)
+    evidences = _evidences(plan, records, found, broken_off)
+    judged = {name: _judged(evidence) for name, evidence in evidences.items()}
+    accused = [*direct(records, len(found.present))]
+    accused += [suspect for one in judged.values() for suspect in one.suspects]
+    suspects = merged(accused, (*found.present, *found.missing))
+    verdicts = [hosts.verdict(plan, found), *(one.verdict for one in judged.values())]
+    verdicts += [hosts.skipped(one) for one in plan.skipped]
+    gpu = hosts.gpu_tested(plan, records)
+    if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
+        verdicts.append(hosts.no_gpu_seen())
+    state = _overall(verdicts, broken_off)
+    if state is State.FAIL and not broken_off and _rest_passes(verdicts, evidences, suspects):
+        state = State.DEGRADED
+        verdicts = [
+            replace(one, state=State.DEGRADED) if one.state is State.FAIL else one
+            for one in verdicts
+        ]
+    exit_code = _EXITS[state]
+    if broken_off and exit_code is not Exit.REJECTED:
+        exit_code = Exit.BROKEN_OFF
+    elif plan.planted and exit_code is Exit.PASS:
+        exit_code = Exit.INCONCLUSIVE
+    verdict = Verdict(
+        schema=SCHEMA,
+        state=state,
+        accepted=state is State.PASS and not plan.planted,
+        headline="",
+        machine=plan.machine.name,
+        suite=plan.suite,
+        run=plan.hash,
+        attempt=attempt,
+        gpu_tested=gpu,
+        hosts=found.present,
+        missing=found.missing,
+        checks=tuple(verdicts),
+        suspects=suspects,
+        exit=int(exit_code),
+        planted=plan.planted,
+        broken_off=broken_off,
+    )
+    return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def _evidences(
+    plan: Plan, records: Sequence[Record], found: hosts.Found, broken_off: str
+) -> dict[str, Evidence]:
+    """What each check of the plan is judged by, in the order of the plan."""
+    steps: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        for name in step.checks:
+            steps.setdefault(name, []).append(step)
+    by_step: dict[str, list[Record]] = {}
+    for record in records:
+        by_step.setdefault(record.step, []).append(record)
+    devices = hosts.devices(records)
+    beforehand = [metric for record in by_step.get(HOSTS_STEP, ()) for metric in record.metrics]
+    return {
+        name: Evidence(
+            check=name,
+            plan=plan,
+            steps=tuple(mine),
+            records=tuple(record for step in mine for record in by_step.get(step.id, ())),
+            hosts=found.present,
+            missing=found.missing,
+            lost=found.lost,
+            beforehand=tuple(m for m in beforehand if m.check == name),
+            devices=devices,
+            broken_off=broken_off,
+        )
+        for name, mine in steps.items()
+    }
+
+
+def _judged(evidence: Evidence) -> Judged:
+    try:
+        check = checks.load(evidence.check)
+    except KeyError:
+        message = f"this version of accept has no check {evidence.check!r}"
+        finding = Finding(
+            check=evidence.check,
+            judgement="completeness",
+            state=State.NOT_TESTED,
+            message=message,
+            cause="tool-missing",
+        )
+        return Judged(
+            CheckVerdict(
+                check=evidence.check,
+                state=State.NOT_TESTED,
+                optional=evidence.optional,
+                findings=(finding,),
+            )
+        )
+    return check.judge(evidence)
+
+
+def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
+    """The worst state. An optional check may be left out or lack a bound; it may not fail."""
+    excused = (State.NOT_TESTED, State.INCONCLUSIVE)
+    states = [one.state for one in verdicts if not (one.optional and one.state in excused)]
+    if broken_off:
+        states.append(State.NOT_TESTED)
+    return worst(states)
+
+
+def _rest_passes(
+    verdicts: Sequence[CheckVerdict], evidences: dict[str, Evidence], suspects: Sequence[Suspect]
+) -> bool:
+    """Whether everything ran, and each failed check passes without what touches a suspect.
+
+    A check of which nothing is left then has not shown that the rest passes.
+    """
+    for verdict in verdicts:
+        if verdict.state in (State.PASS, State.DEGRADED):
+            continue
+        if verdict.state is not State.FAIL:
+            if verdict.optional:
+                continue
+            return False
+        evidence = evidences.get(verdict.check)
+        failed = [f for f in verdict.findings if f.state is State.FAIL]
+        if evidence is None or any(f.judgement == "completeness" for f in failed):
+            return False
+        kept = tuple(r for r in evidence.records if not any(_touches(r, s) for s in suspects))
+        ran = {record.step for record in kept}
+        rest = replace(
+            evidence,
+            records=kept,
+            steps=tuple(step for step in evidence.steps if step.id in ran),
+            partial=True,
+        )
+        if not kept or _judged(rest).verdict.state is not State.PASS:
+            return False
+    return bool(suspects)
+
+
+def _touches(record: Record, suspect: Suspect) -> bool:
+    """Whether a suspect took part in an execution."""
+    if suspect.kind == "rail":
+        rail = suspect.name.rpartition(" ")[2]
+        return not record.local_ranks or rail in map(str, record.local_ranks)
+    if suspect.kind in ("link", "switch"):
+        return set(ends(suspect)) <= set(record.hosts)
+    return host_of(suspect) in record.hosts
+
+
+__all__ = ["HOSTS_STEP", "judge"]

@@ -1,0 +1,7 @@
+"""All-gather: every rank ends with the data of all ranks."""
+
+from __future__ import annotations
+
+from accept.core import collectives
+
+CHECK = collectives.make("all-gather", "all-gather", worth=45)

@@ -1,0 +1,7 @@
+"""All-to-all: every rank sends a part of its data to every other."""
+
+from __future__ import annotations
+
+from accept.core import collectives
+
+CHECK = collectives.make("alltoall", "all-to-all", worth=43)

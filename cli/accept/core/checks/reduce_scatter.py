@@ -1,0 +1,7 @@
+"""Reduce-scatter: every rank ends with its share of the sum over all ranks."""
+
+from __future__ import annotations
+
+from accept.core import collectives
+
+CHECK = collectives.make("reduce-scatter", "reduce-scatter", worth=44)

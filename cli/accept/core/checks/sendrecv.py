@@ -1,0 +1,9 @@
+"""Send and receive: every rank sends to the next and receives from the one before."""
+
+from __future__ import annotations
+
+from accept.core import collectives
+
+CHECK = collectives.make(
+    "sendrecv", "send to the next rank and receive from the one before", worth=42
+)

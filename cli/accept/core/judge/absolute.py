@@ -1,0 +1,187 @@
+"""Absolute: every measurement that has a bound is held against it.
+
+A bound without a size holds for the largest message of an execution, never for an average over
+sizes. It holds for executions that span whole hosts; a rail is judged by its equals. Where the
+user's own expectation speaks about a measurement, references about it are silent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from accept.core.checks import Evidence
+from accept.core.judge.complete import some
+from accept.core.model import Finding, Metric, Record, Reference, State, Step
+from accept.core.sizes import format_size
+
+#: (size of a metric, its step) -> the size that was asked for; programs round sizes down.
+Nominal = Callable[[int, Step], int]
+#: Beyond any measurement; not-a-number compares false as well.
+_ABSURD = 1e300
+
+
+def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding]:
+    """One finding for each bound and step with anything to hold against it: its worst value."""
+    bounds = bounds_of(evidence)
+    result = []
+    for step in evidence.steps:
+        measured: dict[Reference, list[tuple[float, Record]]] = {}
+        if bounds:
+            for record in evidence.records:
+                if record.step == step.id and not record.local_ranks:
+                    _hold(evidence.check, bounds, record, step, nominal, measured)
+        result += [_finding(evidence.check, bound, found) for bound, found in measured.items()]
+    spoken = {(f.metric, f.bound, f.source) for f in result}
+    for bound in bounds:
+        key = (bound.metric, _limit(bound), bound.source)
+        if bound.kind == "expectation" and key not in spoken and not evidence.partial:
+            result.append(_unmeasured(evidence.check, bound))
+    return result
+
+
+def bounds_of(evidence: Evidence) -> tuple[Reference, ...]:
+    """The bounds of the plan that concern this check on these devices."""
+    machine = evidence.plan.machine
+    devices = evidence.devices or ((machine.device,) if machine.device else ())
+    return tuple(
+        bound
+        for bound in evidence.plan.references
+        if bound.check == evidence.check
+        and (bound.lower is not None or bound.upper is not None)
+        and (not bound.device or _is_device(bound.device, devices))
+    )
+
+
+def _is_device(wanted: str, devices: Sequence[str]) -> bool:
+    return bool(devices) and all(wanted.lower() in device.lower() for device in devices)
+
+
+def least(evidence: Evidence, nodes: int, metric: str) -> float | None:
+    """The greatest lower bound of `metric` at the largest size for groups of `nodes` hosts."""
+    fitting = [b for b in bounds_of(evidence) if b.metric == metric and _spans(b, nodes)]
+    own = [b for b in fitting if b.kind == "expectation"]
+    lowers = [b.lower for b in own or fitting if b.lower is not None and b.size is None]
+    return max(lowers, default=None)
+
+
+def _spans(bound: Reference, nodes: int) -> bool:
+    return (bound.min_nodes is None or nodes >= bound.min_nodes) and (
+        bound.max_nodes is None or nodes <= bound.max_nodes
+    )
+
+
+def _hold(
+    check: str,
+    bounds: Sequence[Reference],
+    record: Record,
+    step: Step,
+    nominal: Nominal | None,
+    measured: dict[Reference, list[tuple[float, Record]]],
+) -> None:
+    """Add what one record measured to the bounds it is held against."""
+    fitting = [bound for bound in bounds if _spans(bound, len(record.hosts))]
+    names = {bound.metric for bound in fitting}
+    metrics = [
+        m
+        for m in record.metrics
+        if m.name in names and m.check == check and m.placement != "in" and abs(m.value) < _ABSURD
+    ]
+    tops: dict[str, int] = {}
+    for metric in metrics:
+        if metric.size is not None:
+            tops[metric.name] = max(tops.get(metric.name, 0), metric.size)
+    for metric in metrics:
+        asked = metric.size
+        if asked is not None and nominal is not None:
+            asked = nominal(asked, step)
+        top = metric.size == tops.get(metric.name)
+        mine = [bound for bound in fitting if _concerns(bound, metric, asked, is_top=top)]
+        own = [bound for bound in mine if bound.kind == "expectation"]
+        for bound in own or mine:
+            measured.setdefault(bound, []).append((metric.value, record))
+
+
+def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: bool) -> bool:
+    if bound.metric != metric.name:
+        return False
+    if bound.algorithm is not None and bound.algorithm != metric.algorithm:
+        return False
+    return bound.size == size if bound.size is not None else is_top or size is None
+
+
+def _limit(bound: Reference) -> float | None:
+    return bound.lower if bound.lower is not None else bound.upper
+
+
+def _holds(bound: Reference, value: float) -> bool:
+    return (bound.lower is None or value >= bound.lower) and (
+        bound.upper is None or value <= bound.upper
+    )
+
+
+def _finding(check: str, bound: Reference, found: Sequence[tuple[float, Record]]) -> Finding:
+    bad = [(value, record) for value, record in found if not _holds(bound, value)]
+    above = bound.lower is None or any(value >= bound.lower for value, _ in bad)
+    pick = max if above and bound.upper is not None else min
+    value, record = pick(bad or found, key=lambda item: item[0])
+    where = f" in {len(bad)} of {len(found)} groups" if len(found) > 1 and bad else ""
+    says = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.FAIL if bad else State.PASS,
+        message=f"{bound.metric}{_at(bound.size)} of {says}{where}, on {some(record.hosts)}",
+        cause="below-reference" if bad else None,
+        metric=bound.metric,
+        value=value,
+        unit=bound.unit,
+        size=bound.size,
+        bound=_limit(bound),
+        bound_kind=bound.kind,
+        source=bound.source,
+        peak_share=value / bound.peak if bound.peak else None,
+        hosts=_hosts(record for _, record in bad),
+        evidence=tuple(dict.fromkeys(record.log for _, record in bad if record.log))[:8],
+    )
+
+
+def _hosts(records: Iterable[Record]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(host for record in records for host in record.hosts))
+
+
+def _unmeasured(check: str, bound: Reference) -> Finding:
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.INCONCLUSIVE,
+        message=f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}",
+        cause="no-measurement",
+        metric=bound.metric,
+        unit=bound.unit,
+        size=bound.size,
+        bound=_limit(bound),
+        bound_kind=bound.kind,
+        source=bound.source,
+    )
+
+
+def _at(size: int | None) -> str:
+    return "" if size is None else f" at {format_size(size)}"
+
+
+def bound_text(bound: Reference) -> str:
+    """A bound for people: ">= 360 GB/s (floor)"."""
+    parts = []
+    if bound.lower is not None:
+        parts.append(f">= {number(bound.lower)}")
+    if bound.upper is not None:
+        parts.append(f"<= {number(bound.upper)}")
+    return f"{' and '.join(parts)} {bound.unit} ({bound.kind})"
+
+
+def number(value: float) -> str:
+    """A figure with four significant digits and no exponent where it can be helped."""
+    if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.4g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

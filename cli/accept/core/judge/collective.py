@@ -1,0 +1,185 @@
+"""How a collective is judged: complete, right, as fast as it should be, and no group an outlier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from accept.core.checks import Evidence, Judged
+from accept.core.judge import absolute, complete
+from accept.core.judge.absolute import number
+from accept.core.judge.compare import Compared, compare
+from accept.core.judge.population import FEWEST
+from accept.core.judge.reading import Reading, nominal, reached, read
+from accept.core.judge.states import verdict_of
+from accept.core.model import Finding, Record, State, Step, Suspect
+from accept.core.sizes import format_size
+
+_UNIT = "GB/s"
+
+
+def score(found: Reading, step: Step) -> tuple[float | None, str]:
+    """What groups are compared by: GB/s at the planned largest size; see `Check.score`."""
+    if found.wrong:
+        return found.busbw, "wrong-data"
+    return (found.busbw if reached(found, step) else None), ""
+
+
+def judge(evidence: Evidence) -> Judged:
+    """Judge one collective by all steps that it is part of."""
+    check = evidence.check
+    readings = {id(record): read(record.metrics, check) for record in evidence.records}
+
+    def known(record: Record, step: Step) -> tuple[float | None, str]:
+        return score(readings[id(record)], step)
+
+    findings = complete.step_findings(evidence)
+    findings += complete.problem_findings(evidence, score=known)
+    findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
+    held = absolute.findings(evidence, nominal)
+    findings += held
+    compared = compare(evidence, known, lambda nodes: absolute.least(evidence, nodes, "busbw"))
+    promised = evidence.plan.machine.speed_promised
+    suspects: list[Suspect] = []
+    for one in compared:
+        mine = _solid(one.suspects, promised=promised)
+        suspects += mine
+        findings += _population(check, one, mine)
+    bounded = any(f.state is not State.INCONCLUSIVE for f in held)
+    if promised and not bounded and evidence.records and not evidence.partial:
+        findings.append(_unbounded(evidence, readings.values()))
+    verdict = verdict_of(
+        evidence,
+        findings,
+        measured=_measured(evidence, readings),
+        against=_against(evidence, held, compared),
+    )
+    return Judged(verdict, tuple(suspects))
+
+
+def _solid(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
+    """Where no speed is promised, one slow execution of a shared link proves nothing."""
+    return [
+        suspect
+        for suspect in suspects
+        if promised or suspect.strength != "weak" or suspect.cause != "slow-outlier"
+    ]
+
+
+def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -> list[Finding]:
+    """Findings about the numbers: wrong, unchecked, missing, or short of the largest size."""
+    steps = {step.id: step for step in evidence.steps}
+    found: dict[str, list[tuple[Record, str]]] = {}
+    whose = (None, evidence.check)
+    for record in evidence.records:
+        one = readings[id(record)]
+        if one.wrong:
+            found.setdefault("wrong-data", []).append((record, f"{one.wrong:.0f} wrong elements"))
+        if one.damaged:
+            found.setdefault("not-finite", []).append((record, "a bandwidth that is no number"))
+        if record.exit != 0:
+            continue
+        if one.unchecked:
+            found.setdefault("no-measurement", []).append((record, "data that were not checked"))
+        elif one.busbw is None and not any(p.check in whose for p in record.problems):
+            found.setdefault("no-measurement", []).append((record, "nothing was measured"))
+        elif one.busbw is not None and not reached(one, steps[record.step]):
+            text = f"the largest message measured is {format_size(one.top)}"
+            found.setdefault("top-size-missing", []).append((record, text))
+    return [
+        _number_finding(evidence.check, cause, records)
+        for cause, records in found.items()
+        if cause not in known
+    ]
+
+
+def _number_finding(check: str, cause: str, found: Sequence[tuple[Record, str]]) -> Finding:
+    record, text = found[0]
+    more = f", and {len(found) - 1} more groups" if len(found) > 1 else ""
+    return Finding(
+        check=check,
+        judgement="correctness" if cause in ("wrong-data", "not-finite") else "completeness",
+        state=State.FAIL,
+        cause=cause,
+        message=f"{text} in step {record.step} on {complete.some(record.hosts)}{more}",
+        hosts=tuple(dict.fromkeys(host for record, _ in found for host in record.hosts)),
+        evidence=tuple(dict.fromkeys(record.log for record, _ in found if record.log))[:8],
+    )
+
+
+def _population(check: str, compared: Compared, suspects: Sequence[Suspect]) -> list[Finding]:
+    what = f"step {compared.step.id}, {compared.groups} groups ({compared.step.groups})"
+    among = compared.spread
+    if not suspects:
+        if among is None:
+            text = f"{what}: too few to compare, {FEWEST} are needed; nothing is concluded"
+        else:
+            usual = f"the median {number(among.median)} {_UNIT}"
+            text = f"{what}: none below {among.share:.0%} of {usual}"
+        if compared.unknown:
+            text += f"; nothing is known of {complete.some(compared.unknown)}"
+        return [Finding(check=check, judgement="population", state=State.PASS, message=text)]
+    names = complete.some([suspect.name for suspect in suspects])
+    limit = f"; slow is below {number(among.limit)} {_UNIT}" if among else ""
+    hosts = [s.name for s in suspects if s.kind == "node"]
+    return [
+        Finding(
+            check=check,
+            judgement="population",
+            state=State.FAIL,
+            cause=suspects[0].cause,
+            message=f"{what}: {names} stand{'s' * (len(suspects) == 1)} out{limit}",
+            metric="busbw",
+            unit=_UNIT,
+            bound=among.limit if among else None,
+            bound_kind="population" if among else "",
+            source=f"median of {among.count} in this run" if among else "",
+            hosts=tuple(hosts),
+            evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
+        )
+    ]
+
+
+def _unbounded(evidence: Evidence, readings: Iterable[Reading]) -> Finding:
+    top = max((reading.top for reading in readings), default=0)
+    at = f"@{format_size(top)}" if top else ""
+    return Finding(
+        check=evidence.check,
+        judgement="absolute",
+        state=State.INCONCLUSIVE,
+        cause="no-reference",
+        message=f"there is no bound for {evidence.check} on this machine at this number of nodes; "
+        f"add one: --expect '{evidence.check}{at}>=GB/s'",
+    )
+
+
+def _measured(evidence: Evidence, readings: dict[int, Reading]) -> str:
+    """The slowest figure of the widest groups, at the largest size."""
+    parts = []
+    for step in evidence.steps:
+        found = [
+            (readings[id(r)].busbw or 0.0, readings[id(r)].top, len(r.hosts))
+            for r in evidence.records
+            if r.step == step.id and readings[id(r)].busbw is not None
+        ]
+        if found:
+            busbw, top, hosts = min(found)
+            groups = f"slowest of {len(found)} {step.groups}" if len(found) > 1 else f"{hosts} host"
+            groups += "s" * (len(found) == 1 and hosts != 1)
+            parts.append(f"{number(busbw)} {_UNIT} at {format_size(top)} ({groups})")
+    return "; ".join(parts[:3])
+
+
+def _against(evidence: Evidence, held: Sequence[Finding], compared: Sequence[Compared]) -> str:
+    """What the measurement was held against."""
+    parts = [
+        f"{f.metric} {'>=' if '>=' in f.message else '<='} {number(f.bound)} {f.unit}, "
+        f"{f.bound_kind}: {f.source}"
+        for f in sorted(held, key=lambda f: f.state is State.PASS)
+        if f.bound is not None
+    ][:2]
+    spreads = [one.spread for one in compared if one.spread is not None]
+    if spreads:
+        parts.append(f">= {spreads[0].share:.0%} of the median of {spreads[0].count}")
+    if not evidence.plan.machine.speed_promised:
+        parts.append("data right; no speed promised")
+    return "; ".join(parts)

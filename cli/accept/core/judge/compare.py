@@ -1,0 +1,182 @@
+"""Compares executions on groups of equal kind, and accuses by what is decoded from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from accept.core import causes
+from accept.core.checks import Evidence, Score
+from accept.core.judge.blame import Accusation, Sample, decode, outliers
+from accept.core.judge.population import Spread
+from accept.core.judge.states import state_of
+from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
+from accept.core.model import Record, State, Step, Suspect
+
+#: Nodes of a group -> the least value that its score may have, or None.
+Bound = Callable[[int], float | None]
+
+
+class Compared(NamedTuple):
+    """What comparing the groups of one step says."""
+
+    step: Step
+    suspects: tuple[Suspect, ...]
+    groups: int
+    #: None: too few to compare.
+    spread: Spread | None
+    #: Hosts that met suspects only.
+    unknown: tuple[str, ...] = ()
+
+
+def sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
+    """What one execution says of its group; None where it was not run for want of a tool."""
+    mine = [p for p in record.problems if p.check in (None, check)]
+    if any(state_of(problem.cause) is State.NOT_TESTED for problem in mine):
+        return None
+    value, cause = score(record, step)
+    if any(problem.cause == "wrong-data" for problem in mine):
+        cause = "wrong-data"
+    if not cause and value is None:
+        cause = next((p.cause for p in (*named_by(mine), *mine)), "")
+        cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
+    return Sample(record.hosts, value, cause, record.log)
+
+
+def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:
+    """Compare the groups of each step of a check, where its group kind has any to compare."""
+    result = []
+    for step in evidence.steps:
+        records = [record for record in evidence.records if record.step == step.id]
+        if step.groups == "pairs":
+            result.append(_pairs(evidence, score, step, records, bound(2)))
+        elif step.groups == "each":
+            result.append(_each(evidence, score, step, records, bound(1)))
+        elif step.groups == "rails":
+            result.append(_rails(evidence, score, step, records))
+        elif step.groups == "ladder":
+            result.append(_ladder(evidence, score, step, records))
+    return result
+
+
+def _samples(
+    evidence: Evidence, score: Score, step: Step, records: Iterable[Record]
+) -> list[Sample]:
+    found = (sample(evidence.check, score, record, step) for record in records)
+    return [one for one in found if one is not None]
+
+
+def _pairs(
+    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
+) -> Compared:
+    samples = _samples(evidence, score, step, records)
+    decoded = decode(samples, evidence.plan.machine.noise, bound)
+    suspects = [_suspect("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
+    suspects += [
+        _suspect("link", LINK.join(link.hosts), evidence.check, link) for link in decoded.links
+    ]
+    return Compared(step, tuple(suspects), len(samples), decoded.spread, decoded.unknown)
+
+
+def _each(
+    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
+) -> Compared:
+    samples = _samples(evidence, score, step, records)
+    slow = outliers(samples, evidence.plan.machine.noise, bound)
+    suspects = tuple(
+        _alone("node", samples[index].hosts[0], evidence.check, samples[index], slow.spread, bound)
+        for index in slow.bad
+        if len(samples[index].hosts) == 1
+    )
+    return Compared(step, suspects, len(samples), slow.spread)
+
+
+def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
+    whole = [r for r in records if _is_rail(r, evidence.hosts)]
+    samples, slow = _slow(evidence, score, step, whole)
+    suspects: list[Suspect] = []
+    for index in slow:
+        rail = whole[index].local_ranks[0]
+        pairs = [r for r in records if r.local_ranks == (rail,) and r not in whole]
+        nodes = decode(_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
+        suspects += [
+            _suspect("gpu", f"{node.hosts[0]}:{rail}", evidence.check, node) for node in nodes
+        ]
+        if not nodes:
+            suspects.append(
+                _alone("rail", f"rail {rail}", evidence.check, samples[index], None, None)
+            )
+    among = outliers(samples, evidence.plan.machine.noise).spread
+    return Compared(step, tuple(suspects), len(samples), among)
+
+
+def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
+    """Whether a record spans a rail, and is not one of the pairs that follow a slow one."""
+    return len(record.local_ranks) == 1 and (len(record.hosts) > 2 or len(hosts) <= 2)
+
+
+def _slow(
+    evidence: Evidence, score: Score, step: Step, whole: Sequence[Record]
+) -> tuple[list[Sample], tuple[int, ...]]:
+    samples = _samples(evidence, score, step, whole)
+    if len(samples) != len(whole):
+        return samples, ()
+    return samples, outliers(samples, evidence.plan.machine.noise).bad
+
+
+def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
+    """Local ranks whose rail is slow or failed: those to be followed by pairs of that rank."""
+    records = (r for r in evidence.records if r.step == step.id)
+    whole = [record for record in records if _is_rail(record, evidence.hosts)]
+    _, slow = _slow(evidence, score, step, whole)
+    return tuple(sorted({whole[index].local_ranks[0] for index in slow}))
+
+
+def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
+    """The smallest blocks that are slow among blocks of their size: a link, or a switch."""
+    accused: list[set[str]] = []
+    suspects, widest, count = [], None, 0
+    for size in sorted({len(record.hosts) for record in records}):
+        samples = _samples(evidence, score, step, (r for r in records if len(r.hosts) == size))
+        found = outliers(samples, evidence.plan.machine.noise)
+        count += len(samples)
+        widest = widest or found.spread
+        for index in found.bad if len(samples) > 1 else ():
+            hosts = samples[index].hosts
+            if any(smaller.issubset(hosts) for smaller in accused):
+                continue
+            accused.append(set(hosts))
+            kind: Kind = "link" if size == 2 else "switch" if size > 2 else "node"
+            name = {2: LINK.join(hosts), 1: hosts[0]}.get(size, f"{hosts[0]}{SWITCH}{hosts[-1]}")
+            suspects.append(_alone(kind, name, evidence.check, samples[index], found.spread, None))
+    return Compared(step, tuple(suspects), count, widest)
+
+
+def _alone(
+    kind: Kind, name: str, check: str, found: Sample, among: Spread | None, bound: float | None
+) -> Suspect:
+    """A suspect by one execution of its own."""
+    below = bound is not None and found.value is not None and found.value < bound
+    cause = found.cause or ("below-reference" if below else "slow-outlier")
+    share = ""
+    if not found.cause and found.value is not None and among and among.median:
+        share = f": {found.value / among.median:.0%} of the median"
+    return Suspect(
+        kind=kind,
+        name=name,
+        cause=cause,
+        strength={"node": "strong", "rail": "moderate"}.get(kind, "weak"),  # type: ignore[arg-type]
+        why=f"{check}: {causes.meaning(cause)}{share}",
+        evidence=(found.log,) if found.log else (),
+    )
+
+
+def _suspect(kind: Kind, name: str, check: str, accusation: Accusation) -> Suspect:
+    return Suspect(
+        kind=kind,
+        name=name,
+        cause=accusation.cause,
+        strength=accusation.strength,
+        why=f"{check}: {accusation.why}",
+        evidence=accusation.logs[:8],
+    )

@@ -1,0 +1,152 @@
+"""Consistency: whether hosts that should be equal are, by what each says of itself."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from accept.core.judge.hosts import gpus_of
+from accept.core.model import Metric, PlannedMachine, Problem
+
+#: Memory that firmware and kernel keep for themselves differs a little from boot to boot.
+_MEMORY_STEP = 1 << 30
+#: Versions that must be equal where ranks of several hosts talk to each other.
+_VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
+
+Inventory = dict[str, dict[str, Any]]
+
+
+def gpu_problems(
+    inventory: Inventory, machine: PlannedMachine, *, used: int | None, busy_ok: bool, busy_mib: int
+) -> Iterator[Problem]:
+    """What is wrong with the GPUs of each host: fewer than there should be, unusable, busy, ECC."""
+    owner: dict[str, str] = {}
+    for host, value in inventory.items():
+        gpus = gpus_of(value)
+        on_bus = whole(value.get("pciNvidia"))
+        if on_bus > len(gpus):
+            said = f"{on_bus} NVIDIA GPUs on the PCI bus, {len(gpus)} shown by the driver"
+            yield Problem(cause="gpu-unusable", message=said, host=host)
+        wanted = machine.gpus if machine.gpus is not None else 1
+        if len(gpus) < wanted:
+            said = f"{len(gpus)} GPUs, the machine has {wanted}"
+            yield Problem(cause="gpu-missing", message=said, host=host)
+        for place, gpu in enumerate(gpus):
+            yield from _gpu(host, gpu, machine, owner)
+            measured = machine.gpus != 0 and (used is None or place < used)
+            if measured and not busy_ok and (who := _busy(gpu, busy_mib)):
+                yield Problem(cause="gpu-busy", message=who, host=host, gpu=gpu_name(gpu))
+
+
+def _gpu(
+    host: str, gpu: dict[str, Any], machine: PlannedMachine, owner: dict[str, str]
+) -> Iterator[Problem]:
+    name, uuid = gpu_name(gpu), gpu.get("uuid")
+    if isinstance(uuid, str) and uuid:
+        if uuid in owner:
+            said = f"GPU {uuid} was seen on {owner[uuid]} already"
+            yield Problem(cause="gpu-duplicate", message=said, host=host, gpu=name)
+        owner.setdefault(uuid, host)
+    errors = whole(gpu.get("eccUncorrected"))
+    if errors:
+        said = f"{errors} uncorrected memory errors"
+        yield Problem(cause="gpu-ecc", message=said, host=host, gpu=name)
+    device = gpu.get("name")
+    if machine.device and isinstance(device, str) and machine.device.lower() not in device.lower():
+        said = f"GPU {name} is a {device}, the machine has {machine.device}"
+        yield Problem(cause="inventory-mismatch", message=said, host=host)
+
+
+def gpu_name(gpu: dict[str, Any]) -> str:
+    """What a GPU is called in a verdict: its index on the host."""
+    return str(gpu.get("index", "?"))[:20]
+
+
+def _busy(gpu: dict[str, Any], busy_mib: int) -> str:
+    """Who uses a GPU, or ""."""
+    processes = gpu.get("processes")
+    if isinstance(processes, list) and processes:
+        return f"in use by {', '.join(str(one)[:60] for one in processes[:4])}"
+    used = whole(gpu.get("memoryUsedMiB"))
+    return f"{used} MiB of its memory are in use" if used > busy_mib else ""
+
+
+def whole(value: Any) -> int:
+    """A count out of untrusted data; 0 for what is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def differences(inventory: Inventory) -> Iterator[Problem]:
+    """Hosts that differ from the majority in something that should be equal.
+
+    Without a strict majority no host is named.
+    """
+    tables = {host: _properties(value) for host, value in inventory.items()}
+    for name in sorted({name for table in tables.values() for name in table}):
+        counts = Counter(table.get(name, "nothing") for table in tables.values())
+        if len(counts) < 2:
+            continue
+        (usual, most), *_ = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        if most * 2 <= len(tables):
+            kinds = ", ".join(sorted(counts)[:4])
+            yield Problem(cause="inventory-mismatch", message=f"{name} differs: {kinds}")
+            continue
+        for host, table in tables.items():
+            if (mine := table.get(name, "nothing")) != usual:
+                said = f"{name} is {mine}, on {most} of {len(tables)} hosts it is {usual}"
+                yield Problem(cause="inventory-mismatch", message=said, host=host)
+
+
+def _properties(value: dict[str, Any]) -> dict[str, str]:
+    """What must be equal among the hosts, as text."""
+    gpus, memory = gpus_of(value), whole(value.get("memoryBytes"))
+    found = {
+        "number of GPUs": str(len(gpus)),
+        "number of CPUs": _text(value.get("cpus")),
+        "memory in GiB": str(round(memory / _MEMORY_STEP / 8) * 8),
+        "kernel": _text(value.get("kernel")),
+        "memlock": _text(value.get("memlock")),
+    }
+    if gpus:
+        for key in ("name", "driver", "memoryMiB"):
+            found[f"GPU {key}"] = ", ".join(sorted({_text(gpu.get(key)) for gpu in gpus}))
+    nics = value.get("nics")
+    listed = nics if isinstance(nics, list) else []
+    rdma = [nic for nic in listed if isinstance(nic, dict) and nic.get("rdma")]
+    if rdma:
+        up = sorted(f"{_text(n.get('speed'))} {_text(n.get('state'))}" for n in rdma)
+        found["RDMA devices"] = f"{len(up)} ({', '.join(sorted(set(up)))})"
+    versions = value.get("versions")
+    if isinstance(versions, dict):
+        found |= {f"{k} version": _text(versions[k]) for k in _VERSIONS if k in versions}
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value)[:80]
+
+
+def clock_problems(offsets: Sequence[Metric], most: float) -> Iterator[Problem]:
+    """Hosts whose clock is more than `most` seconds away from the median of all."""
+    known = {
+        m.host: m.value
+        for m in offsets
+        if m.name == "clock-offset" and m.host and math.isfinite(m.value)
+    }
+    centre = median(known.values()) if known else 0.0
+    for host, offset in known.items():
+        if abs(offset - centre) > most:
+            said = f"its clock is {offset - centre:+.3g} s from the median, {most:g} s are allowed"
+            yield Problem(cause="clock-skew", message=said, host=host)
+
+
+def memlock_problems(inventory: Inventory) -> Iterator[Problem]:
+    """Hosts on which locked memory is limited."""
+    for host, value in inventory.items():
+        limit = value.get("memlock")
+        if limit != "unlimited":
+            said = f"locked memory is limited to {_text(limit)} KiB"
+            yield Problem(cause="memlock-limited", message=said, host=host)

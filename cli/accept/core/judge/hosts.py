@@ -1,0 +1,142 @@
+"""Which hosts took part, which never did, which were lost, and what GPUs they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accept.core.judge.complete import some
+from accept.core.judge.states import worst
+from accept.core.judge.suspects import HOSTS_STEP
+from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
+
+#: What takes a host out of the rest of the run.
+_LOSSES = frozenset({"host-died", "unkillable"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The hosts of a run, in its order."""
+
+    present: tuple[str, ...]
+    missing: tuple[str, ...]
+    #: Lost on the way, with the cause.
+    lost: dict[str, str]
+    #: What was said about hosts that never answered.
+    problems: tuple[Problem, ...]
+    #: Whether there is a record of how the hosts were found.
+    recorded: bool
+
+
+def find(records: Sequence[Record]) -> Found:
+    """Read the hosts from the record of the step that found them, else from all records."""
+    first = next((r for r in records if r.step == HOSTS_STEP and r.wave == 0), None)
+    seen = dict.fromkeys(host for r in records if r.step != HOSTS_STEP for host in r.hosts)
+    present = dict.fromkeys(first.hosts if first else ()) | seen
+    problems = first.problems if first else ()
+    missing = dict.fromkeys(p.host for p in problems if p.host and p.host not in present)
+    lost = {p.host: p.cause for r in records for p in r.problems if p.host and p.cause in _LOSSES}
+    return Found(
+        present=tuple(present),
+        missing=tuple(missing),
+        lost=lost,
+        problems=problems,
+        recorded=first is not None,
+    )
+
+
+def verdict(plan: Plan, found: Found) -> CheckVerdict:
+    """Whether all hosts that were asked for took part, to the end."""
+    findings = [
+        _finding(problem.cause, f"{problem.message or problem.host}", (problem.host,))
+        for problem in found.problems
+        if problem.host in found.missing
+    ]
+    said = len(found.present) + len(found.missing)
+    if plan.nodes is not None and said < plan.nodes:
+        findings.append(_finding("rank-count", f"{said} hosts for a run of {plan.nodes} nodes", ()))
+    findings += [
+        _finding(cause, f"{host} was lost in the middle of the run", (host,))
+        for host, cause in found.lost.items()
+    ]
+    if not found.present and not found.missing:
+        findings.append(_finding("evidence-missing", "no host took part", (), State.NOT_TESTED))
+    more = f", {some(found.missing)} did not" if found.missing else ""
+    asked = plan.nodes if plan.nodes is not None else said
+    return CheckVerdict(
+        check="hosts",
+        state=worst(finding.state for finding in findings),
+        measured=f"{len(found.present)} of {max(asked, said)} hosts took part{more}",
+        against="all that were asked for",
+        findings=tuple(findings),
+    )
+
+
+def _finding(
+    cause: str, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
+) -> Finding:
+    return Finding(
+        check="hosts",
+        judgement="completeness",
+        state=state,
+        cause=cause,
+        message=message,
+        hosts=tuple(host for host in hosts if host),
+    )
+
+
+def skipped(one: Skipped) -> CheckVerdict:
+    """The verdict on a check that the plan leaves out."""
+    over = "budget" in one.reason
+    finding = Finding(
+        check=one.check,
+        judgement="completeness",
+        state=State.NOT_TESTED,
+        cause="over-budget" if over else None,
+        message=one.reason,
+    )
+    return CheckVerdict(
+        check=one.check, state=State.NOT_TESTED, optional=one.optional, findings=(finding,)
+    )
+
+
+def no_gpu_seen() -> CheckVerdict:
+    """Everything passed, on a machine that has GPUs, and none of it met one."""
+    finding = Finding(
+        check="hosts",
+        judgement="completeness",
+        state=State.INCONCLUSIVE,
+        cause="gpu-missing",
+        message="no check says that it met a GPU; add inventory or connectivity to the suite",
+    )
+    return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))
+
+
+def gpus_of(value: Any) -> list[dict[str, Any]]:
+    """The GPUs that an inventory fact lists; [] where it is damaged."""
+    listed = value.get("gpus") if isinstance(value, dict) else None
+    return [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+
+
+def devices(records: Sequence[Record]) -> tuple[str, ...]:
+    """Names of the GPUs found, each once."""
+    names = (gpu.get("name") for gpu in _gpus(records))
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
+
+
+def _gpus(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        for fact in record.facts:
+            if fact.name == "inventory":
+                yield from gpus_of(fact.value)
+
+
+def gpu_tested(plan: Plan, records: Sequence[Record]) -> bool:
+    """Whether the run is one of GPUs, and met any."""
+    if plan.machine.gpus == 0:
+        return False
+    if any(True for _ in _gpus(records)):
+        return True
+    ranks = (f.value for r in records for f in r.facts if f.name == "rank")
+    return any(isinstance(value, dict) and value.get("gpu") for value in ranks)

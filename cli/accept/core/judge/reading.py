@@ -1,0 +1,97 @@
+"""What one record says of one collective: read once, in one pass over its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from accept.core.model import Metric, Step
+from accept.core.sizes import parse_size
+
+#: In place these overwrite what they send, so nothing can be checked.
+_UNCHECKED_IN_PLACE = ("alltoall", "sendrecv")
+#: GB/s that no machine has; a number beyond is damage, as is one that is not finite.
+_ABSURD = 1e9
+
+
+@lru_cache(maxsize=64)
+def message_sizes(low: str, high: str, factor: int) -> tuple[int, ...]:
+    """The sizes in bytes that nccl-tests goes through, smallest first."""
+    sizes, most = [parse_size(low)], parse_size(high)
+    while sizes[-1] * factor <= most:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def planned_sizes(step: Step) -> tuple[int, ...]:
+    """The sizes a step goes through; empty where its parameters do not say."""
+    given: dict[str, Any] = step.params
+    try:
+        low, high = str(given["min"]), str(given["max"])
+        factor = int(given["factor"])
+        return message_sizes(low, high, factor) if factor > 1 else ()
+    except (KeyError, ValueError, TypeError):
+        return ()
+
+
+def nominal(size: int, step: Step) -> int:
+    """The planned size that a measured one stands for.
+
+    Programs round a size down to whole elements on every rank.
+    """
+    for planned in planned_sizes(step):
+        if planned >= size:
+            return planned if size * int(step.params["factor"]) > planned else size
+    return size
+
+
+class Reading(NamedTuple):
+    """What one record says of one collective."""
+
+    #: Bus bandwidth in GB/s at the largest size, out of place where measured so.
+    busbw: float | None
+    #: The largest size measured; 0: none.
+    top: int
+    #: Elements that arrived wrong, over all sizes and placements.
+    wrong: float
+    #: Placements of which it is not known whether all data were right.
+    unchecked: tuple[str, ...]
+    #: Numbers that are none.
+    damaged: int
+
+
+def read(metrics: Iterable[Metric], check: str) -> Reading:
+    """Collect a record's metrics of `check`, in one pass.
+
+    `wrong` counts a whole table: it has a placement, and no size.
+    """
+    speeds: dict[tuple[int, str | None], float] = {}
+    counts: dict[str | None, float] = {}
+    damaged = 0
+    for metric in metrics:
+        name = metric.name
+        if name == "busbw" and metric.check == check:
+            if abs(metric.value) < _ABSURD:
+                speeds[metric.size or 0, metric.placement] = metric.value
+            else:
+                damaged += 1
+        elif name == "wrong" and metric.check == check:
+            counts[metric.placement] = counts.get(metric.placement, 0.0) + abs(metric.value)
+    if check in _UNCHECKED_IN_PLACE:
+        counts["in"] = 0.0
+    top = max((size for size, _ in speeds), default=0)
+    busbw = speeds.get((top, "out"))
+    if busbw is None and speeds:
+        busbw = min(value for (size, _), value in speeds.items() if size == top)
+    unchecked = {placement or "" for _, placement in speeds} - {key or "" for key in counts}
+    wrong = sum(value for value in counts.values() if value != 0)
+    return Reading(busbw, top, wrong, tuple(sorted(unchecked)), damaged)
+
+
+def reached(found: Reading, step: Step) -> bool:
+    """Whether the largest planned size was measured."""
+    sizes = planned_sizes(step)
+    return found.busbw is not None and (
+        not sizes or found.top * int(step.params["factor"]) > sizes[-1]
+    )

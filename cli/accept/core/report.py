@@ -1,0 +1,305 @@
+"""A verdict as text: for the terminal, as Markdown, as JUnit XML. Pure functions.
+
+Whatever of it came from hosts and logs is untrusted: it is bounded, and escaped for where it goes.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree
+
+from accept.core.judge.absolute import number
+from accept.core.judge.reading import read
+from accept.core.model import CheckVerdict, Finding, Plan, Record, State, Suspect, Verdict
+from accept.core.plaintext import markdown as escaped
+from accept.core.plaintext import plain
+from accept.core.sizes import format_size
+
+_COLOURS = {
+    State.PASS: "32",
+    State.DEGRADED: "33",
+    State.FAIL: "31",
+    State.INCONCLUSIVE: "35",
+    State.NOT_TESTED: "33",
+}
+#: Most findings, suspects and lines of advice that a terminal is given.
+_SCREEN = 20
+#: Most of each that the Markdown report is given.
+_PAGE = 500
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
+_METRICS = ("throughput", "loss-last", "ping")
+
+
+def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
+    """The verdict for a terminal of `width` columns: enough, when it failed, to open a ticket."""
+    width = max(60, min(width, 240))
+    lines = [_painted(f"accept: {plain(verdict.headline)}", verdict.state, color=color)]
+    lines += _wrapped(_subtitle(verdict), width, "")
+    lines.append("")
+    lines += _rows(verdict.checks, width, color=color)
+    bad = [f for check in verdict.checks for f in _notable(check)]
+    if bad:
+        lines += ["", "Findings"]
+        for finding in bad[:_SCREEN]:
+            lines += _wrapped(_finding_text(finding), width, "  ")
+        lines += _more(len(bad))
+    if verdict.suspects:
+        lines += ["", "Suspects"]
+        for suspect in verdict.suspects[:_SCREEN]:
+            lines += _wrapped(_suspect_text(suspect), width, "  ")
+        lines += _more(len(verdict.suspects))
+    if verdict.advice:
+        lines += ["", "Next"]
+        for advice in verdict.advice[:_SCREEN]:
+            lines += _wrapped(f"- {plain(advice)}", width, "  ")
+        lines += _more(len(verdict.advice))
+    return "\n".join(lines)
+
+
+def _painted(text: str, state: State, *, color: bool) -> str:
+    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if color else text
+
+
+def _more(count: int) -> list[str]:
+    return [f"  … and {count - _SCREEN} more: see report.md"] if count > _SCREEN else []
+
+
+def _subtitle(verdict: Verdict) -> str:
+    hosts = f"{len(verdict.hosts)} host" + "s" * (len(verdict.hosts) != 1)
+    parts = [
+        f"machine {plain(verdict.machine, 80)}",
+        f"suite {plain(verdict.suite, 80)}",
+        hosts,
+        f"run {plain(verdict.run, 80)[:12]}",
+        f"attempt {plain(verdict.attempt, 80)}",
+        f"exit {verdict.exit}",
+    ]
+    if verdict.missing:
+        parts.insert(3, f"missing: {plain(', '.join(verdict.missing[:8]), 200)}")
+    return ", ".join(parts)
+
+
+def _rows(checks: Sequence[CheckVerdict], width: int, *, color: bool) -> Iterator[str]:
+    first = max([5, *(len(plain(check.check, 20)) for check in checks)])
+    rest = width - first - 12 - 6
+    left, right = rest * 11 // 20, rest - rest * 11 // 20
+    yield f"{'CHECK':<{first}}  {'STATE':<12}  {'MEASURED':<{left}}  HELD AGAINST"
+    for check in checks:
+        measured = textwrap.wrap(plain(check.measured, 300) or "-", left) or ["-"]
+        against = textwrap.wrap(plain(check.against, 300) or "-", right) or ["-"]
+        state = check.state.value + (" (opt.)" if _excused(check) else "")
+        for place in range(max(len(measured), len(against))):
+            name = plain(check.check, 20) if place == 0 else ""
+            cell = f"{state[:19] if place == 0 else '':<12}"
+            cells = (
+                f"{name:<{first}}",
+                _painted(cell, check.state, color=color and place == 0),
+                f"{measured[place] if place < len(measured) else '':<{left}}",
+                against[place] if place < len(against) else "",
+            )
+            yield "  ".join(cells).rstrip()
+
+
+def _excused(check: CheckVerdict) -> bool:
+    return check.optional and check.state in (State.NOT_TESTED, State.INCONCLUSIVE)
+
+
+def _notable(check: CheckVerdict) -> list[Finding]:
+    """What is not as it should be."""
+    return [finding for finding in check.findings if finding.state is not State.PASS]
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + "    ",
+        break_on_hyphens=False,
+    )
+
+
+def _finding_text(finding: Finding) -> str:
+    cause = f" [{plain(finding.cause, 40)}]" if finding.cause else ""
+    text = f"{plain(finding.check, 40)}, {plain(finding.judgement, 20)}{cause}: "
+    text += plain(finding.message)
+    if finding.source:
+        text += f"; source: {plain(finding.source, 200)}"
+    if finding.evidence:
+        text += f"; see {plain(', '.join(finding.evidence[:3]), 200)}"
+    return text
+
+
+def _suspect_text(suspect: Suspect) -> str:
+    text = f"{suspect.kind} {plain(suspect.name, 120)}: {plain(suspect.cause, 40)} "
+    text += f"({suspect.strength}): {plain(suspect.why)}"
+    if suspect.evidence:
+        text += f"; see {plain(', '.join(suspect.evidence[:3]), 200)}"
+    return text
+
+
+def markdown(verdict: Verdict, plan: Plan) -> str:
+    """The verdict as a page that stands alone: an attachment for the provider's ticket."""
+    return "\n".join(_page(verdict, plan)) + "\n"
+
+
+def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
+    yield f"# {escaped(verdict.headline)}"
+    yield ""
+    yield f"- accepted: **{'yes' if verdict.accepted else 'no'}** (exit {verdict.exit})"
+    yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
+    yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
+    yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
+    if verdict.missing:
+        yield f"- hosts that never did ({len(verdict.missing)}): {_hosts(verdict.missing)}"
+    if not plan.machine.speed_promised:
+        yield "- no speed promised: judged by correctness and by comparing equals"
+    if verdict.planted:
+        yield f"- DRILL: planted faults: {escaped(', '.join(verdict.planted))}"
+    if verdict.broken_off:
+        yield f"- broken off: {escaped(verdict.broken_off)}"
+    yield from _section("Checks", "check | state | measured | held against", _check_rows(verdict))
+    yield from _section("Suspects", "who | cause | strength | why | evidence", _suspects(verdict))
+    yield from _section(
+        "Findings",
+        "check | judgement | state | cause | what | source | evidence",
+        _findings(verdict),
+    )
+    if verdict.advice:
+        yield from ("", "## What to do next", "")
+        for line in verdict.advice:
+            yield f"- {escaped(line)}"
+    yield from _section("Plan", "step | checks | groups | time limit in s", _steps(plan))
+
+
+def _section(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    cells = list(rows)
+    if not cells:
+        return
+    yield from ("", f"## {title}", "", f"| {header} |", "|---" * (header.count("|") + 1) + "|")
+    for row in cells[:_PAGE]:
+        yield f"| {' | '.join(row)} |"
+    if len(cells) > _PAGE:
+        yield from ("", f"… and {len(cells) - _PAGE} more: see verdict.json")
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    more = f" … and {len(hosts) - 64} more" if len(hosts) > 64 else ""
+    return ", ".join(escaped(host, 80) for host in hosts[:64]) + more
+
+
+def _check_rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for check in verdict.checks:
+        state = check.state.value + (" (optional)" if _excused(check) else "")
+        yield escaped(check.check), state, escaped(check.measured), escaped(check.against)
+
+
+def _suspects(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for suspect in verdict.suspects:
+        yield (
+            f"{suspect.kind} {escaped(suspect.name, 120)}",
+            _cause(suspect.cause),
+            suspect.strength,
+            escaped(suspect.why),
+            escaped(", ".join(suspect.evidence[:8])),
+        )
+
+
+def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for check in verdict.checks:
+        for finding in sorted(check.findings, key=lambda f: f.state is State.PASS):
+            share = finding.peak_share
+            peak = f" ({share:.0%} of the peak)" if share is not None else ""
+            yield (
+                escaped(finding.check),
+                escaped(finding.judgement),
+                finding.state.value,
+                _cause(finding.cause or ""),
+                escaped(finding.message) + peak,
+                escaped(finding.source),
+                escaped(", ".join(finding.evidence[:3])),
+            )
+
+
+def _cause(cause: str) -> str:
+    return escaped(cause, 40)
+
+
+def _steps(plan: Plan) -> Iterator[tuple[str, ...]]:
+    for step in plan.steps:
+        rounds = f" x {step.rounds}" if step.groups == "pairs" else ""
+        yield (
+            escaped(step.id),
+            escaped(", ".join(step.checks)),
+            f"{step.groups}{rounds}",
+            number(step.timeout),
+        )
+
+
+def junit(verdict: Verdict) -> str:
+    """The verdict as JUnit XML: a test case a check, and one for the verdict as a whole.
+
+    Only an accepted run has neither a failure nor an error.
+    """
+    suite = ElementTree.Element("testsuite", name=f"accept {plain(verdict.machine, 80)}")
+    whole = ElementTree.SubElement(suite, "testcase", classname="accept", name="verdict")
+    failed = broken = skipped = 0
+    if not verdict.accepted:
+        failed += 1
+        failure = ElementTree.SubElement(whole, "failure", message=plain(verdict.headline))
+        failure.text = "\n".join(plain(line) for line in verdict.advice)
+    for check in verdict.checks:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname="accept", name=plain(check.check, 80)
+        )
+        notable = _notable(check)
+        text = "\n".join(_finding_text(finding) for finding in notable[:_PAGE])
+        message = plain(notable[0].message) if notable else check.state.value
+        if check.state in (State.FAIL, State.DEGRADED):
+            failed += 1
+            cause = plain(notable[0].cause or check.state.value, 40) if notable else ""
+            failure = ElementTree.SubElement(case, "failure", message=message, type=cause)
+            failure.text = text
+        elif _excused(check):
+            skipped += 1
+            ElementTree.SubElement(case, "skipped", message=message)
+        elif check.state is not State.PASS:
+            broken += 1
+            error = ElementTree.SubElement(case, "error", message=message, type=check.state.value)
+            error.text = text
+        if check.measured:
+            output = ElementTree.SubElement(case, "system-out")
+            output.text = f"{plain(check.measured)} (against: {plain(check.against)})"
+    suite.set("tests", str(len(verdict.checks) + 1))
+    suite.set("failures", str(failed))
+    suite.set("errors", str(broken))
+    suite.set("skipped", str(skipped))
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    body = ElementTree.tostring(root, encoding="unicode")
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{body}\n"
+
+
+def measured(records: Sequence[Record]) -> list[str]:
+    """What the executions of a step measured, a line a check: for the log of a run."""
+    lines = []
+    for check in _COLLECTIVES:
+        found = [read(record.metrics, check) for record in records if check in record.checks]
+        speeds = [one.busbw for one in found if one.busbw is not None]
+        if speeds:
+            top = max(one.top for one in found)
+            lines.append(f"{check}: {_span(speeds)} GB/s at {format_size(top)}")
+    for name in _METRICS:
+        metrics = [m for r in records for m in r.metrics if m.name == name and m.rank is None]
+        if metrics:
+            first = metrics[0]
+            values = [metric.value for metric in metrics]
+            lines.append(plain(f"{first.check}: {name} {_span(values)} {first.unit}", 120))
+    return lines
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
