@@ -216,10 +216,11 @@ def _union(union: tuple[Any, ...]) -> Read:
 
 
 def _holds(member: Any, data: Any) -> bool:
-    """Whether data of this kind, a mapping or a list, can only have been meant for this type."""
-    base = get_origin(split(member)[0])
-    mapping = dataclasses.is_dataclass(member) or base is dict
-    return (mapping and isinstance(data, dict)) or (base is tuple and isinstance(data, list))
+    """Whether data of this kind can only have been meant for this type of a union."""
+    base = split(member)[0]
+    if isinstance(data, dict):
+        return dataclasses.is_dataclass(base) or get_origin(base) is dict
+    return type(data) is base or (get_origin(base) is tuple and isinstance(data, list))
 
 
 def _dataclass(cls: type[Any]) -> Read:
