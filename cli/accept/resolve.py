@@ -26,6 +26,7 @@ from accept.spec import (
     load_site,
     load_suite,
     merge_parameters,
+    site_expectations,
 )
 from accept.spec.machine import check_env, check_gpus_per_node
 from accept.spec.suite import SuiteCheck
@@ -122,7 +123,7 @@ def resolve(options: Options) -> Resolved:
         nodes=count,
         steps=steps,
         skipped=skipped,
-        references=(*_expectations(options, settings), *machine.value.bounds()),
+        references=(*_expectations(options, site), *machine.value.bounds(gpus)),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
@@ -170,14 +171,14 @@ def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str
     return {key: str(value) for key, value in merged.items()}, script
 
 
-def _expectations(options: Options, site: Site) -> tuple[Reference, ...]:
+def _expectations(options: Options, site: Loaded[Site] | None) -> tuple[Reference, ...]:
     try:
         given = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
     # The command line goes first: what it says replaces what the file says of the same metric.
     taken = {(r.check, r.metric, r.size, r.min_nodes, r.max_nodes) for r in given}
-    filed = [parse_expectation(text, source="the site file's expect:") for text in site.expect]
+    filed = site_expectations(site) if site else ()
     kept = [
         r for r in filed if (r.check, r.metric, r.size, r.min_nodes, r.max_nodes) not in taken
     ]
@@ -205,8 +206,8 @@ def _steps(
     for index, entry in entries:
         check = load(entry.check)
         layers = [
-            (entry.params, suite.document, ("checks", index, "params")),
             (machine.value.parameters.get(check.name, {}), machine.document, ("parameters", check.name)),
+            (entry.params, suite.document, ("checks", index, "params")),
         ]
         if site:
             of_site = site.value.parameters.get(check.name, {})

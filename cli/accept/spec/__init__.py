@@ -1,7 +1,7 @@
 """Machines, suites and sites: what the YAML files under `values/` and the user's own hold.
 
-Parameters of a check are merged in one order, later wins: the check's defaults, the suite, the
-machine, the site, `--set`. The suites that come with `accept` say how long and on which groups to
+Parameters of a check are merged in one order, later wins: the check's defaults, the machine, the
+suite, the site, `--set`. The suites that come with `accept` say how long and on which groups to
 measure; the machines say how large the messages are.
 """
 
