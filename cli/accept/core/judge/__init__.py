@@ -44,7 +44,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
     verdicts = [hosts.verdict(plan, found), *(one.verdict for one in judged.values())]
-    verdicts += [hosts.skipped(one) for one in plan.skipped]
+    verdicts = hosts.with_skipped(verdicts, plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
     if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
         verdicts.append(hosts.no_gpu_seen())
@@ -135,10 +135,13 @@ def _judged(evidence: Evidence) -> Judged:
 
 
 def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
-    """The worst state. An optional check may be left out or lack a bound; it may not fail."""
+    """The worst state. An optional check may be left out or lack a bound; it may not fail.
+
+    That the hosts answered is no test: where every check was excused, nothing was tested.
+    """
     excused = (State.NOT_TESTED, State.INCONCLUSIVE)
     states = [one.state for one in verdicts if not (one.optional and one.state in excused)]
-    if broken_off:
+    if broken_off or len(states) < 2:
         states.append(State.NOT_TESTED)
     return worst(states)
 

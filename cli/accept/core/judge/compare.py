@@ -48,6 +48,8 @@ def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:
     result = []
     for step in evidence.steps:
         records = [record for record in evidence.records if record.step == step.id]
+        if not records:
+            continue
         if step.groups == "pairs":
             result.append(_pairs(evidence, score, step, records, bound(2)))
         elif step.groups == "each":
@@ -72,9 +74,10 @@ def _pairs(
     samples = _samples(evidence, score, step, records)
     decoded = decode(samples, evidence.plan.machine.noise, bound)
     suspects = [_suspect("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
-    suspects += [
-        _suspect("link", LINK.join(link.hosts), evidence.check, link) for link in decoded.links
-    ]
+    order = {host: place for place, host in enumerate(evidence.hosts)}
+    for link in decoded.links:
+        ends = sorted(link.hosts, key=lambda host: order.get(host, len(order)))
+        suspects.append(_suspect("link", LINK.join(ends), evidence.check, link))
     return Compared(step, tuple(suspects), len(samples), decoded.spread, decoded.unknown)
 
 

@@ -18,6 +18,8 @@ _CONSEQUENCES = frozenset({"crashed", "script-failed"})
 
 def step_findings(evidence: Evidence) -> list[Finding]:
     """Findings about executions that the plan has and the records have not."""
+    if evidence.partial:
+        return []
     return [
         finding
         for step in evidence.steps
@@ -104,15 +106,15 @@ def problem_findings(
     for record in evidence.records:
         if record.exit == 0 and not record.problems:
             continue
-        measured = score is not None and score(record, steps[record.step])[0] is not None
+        value, bad = score(record, steps[record.step]) if score is not None else (None, "")
         mine = [p for p in record.problems if p.check in (None, evidence.check)]
-        wrong = any(p.cause == "wrong-data" for p in mine)
-        shared = measured and len(record.checks) > 1
+        wrong = bad == "wrong-data" or any(p.cause == "wrong-data" for p in mine)
+        done = wrong or (value is not None and len(record.checks) > 1)
         for problem in mine:
             consequence = problem.cause in _CONSEQUENCES and problem.check is None
-            if not (consequence and (wrong or shared)):
+            if not (consequence and done):
                 add(problem, record.log, record.hosts)
-        if record.exit != 0 and not mine and not shared:
+        if record.exit != 0 and not mine and not done:
             add(Problem(cause="crashed", message=_exit_text(record)), record.log, record.hosts)
     for problem in more:
         add(problem, "", ())

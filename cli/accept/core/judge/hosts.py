@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accept.core.judge.complete import some
@@ -86,8 +86,26 @@ def _finding(
     )
 
 
-def skipped(one: Skipped) -> CheckVerdict:
-    """The verdict on a check that the plan leaves out."""
+def with_skipped(
+    verdicts: Sequence[CheckVerdict], skipped: Sequence[Skipped]
+) -> list[CheckVerdict]:
+    """Add what the plan leaves out: a note where the check has other steps, else a verdict."""
+    result = {one.check: one for one in verdicts}
+    for one in skipped:
+        made = _skipped(one)
+        known = result.get(one.check)
+        if known is None:
+            result[one.check] = made
+            continue
+        state = State.PASS if one.optional else State.NOT_TESTED
+        finding = replace(made.findings[0], state=state)
+        result[one.check] = replace(
+            known, state=worst((known.state, state)), findings=(*known.findings, finding)
+        )
+    return list(result.values())
+
+
+def _skipped(one: Skipped) -> CheckVerdict:
     over = "budget" in one.reason
     finding = Finding(
         check=one.check,

@@ -1,0 +1,280 @@
+"""Who is to blame: decoding of pairs, and outliers among equals."""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accept.core.judge.blame import Sample, accuse, decode, outliers
+from accept.core.judge.population import spread
+from accept.core.schedule import pair_rounds
+
+NOISE = 0.01
+
+
+def pairs(
+    count: int,
+    rounds: int,
+    bad: set[str],
+    *,
+    factor: float = 0.94,
+    seed: int = 1,
+    jitter: float = 0.0,
+) -> list[Sample]:
+    """Pair rounds in which every pair with a bad host runs at a share of 100."""
+    chance = random.Random(seed)
+    return [
+        Sample(
+            group.hosts,
+            100
+            * (factor if bad & set(group.hosts) else 1.0)
+            * (1 + chance.uniform(-jitter, jitter)),
+        )
+        for wave in pair_rounds([f"h{i}" for i in range(count)], rounds=rounds, seed=seed)
+        for group in wave
+    ]
+
+
+def named(samples: list[Sample]) -> set[str]:
+    return {node.hosts[0] for node in decode(samples, NOISE).nodes}
+
+
+# -- population ----------------------------------------------------------------------------------
+
+
+def test_three_values_are_too_few_to_conclude_from() -> None:
+    assert spread([1.0, 1.0, 0.1], NOISE) is None
+
+
+def test_equal_values_have_the_spread_of_the_noise() -> None:
+    among = spread([100.0] * 8, NOISE)
+    assert among is not None
+    assert (among.median, among.sigma, among.limit) == (100, 1, 96)
+
+
+def test_an_outlier_does_not_widen_the_limit_that_finds_it() -> None:
+    among = spread([100.0] * 7 + [1.0], NOISE)
+    assert among is not None
+    assert among.limit == 96
+
+
+def test_a_wide_population_has_a_low_limit() -> None:
+    among = spread([80, 90, 100, 110, 120, 100, 95, 105], NOISE)
+    assert among is not None
+    assert among.limit < 60
+
+
+def test_healthy_normal_values_are_rarely_called_slow() -> None:
+    """The stated rate is one in 30,000 for large n; small n must not be far worse."""
+    chance = random.Random(7)
+    for count in (4, 8, 16, 64):
+        flagged = total = 0
+        for _ in range(2000):
+            values = [chance.gauss(100, 1) for _ in range(count)]
+            among = spread(values, NOISE)
+            assert among is not None
+            flagged += sum(value < among.limit for value in values)
+            total += count
+        assert flagged / total < 1e-3
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=4), st.floats(0.5, 2))
+def test_the_limit_scales_with_the_values(values: list[float], factor: float) -> None:
+    one, two = spread(values, NOISE), spread([value * factor for value in values], NOISE)
+    assert one is not None
+    assert two is not None
+    assert two.limit == pytest.approx(one.limit * factor, rel=1e-6, abs=1e-6 * median(values))
+
+
+# -- pairs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [f"h{i}" for i in range(8)])
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+def test_one_slow_host_of_eight_is_named_and_no_other(bad: str, rounds: int) -> None:
+    decoded = decode(pairs(8, rounds, {bad}), NOISE)
+    assert [node.hosts for node in decoded.nodes] == [(bad,)]
+    assert decoded.nodes[0].strength == "strong"
+    assert decoded.nodes[0].cause == "slow-outlier"
+    assert decoded.links == ()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_six_percent_less_is_found_under_one_percent_of_noise(seed: int) -> None:
+    samples = pairs(64, 3, {"h17"}, factor=0.94, seed=seed, jitter=0.005)
+    assert named(samples) == {"h17"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("count", "bad"), [(8, {"h1", "h2"}), (64, {"h1", "h20", "h40", "h63"})])
+def test_bad_hosts_that_may_meet_are_both_named(count: int, bad: set[str], seed: int) -> None:
+    assert named(pairs(count, 4, bad, seed=seed)) == bad
+
+
+def test_two_bad_hosts_that_met_are_both_named() -> None:
+    hosts = ("a", "b", "c", "d", "e", "f")
+    bad = {"a", "b"}
+    met = [("a", "b"), ("c", "d"), ("e", "f"), ("a", "c"), ("b", "d"), ("a", "e"), ("b", "f")]
+    samples = [Sample(pair, 50.0 if bad & set(pair) else 100.0) for pair in [*met, hosts[2:5:2]]]
+    assert named(samples) == bad
+
+
+def test_a_quarter_of_the_hosts_slow_makes_nearly_half_of_the_pairs_slow() -> None:
+    bad = {f"h{i}" for i in range(4)}
+    samples = pairs(16, 4, bad, factor=0.5)
+    assert sum(sample.value == 50 for sample in samples) > len(samples) * 0.35
+    assert named(samples) == bad
+
+
+def test_one_round_accuses_the_link_and_not_a_host() -> None:
+    decoded = decode(pairs(8, 1, {"h3"}), NOISE)
+    assert decoded.nodes == ()
+    assert [set(link.hosts) & {"h3"} for link in decoded.links] == [{"h3"}]
+    assert decoded.links[0].strength == "weak"
+
+
+def test_a_single_pair_can_only_accuse_the_link() -> None:
+    slow = decode([Sample(("a", "b"), 50.0)], NOISE, bound=90.0)
+    assert slow.nodes == ()
+    assert [link.hosts for link in slow.links] == [("a", "b")]
+    assert decode([Sample(("a", "b"), 50.0)], NOISE).links == ()
+
+
+def test_one_slow_pair_among_hosts_that_are_fine_elsewhere_accuses_the_link() -> None:
+    samples = pairs(8, 3, set())
+    samples[5] = samples[5]._replace(value=60.0)
+    decoded = decode(samples, NOISE)
+    assert decoded.nodes == ()
+    assert [link.hosts for link in decoded.links] == [samples[5].hosts]
+
+
+def test_all_pairs_slow_accuses_nobody() -> None:
+    decoded = decode(pairs(8, 3, set()), NOISE, bound=200.0)
+    assert (decoded.nodes, decoded.links) == ((), ())
+
+
+def test_dead_pairs_count_like_slow_ones_and_give_their_cause() -> None:
+    samples = [
+        sample if "h5" not in sample.hosts else Sample(sample.hosts, None, "timed-out")
+        for sample in pairs(8, 3, set())
+    ]
+    decoded = decode(samples, NOISE)
+    assert [(node.hosts, node.cause) for node in decoded.nodes] == [(("h5",), "timed-out")]
+
+
+def test_wrong_data_accuse_however_fast_they_came() -> None:
+    samples = [
+        sample if "h5" not in sample.hosts else Sample(sample.hosts, 100.0, "wrong-data")
+        for sample in pairs(8, 3, set())
+    ]
+    decoded = decode(samples, NOISE)
+    assert [(node.hosts, node.cause) for node in decoded.nodes] == [(("h5",), "wrong-data")]
+
+
+def test_three_hosts_are_enough_where_pairs_are_dead() -> None:
+    """Too few to compare speeds; death needs no comparison."""
+    samples = [
+        Sample(("a", "b"), None, "crashed"),
+        Sample(("b", "c"), None, "crashed"),
+        Sample(("a", "c"), 100.0),
+    ]
+    assert [node.hosts for node in decode(samples, NOISE).nodes] == [("b",)]
+
+
+def test_a_host_that_met_only_bad_ones_is_unknown_and_not_accused() -> None:
+    judged = [
+        (Sample(("x", "b1"), 1.0), True),
+        (Sample(("x", "b2"), 1.0), True),
+        (Sample(("b1", "c"), 1.0), True),
+        (Sample(("b2", "d"), 1.0), True),
+        (Sample(("b1", "d"), 1.0), True),
+        (Sample(("b2", "c"), 1.0), True),
+        (Sample(("c", "d"), 9.0), False),
+    ]
+    nodes, unknown = accuse(judged)
+    assert {node.hosts[0] for node in nodes} == {"b1", "b2"}
+    assert unknown == ("x",)
+
+
+# -- properties ----------------------------------------------------------------------------------
+
+
+@st.composite
+def judged_pairs(draw: st.DrawFn) -> list[tuple[Sample, bool]]:
+    count = draw(st.integers(2, 12))
+    names = [f"h{i}" for i in range(count)]
+    waves = pair_rounds(names, rounds=draw(st.integers(1, 6)), seed=draw(st.integers(0, 99)))
+    met = [Sample(group.hosts, 1.0) for wave in waves for group in wave]
+    return [(sample, draw(st.booleans())) for sample in met]
+
+
+@given(judged_pairs(), st.randoms())
+def test_renaming_hosts_renames_the_accused(
+    judged: list[tuple[Sample, bool]], chance: random.Random
+) -> None:
+    names = sorted({host for sample, _ in judged for host in sample.hosts})
+    shuffled = names[:]
+    chance.shuffle(shuffled)
+    new = dict(zip(names, shuffled, strict=True))
+    other = [
+        (sample._replace(hosts=tuple(new[host] for host in sample.hosts)), bad)
+        for sample, bad in judged
+    ]
+    (one, unknown), (two, also_unknown) = accuse(judged), accuse(other)
+    assert [(new[a.hosts[0]], a.strength, a.cause) for a in one] == [
+        (b.hosts[0], b.strength, b.cause) for b in two
+    ]
+    assert [new[host] for host in unknown] == list(also_unknown)
+
+
+@given(judged_pairs(), st.data())
+def test_one_more_good_pair_of_hosts_nobody_suspects_changes_nothing(
+    judged: list[tuple[Sample, bool]], data: st.DataObject
+) -> None:
+    fine = sorted({host for sample, bad in judged if not bad for host in sample.hosts})
+    if len(fine) < 2:
+        return
+    pair = data.draw(st.lists(st.sampled_from(fine), min_size=2, max_size=2, unique=True))
+    more = [*judged, (Sample(tuple(pair), 1.0), False)]
+    assert [node.hosts for node in accuse(more)[0]] == [node.hosts for node in accuse(judged)[0]]
+
+
+@given(judged_pairs())
+def test_nobody_with_a_good_pair_is_accused(judged: list[tuple[Sample, bool]]) -> None:
+    fine = {host for sample, bad in judged if not bad for host in sample.hosts}
+    nodes, unknown = accuse(judged)
+    assert fine.isdisjoint(host for node in nodes for host in node.hosts)
+    assert fine.isdisjoint(unknown)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Sample,
+            st.lists(st.sampled_from("abcdef"), max_size=4).map(tuple),
+            st.none() | st.floats(0, 1e9),
+            st.sampled_from(["", "wrong-data", "crashed"]),
+        )
+    ),
+    st.none() | st.floats(0, 1e9),
+)
+def test_decoding_never_raises(samples: list[Sample], bound: float | None) -> None:
+    decode(samples, NOISE, bound)
+    outliers(samples, NOISE, bound)
+
+
+# -- outliers ------------------------------------------------------------------------------------
+
+
+def test_the_slow_one_of_eight_stands_out() -> None:
+    samples = [Sample((f"h{i}",), 100.0 if i != 3 else 94.0) for i in range(8)]
+    assert outliers(samples, NOISE).bad == (3,)
+
+
+def test_when_most_are_bad_none_is_an_outlier() -> None:
+    samples = [Sample((f"h{i}",), 100.0) for i in range(4)]
+    assert outliers(samples, NOISE, bound=200.0).bad == ()

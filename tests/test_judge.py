@@ -1,0 +1,803 @@
+"""From records to a verdict: state, cause, host and exit code."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.imagined import (
+    COLLECTIVE,
+    CPU,
+    FLOOR,
+    GPU,
+    TOP,
+    found,
+    gpus,
+    hosts,
+    inventory_of,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+    table,
+)
+
+from accept.core.causes import CAUSES
+from accept.core.judge import judge
+from accept.core.model import (
+    Fact,
+    Metric,
+    Plan,
+    Problem,
+    Record,
+    Reference,
+    Skipped,
+    State,
+    Step,
+    Verdict,
+)
+from accept.core.schedule import Group
+from accept.core.typed import dump, from_json
+
+EIGHT = hosts(8)
+ALL = step("all-reduce", "all", number=20)
+PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
+
+
+def judged(planned: Plan, *records: Record, broken_off: str = "") -> Verdict:
+    return judge(planned, records, attempt="a-1", broken_off=broken_off)
+
+
+def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
+    return {(suspect.kind, suspect.name, suspect.cause) for suspect in verdict.suspects}
+
+
+def causes(verdict: Verdict) -> set[str]:
+    return {f.cause for c in verdict.checks for f in c.findings if f.cause and f.state != "pass"}
+
+
+def healthy(*steps: Step) -> list[Record]:
+    return [
+        found(EIGHT),
+        *(made for of in steps for made in measured(of, EIGHT, slow())),
+    ]
+
+
+# -- accepted ------------------------------------------------------------------------------------
+
+
+def test_a_healthy_run_without_gpus_passes_and_says_that_no_gpu_was_tested() -> None:
+    verdict = judged(plan(ALL, PAIRS), *healthy(ALL, PAIRS))
+    assert (verdict.state, verdict.exit, verdict.accepted) == (State.PASS, 0, True)
+    assert verdict.headline == "pass (no GPU tested)"
+    assert verdict.suspects == ()
+    assert "no speed promised" in verdict.checks[1].against
+
+
+def test_a_drill_is_never_accepted() -> None:
+    drill = plan(ALL, planted=("slow@h1:0",))
+    verdict = judged(drill, *healthy(ALL))
+    assert verdict.headline.startswith("drill: pass")
+    assert not verdict.accepted
+    assert verdict.exit != 0
+
+
+def test_one_host_alone_has_no_pairs_and_passes() -> None:
+    verdict = judged(plan(ALL, PAIRS), found(["h0"]), *measured(ALL, ["h0"], slow()))
+    assert verdict.state is State.PASS
+
+
+def test_a_check_of_pairs_alone_is_not_held_against_a_single_host() -> None:
+    pairs = step("sendrecv", "pairs", number=40)
+    verdict = judged(plan(ALL, pairs), found(["h0"]), *measured(ALL, ["h0"], slow()))
+    check = verdict.checks[2]
+    assert (check.state, check.optional) == (State.NOT_TESTED, True)
+    assert verdict.state is State.PASS
+
+
+def test_where_every_check_was_excused_nothing_was_tested() -> None:
+    assert judged(plan(PAIRS), found(["h0"])).state is State.NOT_TESTED
+
+
+# -- completeness --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "unreachable-dns",
+        "unreachable-refused",
+        "unreachable-timeout",
+        "key-refused",
+        "host-key-mismatch",
+    ],
+)
+def test_a_host_that_never_answered_is_named_with_its_reason(cause: str) -> None:
+    gone = Problem(cause=cause, message="h7: no", check="hosts", host="h7")
+    verdict = judged(plan(ALL), found(EIGHT[:7], gone), *measured(ALL, EIGHT[:7], slow()))
+    assert (verdict.state, verdict.exit) == (State.FAIL, 3)
+    assert verdict.missing == ("h7",)
+    assert blamed(verdict) == {("node", "h7", cause)}
+    assert verdict.headline == f"fail: h7 {cause} (strong)"
+
+
+def test_most_hosts_missing_are_all_named() -> None:
+    gone = [Problem(cause="unreachable-dns", message="", host=host) for host in EIGHT[1:]]
+    verdict = judged(plan(ALL), found(EIGHT[:1], *gone), *measured(ALL, EIGHT[:1], slow()))
+    assert {name for _, name, _ in blamed(verdict)} == set(EIGHT[1:])
+
+
+def test_fewer_hosts_than_nodes_planned_fail_though_nobody_says_which() -> None:
+    verdict = judged(plan(ALL, nodes=9), *healthy(ALL))
+    assert verdict.state is State.FAIL
+
+
+def test_a_host_that_died_is_named_and_not_those_that_waited_for_it() -> None:
+    died = (
+        Problem(cause="host-died", message="h3 does not answer", check="hosts", host="h3"),
+        Problem(cause="rank-hung", message="rank 2 waits", host="h1", rank=2),
+        Problem(cause="crashed", message="connection lost", host="h0"),
+    )
+    rest = tuple(host for host in EIGHT if host != "h3")
+    later = step("all-gather", number=40)
+    verdict = judged(
+        plan(ALL, later),
+        found(EIGHT),
+        record(ALL, EIGHT, exit=None, problems=died),
+        *measured(later, rest, slow()),
+    )
+    assert (verdict.state, verdict.exit) == (State.FAIL, 3)
+    assert blamed(verdict) == {("node", "h3", "host-died")}
+    assert verdict.headline == "fail: h3 host-died (strong)"
+
+
+def test_a_host_lost_between_pair_rounds_leaves_no_evidence_missing() -> None:
+    died = Problem(cause="host-died", message="h3", host="h3")
+    records = measured(PAIRS, EIGHT, slow())
+    kept = [r for r in records if r.wave == 0 or "h3" not in r.hosts]
+    kept = [
+        replace(r, exit=None, metrics=(), problems=(died,)) if "h3" in r.hosts else r for r in kept
+    ]
+    verdict = judged(plan(PAIRS), found(EIGHT), *kept)
+    assert blamed(verdict) == {("node", "h3", "host-died")}
+    assert "evidence-missing" not in causes(verdict)
+
+
+def test_a_hung_rank_is_named() -> None:
+    hung = Problem(cause="rank-hung", message="rank 10 stopped", host="h5", rank=10)
+    late = Problem(cause="timed-out", message="did not end within 60 s")
+    verdict = judged(plan(ALL), found(EIGHT), record(ALL, EIGHT, exit=None, problems=(late, hung)))
+    assert blamed(verdict) == {("node", "h5", "rank-hung")}
+    assert verdict.exit == 3
+
+
+def test_a_step_without_records_is_not_tested_and_the_run_incomplete() -> None:
+    verdict = judged(plan(ALL, PAIRS), *healthy(ALL))
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
+    assert "evidence-missing" in causes(verdict)
+
+
+@pytest.mark.parametrize("groups", ["pairs", "ladder", "each", "halves"])
+def test_one_record_lost_is_noticed(groups: Any) -> None:
+    of = step("all-reduce", groups, rounds=3 if groups == "pairs" else 1)
+    records = healthy(of)
+    verdict = judged(plan(of), *records[:-1])
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
+
+
+def test_a_log_that_breaks_off_fails() -> None:
+    cut = Problem(cause="incomplete-log", message="no footer", check="all-reduce")
+    made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(cut,))
+    verdict = judged(plan(ALL), found(EIGHT), made)
+    assert verdict.state is State.FAIL
+    assert causes(verdict) == {"incomplete-log"}
+
+
+def test_nothing_measured_is_a_failure_and_never_a_pass() -> None:
+    verdict = judged(plan(ALL), found(EIGHT), record(ALL, EIGHT))
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"no-measurement"})
+
+
+def test_the_largest_size_must_have_been_measured() -> None:
+    made = record(ALL, EIGHT, *table("all-reduce", 10, top=TOP // 2))
+    verdict = judged(plan(ALL), found(EIGHT), made)
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"top-size-missing"})
+
+
+def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
+    metrics = [replace(m, size=TOP - 64) if m.size == TOP else m for m in table("all-reduce", 10)]
+    bound = replace(FLOOR, size=TOP, lower=9.0)
+    verdict = judged(plan(ALL, references=(bound,)), found(EIGHT), record(ALL, EIGHT, *metrics))
+    assert verdict.state is State.PASS
+    assert any(f.judgement == "absolute" for f in verdict.checks[1].findings)
+
+
+def test_a_crash_in_a_shared_launch_is_not_held_against_what_was_measured_before() -> None:
+    both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
+    made = record(both, EIGHT, *table("all-reduce", 10), exit=1)
+    verdict = judged(plan(both), found(EIGHT), made)
+    states = {check.check: check.state for check in verdict.checks}
+    assert states["all-reduce"] is State.PASS
+    assert states["all-gather"] is State.FAIL
+
+
+def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
+    lacks = Problem(cause="tool-missing", message="no torch on h2", check="train", host="h2")
+    for optional, state, exit_code in ((False, State.NOT_TESTED, 6), (True, State.PASS, 0)):
+        train = step("train", optional=optional, number=50)
+        made = record(train, EIGHT, exit=1, problems=(lacks,))
+        verdict = judged(plan(ALL, train), *healthy(ALL), made)
+        assert (verdict.state, verdict.exit) == (state, exit_code)
+        assert verdict.suspects == ()
+
+
+def test_what_the_budget_left_out_is_not_tested() -> None:
+    left = Skipped(check="train", reason="the budget of 60 s left no room")
+    verdict = judged(plan(ALL, skipped=(left,)), *healthy(ALL))
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
+    assert "over-budget" in causes(verdict)
+
+
+def test_an_optional_group_kind_left_out_leaves_one_row_for_its_check() -> None:
+    left = Skipped(check="all-reduce", reason="pairs: one node", optional=True)
+    verdict = judged(plan(ALL, skipped=(left,)), *healthy(ALL))
+    assert verdict.state is State.PASS
+    assert [check.check for check in verdict.checks] == ["hosts", "all-reduce"]
+    assert any("one node" in f.message for f in verdict.checks[1].findings)
+
+
+def test_an_optional_check_that_fails_is_no_excuse() -> None:
+    of = replace(ALL, optional=True)
+    verdict = judged(plan(of), found(EIGHT), record(of, EIGHT, *table("all-reduce", 1, wrong=3)))
+    assert verdict.exit == 3
+
+
+def test_a_run_that_broke_off_exits_with_5() -> None:
+    verdict = judged(plan(ALL, PAIRS), *healthy(ALL), broken_off="the run was cancelled")
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 5)
+    assert "the run was cancelled" in verdict.headline
+
+
+def test_an_established_failure_beats_a_run_that_broke_off() -> None:
+    bad = record(ALL, EIGHT, *table("all-reduce", 10, wrong=1))
+    verdict = judged(plan(ALL, PAIRS), found(EIGHT), bad, broken_off="cancelled")
+    assert (verdict.state, verdict.exit) == (State.FAIL, 3)
+
+
+def test_no_evidence_at_all_is_incomplete() -> None:
+    verdict = judged(plan(ALL))
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
+
+
+# -- correctness ---------------------------------------------------------------------------------
+
+
+def test_wrong_data_in_the_pairs_of_one_host_name_it() -> None:
+    records = [
+        replace(r, exit=7, metrics=table("all-reduce", 10, wrong=5)) if "h2" in r.hosts else r
+        for r in measured(PAIRS, EIGHT, slow())
+    ]
+    verdict = judged(plan(PAIRS), found(EIGHT), *records)
+    assert blamed(verdict) == {("node", "h2", "wrong-data")}
+    assert verdict.state is State.DEGRADED
+    assert verdict.exit == 3
+
+
+def test_wrong_data_whose_source_the_program_names() -> None:
+    said = Problem(cause="wrong-data", message="rank 4", check="all-reduce", host="h2", rank=4)
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), exit=7, problems=(said,))
+    verdict = judged(plan(ALL), found(EIGHT), made)
+    assert blamed(verdict) == {("node", "h2", "wrong-data")}
+    assert verdict.state is State.FAIL
+
+
+def test_wrong_data_of_everybody_accuse_nobody() -> None:
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), exit=7)
+    verdict = judged(plan(ALL), found(EIGHT), made)
+    assert verdict.suspects == ()
+    assert verdict.headline == "fail: all-reduce wrong-data"
+
+
+def test_data_that_were_not_checked_do_not_pass() -> None:
+    metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
+    verdict = judged(plan(ALL), found(EIGHT), record(ALL, EIGHT, *metrics))
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"no-measurement"})
+
+
+@pytest.mark.parametrize("check", ["alltoall", "sendrecv"])
+def test_in_place_there_is_nothing_to_check_for_some(check: str) -> None:
+    of = step(check)
+    verdict = judged(plan(of), found(EIGHT), record(of, EIGHT, *table(check, 10)))
+    assert verdict.state is State.PASS
+
+
+# -- absolute ------------------------------------------------------------------------------------
+
+
+def big(*steps: Step, **more: Any) -> Plan:
+    return plan(*steps, machine=GPU, **more)
+
+
+def seen(count: int = 8) -> tuple[Step, list[Record]]:
+    """An inventory of healthy GPU hosts."""
+    of = step("inventory", "each", number=10)
+    return of, [
+        record(of, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
+        for i, h in enumerate(hosts(count))
+    ]
+
+
+def test_a_fast_gpu_run_passes_against_its_floor() -> None:
+    of, listed = seen()
+    verdict = judged(
+        big(of, ALL, references=(FLOOR,)),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, slow(usual=360)),
+    )
+    assert verdict.headline == "pass"
+    assert verdict.gpu_tested
+    held = next(f for f in verdict.checks[2].findings if f.judgement == "absolute")
+    assert (held.value, held.bound, held.bound_kind, held.source) == (
+        360,
+        300,
+        "floor",
+        FLOOR.source,
+    )
+    assert held.peak_share == pytest.approx(0.9)
+
+
+def test_a_uniformly_slow_cluster_fails_and_accuses_nobody() -> None:
+    of, listed = seen()
+    verdict = judged(
+        big(of, ALL, PAIRS, references=(FLOOR,)),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, slow(usual=200)),
+        *measured(PAIRS, EIGHT, slow(usual=200)),
+    )
+    assert (verdict.state, verdict.suspects) == (State.FAIL, ())
+    assert verdict.headline == "fail: all-reduce below-reference"
+
+
+def test_without_any_bound_a_gpu_collective_is_inconclusive_and_says_what_to_add() -> None:
+    of, listed = seen()
+    verdict = judged(big(of, ALL), found(EIGHT), *listed, *measured(ALL, EIGHT, slow(usual=360)))
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+    assert causes(verdict) == {"no-reference"}
+    assert "--expect 'all-reduce@4M>=GB/s'" in verdict.checks[2].findings[-1].message
+
+
+def test_a_reference_of_two_nodes_says_nothing_about_eight() -> None:
+    of, listed = seen()
+    two = replace(FLOOR, min_nodes=2, max_nodes=2)
+    verdict = judged(
+        big(of, ALL, references=(two,)),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, slow(usual=360)),
+    )
+    assert verdict.state is State.INCONCLUSIVE
+
+
+def test_a_reference_of_another_device_says_nothing() -> None:
+    of, listed = seen()
+    other = replace(FLOOR, device="H200")
+    verdict = judged(
+        big(of, ALL, references=(other,)),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, slow(usual=360)),
+    )
+    assert verdict.state is State.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("lower", "state"), [(350.0, State.PASS), (370.0, State.FAIL)])
+def test_the_users_expectation_replaces_references(lower: float, state: State) -> None:
+    of, listed = seen()
+    own = replace(FLOOR, kind="expectation", source="--expect", lower=lower)
+    strict = replace(FLOOR, lower=399.0)
+    verdict = judged(
+        big(of, ALL, references=(strict, own)),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, slow(usual=360)),
+    )
+    assert verdict.state is state
+    kinds = {f.bound_kind for f in verdict.checks[2].findings if f.judgement == "absolute"}
+    assert kinds == {"expectation"}
+
+
+def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:
+    own = replace(FLOOR, kind="expectation", source="--expect", size=8 << 30)
+    verdict = judged(plan(ALL, references=(own,)), *healthy(ALL))
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+
+
+def test_an_average_over_sizes_is_never_judged() -> None:
+    """Small sizes are far below the bound; only the largest is held against it."""
+    verdict = judged(plan(ALL, references=(replace(FLOOR, lower=9.5),)), *healthy(ALL))
+    assert verdict.state is State.PASS
+
+
+# -- population and degraded ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", EIGHT)
+def test_a_slow_host_among_eight_is_named_and_the_rest_passes(bad: str) -> None:
+    verdict = judged(
+        plan(ALL, PAIRS),
+        found(EIGHT),
+        *measured(ALL, EIGHT, slow(bad)),
+        *measured(PAIRS, EIGHT, slow(bad)),
+    )
+    assert blamed(verdict) == {("node", bad, "slow-outlier")}
+    assert verdict.suspects[0].evidence
+    assert (verdict.state, verdict.exit, verdict.accepted) == (State.DEGRADED, 3, False)
+    assert verdict.headline == f"degraded: {bad} slow-outlier (strong)"
+
+
+def test_minus_six_percent_of_one_gpu_node_is_caught_by_the_pairs_though_above_the_floor() -> None:
+    of, listed = seen()
+    speed = slow("h6", usual=360, factor=0.94)
+    verdict = judged(
+        big(of, ALL, PAIRS, references=(FLOOR,)),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, speed),
+        *measured(PAIRS, EIGHT, speed),
+    )
+    assert blamed(verdict) == {("node", "h6", "slow-outlier")}
+    assert verdict.state is State.DEGRADED
+
+
+def test_two_hosts_cannot_be_told_apart() -> None:
+    of, listed = seen(2)
+    verdict = judged(
+        big(of, PAIRS, references=(FLOOR,)),
+        found(["h0", "h1"]),
+        *listed,
+        *measured(PAIRS, ["h0", "h1"], slow(usual=100)),
+    )
+    assert [(s.kind, s.name) for s in verdict.suspects] == [("link", "h0 - h1")]
+    assert verdict.state is State.FAIL
+
+
+def test_two_cpu_hosts_pass_and_the_report_says_that_nothing_could_be_compared() -> None:
+    verdict = judged(plan(PAIRS), found(["h0", "h1"]), *measured(PAIRS, ["h0", "h1"], slow()))
+    assert verdict.state is State.PASS
+    assert any("too few" in f.message for f in verdict.checks[1].findings)
+
+
+def test_one_slow_pair_proves_nothing_where_no_speed_is_promised() -> None:
+    records = measured(PAIRS, EIGHT, slow())
+    records[4] = replace(records[4], metrics=table("all-reduce", 3))
+    assert judged(plan(PAIRS), found(EIGHT), *records).state is State.PASS
+    of, listed = seen()
+    verdict = judged(
+        big(of, PAIRS, references=(replace(FLOOR, lower=1.0),)), found(EIGHT), *listed, *records
+    )
+    assert [s.kind for s in verdict.suspects] == ["link"]
+
+
+def test_a_slow_host_alone_among_each_is_named() -> None:
+    of = step("all-reduce", "each")
+    verdict = judged(plan(of), found(EIGHT), *measured(of, EIGHT, slow("h4")))
+    assert blamed(verdict) == {("node", "h4", "slow-outlier")}
+
+
+def rails(bad_rail: int, bad_host: str | None) -> tuple[Step, list[Record]]:
+    of = step("all-reduce", "rails")
+    records = [
+        record(
+            of,
+            Group(hosts=EIGHT, local_ranks=(rail,)),
+            *table("all-reduce", 50 if rail == bad_rail else 100),
+            number=rail,
+        )
+        for rail in range(8)
+    ]
+    follow = [
+        record(
+            of,
+            Group(hosts=r.hosts, local_ranks=(bad_rail,)),
+            *r.metrics,
+            wave=1 + r.wave,
+            number=r.group,
+        )
+        for r in measured(
+            replace(of, groups="pairs", rounds=3),
+            EIGHT,
+            slow(*([bad_host] if bad_host else []), usual=100),
+        )
+    ]
+    return of, [*records, *follow]
+
+
+def test_a_slow_rail_whose_pairs_name_a_host_accuses_its_gpu() -> None:
+    of, records = rails(5, "h2")
+    inventory, listed = seen()
+    verdict = judged(big(inventory, of, references=(FLOOR,)), found(EIGHT), *listed, *records)
+    assert ("gpu", "h2:5", "slow-outlier") in blamed(verdict)
+    assert not any(kind == "rail" for kind, _, _ in blamed(verdict))
+
+
+def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:
+    of, records = rails(5, None)
+    inventory, listed = seen()
+    verdict = judged(big(inventory, of, references=(FLOOR,)), found(EIGHT), *listed, *records)
+    assert blamed(verdict) == {("rail", "rail 5", "slow-outlier")}
+
+
+# -- inventory -----------------------------------------------------------------------------------
+
+
+def inventoried(machine_plan: Plan, facts: list[Fact], metrics: tuple[Metric, ...] = ()) -> Verdict:
+    of = machine_plan.steps[0]
+    names = [fact.host or "" for fact in facts]
+    records = [
+        record(of, [name], facts=(fact,), number=i)
+        for i, (name, fact) in enumerate(zip(names, facts, strict=True))
+    ]
+    return judged(machine_plan, found(names, metrics=metrics), *records)
+
+
+INVENTORY = step("inventory", "each")
+
+
+def test_an_nvidia_device_that_the_driver_does_not_show_is_no_cpu_machine() -> None:
+    facts = [inventory_of("h0"), inventory_of("h1", pciNvidia=1)]
+    verdict = inventoried(plan(INVENTORY), facts)
+    assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
+    assert verdict.exit == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "suspect"),
+    [
+        ({"gpus": gpus("h1", 7)}, ("node", "h1", "gpu-missing")),
+        ({"gpus": gpus("h1", eccUncorrected=2)}, ("gpu", "h1:0", "gpu-ecc")),
+        ({"gpus": gpus("h1", uuid="GPU-h0-3")}, ("gpu", "h1:0", "gpu-duplicate")),
+        ({"gpus": gpus("h1", name="NVIDIA H200")}, ("node", "h1", "inventory-mismatch")),
+        ({"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
+        ({"gpus": gpus("h1"), "memoryBytes": 32 << 30}, ("node", "h1", "inventory-mismatch")),
+    ],
+)
+def test_what_is_wrong_with_a_gpu_host_is_named(
+    changes: dict[str, Any], suspect: tuple[str, str, str]
+) -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=0) for h in ("h0", "h2", "h3")]
+    facts.insert(1, inventory_of("h1", **changes))
+    assert blamed(inventoried(big(INVENTORY), facts)) == {suspect}
+
+
+def test_busy_gpus_are_measured_where_told_so() -> None:
+    facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
+    verdict = inventoried(big(INVENTORY, busy_ok=True), facts)
+    assert "gpu-busy" not in causes(verdict)
+
+
+def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
+    facts = [inventory_of(h) for h in ("h0", "h1")] + [inventory_of("h2", kernel="5.4")]
+    verdict = inventoried(plan(INVENTORY), facts)
+    assert verdict.state is State.PASS
+    assert any("kernel is 5.4" in f.message for f in verdict.checks[1].findings)
+
+
+def test_a_clock_that_is_off_is_named() -> None:
+    facts = [inventory_of(h) for h in ("h0", "h1", "h2")]
+    offsets = tuple(
+        Metric(check="inventory", name="clock-offset", value=value, unit="s", host=host)
+        for host, value in (("h0", 0.0), ("h1", 0.01), ("h2", 45.0))
+    )
+    assert blamed(inventoried(plan(INVENTORY), facts, offsets)) == {("node", "h2", "clock-skew")}
+
+
+def test_a_host_that_says_nothing_of_itself_fails() -> None:
+    records = [record(INVENTORY, ["h0"], facts=(inventory_of("h0"),)), record(INVENTORY, ["h1"])]
+    verdict = judged(plan(INVENTORY), found(["h0", "h1"]), *records)
+    assert causes(verdict) == {"no-measurement"}
+
+
+def test_a_gpu_machine_on_which_nothing_met_a_gpu_is_not_passed() -> None:
+    verdict = judged(
+        big(ALL, references=(FLOOR,)), found(EIGHT), *measured(ALL, EIGHT, slow(usual=360))
+    )
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+
+
+# -- connectivity, train, script -----------------------------------------------------------------
+
+
+def answers(of: Step, ranks: list[tuple[int, str]], planned: int) -> Record:
+    facts = tuple(
+        Fact(name="rank", check="connectivity", host=host, rank=rank, value={"gpu": None})
+        for rank, host in ranks
+    )
+    return record(of, ["h0", "h1"], facts=facts, ranks=planned)
+
+
+def test_exactly_the_planned_ranks_must_answer() -> None:
+    of = step("connectivity")
+    right = [(0, "h0"), (1, "h0"), (2, "h1"), (3, "h1")]
+    for ranks, state in (
+        (right, State.PASS),
+        (right[:3], State.FAIL),
+        ([(rank, "h0") for rank in range(4)], State.FAIL),
+        ([(0, "h0")] * 4, State.FAIL),
+        ([], State.FAIL),
+    ):
+        verdict = judged(plan(of), found(["h0", "h1"]), answers(of, ranks, 4))
+        assert verdict.state is state, ranks
+        assert causes(verdict) == (set() if state is State.PASS else {"rank-count"})
+
+
+TRAIN = step("train", params={"ratio": 0.5})
+
+
+def trained(first: float, last: float, *problems: Problem, exit: int = 0) -> Verdict:
+    values = {"loss-first": first, "loss-last": last, "throughput": 900.0}
+    metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
+    made = record(TRAIN, EIGHT, *metrics, problems=problems, exit=exit)
+    return judged(plan(TRAIN), found(EIGHT), made)
+
+
+@pytest.mark.parametrize(
+    ("last", "state"), [(0.4, State.PASS), (1.0, State.PASS), (1.5, State.FAIL)]
+)
+def test_the_loss_must_fall_to_its_share(last: float, state: State) -> None:
+    assert trained(2.0, last).state is state
+
+
+def test_a_rank_whose_parameters_differ_is_named() -> None:
+    differ = Problem(cause="parameters-differ", message="", check="train", host="h6", rank=12)
+    verdict = trained(2.0, 0.4, differ, exit=7)
+    assert blamed(verdict) == {("node", "h6", "parameters-differ")}
+    assert verdict.state is State.FAIL
+
+
+def test_a_training_that_says_nothing_fails() -> None:
+    verdict = judged(plan(TRAIN), found(EIGHT), record(TRAIN, EIGHT))
+    assert causes(verdict) == {"no-measurement"}
+
+
+@pytest.mark.parametrize(("exit_code", "state"), [(0, State.PASS), (4, State.FAIL)])
+def test_a_script_counts_by_its_exit_status(exit_code: int, state: State) -> None:
+    of = step("script", params={"name": "mine"})
+    verdict = judged(plan(of), found(EIGHT), record(of, EIGHT, exit=exit_code))
+    assert verdict.state is state
+    assert causes(verdict) == (set() if exit_code == 0 else {"script-failed"})
+
+
+# -- properties ----------------------------------------------------------------------------------
+
+
+def renamed(text: Any, names: dict[str, str]) -> Any:
+    """Plain data with every host name in it replaced."""
+    if isinstance(text, str):
+        return names.get(text, text)
+    if isinstance(text, list):
+        return [renamed(item, names) for item in text]
+    if isinstance(text, dict):
+        return {key: renamed(value, names) for key, value in text.items()}
+    return text
+
+
+@given(
+    st.sets(st.sampled_from(EIGHT), max_size=2),
+    st.sampled_from(["pairs", "each", "ladder", "all"]),
+    st.floats(0.1, 0.9),
+    st.randoms(),
+)
+def test_permuting_hosts_permutes_the_answer(
+    bad: set[str], groups: Any, factor: float, chance: random.Random
+) -> None:
+    of = step("all-reduce", groups, rounds=4 if groups == "pairs" else 1)
+    records = [found(EIGHT), *measured(of, EIGHT, slow(*bad, factor=factor))]
+    shuffled = list(EIGHT)
+    chance.shuffle(shuffled)
+    names = dict(zip(EIGHT, shuffled, strict=True))
+    others = [from_json(Record, json.dumps(renamed(dump(r), names))) for r in records]
+    one, two = judged(plan(of), *records), judged(plan(of), *others)
+    assert one.state is two.state
+    mapped = {
+        (s.kind, " - ".join(names.get(n, n) for n in s.name.split(" - ")), s.cause)
+        for s in one.suspects
+        if s.kind != "switch"
+    }
+    assert mapped == {s for s in blamed(two) if s[0] != "switch"}
+
+
+@given(st.sets(st.sampled_from(EIGHT), min_size=1, max_size=2), st.randoms())
+def test_the_order_of_records_does_not_matter(bad: set[str], chance: random.Random) -> None:
+    records = [found(EIGHT), *measured(PAIRS, EIGHT, slow(*bad))]
+    mixed = records[:]
+    chance.shuffle(mixed)
+    one, two = judged(plan(PAIRS), *records), judged(plan(PAIRS), *mixed)
+    assert (one.state, blamed(one)) == (two.state, blamed(two))
+
+
+TEXT = st.text(max_size=8)
+NUMBERS = st.floats() | st.integers(-(2**70), 2**70).map(float)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+CHECKS = ["all-reduce", "alltoall", "inventory", "connectivity", "train", "script", "hosts", "none"]
+HOST = st.sampled_from([*EIGHT, "", "x y"])
+WILD = st.builds(
+    Record,
+    step=st.sampled_from([ALL.id, PAIRS.id, "00-hosts", *(f"10-{c}-all" for c in CHECKS), "?"]),
+    checks=st.lists(st.sampled_from(CHECKS), max_size=2).map(tuple),
+    wave=st.integers(-1, 3),
+    group=st.integers(-1, 3),
+    hosts=st.lists(HOST, max_size=4).map(tuple),
+    local_ranks=st.lists(st.integers(-1, 9), max_size=2).map(tuple),
+    ranks=st.integers(-1, 20),
+    exit=st.none() | st.integers(-2, 255),
+    log=TEXT,
+    metrics=st.lists(
+        st.builds(
+            Metric,
+            check=st.sampled_from(CHECKS),
+            name=st.sampled_from(
+                ["busbw", "wrong", "loss-first", "loss-last", "throughput", "ping"]
+            ),
+            value=NUMBERS,
+            unit=TEXT,
+            size=st.none() | st.integers(-5, 2**70),
+            host=st.none() | HOST,
+            placement=st.sampled_from([None, "out", "in", "?"]),
+        ),
+        max_size=6,
+    ).map(tuple),
+    facts=st.lists(
+        st.builds(
+            Fact,
+            name=st.sampled_from(["inventory", "rank", "?"]),
+            value=JSON
+            | st.fixed_dictionaries(
+                {"gpus": JSON | st.lists(JSON), "pciNvidia": JSON, "nics": JSON, "versions": JSON}
+            ),
+            host=st.none() | HOST,
+            rank=st.none() | st.integers(-1, 9),
+        ),
+        max_size=4,
+    ).map(tuple),
+    problems=st.lists(
+        st.builds(
+            Problem,
+            cause=st.sampled_from([*CAUSES, "", "unheard-of"]),
+            message=TEXT,
+            check=st.none() | st.sampled_from(CHECKS),
+            host=st.none() | HOST,
+            gpu=st.none() | TEXT,
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+EVERY = [step(check) for check in CHECKS]
+BOUND = Reference(check="train", metric="throughput", unit="1/s", kind="spec", source="", upper=5.0)
+
+
+@given(
+    st.lists(WILD, max_size=8),
+    st.sampled_from([CPU, GPU]),
+    st.sampled_from(["", "cancelled"]),
+    st.sampled_from([COLLECTIVE, {}, {"min": "x", "max": 3, "factor": 0}, {"ratio": "a"}]),
+)
+def test_no_record_makes_judging_raise_and_every_verdict_can_be_written(
+    records: list[Record], machine: Any, broken_off: str, params: dict[str, Any]
+) -> None:
+    steps = [replace(of, params=params) for of in (ALL, PAIRS, *EVERY)]
+    wild = plan(*steps, machine=machine, references=(FLOOR, BOUND))
+    verdict = judged(wild, *records, broken_off=broken_off)
+    assert verdict.accepted == (verdict.exit == 0) == (verdict.state is State.PASS)
+    assert from_json(Verdict, json.dumps(dump(verdict), allow_nan=False)) == verdict
