@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from accept.core.model import Problem
-from accept.core.nccl_lines import BY_WIDTH, Layout, word
+from accept.core.nccl_lines import Layout
+from accept.core.nccl_rows import read_rows
 from accept.core.nccl_table import (
     UNCHECKED_IN_PLACE,
     Device,
     Row,
-    Side,
     Table,
     bus_factor,
     expected_sizes,
 )
-
-
-def _wrong(token: bytes, *, deviation: bool) -> int | None:
-    """Read the count of wrong elements: `%g` of an integer, or N/A. Raises ValueError.
-
-    Where the column is a deviation, the footer alone says whether it is too large.
-    """
-    if token == b"N/A":
-        return None
-    value = float(token)
-    if not isfinite(value):
-        return None
-    if value < 0:
-        raise ValueError(token)
-    if deviation:
-        return 0
-    return int(value) if value == int(value) else None
-
-
-def _contradicts(size: int, time: float, algbw: float, busbw: float, factor: float) -> bool:
-    """Say whether a row's numbers disagree by more than their printed digits allow.
-
-    algbw = size / time and busbw = factor * algbw. Times have two decimals, or at least four
-    digits (two in the form 1.0e+07); bandwidths two decimals, or at least five digits.
-    """
-    moved = size * 1e-3
-    slack = 0.0055 * (time + algbw) + (7e-4 if time < 9.5e6 else 0.06) * moved
-    if abs(moved - algbw * time) > slack:
-        return True
-    return abs(busbw - algbw * factor) > 0.0055 * (1 + factor) + 2e-4 * busbw
 
 
 class TableBuilder:
@@ -59,37 +29,36 @@ class TableBuilder:
         #: Least and largest size, step, and whether the step multiplies.
         self.sizes: tuple[int, int, int, bool] | None = None
         self.reduced: int | None = None
+        #: Sizes too small for the number of ranks.
+        self.left_out: set[int] = set()
         self.devices: list[Device] = []
         self.ranks_cut = False
-        self.header = False
         self.layout: Layout | None = None
         self.rows: list[Row] = []
-        self.damaged = 0
-        self.first_damage = ""
+        self.damaged: list[str] = []
         self.not_finite: list[str] = []
         self.bounds: int | None = None
         self.average: float | None = None
         #: The next table began before this one's footer.
         self.overtaken = False
         self._factor: float | None = None
-        self._sum = 0.0
-        self._checked = True
+        self._right = True
 
     def ranks(self) -> int | None:
         """Return the number of ranks, or None where the list of devices is not whole."""
         count = len(self.devices)
-        if not count or self.ranks_cut or {d.rank for d in self.devices} != set(range(count)):
+        ranks = [device.rank for device in self.devices]
+        if self.ranks_cut or (ranks != [*range(count)] and {*ranks} != {*range(count)}):
             return None
-        return count
+        return count or None
 
     def begin_rows(self, layout: Layout | None) -> None:
         """Take the line of column names."""
-        self.header = True
         self.layout = layout
         ranks = self.ranks()
-        if ranks and any(device.group for device in self.devices):
-            group = self.devices[0].group
-            ranks = sum(device.group == group for device in self.devices)
+        groups = [device.group for device in self.devices]
+        if ranks and any(groups):
+            ranks = groups.count(groups[0])
         self._factor = bus_factor(self.collective, ranks)
 
     def take_average(self, token: bytes) -> None:
@@ -105,63 +74,22 @@ class TableBuilder:
 
     def damage(self, what: str) -> None:
         """Note a row that cannot be believed."""
-        self.damaged += 1
-        self.first_damage = self.first_damage or what
+        if len(self.damaged) < 1000:
+            self.damaged.append(what)
 
-    def add(self, line: bytes) -> bool:
-        """Take a line if it is a whole row; False where it is none."""
-        tokens = line.split()
-        layout = self.layout or BY_WIDTH.get(len(tokens))
-        if layout is None or len(tokens) != layout.width:
-            return False
-        if layout.lacks:
-            tokens += (b"none", b"-1")
-        cells = layout.pick(tokens)
-        size_, count_, type_, redop_, root_, ot, oa, ob, ow, it, ia, ib, iw = cells
-        kind, redop = word(type_), word(redop_)
-        # Python would read 1_000 as a number.
-        if not kind or not redop or (b"_" in line and b"_" in b"".join(cells[4:] + cells[:2])):
-            return False
-        try:
-            size, count, root = int(size_), int(count_), int(root_)
-            otime, oalg, obus = float(ot), float(oa), float(ob)
-            itime, ialg, ibus = float(it), float(ia), float(ib)
-            owrong = 0 if ow == b"0" else _wrong(ow, deviation=layout.deviation)
-            iwrong = 0 if iw == b"0" else _wrong(iw, deviation=layout.deviation)
-        except ValueError:
-            return False
-        if not (0 <= size < 1 << 63 and 0 <= count < 1 << 63):
-            return False
-        out: Side | None = Side(otime, oalg, obus, owrong)
-        inp: Side | None = Side(itime, ialg, ibus, iwrong)
-        factor = self._factor
-        if not isfinite(otime + oalg + obus + itime + ialg + ibus):
-            out, inp = self._finite(size, "out of", out), self._finite(size, "in", inp)
-        elif (
-            factor is not None
-            and not layout.cpu_time
-            and (
-                _contradicts(size, otime, oalg, obus, factor)
-                or _contradicts(size, itime, ialg, ibus, factor)
-            )
-        ):
-            self.damage(f"the row of {size} B contradicts itself")
-            return True
-        self._sum += obus + ibus
-        if owrong != 0 or iwrong != 0:
-            self._checked = False
-        self.rows.append(Row(size, count, kind, redop, root, out, inp))
-        return True
+    def add(self, lines: Sequence[bytes]) -> int:
+        """Take the lines if each of them is a whole row, and return how many rows that makes.
 
-    def _finite(self, size: int, where: str, side: Side | None) -> Side | None:
-        """Return the side, or None and a note where a number of it is not finite."""
-        if side is None or all(isfinite(value) for value in side[:3]):
-            return side
-        named = zip(("time", "algbw", "busbw"), side[:3], strict=True)
-        bad = ", ".join(f"{name} {value}" for name, value in named if not isfinite(value))
-        if len(self.not_finite) < 4:
-            self.not_finite.append(f"{size} B {where} place: {bad}")
-        return None
+        Where any of them is none, take none of them and return 0.
+        """
+        found = read_rows(lines, self.layout, self._factor)
+        if found is None:
+            return 0
+        self.rows += found.rows
+        self._right = self._right and found.right
+        self.damaged += found.damaged
+        self.not_finite += found.not_finite
+        return len(lines)
 
     def _missing(self) -> Iterator[str]:
         """Say what the table lacks to be complete."""
@@ -174,14 +102,15 @@ class TableBuilder:
         if self.layout is None:
             yield "the line of column names is missing or unknown"
         if self.damaged:
-            yield f"{self.damaged} damaged rows ({self.first_damage})"
+            yield f"{len(self.damaged)} damaged rows: {_some(self.damaged)}"
         if self.sizes is not None:
             least, most, step, factor = self.sizes
             yield from self._missing_rows(least, most, step, factor=factor)
         if self.bounds is None or self.average is None:
             yield "no footer"
         elif self.rows and not self.damaged and not self.not_finite:
-            mean = self._sum / (2 * len(self.rows))
+            sides = [side for row in self.rows for side in (row.out_of_place, row.in_place) if side]
+            mean = sum([side.busbw for side in sides]) / len(sides)
             if abs(mean - self.average) > 0.0055 + 2e-4 * abs(mean):
                 yield f"the rows' mean busbw is {mean:g}, the footer says {self.average:g}"
 
@@ -189,7 +118,11 @@ class TableBuilder:
         """Say which of the expected rows are absent (`-N` repeats all of them)."""
         top = most if self.reduced is None else min(most, self.reduced)
         sizes = expected_sizes(least, top, step, factor=factor)
+        if sizes and self.left_out:
+            sizes = [size for size in sizes if size not in self.left_out]
         have = [row.size for row in self.rows]
+        if have and have == sizes:
+            return
         if not have:
             yield "no rows"
         elif sizes is not None and (not sizes or len(have) % len(sizes)):
@@ -205,7 +138,7 @@ class TableBuilder:
         """Say what is wrong with the data, as pairs of cause and message."""
         wrong, unchecked = [], []
         by_design = self.collective in UNCHECKED_IN_PLACE
-        for row in () if self._checked else self.rows:
+        for row in () if self._right else self.rows:
             for where, side in row.sides():
                 if side is None or side.wrong == 0:
                     continue

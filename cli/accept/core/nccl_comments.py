@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from accept.core.model import Problem
@@ -14,9 +14,10 @@ from accept.core.nccl_table import Device, Table, check_of
 #: Upper limits of what is kept of one log.
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 256, 100_000, 262_144
 
-_DEVICE = re.compile(
-    rb"Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
-    rb"\[([0-9a-fx:.]{1,20})\] ?([^\r\n]{0,128})"
+_DEVICES = re.compile(
+    r"^[# \t]*Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
+    r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})$",
+    re.MULTILINE | re.ASCII,
 )
 _PARAMETERS = re.compile(
     rb"nThread \d+ nGpus \d+ minBytes (\d{1,18}) maxBytes (\d{1,18}) step: (\d{1,18})\((\w+)\)"
@@ -25,6 +26,7 @@ _STARTING = re.compile(rb"Collective test starting: (?:\S*/)?(\w{1,32}?)_perf")
 _VERSION = re.compile(rb"nccl-tests version ([\w.-]{1,32})")
 _BOUNDS = re.compile(rb"Out of bounds values +: (\d{1,18}) +(?:OK|FAILED)")
 _AVERAGE = re.compile(rb"Avg bus bandwidth +: (\S{1,32})")
+_LEFT_OUT = re.compile(rb"Size (\d{1,18}) left out")
 _REDUCING = re.compile(rb"Reducing maxBytes to (-?\d{1,18}) ")
 
 #: The lines of a table from top to bottom.
@@ -36,7 +38,7 @@ class Tables:
 
     def __init__(self, collective: str | None) -> None:
         #: Host names of the devices.
-        self.hosts: set[bytes] = set()
+        self.hosts: set[str] = set()
         self._collective = collective
         self._table: TableBuilder | None = None
         self._built: list[TableBuilder] = []
@@ -58,24 +60,27 @@ class Tables:
         if self._table:
             self._table.damage(what)
 
-    def row(self, text: bytes) -> bool:
-        """Take a row; False where the text is none."""
+    def rows(self, lines: Sequence[bytes]) -> bool:
+        """Take lines that are rows; take none and return False where any of them is none."""
         table = self._table
+        if len(lines) > 1 and len(lines) > self._rows_left:
+            return False
         if table is None or table.stage != ROWS:
-            if len(text.split(None, 24)) not in BY_WIDTH:
+            if len(lines) > 1 or len(lines[0].split(None, 24)) not in BY_WIDTH:
                 return False
             fresh = TableBuilder(self._collective)
-            if not fresh.add(text):
+            if not fresh.add(lines):
                 return False
-            table = self._begin(fresh, ROWS)
-        elif not table.add(text):
-            return False
-        self._rows_left -= 1
-        if self._rows_left < 0:
+            self._begin(fresh, ROWS)
+            self._rows_left -= 1
+            return True
+        if self._rows_left <= 0:
             self._left_out["rows"] = None
-            table.rows.pop()
-            table.damage("beyond the limit of rows")
-        return True
+            table.damaged = ["more rows than can be kept"]
+            return True
+        taken = table.add(lines)
+        self._rows_left -= taken
+        return taken > 0
 
     def _begin(self, table: TableBuilder, stage: int) -> TableBuilder:
         """Make a table the current one."""
@@ -122,32 +127,35 @@ class Tables:
         self._at(DEVICES)
 
     def _device(self, body: bytes) -> None:
+        self.devices((body,))
+
+    def devices(self, lines: Sequence[bytes]) -> bool:
+        """Take lines about devices; several are taken only if all of them are whole."""
+        text = text_of(b"\n".join(lines))
+        # nccl-tests itself cuts the list of a process with many GPUs, and says so with dots.
+        found = [] if "..." in text or " NCCL " in text else _DEVICES.findall(text)
+        whole = len(found) == len(lines)
+        if len(lines) > 1 and (not whole or len(lines) > self._devices_left):
+            return False
         table = self._at(DEVICES, again=True)
-        found = _DEVICE.match(body)
-        if found is None or body.endswith(b"..."):
+        if not whole or self._devices_left < len(lines):
             table.ranks_cut = True
-            return
-        if self._devices_left <= 0:
-            self._left_out["devices"] = None
-            table.ranks_cut = True
-            return
-        self._devices_left -= 1
-        rank, group, host, device, bus, name = found.groups()
-        self.hosts.add(host)
-        table.devices.append(
-            Device(
-                int(rank),
-                int(group or 0),
-                text_of(host),
-                int(device),
-                bus.decode(),
-                text_of(name.rstrip()),
-            )
-        )
+            return True
+        self._devices_left -= len(lines)
+        ranks, groups, hosts, local, buses, names = zip(*found, strict=True)
+        numbers = map(int, ranks), [int(group or 0) for group in groups]
+        self.hosts.update(hosts)
+        table.devices += map(Device, *numbers, hosts, map(int, local), buses, names)
+        return True
 
     def _reducing(self, body: bytes) -> None:
         if (found := _REDUCING.match(body)) and self._table:
             self._table.reduced = int(found[1])
+
+    def _size_left_out(self, body: bytes) -> None:
+        """Our own program says so; nccl-tests lists a size below one element a rank as 0."""
+        if (found := _LEFT_OUT.match(body)) and self._table and len(self._table.left_out) < 64:
+            self._table.left_out.add(int(found[1]))
 
     def _names(self, body: bytes) -> None:
         self._at(ROWS).begin_rows(layout_of(body))
@@ -220,6 +228,7 @@ _COMMENTS: dict[bytes, Callable[[Tables, bytes], None]] = {
     b"Usin": Tables._devices,
     b"Rank": Tables._device,
     b"Redu": Tables._reducing,
+    b"Size": Tables._size_left_out,
     b"size": Tables._names,
     b"Out ": Tables._bounds,
     b"Avg ": Tables._average,

@@ -6,7 +6,7 @@ Nothing here keeps state, and nothing here raises on any bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -48,8 +48,8 @@ def clean(line: bytes) -> bytes:
 
 
 def split_nccl(
-    text: bytes, hosts: Container[bytes], *, inside: bool
-) -> tuple[bytes, bytes, bytes] | None:
+    text: bytes, hosts: Container[str], *, inside: bool
+) -> tuple[bytes, str, bytes] | None:
     """Split a cleaned line at a message of NCCL's own: (text before it, its host, the message).
 
     None where there is no such message. The message of another rank can land at any byte of a
@@ -64,7 +64,7 @@ def split_nccl(
     head = _NCCL_HEAD.search(text[base : word.start()])
     if head is None:
         return None
-    start, host = base + head.start(), head[1]
+    start, host = base + head.start(), head[1].decode()
     if start or inside:
         name = known_name(host, hosts)
         if name != host:
@@ -72,8 +72,8 @@ def split_nccl(
     return text[:start], host, text[word.start() + 1 :]
 
 
-def known_name(glued: bytes, hosts: Container[bytes]) -> bytes:
-    """Return the known host name that the bytes end in; all of them where there is none."""
+def known_name(glued: str, hosts: Container[str]) -> str:
+    """Return the known host name that the text ends in; all of it where there is none."""
     return next((glued[i:] for i in range(len(glued)) if glued[i:] in hosts), glued)
 
 
@@ -84,13 +84,13 @@ def text_of(raw: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the thirteen cells of interest stand in a row of a table."""
+    """Where the cells of interest stand in a row of a table."""
 
     #: Tokens a row has.
     width: int
-    #: Takes a row's tokens (plus "none" and "-1" for columns that the table lacks) and gives size,
-    #: count, type, redop, root and time, algbw, busbw, wrong of both placements.
-    pick: Callable[[list[bytes]], tuple[bytes, ...]]
+    #: Takes a table's columns (plus two for redop and root where it lacks them) and gives size,
+    #: type, redop, root and, out of place then in place, time, busbw and wrong.
+    pick: Callable[[Sequence[Sequence[bytes]]], tuple[Sequence[bytes], ...]]
     #: One expression per token, for telling a cut row from foreign text.
     kinds: tuple[re.Pattern[bytes], ...]
     lacks: bool = False
@@ -128,10 +128,9 @@ def layout_of(header: bytes) -> Layout | None:
     names = header.replace(b"#wrong", b"wrong").strip(b"# \t").split()
     stamped = names[-1:] == [b"timestamp"]
     columns = names[:-1] if stamped else names
-    try:
-        places = [columns.index(name) for name in (b"size", b"count", b"type")]
-    except ValueError:
+    if columns[:3] != [b"size", b"count", b"type"]:
         return None
+    places = [0, 2]
     width = len(columns) + 2 * stamped
     places += [columns.index(b"redop") if b"redop" in columns else width]
     places += [columns.index(b"root") if b"root" in columns else width + 1]
@@ -143,7 +142,7 @@ def layout_of(header: bytes) -> Layout | None:
             return None
         if columns[first + 3 : first + 4] not in ([b"wrong"], [b"error"]):
             return None
-        places += range(first, first + 4)
+        places += (first, first + 2, first + 3)
     return Layout(
         width=width,
         pick=itemgetter(*places),

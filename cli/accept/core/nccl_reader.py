@@ -8,6 +8,7 @@ damage; see `accept.core.nccl_build`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 
 from accept.core.model import Problem
 from accept.core.nccl_comments import Tables
@@ -48,10 +49,10 @@ class Reader:
         #: A line that was cut and waits for its rest.
         self._pending = b""
         #: What NCCL's lines began with so far ("[1,0]<stdout>:node1:11:12 [0]"), and the host.
-        self._heads: dict[bytes, bytes] = {}
-        self._networks: dict[bytes, dict[bytes, None]] = {}
+        self._heads: dict[bytes, str] = {}
+        self._networks: dict[bytes, dict[str, None]] = {}
         self._nccl_lines = 0
-        self._warnings: list[bytes] = []
+        self._warnings: list[str] = []
         self._failures: dict[tuple[str, str], Problem] = {}
 
     def feed(self, piece: bytes) -> None:
@@ -77,26 +78,42 @@ class Reader:
             for line in lines:
                 self._line(line)
             return
-        heads, hosts = self._heads, self._tables.hosts
-        row, comment = self._tables.row, self._tables.comment
+        heads, hosts, tables = self._heads, self._tables.hosts, self._tables
+        rows, devices, comment = tables.rows, tables.devices, tables.comment
+        take: Callable[[Sequence[bytes]], bool] | None = None
+        run: list[bytes] = []
         for line in lines:
             first = line[:1]
+            kind = None
             if first == b" ":
-                if not self._pending and row(line):
-                    continue
-            elif first == b"#":
-                if not self._pending and b" NCCL " not in line:
-                    comment(line)
-                    continue
-            else:
+                kind = rows
+            elif first == b"#" and line[3:7] == b"Rank":
+                kind = devices
+            if kind is not take:
+                self._take(take, run)
+                take, run = kind, []
+            if first not in b" #":
                 end = line.find(b" NCCL INFO ")
                 host = heads.get(line[:end]) if end > 0 else None
                 if host is not None and (not self._pending or host in hosts):
                     self._nccl_lines += 1
                     if b" network " in line or b" via NET/" in line:
                         self._network(host, line)
-                    continue
-            self._line(line)
+                else:
+                    self._line(line)
+            elif self._pending or b" NCCL " in line:
+                self._line(line)
+            elif kind:
+                run.append(line)
+            else:
+                comment(line)
+        self._take(take, run)
+
+    def _take(self, take: Callable[[Sequence[bytes]], bool] | None, run: list[bytes]) -> None:
+        """Read a run of like lines at once, or one by one where any of them is odd."""
+        if take and run and not take(run):
+            for line in run:
+                self._line(line)
 
     def _line(self, line: bytes) -> None:
         """Read one line, whatever stands around it and in it."""
@@ -123,7 +140,7 @@ class Reader:
                     self._heads.clear()
                 self._heads[line[: -len(message) - 1]] = host
         elif message.startswith(b"NCCL WARN") and len(self._warnings) < MAX_WARNINGS:
-            self._warnings.append((host + b": " + message[10:])[:512])
+            self._warnings.append(f"{host}: {text_of(message[10:510])}")
         if before.strip():
             self._cut(before)
 
@@ -136,7 +153,7 @@ class Reader:
                 self._pending = b""
                 self._tables.comment(pending + text)
                 return
-            if self._tables.row(pending + text):
+            if self._tables.rows((pending + text,)):
                 self._pending = b""
                 return
             if len(pending) < _MAX_PENDING and is_cut_row(pending + text, layout, 1):
@@ -145,7 +162,7 @@ class Reader:
         if comment:
             self._flush()
             self._tables.comment(text)
-        elif self._tables.row(text):
+        elif self._tables.rows((text,)):
             self._flush()
         elif is_cut_row(text, layout, 3):
             self._flush()
@@ -155,7 +172,7 @@ class Reader:
         """Keep what a message of NCCL's cut off, where it is the beginning of anything of ours."""
         layout = self._tables.layout
         joined = (self._pending + before)[:_MAX_PENDING]
-        if self._tables.row(joined):
+        if self._tables.rows((joined,)):
             self._pending = b""
         elif joined.lstrip().startswith(b"#") or is_cut_row(joined, layout, 1):
             self._pending = joined
@@ -171,7 +188,7 @@ class Reader:
         elif pending:
             self._tables.damage("a row was cut")
 
-    def _network(self, host: bytes, message: bytes) -> None:
+    def _network(self, host: str, message: bytes) -> None:
         """Note the network that a message of NCCL's names as used."""
         start = message.find(b" via NET/")
         if start >= 0:
@@ -193,7 +210,7 @@ class Reader:
         if found is None or len(self._failures) >= MAX_FAILURES:
             return
         kind = found.lastindex
-        host = text_of(known_name(found[kind], self._tables.hosts)) if kind else ""
+        host = known_name(text_of(found[kind]), self._tables.hosts) if kind else ""
         cause = _CAUSES[kind or 0]
         message = text_of(found[0]).strip(" .\r")
         self._failures.setdefault(
@@ -215,10 +232,7 @@ class Reader:
         return Log(
             tables=tables,
             problems=(*self._failures.values(), *problems),
-            networks={
-                text_of(name): tuple(text_of(host) for host in hosts)
-                for name, hosts in self._networks.items()
-            },
+            networks={text_of(name): tuple(hosts) for name, hosts in self._networks.items()},
             nccl_lines=self._nccl_lines,
-            warnings=tuple(text_of(warning) for warning in self._warnings),
+            warnings=tuple(self._warnings),
         )

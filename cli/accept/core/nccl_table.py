@@ -27,19 +27,20 @@ class Device(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One placement of a row: time in us, bandwidths in GB/s, wrong elements (None: unchecked)."""
+    """One placement of a row: time in us, bus bandwidth in GB/s, wrong elements (None: unchecked).
+
+    The printed algbw is size / time with fewer digits, so it is not kept.
+    """
 
     time: float
-    algbw: float
     busbw: float
     wrong: int | None
 
 
 class Row(NamedTuple):
-    """One row: size in bytes. A side with a number not finite is None."""
+    """One row: size in bytes. A side with a number that is not finite is None."""
 
     size: int
-    elements: int
     type: str
     redop: str
     root: int

@@ -72,11 +72,21 @@ def _read(
     if isinstance(data.get("metric"), str):
         _metric(data, labels, metrics, problems, text)
     elif isinstance(data.get("fact"), str) and "value" in data:
-        facts.append(Fact(name=data["fact"][:64], value=data["value"], **_only(labels, "check", "host", "rank")))
+        facts.append(
+            Fact(
+                name=data["fact"][:64],
+                value=data["value"],
+                **_only(labels, "check", "host", "rank"),
+            )
+        )
     elif isinstance(data.get("problem"), str):
         message = str(data.get("message", ""))[:500]
         problems.append(
-            Problem(cause=data["problem"][:64], message=message, **_only(labels, "check", "host", "rank", "gpu"))
+            Problem(
+                cause=data["problem"][:64],
+                message=message,
+                **_only(labels, "check", "host", "rank", "gpu"),
+            )
         )
     else:
         problems.append(_bad(check, f"neither metric, fact nor problem: {_shown(text)}"))
@@ -90,8 +100,10 @@ def _metric(
     text: bytes,
 ) -> None:
     name, value, unit = data["metric"][:64], data.get("value"), data.get("unit", "")
-    if isinstance(value, str) and value.lower() in _NON_FINITE or (
-        isinstance(value, float) and not math.isfinite(value)
+    if (
+        isinstance(value, str)
+        and value.lower() in _NON_FINITE
+        or (isinstance(value, float) and not math.isfinite(value))
     ):
         where = _only(labels, "check", "host", "rank", "gpu")
         problems.append(Problem(cause="not-finite", message=f"{name} is {value}", **where))
@@ -120,4 +132,6 @@ def _shown(text: bytes) -> str:
 
 
 def _bad(check: str | None, message: str) -> Problem:
-    return Problem(cause="unparsable", message=f"a record that cannot be read: {message}", check=check)
+    return Problem(
+        cause="unparsable", message=f"a record that cannot be read: {message}", check=check
+    )
