@@ -61,6 +61,8 @@ class Identity:
     local_rank: int
     local_size: int
     host: str
+    #: Who started it: "mpirun", "torchrun", or "" where nobody did.
+    launcher: str = ""
 
 
 def host_name() -> str:
@@ -84,7 +86,12 @@ def identity(*launchers: str) -> Identity:
                 # In a group of some of a host's GPUs ("rails") the ranks keep the GPUs' numbers.
                 local_rank = int(os.environ.get("ACCEPT_LOCAL_RANK") or local_rank)
             return Identity(
-                rank=rank, size=size, local_rank=local_rank, local_size=local_size, host=host_name()
+                rank=rank,
+                size=size,
+                local_rank=local_rank,
+                local_size=local_size,
+                host=host_name(),
+                launcher=launcher,
             )
     return Identity(rank=0, size=1, local_rank=0, local_size=1, host=host_name())
 
@@ -199,21 +206,22 @@ def planted(me: Identity) -> Plant:
 def rendezvous(me: Identity) -> str:
     """Where torch's processes meet, as an init_method URL.
 
-    ACCEPT_MASTER_ADDR and ACCEPT_MASTER_PORT, else torchrun's MASTER_ADDR and MASTER_PORT, else,
-    when all ranks are on this host, its loopback. Raises Unusable where none of these applies.
+    torchrun's own place under torchrun; else ACCEPT_MASTER_ADDR and ACCEPT_MASTER_PORT, else, when
+    all ranks are on this host, its loopback. Raises Unusable where none of these applies.
     """
-    for prefix in ("ACCEPT_", ""):
-        address = os.environ.get(f"{prefix}MASTER_ADDR")
-        port = os.environ.get(f"{prefix}MASTER_PORT")
-        if address and port:
-            break
-    else:
+    own = "" if me.launcher == "torchrun" else "ACCEPT_"
+    address = os.environ.get(f"{own}MASTER_ADDR", "")
+    port = os.environ.get(f"{own}MASTER_PORT", "")
+    if not address or not port:
         if me.local_size != me.size:
-            raise Unusable("several hosts: set ACCEPT_MASTER_ADDR and ACCEPT_MASTER_PORT (host of rank 0)")
+            raise Unusable(f"several hosts: set {own}MASTER_ADDR and {own}MASTER_PORT (of rank 0)")
         address, port = "127.0.0.1", "29511"
     if address in ("127.0.0.1", "localhost") and "lo" in (name for _, name in socket.if_nameindex()):
         # Else gloo resolves this host's own name, which may not be known or take a DNS timeout.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if me.launcher == "torchrun":
+        # Its agent listens there already, and only this form uses what it serves.
+        return "env://"
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
