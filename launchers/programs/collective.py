@@ -30,155 +30,29 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import rank_io
+import torch_io
+from expected import (
+    COLLECTIVES,
+    FLOAT,
+    Collective,
+    Part,
+    Pattern,
+    blame,
+    count_of,
+    observers,
+    parts,
+)
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-FLOAT = 4
-#: Elements handled at once when filling and comparing: small enough to stay in a core's cache.
-CHUNK = 1 << 18
 #: Elements a rank contributes to a probe, and the number of probes of one collective.
 PROBE, PROBES = 4096, 2
 #: At most so many ranks are named for one collective.
 NAMED = 8
-#: Multipliers that spread indices and trials over 30 bits (odd; otherwise arbitrary).
-_INDEX, _TRIAL, _BITS = 668265261, 374761393, (1 << 30) - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collective:
-    """One collective: its name here and in nccl-tests, and what distinguishes it."""
-
-    name: str
-    redop: str
-    #: The size is divided among the ranks, so that counts are per rank.
-    split: bool
-    checked_in_place: bool
-    #: busbw / algbw for n ranks.
-    factor: Callable[[int], float]
-
-    @property
-    def check(self) -> str:
-        return self.name.replace("_", "-")
-
-
-COLLECTIVES = {
-    kind.name: kind
-    for kind in (
-        Collective(
-            name="all_reduce",
-            redop="sum",
-            split=False,
-            checked_in_place=True,
-            factor=lambda n: 2 * (n - 1) / n,
-        ),
-        Collective(
-            name="all_gather",
-            redop="none",
-            split=True,
-            checked_in_place=True,
-            factor=lambda n: (n - 1) / n,
-        ),
-        Collective(
-            name="reduce_scatter",
-            redop="sum",
-            split=True,
-            checked_in_place=True,
-            factor=lambda n: (n - 1) / n,
-        ),
-        Collective(
-            name="alltoall",
-            redop="none",
-            split=True,
-            checked_in_place=False,
-            factor=lambda n: (n - 1) / n,
-        ),
-        Collective(
-            name="sendrecv",
-            redop="sum",
-            split=False,
-            checked_in_place=False,
-            factor=lambda n: 1.0,
-        ),
-    )
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A stretch of what a rank receives: where it lies and what must be in it.
-
-    Element i is ones * a(start + i) + weight * b(start + i). `source` is the rank it came from,
-    None where several ranks' contributions are summed.
-    """
-
-    offset: int
-    length: int
-    start: int
-    ones: int
-    weight: int
-    source: int | None
-
-
-def parts(kind: Collective, count: int, rank: int, ranks: int) -> list[Part]:
-    """What `rank` must have received after `kind` with nccl-tests' `count`."""
-    everybody = {"ones": ranks, "weight": ranks * (ranks - 1) // 2, "source": None}
-    if kind.name == "all_reduce":
-        return [Part(offset=0, length=count, start=0, **everybody)]
-    if kind.name == "reduce_scatter":
-        return [Part(offset=0, length=count, start=rank * count, **everybody)]
-    if kind.name == "sendrecv":
-        source = (rank - 1) % ranks
-        return [Part(offset=0, length=count, start=0, ones=1, weight=source, source=source)]
-    start = rank * count if kind.name == "alltoall" else 0
-    return [
-        Part(offset=s * count, length=count, start=start, ones=1, weight=s, source=s)
-        for s in range(ranks)
-    ]
-
-
-def observers(kind: Collective, source: int, ranks: int) -> list[int]:
-    """The other ranks that receive the data of `source` as they are."""
-    if kind.redop == "sum" and kind.name != "sendrecv":
-        return []
-    if kind.name == "sendrecv":
-        return [(source + 1) % ranks] if ranks > 1 else []
-    return [rank for rank in range(ranks) if rank != source]
-
-
-def blame(
-    matrix: Sequence[Sequence[int]], seen_by: Sequence[Sequence[int]]
-) -> tuple[list[int], list[int]]:
-    """Ranks that sent wrong data, and ranks that spoil what they receive.
-
-    matrix[r][s] counts the wrong elements that rank r found in what came from rank s; on the
-    diagonal, what a rank found wrong in its own contribution. seen_by[s] lists the ranks that
-    receive from s. A sender is blamed when its own contribution is wrong, or when more than half of
-    at least two receivers found its data wrong; a receiver when that holds for the data of at least
-    two senders not blamed, and of more than half of them. A single pair cannot tell which of its
-    ends is to blame, and nobody is named.
-    """
-    ranks = range(len(matrix))
-    senders = [
-        s
-        for s in ranks
-        if matrix[s][s]
-        or (len(seen_by[s]) > 1 and 2 * sum(matrix[r][s] > 0 for r in seen_by[s]) > len(seen_by[s]))
-    ]
-    from_others: list[list[int]] = [[] for _ in ranks]
-    for s in ranks:
-        if s not in senders:
-            for r in seen_by[s]:
-                from_others[r].append(matrix[r][s])
-    receivers = []
-    for r in ranks:
-        wrong = sum(found > 0 for found in from_others[r])
-        if r not in senders and wrong > 1 and 2 * wrong > len(from_others[r]):
-            receivers.append(r)
-    return senders, receivers
 
 
 def read_size(text: str) -> int:
@@ -199,12 +73,6 @@ def read_collectives(text: str) -> list[Collective]:
     return [COLLECTIVES[name] for name in names]
 
 
-def count_of(kind: Collective, size: int, ranks: int) -> int:
-    """nccl-tests' count for `size` bytes: elements, per rank and in whole 16 B where it is split."""
-    elements = size // FLOAT
-    return (elements // ranks) & -(16 // FLOAT) if kind.split else elements
-
-
 def fixed(value: float, width: int) -> str:
     """A number in `width` characters with up to two decimals, as nccl-tests prints times."""
     digits = len(str(int(value)))
@@ -218,47 +86,6 @@ def fixed(value: float, width: int) -> str:
 def bandwidth(value: float) -> str:
     """GB/s in six characters; four decimals below 1, where two would be too coarse."""
     return f"{value:6.4f}" if value < 1 else f"{value:6.2f}"
-
-
-class Pattern:
-    """The data: value(rank, index, trial) = a(index, trial) + rank * b(index, trial).
-
-    a is in [0, 256) and b in [1, 8], less where many ranks would make sums over all of them exceed
-    2^24, up to which float holds every integer.
-    """
-
-    def __init__(self, ranks: int, device: str) -> None:
-        import torch
-
-        room = ((1 << 24) - 256 * ranks) // max(1, ranks * (ranks - 1) // 2)
-        if room < 1:
-            raise rank_io.Unusable(f"{ranks} ranks: sums would not be exact in float; at most 5,500")
-        self._steps = next(steps for steps in (8, 4, 2, 1) if steps <= room)
-        index = torch.arange(CHUNK, dtype=torch.int64) * _INDEX & _BITS
-        self._table = index.to(torch.int32).to(device)
-        self._torch = torch
-
-    def _chunk(self, start: int, length: int, trial: int, ones: int, weight: int) -> Any:
-        # Both terms are below 2^30, so their sum does not overflow and its low 30 bits are right.
-        mixed = self._table[:length] + ((start * _INDEX + trial * _TRIAL) & _BITS)
-        values = (((mixed >> 20) & (self._steps - 1)) + 1) * weight
-        values += ((mixed >> 9) & 255) * ones
-        return values.to(self._torch.float32)
-
-    def fill(self, out: Any, rank: int, trial: int) -> None:
-        """Write what `rank` contributes."""
-        for at in range(0, len(out), CHUNK):
-            piece = out[at : at + CHUNK]
-            piece.copy_(self._chunk(at, len(piece), trial, 1, rank))
-
-    def wrong(self, got: Any, part: Part, trial: int) -> int:
-        """How many elements of `got` are not what `part` says."""
-        found = self._torch.zeros((), dtype=self._torch.int64, device=got.device)
-        for at in range(0, part.length, CHUNK):
-            piece = got[part.offset + at : part.offset + min(at + CHUNK, part.length)]
-            expected = self._chunk(part.start + at, len(piece), trial, part.ones, part.weight)
-            found += (piece != expected).sum()
-        return int(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +125,7 @@ class Bench:
         self.recv = torch.zeros(room, dtype=torch.float32, device=device)
         self.trial = 0
         self.hosts: list[str] = []
+        self.devices: list[str] = []
         self.named: set[tuple[str, int]] = set()
         self.probed: set[str] = set()
 
@@ -339,7 +167,7 @@ class Bench:
             for request in dist.batch_isend_irecv(swaps):
                 request.wait()
 
-    def buffers(self, kind: Collective, count: int, in_place: bool) -> tuple[Any, Any]:
+    def buffers(self, kind: Collective, count: int, *, in_place: bool) -> tuple[Any, Any]:
         """What `kind` sends from and receives into."""
         ranks, rank = self.me.size, self.me.rank
         total = count * ranks if kind.split else count
@@ -361,10 +189,17 @@ class Bench:
     # -- measuring ------------------------------------------------------------------------------
 
     def timed(
-        self, kind: Collective, count: int, size: int, iters: int, place: bool, strike: bool
+        self,
+        kind: Collective,
+        count: int,
+        size: int,
+        iters: int,
+        *,
+        in_place: bool = False,
+        strike: bool = False,
     ) -> float:
         """Seconds of one iteration on this rank: the mean of `iters`."""
-        send, recv = self.buffers(kind, count, place)
+        send, recv = self.buffers(kind, count, in_place=in_place)
         self.finish()
         self.progress.enter("barrier")
         self.dist.barrier()
@@ -377,7 +212,7 @@ class Bench:
         return (time.perf_counter() - start) / iters
 
     def checked(
-        self, kind: Collective, count: int, size: int, in_place: bool
+        self, kind: Collective, count: int, size: int, *, in_place: bool
     ) -> tuple[int, list[int]]:
         """One operation on fresh data: wrong elements received, and by whose they are.
 
@@ -386,7 +221,7 @@ class Bench:
         """
         self.trial += 1
         rank, ranks = self.me.rank, self.me.size
-        send, recv = self.buffers(kind, count, in_place)
+        send, recv = self.buffers(kind, count, in_place=in_place)
         recv.fill_(-1.0)
         self.pattern.fill(send, rank, self.trial)
         if "wrong" in self.plant:
@@ -405,17 +240,20 @@ class Bench:
             by_source[rank] += self.pattern.wrong(send, own, self.trial)
         return total, by_source
 
-    def size(self, kind: Collective, count: int, size: int, iters: int, strike: bool) -> Measured:
+    def size(
+        self, kind: Collective, count: int, size: int, iters: int, *, strike: bool
+    ) -> Measured:
         """Measure one size in both placements, print its row, and name who spoiled data."""
         if self.options.warmup:
-            self.timed(kind, count, size, self.options.warmup, False, False)
+            self.timed(kind, count, size, self.options.warmup)
         mine: list[float] = []
         sources: list[list[int]] = []
         for in_place in (False, True):
-            mine.append(self.timed(kind, count, size, iters, in_place, strike and not in_place))
+            now = strike and not in_place
+            mine.append(self.timed(kind, count, size, iters, in_place=in_place, strike=now))
             total, by_source = 0, [0] * self.me.size
             if kind.checked_in_place or not in_place:
-                total, by_source = self.checked(kind, count, size, in_place)
+                total, by_source = self.checked(kind, count, size, in_place=in_place)
             mine.append(total)
             sources.append(by_source)
         # One exchange for all of it: on small sizes it costs as much as what is measured.
@@ -434,12 +272,13 @@ class Bench:
             speeds.append(busbw)
             wrongs.append(wrong)
         self.print(row)
-        for wrong, by_source, place in zip(wrongs, sources, ("out of place", "in place")):
+        places = ("out of place", "in place")
+        for wrong, by_source, place in zip(wrongs, sources, places, strict=True):
             if any(wrong):
                 self.accuse(kind, f"{size} B {place}", by_source, wrong)
         return Measured(seconds=max(times), busbw=speeds, failed=sum(map(any, wrongs)))
 
-    def table(self, kind: Collective, middle: bool) -> int:
+    def table(self, kind: Collective, *, middle: bool) -> int:
         """Measure and print one collective; returns the number of measurements with wrong data."""
         options, ranks = self.options, self.me.size
         self.header(kind)
@@ -456,7 +295,8 @@ class Bench:
             if longest * iters > options.limit:
                 iters = max(min(2, iters), int(options.limit / longest))
                 cut = cut or size
-            done = self.size(kind, count, size, iters, middle and number == len(self.sizes) // 2)
+            now = middle and number == len(self.sizes) // 2
+            done = self.size(kind, count, size, iters, strike=now)
             longest = done.seconds
             speeds += done.busbw
             failed += done.failed
@@ -471,27 +311,29 @@ class Bench:
     # -- printing -------------------------------------------------------------------------------
 
     def print(self, line: str) -> None:
+        """Print a line on rank 0."""
         if self.me.rank == 0:
             rank_io.say(line)
 
     def header(self, kind: Collective) -> None:
+        """Print what stands above the rows."""
         options, torch = self.options, self.torch
-        steps = f"step: {options.factor}(factor) warmup iters: {options.warmup}"
         backend = "gloo" if self.device == "cpu" else "nccl"
+        counts = f"step: {options.factor}(factor) warmup iters: {options.warmup} "
+        counts += f"iters: {options.iters} agg iters: 1 validation: 1 graph: 0"
+        side = f"{'time':>9}{'algbw':>8}{'busbw':>8}{'#wrong':>8}"
+        units = f"{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}"
         lines = [
             f"# accept collective.py, torch {torch.__version__}, {backend}; table as nccl-tests",
             f"# Collective test starting: {kind.name}_perf",
-            f"# nThread 1 nGpus 1 minBytes {options.min} maxBytes {options.max} {steps} "
-            f"iters: {options.iters} agg iters: 1 validation: 1 graph: 0",
+            f"# nThread 1 nGpus 1 minBytes {options.min} maxBytes {options.max} {counts}",
             "#",
             "# Using devices",
             *self.devices,
             "#",
             f"#{'out-of-place':>74}{'in-place':>31}          ",
-            f"#{'size':>11}{'count':>14}{'type':>10}{'redop':>8}{'root':>8}"
-            + f"{'time':>9}{'algbw':>8}{'busbw':>8}{'#wrong':>8}" * 2,
-            f"#{'(B)':>11}{'(elements)':>14}{'(us)':>35}{'(GB/s)':>8}{'(GB/s)':>8}"
-            f"{'(us)':>17}{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}",
+            f"#{'size':>11}{'count':>14}{'type':>10}{'redop':>8}{'root':>8}{side}{side}",
+            f"#{'(B)':>11}{'(elements)':>14}{'(us)':>35}{units}{'(us)':>9}{units}",
         ]
         self.print("\n".join(lines))
 
@@ -505,7 +347,7 @@ class Bench:
             ids = (getattr(shown, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
             name, bus = shown.name, "{:04x}:{:02x}:{:02x}".format(*ids)
         self.progress.enter("hosts")
-        lines = rank_io.gather_text(f"{os.getpid()}\t{me.host}\t{number}\t{bus}\t{name}", 384)
+        lines = torch_io.gather_text(f"{os.getpid()}\t{me.host}\t{number}\t{bus}\t{name}", 384)
         rows = [line.split("\t") for line in lines]
         self.hosts = [row[1] for row in rows]
         self.devices = [
@@ -516,9 +358,7 @@ class Bench:
 
     # -- who is to blame ------------------------------------------------------------------------
 
-    def accuse(
-        self, kind: Collective, where: str, by_source: list[int], wrong: list[int]
-    ) -> None:
+    def accuse(self, kind: Collective, where: str, by_source: list[int], wrong: list[int]) -> None:
         """Find out who spoiled the data and print it. All ranks call it together.
 
         Where the operation alone does not show it (a sum hides its terms, a single pair has two
@@ -531,8 +371,8 @@ class Bench:
             gather = COLLECTIVES["all_gather"]
             summed = [0] * ranks
             for _ in range(PROBES):
-                _, found = self.checked(gather, PROBE, PROBE * ranks * FLOAT, False)
-                summed = [a + b for a, b in zip(summed, found)]
+                _, found = self.checked(gather, PROBE, PROBE * ranks * FLOAT, in_place=False)
+                summed = [a + b for a, b in zip(summed, found, strict=True)]
             names = self.verdict(gather, summed)
         if names or probing:
             self.probed.add(kind.check)
@@ -564,6 +404,7 @@ class Bench:
         return names
 
     def problem(self, kind: Collective, message: str, **labels: Any) -> None:
+        """Print on rank 0 that data were wrong."""
         if self.me.rank == 0:
             rank_io.problem("wrong-data", message, check=kind.check, **labels)
 
@@ -602,7 +443,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     if options.factor < 2 or options.iters < 1 or options.warmup < 0 or options.timeout <= 0:
-        parser.error("--factor at least 2, --iters at least 1, --warmup at least 0, --timeout above 0")
+        parser.error("least values: --factor 2, --iters 1, --warmup 0; --timeout above 0")
     if options.min < FLOAT or options.max < options.min:
         parser.error(f"--min must be at least {FLOAT} and --max at least --min")
     return options
@@ -616,16 +457,16 @@ def main() -> None:
 
     def work() -> int:
         plant = rank_io.planted(me)
-        device = rank_io.pick_device(me, options.device)
+        device = torch_io.pick_device(me, options.device)
         progress.enter("rendezvous")
-        rank_io.join(me, device, options.timeout)
+        torch_io.join(me, device, options.timeout)
         bench = Bench(options, me, plant, progress, device)
         bench.gather_devices()
         if me.rank == 0:
             rank_io.fact("began", time.time())
         failed = 0
         for number, kind in enumerate(options.collectives):
-            failed += bench.table(kind, number == len(options.collectives) // 2)
+            failed += bench.table(kind, middle=number == len(options.collectives) // 2)
         progress.enter("barrier")
         bench.dist.barrier()
         progress.enter("done")

@@ -2,14 +2,14 @@
 
 Started by mpirun, one rank a host or more; needs mpi4py, on CPU and GPU machines alike. Every rank
 reports itself (fact `mpi-rank`); rank 0 prints that for all. Then the first rank of each host plays
-ping-pong with that of every other host, in rounds of disjoint pairs (circle method), so that N hosts
-take N - 1 rounds. What is printed:
+ping-pong with that of every other host, in rounds of disjoint pairs (circle method): N hosts take
+N - 1 rounds, N where that is odd. What is printed:
 
 * metric `ping` for each host: median over its peers, in us, of the round trip of 8 bytes (for each
   pair the median of --pings);
 * metric `ping-worst` for each host: the slowest of its peers;
-* fact `ping-pairs` for at most 64 hosts: {"hosts": [...], "us": rows}, row i holding the round trips
-  of host i with hosts 0 to i - 1.
+* fact `ping-pairs` for at most 64 hosts: {"hosts": [...], "us": rows}, row i holding the round
+  trips of host i with hosts 0 to i - 1.
 
 No fault is ever planted here: a drill is to get past it.
 """
@@ -43,7 +43,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     half = len(seats) // 2
     found = []
     for _ in range(len(seats) - 1):
-        facing = zip(seats[:half], reversed(seats[half:]))
+        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
         found.append([(min(a, b), max(a, b)) for a, b in facing if min(a, b) >= 0])
         seats.insert(1, seats.pop())
     return found
@@ -115,14 +115,13 @@ def report(hosts: Sequence[str], pairs: dict[tuple[int, int], float]) -> None:
     for (a, b), value in pairs.items():
         by_host[a].append(value)
         by_host[b].append(value)
-    for host, values in zip(hosts, by_host):
-        labels = {"check": "connectivity", "host": host}
+    for host, values in zip(hosts, by_host, strict=True):
+        labels: dict[str, Any] = {"check": "connectivity", "host": host}
         rank_io.metric("ping", round(rank_io.median(values), 2), "us", **labels)
         rank_io.metric("ping-worst", round(max(values), 2), "us", **labels)
     if len(hosts) <= MATRIX:
         rows = [[round(pairs[j, i], 1) for j in range(i)] for i in range(len(hosts))]
-        value = {"hosts": list(hosts), "us": rows}
-        rank_io.fact("ping-pairs", value, check="connectivity")
+        rank_io.fact("ping-pairs", {"hosts": list(hosts), "us": rows}, check="connectivity")
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -165,9 +164,7 @@ def main() -> None:
     if comm.rank == 0:
         rank_io.fact("began", time.time(), check="connectivity")
         for one in ranks:
-            rank_io.fact(
-                "mpi-rank", one, check="connectivity", host=one["host"], rank=one["rank"]
-            )
+            rank_io.fact("mpi-rank", one, check="connectivity", host=one["host"], rank=one["rank"])
     pairs = ping_all(comm, list(leaders.values()), options.pings)
     if comm.rank == 0 and len(leaders) > 1:
         report(list(leaders), pairs)

@@ -1,15 +1,13 @@
 """What every rank program needs around its measurement: who it is, what it says, where it is.
 
-It lies beside the programs, so that `import rank_io` finds it when one of them is started as a
-file; torch is imported only by the functions that need it. Records are
+Standard library only. It lies beside the programs, so that `import rank_io` finds it when one of
+them is started as a file. Records are
 single lines `ACCEPT {json}` on standard output, each written by one call so that lines of different
 ranks do not mix. Everything else that is printed is for people.
 """
 
 from __future__ import annotations
 
-import datetime
-import glob
 import json
 import math
 import os
@@ -20,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 #: Faults that can be planted with ACCEPT_PLANT; what each does is said by the program it is for.
@@ -81,7 +80,7 @@ def identity(*launchers: str) -> Identity:
             try:
                 rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
             except (KeyError, ValueError) as error:
-                raise Unusable(f"{launcher}: {names[0]} is set, not all of {names}: {error}") from error
+                raise Unusable(f"{launcher} set not all of {', '.join(names)}: {error}") from error
             if launcher == "mpirun":
                 # In a group of some of a host's GPUs ("rails") the ranks keep the GPUs' numbers.
                 local_rank = int(os.environ.get("ACCEPT_LOCAL_RANK") or local_rank)
@@ -103,7 +102,7 @@ def say(line: str) -> None:
 
 
 def emit(**record: Any) -> None:
-    """Print one record. Keys whose value is None are left out; non-finite numbers become strings."""
+    """Print one record, without the keys whose value is None, numbers not finite as strings."""
     kept = {key: _finite(value) for key, value in record.items() if value is not None}
     say("ACCEPT " + json.dumps(kept, separators=(",", ":"), allow_nan=False))
 
@@ -144,9 +143,9 @@ class Progress:
         self.op = "start"
         self.size = 0
         if folder:
-            os.makedirs(folder, exist_ok=True)
+            Path(folder).mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            self._file = os.open(os.path.join(folder, str(rank)), flags, 0o600)
+            self._file = os.open(Path(folder) / str(rank), flags, 0o600)
         self._write()
 
     def enter(self, op: str, size: int = 0) -> None:
@@ -203,87 +202,8 @@ def planted(me: Identity) -> Plant:
     return Plant(faults=frozenset(faults))
 
 
-def rendezvous(me: Identity) -> str:
-    """Where torch's processes meet, as an init_method URL.
-
-    torchrun's own place under torchrun; else ACCEPT_MASTER_ADDR and ACCEPT_MASTER_PORT, else, when
-    all ranks are on this host, its loopback. Raises Unusable where none of these applies.
-    """
-    own = "" if me.launcher == "torchrun" else "ACCEPT_"
-    address = os.environ.get(f"{own}MASTER_ADDR", "")
-    port = os.environ.get(f"{own}MASTER_PORT", "")
-    if not address or not port:
-        if me.local_size != me.size:
-            raise Unusable(f"several hosts: set {own}MASTER_ADDR and {own}MASTER_PORT (of rank 0)")
-        address, port = "127.0.0.1", "29511"
-    if address in ("127.0.0.1", "localhost") and "lo" in (name for _, name in socket.if_nameindex()):
-        # Else gloo resolves this host's own name, which may not be known or take a DNS timeout.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if me.launcher == "torchrun":
-        # Its agent listens there already, and only this form uses what it serves.
-        return "env://"
-    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
-
-
-def pick_device(me: Identity, wanted: str) -> str:
-    """The device of this rank as torch names it: `wanted` is "cpu", "cuda" or "auto".
-
-    "auto" takes the GPU where this host has an NVIDIA one, else the CPU. A GPU that is there and
-    cannot be used is never replaced by the CPU: that is a problem record, and Ended.
-    """
-    import torch
-
-    there = glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/proc/driver/nvidia/version")
-    if wanted == "cpu" or (wanted == "auto" and not there and not torch.cuda.is_available()):
-        return "cpu"
-    labels = {"host": me.host, "rank": me.rank}
-    if not torch.cuda.is_available():
-        problem("gpu-unusable", "torch cannot use the GPU of this host", **labels)
-        raise Ended
-    count = torch.cuda.device_count()
-    # A launcher may show each process only its own GPU; then that is number 0 for all of them.
-    own = 0 if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") else me.local_rank
-    if own >= count:
-        problem("gpu-missing", f"local rank {me.local_rank} and only {count} GPUs", **labels)
-        raise Ended
-    torch.cuda.set_device(own)
-    return f"cuda:{own}"
-
-
-def join(me: Identity, device: str, timeout: float) -> None:
-    """Make the process group of all ranks: gloo, and NCCL beside it for tensors on a GPU.
-
-    Every wait in it ends after `timeout` seconds with an error.
-    """
-    import torch
-    import torch.distributed
-
-    # One thread a rank: several would fight for the cores with the other ranks of this host.
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-        init_method=rendezvous(me),
-        rank=me.rank,
-        world_size=me.size,
-        timeout=datetime.timedelta(seconds=timeout),
-    )
-
-
-def gather_text(text: str, width: int) -> list[str]:
-    """`text` of every rank, on every rank, cut to `width` bytes; over the process group, on CPU."""
-    import torch
-    import torch.distributed
-
-    cut = text.encode()[:width]
-    mine = torch.tensor(list(cut.ljust(width, b"\0")), dtype=torch.uint8)
-    every = torch.empty(torch.distributed.get_world_size() * width, dtype=torch.uint8)
-    torch.distributed.all_gather_into_tensor(every, mine)
-    rows = every.view(-1, width).tolist()
-    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
-
-
 def one_line(error: BaseException) -> str:
-    """The type and the first line of an error without its source position, at most 300 characters."""
+    """The type and first line of an error, without its place in the source, in 300 characters."""
     text = re.sub(r"^\[[^\]]*\]\s*", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

@@ -38,14 +38,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import rank_io
+import torch_io
 
 FEATURES, CLASSES, POOL = 64, 10, 4096
 #: Steps whose mean is the first or the last loss.
 ENDS = 5
 #: Steps before the clock starts.
 WARMUP = 5
-#: Below these the loss of a healthy run may not fall by half; from these on it fell below 0.12 of the
-#: first for each of the seeds 1 to 5 (64 features, default rate and width).
+#: Below these the loss of a healthy run may not fall by half. From these on it fell below 0.12 of
+#: the first for each of the seeds 1 to 5 (default rate and width).
 LEAST_STEPS, LEAST_BATCH = 20, 16
 #: At most so many ranks are named, and so many losses printed.
 NAMED, CURVE = 8, 500
@@ -145,7 +146,8 @@ class Training:
 
     def run(self) -> None:
         """Do all steps."""
-        for self.step_now in range(self.options.steps):
+        for step in range(self.options.steps):
+            self.step_now = step
             start = time.perf_counter()
             self.step()
             if self.device != "cpu":
@@ -183,8 +185,8 @@ class Training:
         wall = float(self.gather(torch.tensor([sum(self.seconds[WARMUP:])])).max())
         when = [int(row[0]) for row in self.gather(torch.tensor([self.went_wrong_at()])).tolist()]
         self.progress.enter("digests")
-        digests = rank_io.gather_text(self.digest(), 64)
-        hosts = rank_io.gather_text(me.host, 255)
+        digests = torch_io.gather_text(self.digest(), 64)
+        hosts = torch_io.gather_text(me.host, 255)
         if me.rank:
             return True
         first, last = ends(curve)
@@ -267,8 +269,8 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.steps < LEAST_STEPS or options.batch < LEAST_BATCH:
         parser.error(
-            f"--steps must be at least {LEAST_STEPS} and --batch at least {LEAST_BATCH}: with fewer "
-            "the loss of a healthy run need not fall"
+            f"--steps must be at least {LEAST_STEPS} and --batch at least {LEAST_BATCH}: "
+            "with fewer the loss of a healthy run need not fall"
         )
     if options.width < 1 or options.timeout <= 0 or options.rate <= 0:
         parser.error("--width, --rate and --timeout must be above 0")
@@ -285,9 +287,9 @@ def main() -> None:
 
     def work() -> int:
         plant = rank_io.planted(me)
-        device = rank_io.pick_device(me, options.device)
+        device = torch_io.pick_device(me, options.device)
         progress.enter("rendezvous")
-        rank_io.join(me, device, options.timeout)
+        torch_io.join(me, device, options.timeout)
         # Making the model imports as much of torch as `import torch` did: no work yet.
         training = Training(options, me, plant, progress, device)
         if me.rank == 0:

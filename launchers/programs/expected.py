@@ -1,0 +1,207 @@
+"""What every rank must hold after a collective, and who is to blame where it does not.
+
+The data are integers that float32 holds exactly and that depend on rank, index and trial. Only
+`Pattern` needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rank_io import Unusable
+
+#: Bytes of an element.
+FLOAT = 4
+#: Elements handled at once when filling and comparing: small enough to stay in a core's cache.
+CHUNK = 1 << 18
+#: Multipliers that spread indices and trials over 30 bits (odd; otherwise arbitrary).
+_INDEX, _TRIAL, _BITS = 668265261, 374761393, (1 << 30) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One collective: its name here and in nccl-tests, and what distinguishes it."""
+
+    name: str
+    redop: str
+    #: The size is divided among the ranks, so that counts are per rank.
+    split: bool
+    checked_in_place: bool
+    #: busbw / algbw for n ranks.
+    factor: Callable[[int], float]
+
+    @property
+    def check(self) -> str:
+        """The check it belongs to: "all-reduce"."""
+        return self.name.replace("_", "-")
+
+
+COLLECTIVES = {
+    kind.name: kind
+    for kind in (
+        Collective(
+            name="all_reduce",
+            redop="sum",
+            split=False,
+            checked_in_place=True,
+            factor=lambda n: 2 * (n - 1) / n,
+        ),
+        Collective(
+            name="all_gather",
+            redop="none",
+            split=True,
+            checked_in_place=True,
+            factor=lambda n: (n - 1) / n,
+        ),
+        Collective(
+            name="reduce_scatter",
+            redop="sum",
+            split=True,
+            checked_in_place=True,
+            factor=lambda n: (n - 1) / n,
+        ),
+        Collective(
+            name="alltoall",
+            redop="none",
+            split=True,
+            checked_in_place=False,
+            factor=lambda n: (n - 1) / n,
+        ),
+        Collective(
+            name="sendrecv",
+            redop="sum",
+            split=False,
+            checked_in_place=False,
+            factor=lambda _: 1.0,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A stretch of what a rank receives: where it lies and what must be in it.
+
+    Element i is ones * a(start + i) + weight * b(start + i). `source` is the rank it came from,
+    None where several ranks' contributions are summed.
+    """
+
+    offset: int
+    length: int
+    start: int
+    ones: int
+    weight: int
+    source: int | None
+
+
+def parts(kind: Collective, count: int, rank: int, ranks: int) -> list[Part]:
+    """What `rank` must have received after `kind` with nccl-tests' `count`."""
+    if kind.name in ("all_reduce", "reduce_scatter"):
+        return [
+            Part(
+                offset=0,
+                length=count,
+                start=rank * count if kind.split else 0,
+                ones=ranks,
+                weight=ranks * (ranks - 1) // 2,
+                source=None,
+            )
+        ]
+    if kind.name == "sendrecv":
+        source = (rank - 1) % ranks
+        return [Part(offset=0, length=count, start=0, ones=1, weight=source, source=source)]
+    start = rank * count if kind.name == "alltoall" else 0
+    return [
+        Part(offset=s * count, length=count, start=start, ones=1, weight=s, source=s)
+        for s in range(ranks)
+    ]
+
+
+def observers(kind: Collective, source: int, ranks: int) -> list[int]:
+    """The other ranks that receive the data of `source` as they are."""
+    if kind.redop == "sum" and kind.name != "sendrecv":
+        return []
+    if kind.name == "sendrecv":
+        return [(source + 1) % ranks] if ranks > 1 else []
+    return [rank for rank in range(ranks) if rank != source]
+
+
+def blame(
+    matrix: Sequence[Sequence[int]], seen_by: Sequence[Sequence[int]]
+) -> tuple[list[int], list[int]]:
+    """Ranks that sent wrong data, and ranks that spoil what they receive.
+
+    matrix[r][s] counts the wrong elements that rank r found in what came from rank s; on the
+    diagonal, what a rank found wrong in its own contribution. seen_by[s] lists the ranks that
+    receive from s. A sender is blamed when its own contribution is wrong, or when more than half of
+    at least two receivers found its data wrong; a receiver when that holds for the data of at least
+    two senders not blamed, and of more than half of them. A single pair cannot tell which of its
+    ends is to blame, and nobody is named.
+    """
+    ranks = range(len(matrix))
+    senders = [
+        s
+        for s in ranks
+        if matrix[s][s]
+        or (len(seen_by[s]) > 1 and 2 * sum(matrix[r][s] > 0 for r in seen_by[s]) > len(seen_by[s]))
+    ]
+    from_others: list[list[int]] = [[] for _ in ranks]
+    for s in ranks:
+        if s not in senders:
+            for r in seen_by[s]:
+                from_others[r].append(matrix[r][s])
+    receivers = []
+    for r in ranks:
+        wrong = sum(found > 0 for found in from_others[r])
+        if r not in senders and wrong > 1 and 2 * wrong > len(from_others[r]):
+            receivers.append(r)
+    return senders, receivers
+
+
+def count_of(kind: Collective, size: int, ranks: int) -> int:
+    """nccl-tests' count for `size` bytes: elements; where split, for each rank, in whole 16 B."""
+    elements = size // FLOAT
+    return (elements // ranks) & -(16 // FLOAT) if kind.split else elements
+
+
+class Pattern:
+    """The data: value(rank, index, trial) = a(index, trial) + rank * b(index, trial).
+
+    a is in [0, 256) and b in [1, 8], less where many ranks would make sums over all of them exceed
+    2^24, up to which float holds every integer.
+    """
+
+    def __init__(self, ranks: int, device: str) -> None:
+        import torch
+
+        room = ((1 << 24) - 256 * ranks) // max(1, ranks * (ranks - 1) // 2)
+        if room < 1:
+            raise Unusable(f"{ranks} ranks: sums would not be exact in float")
+        self._steps = next(steps for steps in (8, 4, 2, 1) if steps <= room)
+        index = torch.arange(CHUNK, dtype=torch.int64) * _INDEX & _BITS
+        self._table = index.to(torch.int32).to(device)
+        self._torch = torch
+
+    def _chunk(self, start: int, length: int, trial: int, ones: int, weight: int) -> Any:
+        # Both terms are below 2^30, so their sum does not overflow and its low 30 bits are right.
+        mixed = self._table[:length] + ((start * _INDEX + trial * _TRIAL) & _BITS)
+        values = (((mixed >> 20) & (self._steps - 1)) + 1) * weight
+        values += ((mixed >> 9) & 255) * ones
+        return values.to(self._torch.float32)
+
+    def fill(self, out: Any, rank: int, trial: int) -> None:
+        """Write what `rank` contributes."""
+        for at in range(0, len(out), CHUNK):
+            piece = out[at : at + CHUNK]
+            piece.copy_(self._chunk(at, len(piece), trial, 1, rank))
+
+    def wrong(self, got: Any, part: Part, trial: int) -> int:
+        """How many elements of `got` are not what `part` says."""
+        found = self._torch.zeros((), dtype=self._torch.int64, device=got.device)
+        for at in range(0, part.length, CHUNK):
+            piece = got[part.offset + at : part.offset + min(at + CHUNK, part.length)]
+            expected = self._chunk(part.start + at, len(piece), trial, part.ones, part.weight)
+            found += (piece != expected).sum()
+        return int(found)

@@ -1,0 +1,94 @@
+"""How the ranks of a torch program find each other and their devices.
+
+Used by the programs that measure with torch.distributed; it lies beside them. gloo on CPU, NCCL on
+CUDA with gloo beside it for what is said about the measurement.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from pathlib import Path
+
+from rank_io import Ended, Identity, Unusable, problem
+
+
+def rendezvous(me: Identity) -> str:
+    """Where torch's processes meet, as an init_method URL.
+
+    torchrun's own place under torchrun; else ACCEPT_MASTER_ADDR and ACCEPT_MASTER_PORT, else, when
+    all ranks are on this host, its loopback. Raises Unusable where none of these applies.
+    """
+    own = "" if me.launcher == "torchrun" else "ACCEPT_"
+    address = os.environ.get(f"{own}MASTER_ADDR", "")
+    port = os.environ.get(f"{own}MASTER_PORT", "")
+    if not address or not port:
+        if me.local_size != me.size:
+            raise Unusable(f"several hosts: set {own}MASTER_ADDR and {own}MASTER_PORT (of rank 0)")
+        address, port = "127.0.0.1", "29511"
+    interfaces = [name for _, name in socket.if_nameindex()]
+    if address in ("127.0.0.1", "localhost") and "lo" in interfaces:
+        # Else gloo resolves this host's own name, which may not be known or take a DNS timeout.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if me.launcher == "torchrun":
+        # Its agent listens there already, and only this form uses what it serves.
+        return "env://"
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def pick_device(me: Identity, wanted: str) -> str:
+    """The device of this rank as torch names it: `wanted` is "cpu", "cuda" or "auto".
+
+    "auto" takes the GPU where this host has an NVIDIA one, else the CPU. A GPU that is there and
+    cannot be used is never replaced by the CPU: that is a problem record, and Ended.
+    """
+    import torch
+
+    there = Path("/proc/driver/nvidia/version").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
+    if wanted == "cpu" or (wanted == "auto" and not there and not torch.cuda.is_available()):
+        return "cpu"
+    labels = {"host": me.host, "rank": me.rank}
+    if not torch.cuda.is_available():
+        problem("gpu-unusable", "torch cannot use the GPU of this host", **labels)
+        raise Ended
+    count = torch.cuda.device_count()
+    # A launcher may show each process only its own GPU; then that is number 0 for all of them.
+    own = 0 if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") else me.local_rank
+    if own >= count:
+        problem("gpu-missing", f"local rank {me.local_rank} and only {count} GPUs", **labels)
+        raise Ended
+    torch.cuda.set_device(own)
+    return f"cuda:{own}"
+
+
+def join(me: Identity, device: str, timeout: float) -> None:
+    """Make the process group of all ranks: gloo, and NCCL beside it for tensors on a GPU.
+
+    Every wait in it ends after `timeout` seconds with an error.
+    """
+    import torch
+    import torch.distributed
+
+    # One thread a rank: several would fight for the cores with the other ranks of this host.
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=rendezvous(me),
+        rank=me.rank,
+        world_size=me.size,
+        timeout=datetime.timedelta(seconds=timeout),
+    )
+
+
+def gather_text(text: str, width: int) -> list[str]:
+    """`text` of every rank, on every rank, cut to `width` bytes; over the process group, on CPU."""
+    import torch
+    import torch.distributed
+
+    cut = text.encode()[:width]
+    mine = torch.tensor(list(cut.ljust(width, b"\0")), dtype=torch.uint8)
+    every = torch.empty(torch.distributed.get_world_size() * width, dtype=torch.uint8)
+    torch.distributed.all_gather_into_tensor(every, mine)
+    rows = every.view(-1, width).tolist()
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
