@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cluster.hosts import PREFIX, HostGone, Hosts, sweep
+from tests.cluster.folders import PREFIX, sweep
+from tests.cluster.hosts import Hosts
+from tests.cluster.machines import HostGone
 from tests.cluster.network import bits, execute, inside
 
 Make = Callable[..., Hosts]
@@ -327,7 +329,7 @@ class TestNothingIsLeft:
     def test_when_a_start_fails(self, make_hosts: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         make_hosts(1)
         before = interfaces(), states()
-        monkeypatch.setattr("tests.cluster.hosts.SSHD_CONFIG", "Nonsense\n")
+        monkeypatch.setattr("tests.cluster.folders.SSHD_CONFIG", "Nonsense\n")
         with pytest.raises(HostGone, match="h1 did not start"):
             Hosts(1).__enter__()
         assert (interfaces(), states()) == before
