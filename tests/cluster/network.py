@@ -100,14 +100,15 @@ def _known() -> list[IPv4Network]:
 class Switch:
     """A bridge in a network namespace of its own, with an uplink to this machine.
 
-    `network` is its /24; the workstation, which is this machine, has the first address of it.
+    `network` is its /24; the workstation, which is this machine, has the first address of it, on
+    `interface`.
     """
 
     def __init__(self) -> None:
         self._holder = subprocess.Popen(
             ["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._interface = ""
+        self.interface = ""
         try:
             assert self._holder.stdin
             assert self._holder.stdout
@@ -123,7 +124,7 @@ class Switch:
                 "link set uplink master bridge",
                 "link set uplink up",
             )
-            execute(["ip", "link", "set", self._interface, "up"])
+            execute(["ip", "link", "set", self.interface, "up"])
         except BaseException:
             self.close()
             raise
@@ -148,7 +149,7 @@ class Switch:
             except NoNetwork as error:
                 refused = str(error)
                 continue
-            self._interface = name
+            self.interface = name
             execute(["ip", "address", "add", f"{network[1]}/24", "dev", name])
             return network
         raise NoNetwork(f"no free network in {RANGES[0]} or {RANGES[1]}. {refused}")
@@ -167,7 +168,7 @@ class Switch:
                 f"link set {port} up",
             ]
         self._batch(*lines)
-        device = self._interface
+        device = self.interface
         known = _neighbours(self.network, count, but=-1, device=device)
         execute(["ip", "-batch", "-"], text="\n".join(known) + "\n")
 
@@ -202,9 +203,9 @@ class Switch:
 
     def close(self) -> None:
         """Remove the switch, every link to it and the interface on this machine."""
-        if self._interface:
+        if self.interface:
             subprocess.run(
-                ["ip", "link", "delete", self._interface], capture_output=True, check=False
+                ["ip", "link", "delete", self.interface], capture_output=True, check=False
             )
         self._holder.kill()
         self._holder.communicate()

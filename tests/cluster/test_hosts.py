@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,12 +75,18 @@ def dropped(hosts: Hosts, name: str) -> int:
     return int(text.split("(dropped ")[1].split(",")[0])
 
 
-def interfaces() -> set[str]:
-    return {path.name for path in Path("/sys/class/net").iterdir()}
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, which is due."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.05)
 
 
-def states() -> set[Path]:
-    return set(Path("/tmp").glob(f"{PREFIX}*"))
+def traces(hosts: Hosts) -> list[Path]:
+    """Return what a set of hosts is on this machine: files, interface, first processes."""
+    inits = [Path(f"/proc/{hosts.init(name)}") for name in hosts.names]
+    return [hosts.state, Path("/sys/class/net", hosts.switch.interface), *inits]
 
 
 class TestApart:
@@ -103,8 +108,7 @@ class TestApart:
         hosts.popen("h1", ["sleep", "1234.5"])
         seen = "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
         pattern = "sleep 1234.5"
-        while pattern not in hosts.run("h1", seen).stdout:
-            pass
+        until(lambda: pattern in hosts.run("h1", seen).stdout)
         assert pattern not in hosts.run("h2", seen).stdout
         assert [each.command for each in hosts.processes("h1")].count(pattern) == 1
         assert pattern not in {each.command for each in hosts.processes("h2")}
@@ -178,8 +182,7 @@ class TestFaultsOfSsh:
         hosts = make_hosts(2, late=["h2"])
         assert "Connection refused" in ssh(hosts, "h2").stderr
         hosts.start_sshd("h2", after=0.5)
-        while ssh(hosts, "h2").stdout != "h2\n":
-            pass
+        until(lambda: ssh(hosts, "h2").stdout == "h2\n")
         hosts.stop_sshd("h2")
         assert "Connection refused" in ssh(hosts, "h2").stderr
         assert ssh(hosts, "h1").stdout == "h1\n"
@@ -228,8 +231,7 @@ class TestFaultsOfTheNetwork:
         assert "timed out" in said or "No route to host" in said
         assert ssh(hosts, "h1").stdout == "h1\n"
         hosts.restore("h2")
-        while ssh(hosts, "h2").stdout != "h2\n":
-            pass
+        until(lambda: ssh(hosts, "h2").stdout == "h2\n")
 
     def test_an_unplugged_workstation_reaches_nobody_and_the_hosts_each_other(
         self, make_hosts: Make
@@ -240,8 +242,7 @@ class TestFaultsOfTheNetwork:
         assert ssh(hosts, "h1").returncode == 255
         assert hosts.run("h1", "ssh h2 hostname").stdout == "h2\n"
         hosts.plug()
-        while ssh(hosts, "h1").stdout != "h1\n":
-            pass
+        until(lambda: ssh(hosts, "h1").stdout == "h1\n")
 
     def test_a_firewall_drops_all_that_a_host_says(self, make_hosts: Make) -> None:
         hosts = make_hosts(1)
@@ -293,8 +294,7 @@ class TestFaultsOfAHost:
         hosts.run("h2", "echo one > /tmp/file")
         hosts.kill("h2")
         hosts.start("h2")
-        while ssh(hosts, "h2").stdout != "h2\n":
-            pass
+        until(lambda: ssh(hosts, "h2").stdout == "h2\n")
         assert "/tmp/file" not in hosts.tree("h2")
 
     def test_a_full_disk(self, make_hosts: Make) -> None:
@@ -310,54 +310,48 @@ class TestFaultsOfAHost:
 class TestNothingIsLeft:
     def test_at_the_end_and_after_an_exception(self, make_hosts: Make) -> None:
         make_hosts(1)
-        before = interfaces(), states()
-        inits: list[int] = []
+        left: list[Path] = []
 
         def fail_among_hosts() -> None:
             with Hosts(3) as hosts:
-                inits.extend(hosts.init(name) for name in hosts.names)
+                left.extend(traces(hosts))
                 hosts.popen("h1", ["sleep", "1000"])
                 hosts.kill("h3")
-                assert (interfaces(), states()) != before
+                assert left[0].exists()
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             fail_among_hosts()
-        assert (interfaces(), states()) == before
-        assert not any(Path(f"/proc/{pid}").exists() for pid in inits)
+        assert not any(trace.exists() for trace in left)
 
     def test_when_a_start_fails(self, make_hosts: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         make_hosts(1)
-        before = interfaces(), states()
         monkeypatch.setattr("tests.cluster.folders.SSHD_CONFIG", "Nonsense\n")
-        with pytest.raises(HostGone, match="h1 did not start"):
-            Hosts(1).__enter__()
-        assert (interfaces(), states()) == before
+        hosts = Hosts(2)
+        with pytest.raises(HostGone, match="did not start"):
+            hosts.__enter__()
+        assert not hosts.state.exists()
+        assert not Path("/sys/class/net", hosts.switch.interface).exists()
 
     def test_after_the_process_was_killed(self, make_hosts: Make) -> None:
         make_hosts(1)
-        before = interfaces(), states()
         code = (
-            "from tests.cluster.hosts import Hosts\n"
+            "from tests.cluster.test_hosts import Hosts, traces\n"
             "hosts = Hosts(2).__enter__()\n"
             "hosts.popen('h1', ['sleep', '1000'])\n"
-            "print(*[hosts.init(name) for name in hosts.names], flush=True)\n"
+            "print(*traces(hosts), flush=True)\n"
             "input()"
         )
         with subprocess.Popen(
             [PYTHON, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as owner:
             assert owner.stdout
-            ends = [os.pidfd_open(int(pid)) for pid in owner.stdout.readline().split()]
+            state, *others = map(Path, owner.stdout.readline().split())
             owner.kill()
-        for end in ends:
-            assert select.select([end], [], [], 30)[0], "a host outlived its owner"
-            os.close(end)
-        while interfaces() != before[0]:
-            pass
-        assert len(states() - before[1]) == 1
+        until(lambda: not any(trace.exists() for trace in others))
+        # The files go when hosts are made again.
         sweep()
-        assert states() == before[1]
+        assert not state.exists()
 
 
 @pytest.mark.skipif(not MPIRUN.exists(), reason="no Open MPI in this environment: extra `run`")
