@@ -113,7 +113,7 @@ def record(
     *metrics: Metric,
     wave: int = 0,
     number: int = 0,
-    exit: int | None = 0,
+    status: int | None = 0,
     problems: tuple[Problem, ...] = (),
     facts: tuple[Fact, ...] = (),
     ranks: int | None = None,
@@ -127,7 +127,7 @@ def record(
         hosts=where.hosts,
         local_ranks=where.local_ranks,
         ranks=2 * len(where.hosts) if ranks is None else ranks,
-        exit=exit,
+        exit=status,
         log=f"logs/{of.id}/{wave}-{number}.log",
         metrics=metrics,
         facts=facts,
@@ -154,7 +154,7 @@ def measured(
                 *tables,
                 wave=wave,
                 number=number,
-                exit=0 if busbw is not None else 1,
+                status=0 if busbw is not None else 1,
             )
             result.append(made)
     return result

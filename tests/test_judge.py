@@ -149,7 +149,7 @@ def test_a_host_that_died_is_named_and_not_those_that_waited_for_it() -> None:
     verdict = judged(
         plan(ALL, later),
         found(EIGHT),
-        record(ALL, EIGHT, exit=None, problems=died),
+        record(ALL, EIGHT, status=None, problems=died),
         *measured(later, rest, slow()),
     )
     assert (verdict.state, verdict.exit) == (State.FAIL, 3)
@@ -172,7 +172,9 @@ def test_a_host_lost_between_pair_rounds_leaves_no_evidence_missing() -> None:
 def test_a_hung_rank_is_named() -> None:
     hung = Problem(cause="rank-hung", message="rank 10 stopped", host="h5", rank=10)
     late = Problem(cause="timed-out", message="did not end within 60 s")
-    verdict = judged(plan(ALL), found(EIGHT), record(ALL, EIGHT, exit=None, problems=(late, hung)))
+    verdict = judged(
+        plan(ALL), found(EIGHT), record(ALL, EIGHT, status=None, problems=(late, hung))
+    )
     assert blamed(verdict) == {("node", "h5", "rank-hung")}
     assert verdict.exit == 3
 
@@ -220,7 +222,7 @@ def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
 
 def test_a_crash_in_a_shared_launch_is_not_held_against_what_was_measured_before() -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
-    made = record(both, EIGHT, *table("all-reduce", 10), exit=1)
+    made = record(both, EIGHT, *table("all-reduce", 10), status=1)
     verdict = judged(plan(both), found(EIGHT), made)
     states = {check.check: check.state for check in verdict.checks}
     assert states["all-reduce"] is State.PASS
@@ -231,7 +233,7 @@ def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
     lacks = Problem(cause="tool-missing", message="no torch on h2", check="train", host="h2")
     for optional, state, exit_code in ((False, State.NOT_TESTED, 6), (True, State.PASS, 0)):
         train = step("train", optional=optional, number=50)
-        made = record(train, EIGHT, exit=1, problems=(lacks,))
+        made = record(train, EIGHT, status=1, problems=(lacks,))
         verdict = judged(plan(ALL, train), *healthy(ALL), made)
         assert (verdict.state, verdict.exit) == (state, exit_code)
         assert verdict.suspects == ()
@@ -291,14 +293,14 @@ def test_wrong_data_in_the_pairs_of_one_host_name_it() -> None:
 
 def test_wrong_data_whose_source_the_program_names() -> None:
     said = Problem(cause="wrong-data", message="rank 4", check="all-reduce", host="h2", rank=4)
-    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), exit=7, problems=(said,))
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7, problems=(said,))
     verdict = judged(plan(ALL), found(EIGHT), made)
     assert blamed(verdict) == {("node", "h2", "wrong-data")}
     assert verdict.state is State.FAIL
 
 
 def test_wrong_data_of_everybody_accuse_nobody() -> None:
-    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), exit=7)
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7)
     verdict = judged(plan(ALL), found(EIGHT), made)
     assert verdict.suspects == ()
     assert verdict.headline == "fail: all-reduce wrong-data"
@@ -641,10 +643,10 @@ def test_exactly_the_planned_ranks_must_answer() -> None:
 TRAIN = step("train", params={"ratio": 0.5})
 
 
-def trained(first: float, last: float, *problems: Problem, exit: int = 0) -> Verdict:
+def trained(first: float, last: float, *problems: Problem, status: int = 0) -> Verdict:
     values = {"loss-first": first, "loss-last": last, "throughput": 900.0}
     metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
-    made = record(TRAIN, EIGHT, *metrics, problems=problems, exit=exit)
+    made = record(TRAIN, EIGHT, *metrics, problems=problems, status=status)
     return judged(plan(TRAIN), found(EIGHT), made)
 
 
@@ -657,7 +659,7 @@ def test_the_loss_must_fall_to_its_share(last: float, state: State) -> None:
 
 def test_a_rank_whose_parameters_differ_is_named() -> None:
     differ = Problem(cause="parameters-differ", message="", check="train", host="h6", rank=12)
-    verdict = trained(2.0, 0.4, differ, exit=7)
+    verdict = trained(2.0, 0.4, differ, status=7)
     assert blamed(verdict) == {("node", "h6", "parameters-differ")}
     assert verdict.state is State.FAIL
 
@@ -670,7 +672,7 @@ def test_a_training_that_says_nothing_fails() -> None:
 @pytest.mark.parametrize(("exit_code", "state"), [(0, State.PASS), (4, State.FAIL)])
 def test_a_script_counts_by_its_exit_status(exit_code: int, state: State) -> None:
     of = step("script", params={"name": "mine"})
-    verdict = judged(plan(of), found(EIGHT), record(of, EIGHT, exit=exit_code))
+    verdict = judged(plan(of), found(EIGHT), record(of, EIGHT, status=exit_code))
     assert verdict.state is state
     assert causes(verdict) == (set() if exit_code == 0 else {"script-failed"})
 

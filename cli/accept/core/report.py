@@ -11,10 +11,13 @@ from xml.etree import ElementTree
 
 from accept.core.judge.absolute import number
 from accept.core.judge.reading import read
-from accept.core.model import CheckVerdict, Finding, Plan, Record, State, Suspect, Verdict
-from accept.core.plaintext import markdown as escaped
+from accept.core.model import CheckVerdict, Record, State, Suspect, Verdict
+from accept.core.page import markdown
 from accept.core.plaintext import plain
 from accept.core.sizes import format_size
+from accept.core.wording import excused, finding_text, notable
+
+__all__ = ["junit", "markdown", "measured", "table"]
 
 _COLOURS = {
     State.PASS: "32",
@@ -25,8 +28,8 @@ _COLOURS = {
 }
 #: Most findings, suspects and lines of advice that a terminal is given.
 _SCREEN = 20
-#: Most of each that the Markdown report is given.
-_PAGE = 500
+#: Most findings of a check that the JUnit file is given.
+_LINES = 500
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
 _METRICS = ("throughput", "loss-last", "ping")
 
@@ -38,11 +41,11 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
     lines += _wrapped(_subtitle(verdict), width, "")
     lines.append("")
     lines += _rows(verdict.checks, width, color=color)
-    bad = [f for check in verdict.checks for f in _notable(check)]
+    bad = [f for check in verdict.checks for f in notable(check)]
     if bad:
         lines += ["", "Findings"]
         for finding in bad[:_SCREEN]:
-            lines += _wrapped(_finding_text(finding), width, "  ")
+            lines += _wrapped(finding_text(finding), width, "  ")
         lines += _more(len(bad))
     if verdict.suspects:
         lines += ["", "Suspects"]
@@ -88,7 +91,7 @@ def _rows(checks: Sequence[CheckVerdict], width: int, *, color: bool) -> Iterato
     for check in checks:
         measured = textwrap.wrap(plain(check.measured, 300) or "-", left) or ["-"]
         against = textwrap.wrap(plain(check.against, 300) or "-", right) or ["-"]
-        state = check.state.value + (" (opt.)" if _excused(check) else "")
+        state = check.state.value + (" (opt.)" if excused(check) else "")
         for place in range(max(len(measured), len(against))):
             name = plain(check.check, 20) if place == 0 else ""
             cell = f"{state[:19] if place == 0 else '':<12}"
@@ -101,15 +104,6 @@ def _rows(checks: Sequence[CheckVerdict], width: int, *, color: bool) -> Iterato
             yield "  ".join(cells).rstrip()
 
 
-def _excused(check: CheckVerdict) -> bool:
-    return check.optional and check.state in (State.NOT_TESTED, State.INCONCLUSIVE)
-
-
-def _notable(check: CheckVerdict) -> list[Finding]:
-    """What is not as it should be."""
-    return [finding for finding in check.findings if finding.state is not State.PASS]
-
-
 def _wrapped(text: str, width: int, indent: str) -> list[str]:
     return textwrap.wrap(
         text,
@@ -120,121 +114,12 @@ def _wrapped(text: str, width: int, indent: str) -> list[str]:
     )
 
 
-def _finding_text(finding: Finding) -> str:
-    cause = f" [{plain(finding.cause, 40)}]" if finding.cause else ""
-    text = f"{plain(finding.check, 40)}, {plain(finding.judgement, 20)}{cause}: "
-    text += plain(finding.message)
-    if finding.source:
-        text += f"; source: {plain(finding.source, 200)}"
-    if finding.evidence:
-        text += f"; see {plain(', '.join(finding.evidence[:3]), 200)}"
-    return text
-
-
 def _suspect_text(suspect: Suspect) -> str:
     text = f"{suspect.kind} {plain(suspect.name, 120)}: {plain(suspect.cause, 40)} "
     text += f"({suspect.strength}): {plain(suspect.why)}"
     if suspect.evidence:
         text += f"; see {plain(', '.join(suspect.evidence[:3]), 200)}"
     return text
-
-
-def markdown(verdict: Verdict, plan: Plan) -> str:
-    """The verdict as a page that stands alone: an attachment for the provider's ticket."""
-    return "\n".join(_page(verdict, plan)) + "\n"
-
-
-def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
-    yield f"# {escaped(verdict.headline)}"
-    yield ""
-    yield f"- accepted: **{'yes' if verdict.accepted else 'no'}** (exit {verdict.exit})"
-    yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
-    yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
-    yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
-    if verdict.missing:
-        yield f"- hosts that never did ({len(verdict.missing)}): {_hosts(verdict.missing)}"
-    if not plan.machine.speed_promised:
-        yield "- no speed promised: judged by correctness and by comparing equals"
-    if verdict.planted:
-        yield f"- DRILL: planted faults: {escaped(', '.join(verdict.planted))}"
-    if verdict.broken_off:
-        yield f"- broken off: {escaped(verdict.broken_off)}"
-    yield from _section("Checks", "check | state | measured | held against", _check_rows(verdict))
-    yield from _section("Suspects", "who | cause | strength | why | evidence", _suspects(verdict))
-    yield from _section(
-        "Findings",
-        "check | judgement | state | cause | what | source | evidence",
-        _findings(verdict),
-    )
-    if verdict.advice:
-        yield from ("", "## What to do next", "")
-        for line in verdict.advice:
-            yield f"- {escaped(line)}"
-    yield from _section("Plan", "step | checks | groups | time limit in s", _steps(plan))
-
-
-def _section(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    cells = list(rows)
-    if not cells:
-        return
-    yield from ("", f"## {title}", "", f"| {header} |", "|---" * (header.count("|") + 1) + "|")
-    for row in cells[:_PAGE]:
-        yield f"| {' | '.join(row)} |"
-    if len(cells) > _PAGE:
-        yield from ("", f"… and {len(cells) - _PAGE} more: see verdict.json")
-
-
-def _hosts(hosts: Sequence[str]) -> str:
-    more = f" … and {len(hosts) - 64} more" if len(hosts) > 64 else ""
-    return ", ".join(escaped(host, 80) for host in hosts[:64]) + more
-
-
-def _check_rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
-    for check in verdict.checks:
-        state = check.state.value + (" (optional)" if _excused(check) else "")
-        yield escaped(check.check), state, escaped(check.measured), escaped(check.against)
-
-
-def _suspects(verdict: Verdict) -> Iterator[tuple[str, ...]]:
-    for suspect in verdict.suspects:
-        yield (
-            f"{suspect.kind} {escaped(suspect.name, 120)}",
-            _cause(suspect.cause),
-            suspect.strength,
-            escaped(suspect.why),
-            escaped(", ".join(suspect.evidence[:8])),
-        )
-
-
-def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
-    for check in verdict.checks:
-        for finding in sorted(check.findings, key=lambda f: f.state is State.PASS):
-            share = finding.peak_share
-            peak = f" ({share:.0%} of the peak)" if share is not None else ""
-            yield (
-                escaped(finding.check),
-                escaped(finding.judgement),
-                finding.state.value,
-                _cause(finding.cause or ""),
-                escaped(finding.message) + peak,
-                escaped(finding.source),
-                escaped(", ".join(finding.evidence[:3])),
-            )
-
-
-def _cause(cause: str) -> str:
-    return escaped(cause, 40)
-
-
-def _steps(plan: Plan) -> Iterator[tuple[str, ...]]:
-    for step in plan.steps:
-        rounds = f" x {step.rounds}" if step.groups == "pairs" else ""
-        yield (
-            escaped(step.id),
-            escaped(", ".join(step.checks)),
-            f"{step.groups}{rounds}",
-            number(step.timeout),
-        )
 
 
 def junit(verdict: Verdict) -> str:
@@ -253,15 +138,15 @@ def junit(verdict: Verdict) -> str:
         case = ElementTree.SubElement(
             suite, "testcase", classname="accept", name=plain(check.check, 80)
         )
-        notable = _notable(check)
-        text = "\n".join(_finding_text(finding) for finding in notable[:_PAGE])
-        message = plain(notable[0].message) if notable else check.state.value
+        bad = notable(check)
+        text = "\n".join(finding_text(finding) for finding in bad[:_LINES])
+        message = plain(bad[0].message) if bad else check.state.value
         if check.state in (State.FAIL, State.DEGRADED):
             failed += 1
-            cause = plain(notable[0].cause or check.state.value, 40) if notable else ""
+            cause = plain(bad[0].cause or check.state.value, 40) if bad else ""
             failure = ElementTree.SubElement(case, "failure", message=message, type=cause)
             failure.text = text
-        elif _excused(check):
+        elif excused(check):
             skipped += 1
             ElementTree.SubElement(case, "skipped", message=message)
         elif check.state is not State.PASS:

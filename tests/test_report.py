@@ -1,0 +1,280 @@
+"""The verdict as text: enough to open a ticket, and nothing in it that acts."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.imagined import (
+    FLOOR,
+    GPU,
+    found,
+    gpus,
+    hosts,
+    inventory_of,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+    table,
+)
+
+from accept.core import report
+from accept.core.judge import judge
+from accept.core.model import (
+    CheckVerdict,
+    Finding,
+    Metric,
+    Plan,
+    Problem,
+    Reference,
+    Skipped,
+    State,
+    Suspect,
+    Verdict,
+)
+from accept.core.plaintext import markdown, plain
+
+EIGHT = hosts(8)
+INVENTORY = step("inventory", "each", number=10)
+ALL = step("all-reduce", "all", number=20)
+PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
+PLAN = plan(
+    INVENTORY,
+    ALL,
+    PAIRS,
+    machine=GPU,
+    references=(replace(FLOOR, lower=350.0),),
+    skipped=(Skipped(check="train", reason="torch is not on h0", optional=True),),
+)
+
+
+def degraded() -> Verdict:
+    """h5 halves everything it takes part in."""
+    speed = slow("h5", usual=380)
+    listed = [
+        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
+        for i, h in enumerate(EIGHT)
+    ]
+    records = [found(EIGHT), *listed, *measured(ALL, EIGHT, speed), *measured(PAIRS, EIGHT, speed)]
+    return judge(PLAN, records, attempt="demo-1")
+
+
+def passing() -> Verdict:
+    of = plan(ALL)
+    return judge(of, [found(EIGHT), *measured(ALL, EIGHT, slow())], attempt="demo-2")
+
+
+def inconclusive() -> Verdict:
+    of = plan(ALL, references=(Reference(**{**vars(FLOOR), "kind": "expectation", "size": 1}),))
+    return judge(of, [found(EIGHT), *measured(ALL, EIGHT, slow())], attempt="demo-3")
+
+
+# -- terminal ------------------------------------------------------------------------------------
+
+
+def test_the_first_line_is_the_headline() -> None:
+    assert report.table(passing()).splitlines()[0] == "accept: pass (no GPU tested)"
+
+
+def test_the_last_screen_of_a_failed_run_is_enough_for_a_ticket() -> None:
+    text = report.table(degraded(), width=100)
+    flat = " ".join(text.split())
+    assert "node h5: slow-outlier (strong)" in flat
+    assert "190 GB/s" in flat
+    assert ">= 350 GB/s (floor)" in flat
+    assert f"source: {FLOOR.source}" in flat
+    assert "logs/30-all-reduce-pairs/" in flat
+    assert "swap the host out" in flat
+    assert len(text.splitlines()) < 50
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    body = report.table(degraded(), width=width).splitlines()[1:]
+    assert max(map(len, body)) <= width
+
+
+def test_color_only_where_asked() -> None:
+    assert "\x1b[" not in report.table(degraded())
+    assert "\x1b[33m" in report.table(degraded(), color=True)
+
+
+def test_what_is_excused_says_so() -> None:
+    assert "not-tested (opt.)" in report.table(degraded())
+
+
+# -- Markdown ------------------------------------------------------------------------------------
+
+
+def test_the_page_stands_alone() -> None:
+    page = report.markdown(degraded(), PLAN)
+    for title in ("## Checks", "## Suspects", "## Findings", "## What to do next", "## Plan"):
+        assert title in page
+    assert "node h5" in page
+    assert "(48% of the peak)" in page
+    assert "h0, h1, h2, h3, h4, h5, h6, h7" in page
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
+    rows = [line for line in report.markdown(degraded(), PLAN).splitlines() if line.startswith("|")]
+    widths = {line.replace("\\|", "").count("|") for line in rows}
+    assert widths <= {5, 6, 8}
+
+
+# -- JUnit ---------------------------------------------------------------------------------------
+
+
+def cases(verdict: Verdict) -> dict[str, set[str]]:
+    root = ElementTree.fromstring(report.junit(verdict))
+    return {
+        case.get("name", ""): {child.tag for child in case} - {"system-out"}
+        for case in root.iter("testcase")
+    }
+
+
+def test_an_accepted_run_has_only_green_cases() -> None:
+    assert set().union(*cases(passing()).values()) == set()
+
+
+def test_each_state_has_its_own_junit_outcome() -> None:
+    assert cases(degraded()) == {
+        "verdict": {"failure"},
+        "hosts": set(),
+        "inventory": set(),
+        "all-reduce": {"failure"},
+        "train": {"skipped"},
+    }
+    assert cases(inconclusive())["all-reduce"] == {"error"}
+
+
+def test_the_counts_of_the_suite_are_those_of_its_cases() -> None:
+    suite = ElementTree.fromstring(report.junit(degraded())).find("testsuite")
+    assert suite is not None
+    counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "5", "failures": "2", "errors": "0", "skipped": "1"}
+
+
+# -- untrusted text ------------------------------------------------------------------------------
+
+EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x` [a](http://b)\x00"
+
+
+def evil() -> tuple[Verdict, Plan]:
+    said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
+    of = plan(ALL, planted=(EVIL,))
+    records = [found([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
+    return judge(of, records, attempt=EVIL, broken_off=EVIL), of
+
+
+def test_nothing_from_a_host_reaches_the_terminal_as_control() -> None:
+    text = report.table(evil()[0])
+    assert {c for c in text if unicodedata.category(c)[0] == "C"} == {"\n"}
+    assert "owned" not in text
+
+
+def test_nothing_from_a_host_acts_in_markdown() -> None:
+    page = report.markdown(*evil())
+    assert "<script>" not in page
+    assert "](http" not in page
+    assert "\x1b" not in page
+
+
+def test_nothing_from_a_host_breaks_the_junit_file() -> None:
+    assert "verdict" in cases(evil()[0])
+
+
+def test_long_text_is_cut() -> None:
+    assert len(plain("x" * 10_000, 100)) == 100
+    assert plain("x" * 10_000, 100).endswith("…")
+
+
+ANY = st.text(max_size=40)
+STATES = st.sampled_from(State)
+FINDINGS = st.builds(
+    Finding,
+    check=ANY,
+    judgement=ANY,
+    state=STATES,
+    message=ANY,
+    cause=st.none() | ANY,
+    value=st.none() | st.floats(),
+    source=ANY,
+    peak_share=st.none() | st.floats(),
+    hosts=st.lists(ANY, max_size=2).map(tuple),
+    evidence=st.lists(ANY, max_size=2).map(tuple),
+)
+VERDICTS = st.builds(
+    Verdict,
+    headline=ANY,
+    machine=ANY,
+    suite=ANY,
+    run=ANY,
+    attempt=ANY,
+    hosts=st.lists(ANY, max_size=3).map(tuple),
+    missing=st.lists(ANY, max_size=3).map(tuple),
+    checks=st.lists(
+        st.builds(
+            CheckVerdict,
+            check=ANY,
+            state=STATES,
+            optional=st.booleans(),
+            measured=ANY,
+            against=ANY,
+            findings=st.lists(FINDINGS, max_size=3).map(tuple),
+        ),
+        max_size=3,
+    ).map(tuple),
+    suspects=st.lists(
+        st.builds(
+            Suspect,
+            kind=st.sampled_from(["node", "gpu", "rail", "link", "switch"]),
+            name=ANY,
+            cause=ANY,
+            strength=st.sampled_from(["strong", "weak"]),
+            why=ANY,
+        ),
+        max_size=2,
+    ).map(tuple),
+    advice=st.lists(ANY, max_size=2).map(tuple),
+    planted=st.lists(ANY, max_size=1).map(tuple),
+    broken_off=ANY,
+)
+
+
+@given(VERDICTS, st.integers(-5, 300))
+def test_any_text_gives_a_clean_screen_page_and_valid_xml(verdict: Verdict, width: int) -> None:
+    screen = report.table(verdict, width)
+    assert {c for c in screen if unicodedata.category(c)[0] == "C"} <= {"\n"}
+    ElementTree.fromstring(report.junit(verdict))
+    page = report.markdown(verdict, PLAN)
+    assert {c for c in page if unicodedata.category(c)[0] == "C"} <= {"\n"}
+
+
+@given(st.text())
+def test_escaped_text_has_no_bare_markup(text: str) -> None:
+    escaped = markdown(text)
+    assert "<" not in escaped
+    assert "|" not in escaped.replace("\\|", "")
+
+
+# -- the log of a run ----------------------------------------------------------------------------
+
+
+def test_a_step_is_summed_up_in_a_line_a_check() -> None:
+    assert report.measured(measured(PAIRS, EIGHT, slow("h5"))) == ["all-reduce: 5 to 10 GB/s at 4M"]
+    train = step("train")
+    speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
+    assert report.measured([record(train, EIGHT, speed)]) == ["train: throughput 12346 samples/s"]
+    assert report.measured([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
+
+
+def test_measured_bears_anything() -> None:
+    odd: Any = Metric(check="x\x1b[2J", name="ping", value=float("inf"), unit="\n")
+    assert report.measured([record(ALL, EIGHT, odd)]) == ["x: ping inf"]
