@@ -125,6 +125,8 @@ def problem(cause: str, message: str, **labels: Any) -> None:
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     return value
 
 

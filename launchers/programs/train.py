@@ -1,11 +1,15 @@
 """A short seeded training run whose loss curve is the same for every number of ranks.
 
-DistributedDataParallel over gloo on CPU and NCCL on CUDA; started by torchrun (or mpirun). The data
-are ten classes of seeded points that a small network learns in a few steps. The batch is global and
-fixed: rank r takes its slice of it, and its loss is weighted so that the averaged gradient is that
-of the whole batch, also where the ranks do not divide it. Where there are more ranks than samples
-the batch grows to one sample a rank. So first and last loss mean the same on 1 and on 1,000 ranks;
-curves differ by the rounding of float32 only (relative 1e-3 at most over the default 60 steps).
+Data-parallel training over gloo on CPU and NCCL on CUDA; started by torchrun (or mpirun). Gradients
+are averaged by torch's DistributedDataParallel on CUDA; on CPU by one all-reduce of all of them,
+because that class takes seconds to import there (--averaging chooses, the fact `averaging` says).
+
+The data are ten classes of seeded points that a small network learns in a few steps. The batch is
+global and fixed: rank r takes its slice of it, and its loss is weighted so that the averaged
+gradient is that of the whole batch, also where the ranks do not divide it. Where there are more
+ranks than samples the batch grows to one sample a rank. So first and last loss mean the same on 1
+and on 1,000 ranks; curves differ by the rounding of float32 only (less than 1e-3 of the first loss
+over the default 60 steps).
 
 Printed by rank 0, check `train`:
 
@@ -45,6 +49,7 @@ FEATURES, CLASSES, POOL = 64, 10, 4096
 ENDS = 5
 #: Steps before the clock starts.
 WARMUP = 5
+MOMENTUM = 0.9
 #: Below these the loss of a healthy run may not fall by half. From these on it fell below 0.12 of
 #: the first for each of the seeds 1 to 5 (default rate and width).
 LEAST_STEPS, LEAST_BATCH = 20, 16
@@ -101,24 +106,52 @@ class Training:
             torch.nn.Linear(options.width, CLASSES),
         )
         self.layers = layers.to(device)
+        self.parameters = list(self.layers.parameters())
+        # No torch.optim: it imports as much as DistributedDataParallel. No Adam: it divides by
+        # small numbers and so magnifies differences of rounding.
+        self.velocity = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.model: Any = self.layers
+        self.ddp = options.averaging == "ddp" or (options.averaging == "auto" and device != "cpu")
         progress.enter("parameters")
-        self.model = torch.nn.parallel.DistributedDataParallel(self.layers)
-        self.model.register_comm_hook(None, lambda _, bucket: self.average(bucket))
-        # No Adam: it divides by small numbers and so magnifies differences of rounding.
-        self.optimizer = torch.optim.SGD(self.layers.parameters(), lr=options.rate, momentum=0.9)
+        if self.ddp:
+            self.model = torch.nn.parallel.DistributedDataParallel(self.layers)
+            self.model.register_comm_hook(None, lambda _, bucket: self.average_bucket(bucket))
+        else:
+            for parameter in self.parameters:
+                torch.distributed.broadcast(parameter.data, src=0)
         self.step_now = 0
         self.losses = torch.zeros(options.steps, dtype=torch.float64, device=device)
         self.finite = torch.ones(options.steps, dtype=torch.bool, device=device)
         self.seconds: list[float] = []
 
-    def average(self, bucket: Any) -> Any:
-        """Average a bucket of gradients over the ranks, as DDP itself does, after a look at it."""
-        gradient = bucket.buffer()
+    def share(self, gradient: Any) -> Any:
+        """Begin to average a part of the gradient, all that there is in one tensor."""
         self.finite[self.step_now] &= self.torch.isfinite(gradient).all()
         self.progress.enter("gradients", gradient.numel() * gradient.element_size())
         gradient.div_(self.me.size)
-        work = self.dist.all_reduce(gradient, async_op=True)
+        return self.dist.all_reduce(gradient, async_op=True)
+
+    def average_bucket(self, bucket: Any) -> Any:
+        """What DistributedDataParallel does with a bucket, with a look at it before."""
+        work = self.share(bucket.buffer())
         return work.get_future().then(lambda future: future.value()[0])
+
+    def average_all(self) -> None:
+        """Average all gradients at once."""
+        whole = self.torch.cat([parameter.grad.view(-1) for parameter in self.parameters])
+        self.share(whole).wait()
+        at = 0
+        for parameter in self.parameters:
+            parameter.grad.view(-1).copy_(whole[at : at + parameter.numel()])
+            at += parameter.numel()
+
+    def update(self) -> None:
+        """Stochastic gradient descent with momentum; forgets the gradients."""
+        with self.torch.no_grad():
+            for parameter, velocity in zip(self.parameters, self.velocity, strict=True):
+                velocity.mul_(MOMENTUM).add_(parameter.grad)
+                parameter.sub_(velocity, alpha=self.options.rate)
+                parameter.grad = None
 
     def step(self) -> None:
         """One optimizer step on this rank's slice of the global batch."""
@@ -136,13 +169,14 @@ class Training:
         output = self.model(points)
         loss = torch.nn.functional.cross_entropy(output, self.labels[index], reduction="sum")
         self.losses[step] = loss.detach()
-        self.optimizer.zero_grad()
-        # DDP divides the sum over ranks by their number; this makes it the mean over the batch.
+        # The sum over the ranks is divided by their number; this makes it the mean over the batch.
         (loss * (self.me.size / self.batch)).backward()
-        self.optimizer.step()
+        if not self.ddp:
+            self.average_all()
+        self.update()
         if middle and "wrong" in self.plant:
             with torch.no_grad():
-                next(self.layers.parameters()).view(-1)[0] += 1e-3
+                self.parameters[0].view(-1)[0] += 1e-3
 
     def run(self) -> None:
         """Do all steps."""
@@ -201,6 +235,7 @@ class Training:
             rank_io.metric(name, value, unit, check="train")
         shown = [format(loss, ".6g") for loss in curve[:CURVE]]
         rank_io.fact("loss-curve", [float(loss) for loss in shown], check="train")
+        rank_io.fact("averaging", "ddp" if self.ddp else "flat", check="train")
         rank_io.say(
             f"# {options.steps} steps of {self.batch} samples on {me.size} ranks ({self.device}): "
             f"loss {first:.4f} -> {last:.4f}, to be at most {options.ratio:g} x the first"
@@ -247,7 +282,7 @@ class Training:
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="A short seeded training run (DDP; gloo on CPU, NCCL on CUDA). "
+        description="A short seeded data-parallel training run (gloo on CPU, NCCL on CUDA). "
         "torchrun --nproc-per-node 4 train.py",
     )
     parser.add_argument("--steps", type=int, default=60, help="optimizer steps (default 60)")
@@ -262,6 +297,13 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate (default 0.05)")
     parser.add_argument(
         "--timeout", type=float, default=60, help="seconds to wait for other ranks (default 60)"
+    )
+    parser.add_argument(
+        "--averaging",
+        choices=("auto", "ddp", "flat"),
+        default="auto",
+        help="of gradients, by DistributedDataParallel or by one all-reduce of all "
+        "(default: ddp on CUDA, flat on CPU)",
     )
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto"
@@ -290,7 +332,7 @@ def main() -> None:
         device = torch_io.pick_device(me, options.device)
         progress.enter("rendezvous")
         torch_io.join(me, device, options.timeout)
-        # Making the model imports as much of torch as `import torch` did: no work yet.
+        # Making the model may import more of torch: no work yet.
         training = Training(options, me, plant, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time(), check="train")
