@@ -240,6 +240,8 @@ class Machines:
 
     def init(self, name: str) -> int:
         """Return the machine's id of the host's first process."""
+        if name not in self._index:
+            raise KeyError(f"{name}: the hosts are {self.names[0]} to {self.names[-1]}")
         if name not in self._init:
             raise HostGone(f"{name} is gone")
         return self._init[name]
