@@ -85,16 +85,17 @@ def _subtitle(verdict: Verdict) -> str:
 
 def _rows(checks: Sequence[CheckVerdict], width: int, *, color: bool) -> Iterator[str]:
     first = max([5, *(len(plain(check.check, 20)) for check in checks)])
-    rest = width - first - 12 - 6
+    states = [check.state.value + " (opt.)" * excused(check) for check in checks]
+    second = max([5, *map(len, states)])
+    rest = width - first - second - 6
     left, right = rest * 11 // 20, rest - rest * 11 // 20
-    yield f"{'CHECK':<{first}}  {'STATE':<12}  {'MEASURED':<{left}}  HELD AGAINST"
-    for check in checks:
+    yield f"{'CHECK':<{first}}  {'STATE':<{second}}  {'MEASURED':<{left}}  HELD AGAINST"
+    for check, state in zip(checks, states, strict=True):
         measured = textwrap.wrap(plain(check.measured, 300) or "-", left) or ["-"]
         against = textwrap.wrap(plain(check.against, 300) or "-", right) or ["-"]
-        state = check.state.value + (" (opt.)" if excused(check) else "")
         for place in range(max(len(measured), len(against))):
             name = plain(check.check, 20) if place == 0 else ""
-            cell = f"{state[:19] if place == 0 else '':<12}"
+            cell = f"{state if place == 0 else '':<{second}}"
             cells = (
                 f"{name:<{first}}",
                 _painted(cell, check.state, color=color and place == 0),

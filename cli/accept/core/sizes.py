@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_FORM = re.compile(r"([0-9]{1,15})([KMGT]?)", re.ASCII)
+_FORM = re.compile(r"([0-9]{1,18})([KMGT]?)", re.ASCII)
 
 
 def parse_size(text: str) -> int:

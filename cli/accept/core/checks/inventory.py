@@ -18,7 +18,7 @@ The clocks are read while the hosts are looked for: metric `clock-offset` in sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,10 +125,10 @@ def _note(problem: Problem) -> Finding:
 
 
 def _measured(evidence: Evidence, inventory: Inventory) -> str:
-    gpus: Sequence[int] = sorted({len(gpus_of(value)) for value in inventory.values()})
-    each = " or ".join(map(str, gpus)) or "no"
+    gpus = sorted({len(gpus_of(value)) for value in inventory.values()} or {0})
+    each = "no" if gpus == [0] else " or ".join(map(str, gpus))
     names = f" ({', '.join(evidence.devices[:2])})" if evidence.devices else ""
-    return f"{len(inventory)} hosts, {each} GPUs each{names}"
+    return f"{len(inventory)} told what they are; {each} GPUs each{names}"
 
 
 CHECK = Check(

@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from accept.core import collectives
 
-CHECK = collectives.make(
-    "sendrecv", "send to the next rank and receive from the one before", worth=42
-)
+CHECK = collectives.make("sendrecv", "send to the next rank", worth=42)

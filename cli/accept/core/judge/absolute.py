@@ -125,13 +125,13 @@ def _finding(check: str, bound: Reference, found: Sequence[tuple[float, Record]]
     above = bound.lower is None or any(value >= bound.lower for value, _ in bad)
     pick = max if above and bound.upper is not None else min
     value, record = pick(bad or found, key=lambda item: item[0])
-    where = f" in {len(bad)} of {len(found)} groups" if len(found) > 1 and bad else ""
+    where = f" in {len(bad)} of {len(found)} groups, worst" if len(found) > 1 and bad else ""
     says = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
     return Finding(
         check=check,
         judgement="absolute",
         state=State.FAIL if bad else State.PASS,
-        message=f"{bound.metric}{_at(bound.size)} of {says}{where}, on {some(record.hosts)}",
+        message=f"{bound.metric}{_at(bound.size)} of {says}{where} on {some(record.hosts)}",
         cause="below-reference" if bad else None,
         metric=bound.metric,
         value=value,

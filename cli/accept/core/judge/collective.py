@@ -176,7 +176,8 @@ def _against(evidence: Evidence, held: Sequence[Finding], compared: Sequence[Com
         f"{f.bound_kind}: {f.source}"
         for f in sorted(held, key=lambda f: f.state is State.PASS)
         if f.bound is not None
-    ][:2]
+    ]
+    parts = list(dict.fromkeys(parts))[:2]
     spreads = [one.spread for one in compared if one.spread is not None]
     if spreads:
         parts.append(f">= {spreads[0].share:.0%} of the median of {spreads[0].count}")

@@ -61,6 +61,8 @@ def _advice(verdict: Verdict) -> Iterator[str]:
         told.add(suspect.cause)
         kind = "" if suspect.kind == "rail" else f"{suspect.kind} "
         yield f"{kind}{suspect.name}: {meaning(suspect.cause)}; {action(suspect.cause)}"
+    if verdict.state is State.DEGRADED:
+        return
     order = {state: place for place, state in enumerate(WORST_FIRST)}
     for check in sorted(verdict.checks, key=lambda check: order[check.state]):
         for finding in check.findings:
