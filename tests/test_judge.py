@@ -428,6 +428,30 @@ def test_an_average_over_sizes_is_never_judged() -> None:
     assert verdict.state is State.PASS
 
 
+# -- transport -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("networks", "state", "cause"),
+    [
+        ({"gIB": ["h0", "h1"]}, State.PASS, set()),
+        ({"gIB": ["h0"], "Socket": ["h1"]}, State.FAIL, {"transport-fallback"}),
+        (None, State.INCONCLUSIVE, {"no-measurement"}),
+    ],
+)
+def test_the_promised_network_must_have_been_used(
+    networks: dict[str, list[str]] | None, state: State, cause: set[str]
+) -> None:
+    of, listed = seen()
+    facts = () if networks is None else (Fact(name="nccl-networks", value=networks),)
+    made = [replace(r, facts=facts) for r in measured(ALL, EIGHT, slow(usual=360))]
+    promised = replace(big(of, ALL, references=(FLOOR,)), machine=replace(GPU, transport="gIB"))
+    verdict = judged(promised, found(EIGHT), *listed, *made)
+    assert (verdict.state, causes(verdict)) == (state, cause)
+    names = {("node", "h1", "transport-fallback")} if state is State.FAIL else set()
+    assert blamed(verdict) == names
+
+
 # -- population and degraded ---------------------------------------------------------------------
 
 

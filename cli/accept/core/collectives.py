@@ -66,6 +66,8 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     """
     said: list[bytes] = []
     tables = nccl_tests.read(_pieces(lines, said))
+    if not said:
+        return tables
     records = recordlines.parse(said)
     idle = any(problem.cause in NOT_TESTED for problem in records.problems)
     return Parsed(

@@ -136,11 +136,10 @@ def parse_log(
     group of one host says is said of that host.
     """
     parsers = tuple(dict.fromkeys(load(name).parse for name in checks))
-    if len(parsers) == 1:
-        parts = [parsers[0](lines)]
-    else:
-        kept = tuple(lines)
-        parts = [parse(kept) for parse in parsers]
+    kept = lines if len(parsers) == 1 else tuple(lines)
+    parts = [parse(kept) for parse in parsers]
+    if len(parts) == 1 and len(hosts) != 1:
+        return parts[0]
     facts = (fact for part in parts for fact in part.facts)
     if len(hosts) == 1:
         facts = (fact if fact.host else replace(fact, host=hosts[0]) for fact in facts)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from accept.core.checks import Evidence, Judged
-from accept.core.judge import absolute, complete
+from accept.core.judge import absolute, complete, transport
 from accept.core.judge.absolute import number
 from accept.core.judge.compare import Compared, compare
 from accept.core.judge.population import FEWEST
 from accept.core.judge.reading import Reading, nominal, reached, read
 from accept.core.judge.states import verdict_of
+from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Record, State, Step, Suspect
 from accept.core.sizes import format_size
 
@@ -33,13 +34,15 @@ def judge(evidence: Evidence) -> Judged:
         return score(readings[id(record)], step)
 
     findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, score=known)
+    fallen_back = tuple(transport.problems(evidence))
+    findings += complete.problem_findings(evidence, score=known, more=fallen_back)
+    findings += transport.unsaid(evidence)
     findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
     held = absolute.findings(evidence, nominal)
     findings += held
     compared = compare(evidence, known, lambda nodes: absolute.least(evidence, nodes, "busbw"))
     promised = evidence.plan.machine.speed_promised
-    suspects: list[Suspect] = []
+    suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     for one in compared:
         mine = _solid(one.suspects, promised=promised)
         suspects += mine
