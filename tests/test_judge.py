@@ -29,7 +29,7 @@ from tests.imagined import (
 )
 
 from accept.core.causes import CAUSES
-from accept.core.judge import judge
+from accept.core.judge import judge, rails_to_follow
 from accept.core.model import (
     Fact,
     Metric,
@@ -227,6 +227,17 @@ def test_a_crash_in_a_shared_launch_is_not_held_against_what_was_measured_before
     states = {check.check: check.state for check in verdict.checks}
     assert states["all-reduce"] is State.PASS
     assert states["all-gather"] is State.FAIL
+
+
+def test_a_rank_that_hung_in_a_later_collective_is_not_held_against_an_earlier_one() -> None:
+    both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
+    hung = Problem(cause="rank-hung", message="rank 3 stopped", host="h1", rank=3)
+    made = record(both, EIGHT, *table("all-reduce", 10), status=None, problems=(hung,))
+    verdict = judged(plan(both), found(EIGHT), made)
+    states = {check.check: check.state for check in verdict.checks}
+    assert states["all-reduce"] is State.PASS
+    assert states["all-gather"] is State.FAIL
+    assert blamed(verdict) == {("node", "h1", "rank-hung")}
 
 
 def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
@@ -552,6 +563,15 @@ def test_a_slow_rail_whose_pairs_name_a_host_accuses_its_gpu() -> None:
     verdict = judged(big(inventory, of, references=(FLOOR,)), found(EIGHT), *listed, *records)
     assert ("gpu", "h2:5", "slow-outlier") in blamed(verdict)
     assert not any(kind == "rail" for kind, _, _ in blamed(verdict))
+
+
+def test_slow_rails_are_known_while_the_run_goes_on() -> None:
+    of, records = rails(5, None)
+    whole = [r for r in records if r.wave == 0]
+    assert rails_to_follow(big(of), of, whole, EIGHT) == (5,)
+    dead = [replace(whole[2], metrics=(), exit=1)]
+    assert rails_to_follow(big(of), of, [*whole[:2], *dead, *whole[3:]], EIGHT) == (2, 5)
+    assert rails_to_follow(big(of), of, whole[:5], EIGHT) == ()
 
 
 def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:

@@ -177,6 +177,11 @@ CAUSES: dict[str, Cause] = {
 #: Causes that say a check did not run, not that something is broken.
 NOT_TESTED = frozenset({"tool-missing", "over-budget", "evidence-missing"})
 
+#: Causes that mostly follow from another one, and then say nothing of their own.
+CONSEQUENCES = frozenset(
+    {"crashed", "timed-out", "launch-failed", "incomplete-log", "no-measurement", "unparsable"}
+)
+
 
 def meaning(cause: str) -> str:
     """What `cause` means, in one line; for a cause not on the list, that it is not."""

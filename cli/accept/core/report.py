@@ -9,9 +9,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
+from accept.core.causes import CONSEQUENCES
 from accept.core.judge.absolute import number
 from accept.core.judge.reading import read
-from accept.core.model import CheckVerdict, Record, State, Suspect, Verdict
+from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
 from accept.core.page import markdown
 from accept.core.plaintext import plain
 from accept.core.sizes import format_size
@@ -41,12 +42,12 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
     lines += _wrapped(_subtitle(verdict), width, "")
     lines.append("")
     lines += _rows(verdict.checks, width, color=color)
-    bad = [f for check in verdict.checks for f in notable(check)]
-    if bad:
+    found = _findings(verdict)
+    if found:
         lines += ["", "Findings"]
-        for finding in bad[:_SCREEN]:
-            lines += _wrapped(finding_text(finding), width, "  ")
-        lines += _more(len(bad))
+        for text in found[:_SCREEN]:
+            lines += _wrapped(text, width, "  ")
+        lines += _more(len(found))
     if verdict.suspects:
         lines += ["", "Suspects"]
         for suspect in verdict.suspects[:_SCREEN]:
@@ -62,6 +63,20 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
 
 def _painted(text: str, state: State, *, color: bool) -> str:
     return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if color else text
+
+
+def _findings(verdict: Verdict) -> list[str]:
+    """What is not as it should be: once where several checks say it, without mere consequences."""
+    said: dict[tuple[str, str], list[Finding]] = {}
+    for check in verdict.checks:
+        bad = notable(check)
+        roots = [finding for finding in bad if finding.cause not in CONSEQUENCES]
+        for finding in roots or bad:
+            said.setdefault((finding.cause or "", finding.message), []).append(finding)
+    return [
+        finding_text(several[0], checks=[finding.check for finding in several])
+        for several in said.values()
+    ]
 
 
 def _more(count: int) -> list[str]:

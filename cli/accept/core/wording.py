@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from accept.core.model import CheckVerdict, Finding, State
 from accept.core.plaintext import plain
 
@@ -16,11 +18,14 @@ def notable(check: CheckVerdict) -> list[Finding]:
     return [finding for finding in check.findings if finding.state is not State.PASS]
 
 
-def finding_text(finding: Finding) -> str:
-    """A finding in one line: check, judgement, cause, what, and where that can be looked up."""
-    cause = f" [{plain(finding.cause, 40)}]" if finding.cause else ""
-    text = f"{plain(finding.check, 40)}, {plain(finding.judgement, 20)}{cause}: "
-    text += plain(finding.message)
+def finding_text(finding: Finding, checks: Sequence[str] = ()) -> str:
+    """A finding in one line: check, cause (else the judgement), what, and where to look it up.
+
+    `checks`: all that found the same.
+    """
+    kind = f" [{plain(finding.cause or finding.judgement, 40)}]"
+    who = ", ".join(dict.fromkeys(checks)) or finding.check
+    text = f"{plain(who, 100)}{kind}: {plain(finding.message)}"
     if finding.source:
         text += f"; source: {plain(finding.source, 200)}"
     if finding.evidence:

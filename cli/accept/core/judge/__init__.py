@@ -9,6 +9,7 @@ from accept.core import checks
 from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
+from accept.core.judge.compare import slow_rails
 from accept.core.judge.states import worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
@@ -79,6 +80,25 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         broken_off=broken_off,
     )
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def rails_to_follow(
+    plan: Plan, step: Step, records: Sequence[Record], hosts: Sequence[str]
+) -> tuple[int, ...]:
+    """Local ranks whose rail is slow or failed in a step of rails, while the run goes on.
+
+    They are to be followed, in later waves of the same step, by rounds of pairs restricted to that
+    local rank: these name the host.
+    """
+    found: set[int] = set()
+    for name in step.checks:
+        score = checks.load(name).score
+        if score is not None:
+            evidence = Evidence(
+                check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts)
+            )
+            found.update(slow_rails(evidence, score, step))
+    return tuple(sorted(found))
 
 
 def _evidences(
@@ -187,4 +207,4 @@ def _touches(record: Record, suspect: Suspect) -> bool:
     return host_of(suspect) in record.hosts
 
 
-__all__ = ["HOSTS_STEP", "judge"]
+__all__ = ["HOSTS_STEP", "judge", "rails_to_follow"]

@@ -22,7 +22,7 @@ def score(found: Reading, step: Step) -> tuple[float | None, str]:
     """What groups are compared by: GB/s at the planned largest size; see `Check.score`."""
     if found.wrong:
         return found.busbw, "wrong-data"
-    return (found.busbw if reached(found, step) else None), ""
+    return (found.busbw if reached(found, step) and not found.unchecked else None), ""
 
 
 def judge(evidence: Evidence) -> Judged:

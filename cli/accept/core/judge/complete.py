@@ -12,8 +12,10 @@ from accept.core.schedule import Wave, waves
 
 #: Group kinds that need two hosts.
 _NEED_TWO = ("pairs", "rails", "ladder", "halves")
-#: What a launcher says of a program that merely returned a status.
-_CONSEQUENCES = frozenset({"crashed", "script-failed"})
+#: What ends a launch, whichever of its checks was running.
+_ENDINGS = frozenset(
+    {"crashed", "timed-out", "rank-hung", "host-died", "unkillable", "script-failed"}
+)
 
 
 def step_findings(evidence: Evidence) -> list[Finding]:
@@ -109,12 +111,12 @@ def problem_findings(
         value, bad = score(record, steps[record.step]) if score is not None else (None, "")
         mine = [p for p in record.problems if p.check in (None, evidence.check)]
         wrong = bad == "wrong-data" or any(p.cause == "wrong-data" for p in mine)
-        done = wrong or (value is not None and len(record.checks) > 1)
+        done = value is not None and len(record.checks) > 1
         for problem in mine:
-            consequence = problem.cause in _CONSEQUENCES and problem.check is None
-            if not (consequence and done):
+            ended = problem.check is None and problem.cause in _ENDINGS
+            if not ended or not (done or (wrong and problem.cause == "crashed")):
                 add(problem, record.log, record.hosts)
-        if record.exit != 0 and not mine and not done:
+        if record.exit != 0 and not mine and not done and not wrong:
             add(Problem(cause="crashed", message=_exit_text(record)), record.log, record.hosts)
     for problem in more:
         add(problem, "", ())

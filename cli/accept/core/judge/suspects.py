@@ -25,7 +25,6 @@ LINK, SWITCH = " - ", " .. "
 #: Of the problems one execution reports about hosts, only those of the first class found accuse:
 #: when a host dies, the ranks that waited for it hang, and the launcher then ends the others.
 _FIRST = frozenset({"host-died", "disk-full", "unkillable"})
-_LAST = frozenset({"crashed", "timed-out", "launch-failed", "incomplete-log", "no-measurement"})
 
 
 def named_by(problems: Sequence[Problem]) -> tuple[Problem, ...]:
@@ -33,7 +32,7 @@ def named_by(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     naming = [p for p in problems if p.host and state_of(p.cause) is State.FAIL]
     classes: list[list[Problem]] = [[], [], []]
     for problem in naming:
-        first, last = problem.cause in _FIRST, problem.cause in _LAST
+        first, last = problem.cause in _FIRST, problem.cause in causes.CONSEQUENCES
         classes[0 if first else 2 if last else 1].append(problem)
     return tuple(next((found for found in classes if found), ()))
 
@@ -64,7 +63,7 @@ def from_problems(problems: Sequence[Problem], log: str, everybody: int) -> Iter
             kind="gpu" if problem.gpu else "node",
             name=f"{problem.host}:{problem.gpu}" if problem.gpu else problem.host,
             cause=problem.cause,
-            strength="moderate" if problem.cause in _LAST else "strong",
+            strength="moderate" if problem.cause in causes.CONSEQUENCES else "strong",
             why=problem.message or causes.meaning(problem.cause),
             evidence=(log,) if log else (),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accept.core.causes import CAUSES, action, meaning
+from accept.core.causes import CAUSES, CONSEQUENCES, action, meaning
 from accept.core.model import WORST_FIRST, CheckVerdict, State, Verdict
 
 _NAMED = 3
@@ -69,6 +69,8 @@ def _advice(verdict: Verdict) -> Iterator[str]:
             if finding.state is State.PASS or (check.optional and finding.state is not State.FAIL):
                 continue
             cause = finding.cause or ""
+            if verdict.suspects and cause in CONSEQUENCES:
+                continue
             if cause in CAUSES and cause not in told:
                 told.add(cause)
                 yield f"{check.check}: {meaning(cause)}; {action(cause)}"
