@@ -53,6 +53,10 @@ if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
 fi
 kill "$daemon" 2>/dev/null
 end_alarm
+# The connections that the coordinator kept to the other hosts.
+for socket in c/*; do
+    [ ! -S "$socket" ] || ssh -o "ControlPath=$socket" -O exit any 2>/dev/null &
+done
 /bin/sh ./kill.sh "ACCEPT_RUN=$run"
 
 if [ "$event" != remove ] && [ -d evidence ]; then

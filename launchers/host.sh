@@ -39,6 +39,7 @@ CONFIG
 echo 'PerSourcePenalties no' > penalties
 cat sshd_config penalties > sshd_config.try
 "$sshd" -t -f sshd_config.try 2>/dev/null && mv sshd_config.try sshd_config
+mkdir tmp || fail disk-full "cannot write to $ACCEPT_DIR"
 mkfifo events || fail disk-full "cannot write to $ACCEPT_DIR"
 setsid /bin/sh ./guard.sh "$1" "$2" "$sshd" </dev/null >guard.log 2>&1 &
 tries=200

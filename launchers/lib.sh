@@ -39,7 +39,7 @@ read_group() {
     [ -s "$group" ] || stop launch-failed "no hosts: $group is empty or missing"
     hosts=0 ACCEPT_PEERS='' ranks_per_host=1
     : > "$hostfile"
-    cat "$ACCEPT_DIR/ssh_config" > "$ACCEPT_WORK/ssh_config" 2>/dev/null
+    sed "s|@FOLDER@|$ACCEPT_DIR|" "$ACCEPT_DIR/ssh_config.in" > "$ACCEPT_WORK/ssh_config"
     while read -r _name mpi_name address port slots; do
         hosts=$((hosts + 1)) ranks_per_host=$slots
         [ "$hosts" -gt 2 ] || ACCEPT_PEERS="$ACCEPT_PEERS $address"
@@ -80,11 +80,11 @@ launch() {
         [ -z "$value" ] || set -- -x "ACCEPT_$name" "$@"
     done
     if [ "$version" -ge 5 ]; then
-        [ -z "$interface" ] || set -- --prtemca prte_if_include "$interface" "$@"
+        [ -z "$control" ] || set -- --prtemca prte_if_include "$control" "$@"
         [ "$hosts" -le 64 ] || set -- --prtemca plm_ssh_no_tree_spawn 1 "$@"
         set -- --prtemca plm_ssh_agent "$ACCEPT_DIR/agent.sh" --prtemca plm_ssh_num_concurrent 128 "$@"
     else
-        [ -z "$interface" ] || set -- --mca oob_tcp_if_include "$interface" "$@"
+        [ -z "$control" ] || set -- --mca oob_tcp_if_include "$control" "$@"
         [ "$hosts" -le 64 ] || set -- --mca plm_rsh_no_tree_spawn 1 "$@"
         set -- --mca plm_rsh_agent "$ACCEPT_DIR/agent.sh" --mca plm_rsh_num_concurrent 128 \
             --mca orte_keep_fqdn_hostnames 1 "$@"
@@ -99,10 +99,13 @@ launch() {
     "$@"
 }
 
-# The interface of the control and MPI traffic: the machine's own, the loop-back where the group is
-# one host, else that of the route to another host of the group.
+# The interface of MPI's traffic and that of its control traffic: the machine's own, else that of the
+# route to another host of the group. One host alone stays on the loop-back, which Open MPI 5 takes for
+# control traffic only where it finds nothing else.
 pick_interface() {
-    interface=$ACCEPT_INTERFACE
-    [ "$hosts" -gt 1 ] || interface=lo
-    [ -n "$interface" ] || interface=$(route_interface)
+    interface=lo control=''
+    if [ "$hosts" -gt 1 ]; then
+        interface=${ACCEPT_INTERFACE:-$(route_interface)}
+        control=$interface
+    fi
 }

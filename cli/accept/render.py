@@ -34,6 +34,7 @@ _STATIC = (
     "lib.sh",
     "rank.sh",
     "session.sh",
+    "ssh_config.in",
 )
 
 

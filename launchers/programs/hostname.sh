@@ -12,5 +12,5 @@ fi
 printf 'ACCEPT {"fact":"rank","check":"connectivity","rank":%d,"host":"%s","value":{"host":"%s","hostname":"%s","rank":%d,"localRank":%d,"gpu":%s,"size":%d,"mpi4py":%s}}\n' \
     "${OMPI_COMM_WORLD_RANK:-0}" "$ACCEPT_HOST" "$ACCEPT_HOST" "$(hostname)" "${OMPI_COMM_WORLD_RANK:-0}" "$local_rank" \
     "$gpu" "${OMPI_COMM_WORLD_SIZE:-1}" "$mpi4py"
-# Open MPI 5.0 now and then hangs at the end of runs whose ranks live for less than a second.
-sleep 1
+# Open MPI 5.0 now and then hangs at the end of runs whose ranks live for less than a tenth of a second.
+sleep 0.3

@@ -47,6 +47,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     node = folder / _NODE
     node.mkdir(mode=0o700)
     bundle.write(node)
+    (node / "tmp").mkdir(mode=0o700)
     name = os.uname().nodename
     (node / "run").write_text(f"{attempt}\n", encoding="utf-8")
     (node / "host").write_text(f"{name}\n", encoding="utf-8")

@@ -13,6 +13,7 @@ import shlex
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +25,13 @@ from accept.core.execute import Run, execute_wave, lose_silent_hosts
 from accept.core.hosts import Candidate, discover
 from accept.core.judge import judge
 from accept.core.model import Plan, Problem, Record, Step, Verdict
-from accept.core.remote import ssh_config
+from accept.core.remote import Host
 from accept.core.schedule import waves
 from accept.core.typed import read
 
 HOSTS = "hosts.json"
-#: Touched in a host's folder when the run is over there.
-OVER = "over"
+#: The pipe in a host's folder on which its guard waits to be told.
+EVENTS = "events"
 #: Ends a hold early.
 RELEASE = "release"
 _OVER_SECONDS = 60.0
@@ -72,6 +73,10 @@ async def coordinate(folder: Path) -> int:
         broken = "the run was cancelled"
     except _BreakOff as reason:
         broken = str(reason)
+    except Exception as error:
+        # A defect of ours must not cost the evidence of what was measured until here.
+        traceback.print_exc(file=sys.stdout)
+        broken = f"the coordinator failed: {type(error).__name__}: {error}"
     verdict = judge(plan, records, attempt=launch.attempt, broken_off=broken)
     evidence.write_judgement(state.evidence, plan, verdict)
     evidence.write_checksums(state.evidence)
@@ -88,8 +93,8 @@ def _prepare(state: Run) -> None:
     """Make the folders and the ssh configuration, and copy what the evidence is to hold."""
     for name in ("c", "evidence", "progress", "exec"):
         (state.folder / name).mkdir(mode=0o700, exist_ok=True)
-    text = ssh_config().replace("{folder}", str(state.folder))
-    evidence.write(state.folder / "ssh_config", text)
+    text = (state.folder / "ssh_config.in").read_text(encoding="utf-8")
+    evidence.write(state.folder / "ssh_config", text.replace("@FOLDER@", str(state.folder)))
     for name in (evidence.PLAN, HOSTS, "env.sh"):
         evidence.write(state.evidence / name, (state.folder / name).read_text(encoding="utf-8"))
     (state.evidence / evidence.RECORDS).touch()
@@ -237,17 +242,17 @@ async def _tell_over(state: Run) -> None:
     """Tell every other host that the run is over, and wait until their sshds are gone."""
     others = [h for h in state.hosts if not h.local]
     folder = shlex.quote(str(state.folder))
-    await asyncio.gather(*(state.ask(h, f"touch {folder}/{OVER}") for h in others))
+    await asyncio.gather(*(state.ask(h, f"echo over 1<>{folder}/{EVENTS}") for h in others))
     told = [h for h in others if h.name not in state.lost]
     until = time.monotonic() + _OVER_SECONDS
     await asyncio.gather(*(_until_gone(h, until) for h in told))
 
 
-async def _until_gone(host: object, until: float) -> None:
-    address, port = getattr(host, "address", ""), getattr(host, "port", 0)
+async def _until_gone(host: Host, until: float) -> None:
     while time.monotonic() < until:
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), 2.0)
+            connecting = asyncio.open_connection(host.address, host.port)
+            _, writer = await asyncio.wait_for(connecting, 2.0)
         except (OSError, asyncio.TimeoutError):
             return
         writer.close()

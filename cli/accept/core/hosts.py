@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shlex
 import socket
@@ -93,12 +94,13 @@ async def discover(
     problems = tuple(a for a in answers if isinstance(a, Problem))
     slots = ranks or max(1, min((s.gpus for s in seen), default=1))
     order, how = _in_order(seen)
+    others = [s.host.address for s in order if not s.host.local]
     repeated = len({s.host.mpi_name for s in order}) < len(order)
     hosts = tuple(
         Host(
             name=s.host.name,
             mpi_name=s.host.name if repeated else s.host.mpi_name,
-            address=s.host.address,
+            address=_own_address(others) if s.host.local else s.host.address,
             port=s.host.port,
             slots=slots,
             local=s.host.local,
@@ -114,6 +116,16 @@ async def discover(
         for s in order
     )
     return Found(hosts=hosts, problems=problems, facts=tuple(facts), metrics=metrics)
+
+
+def _own_address(others: Sequence[str]) -> str:
+    """The address by which the others reach this host: that of its route to them. Sends nothing."""
+    for other in others[:1]:
+        family = socket.AF_INET6 if ":" in other else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect((other, 9))
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
 
 
 def _in_order(seen: Sequence[_Seen]) -> tuple[list[_Seen], str]:

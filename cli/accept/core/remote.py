@@ -14,29 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Name under which the run's one host key is pinned, whatever address a host has.
+#: Name under which the run's one host key is pinned, whatever address a host has; also in
+#: launchers/ssh_config.in.
 HOST_KEY_ALIAS = "accept-run"
-
-_COMMON = """\
-Host *
-  IdentityFile "{folder}/key"
-  IdentitiesOnly yes
-  HostKeyAlias {alias}
-  UserKnownHostsFile "{folder}/known_hosts"
-  GlobalKnownHostsFile /dev/null
-  StrictHostKeyChecking yes
-  CheckHostIP no
-  BatchMode yes
-  ForwardAgent no
-  ForwardX11 no
-  ConnectTimeout 10
-  ServerAliveInterval 5
-  ServerAliveCountMax 3
-  LogLevel ERROR
-  KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org
-  ControlPath "{folder}/c/%h-%p"
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
@@ -64,11 +44,6 @@ class Answer:
     exit: int | None
     out: str
     err: str
-
-
-def ssh_config() -> str:
-    """The part of the ssh configuration that is the same for all hosts; {folder} is left open."""
-    return _COMMON.replace("{alias}", HOST_KEY_ALIAS)
 
 
 def ssh_arguments(folder: Path, host: Host) -> list[str]:
