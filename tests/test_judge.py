@@ -212,6 +212,13 @@ def test_the_largest_size_must_have_been_measured() -> None:
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"top-size-missing"})
 
 
+def test_a_table_of_fewer_ranks_than_were_started_fails() -> None:
+    listed = Fact(name="nccl-tests", check="all-reduce", value={"ranks": 2})
+    made = record(ALL, EIGHT, *table("all-reduce", 10), facts=(listed,))
+    verdict = judged(plan(ALL), found(EIGHT), made)
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"rank-count"})
+
+
 def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
     metrics = [replace(m, size=TOP - 64) if m.size == TOP else m for m in table("all-reduce", 10)]
     bound = replace(FLOOR, size=TOP, lower=9.0)

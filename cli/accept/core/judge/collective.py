@@ -81,6 +81,10 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
             found.setdefault("not-finite", []).append((record, "a bandwidth that is no number"))
         if record.exit != 0:
             continue
+        ranks = _ranks_seen(record, evidence.check)
+        if ranks not in (None, record.ranks):
+            text = f"{ranks} ranks took part where {record.ranks} were started"
+            found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
             found.setdefault("no-measurement", []).append((record, "data that were not checked"))
         elif one.busbw is None and not any(p.check in whose for p in record.problems):
@@ -93,6 +97,15 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
         for cause, records in found.items()
         if cause not in known
     ]
+
+
+def _ranks_seen(record: Record, check: str) -> int | None:
+    """How many ranks the table lists; None where it lists none."""
+    for fact in record.facts:
+        if fact.name == "nccl-tests" and fact.check == check and isinstance(fact.value, dict):
+            ranks = fact.value.get("ranks")
+            return ranks if isinstance(ranks, int) else None
+    return None
 
 
 def _number_finding(check: str, cause: str, found: Sequence[tuple[Record, str]]) -> Finding:
