@@ -51,6 +51,8 @@ from expected import (
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Elements a rank contributes to a probe, and the number of probes of one collective.
 PROBE, PROBES = 4096, 2
+#: Iterations of the largest size, if so many are asked for, however long they take.
+TOP_ITERS = 5
 #: At most so many ranks are named for one collective.
 NAMED = 8
 
@@ -202,7 +204,7 @@ class Bench:
         send, recv = self.buffers(kind, count, in_place=in_place)
         self.finish()
         self.progress.enter("barrier")
-        self.dist.barrier()
+        torch_io.wait_for_all()
         start = time.perf_counter()
         for iteration in range(iters):
             if strike and iteration == iters // 2:
@@ -245,7 +247,7 @@ class Bench:
     ) -> Measured:
         """Measure one size in both placements, print its row, and name who spoiled data."""
         if self.options.warmup:
-            self.timed(kind, count, size, self.options.warmup)
+            self.timed(kind, count, size, min(self.options.warmup, iters))
         mine: list[float] = []
         sources: list[list[int]] = []
         for in_place in (False, True):
@@ -290,18 +292,20 @@ class Bench:
             if not count:
                 self.print(f"# Size {wanted} left out: less than 16 B a rank")
                 continue
+            # By the time of the size before, which all ranks agree on. The largest is the one that
+            # is judged for speed: two iterations would leave it to chance.
+            least = TOP_ITERS if number == len(self.sizes) - 1 else 2
             iters = options.iters
-            # By the time of the size before, which all ranks agree on.
             if longest * iters > options.limit:
-                iters = max(min(2, iters), int(options.limit / longest))
-                cut = cut or size
+                iters = min(iters, max(least, int(options.limit / longest)))
+                cut = cut or (size if iters < options.iters else 0)
             now = middle and number == len(self.sizes) // 2
             done = self.size(kind, count, size, iters, strike=now)
             longest = done.seconds
             speeds += done.busbw
             failed += done.failed
         if cut:
-            self.print(f"# Fewer iterations from size {cut} on: in all {options.limit:g} s at most")
+            self.print(f"# Fewer iterations from size {cut} on (--limit {options.limit:g} s)")
         self.print(f"# Out of bounds values : {failed} {'FAILED' if failed else 'OK'}")
         mean = sum(speeds) / len(speeds) if speeds else 0.0
         self.print(f"# Avg bus bandwidth    : {mean:g} ")
@@ -431,9 +435,10 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--limit",
         type=float,
-        default=0.1,
+        default=0.02,
         help="seconds that the iterations of one measurement may take; where the size before says "
-        "that they would take longer, fewer are done, but at least 2 (default 0.1)",
+        "that they would take longer, fewer are done: at least 2, and 5 of the largest size "
+        "(default 0.02)",
     )
     parser.add_argument(
         "--timeout", type=float, default=60, help="seconds to wait for other ranks (default 60)"
@@ -468,7 +473,7 @@ def main() -> None:
         for number, kind in enumerate(options.collectives):
             failed += bench.table(kind, middle=number == len(options.collectives) // 2)
         progress.enter("barrier")
-        bench.dist.barrier()
+        torch_io.wait_for_all()
         progress.enter("done")
         # Only rank 0, which has printed everything by now: another's exit could cut that short.
         return rank_io.EXIT_WRONG if failed and me.rank == 0 else 0

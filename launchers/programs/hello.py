@@ -20,6 +20,7 @@ import argparse
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -143,7 +144,12 @@ def main() -> None:
     """Report identities, then latencies. An MPI failure ends all ranks, as MPI does by default."""
     started = time.monotonic()
     options = options_of()
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        host = rank_io.host_name()
+        rank_io.problem("tool-missing", f"{host}: {rank_io.one_line(error)}", host=host)
+        sys.exit(rank_io.EXIT_CRASHED)
 
     comm = MPI.COMM_WORLD
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)

@@ -211,6 +211,16 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
+def heard_of(error: BaseException) -> bool:
+    """Whether an error says that other ranks could not be reached, or came too late.
+
+    torch has classes for that (DistError and its kind); gloo's are plain RuntimeErrors that begin
+    with their place in its source.
+    """
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"DistError", "ConnectionError", "TimeoutError"}) or "gloo" in str(error)
+
+
 def end(status: int) -> None:
     """Leave at once, output written: a broken process group would block an ordinary exit."""
     sys.stdout.flush()
@@ -221,8 +231,10 @@ def end(status: int) -> None:
 def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
     """Run `work` and leave with its exit status; a failure is one record and a nonzero exit.
 
-    The record carries no host: a rank that reports a failure is mostly not the one to blame.
+    The record names this rank where the failure is its own (no memory, a broken GPU, no torch), and
+    nobody where it only heard of it: who lost a connection is mostly not the one to blame.
     """
+    labels: dict[str, Any] = {"host": me.host, "rank": me.rank}
     try:
         status = work()
     except Unusable as error:
@@ -233,9 +245,12 @@ def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
         status = EXIT_CRASHED
     except KeyboardInterrupt:
         status = 130
+    except ImportError as error:
+        problem("tool-missing", f"rank {me.rank} on {me.host}: {one_line(error)}", **labels)
+        status = EXIT_CRASHED
     except Exception as error:
         seen = f"rank {me.rank} on {me.host} failed in {progress}: {one_line(error)}"
-        problem("crashed", seen)
+        problem("crashed", seen, **({} if heard_of(error) else labels))
         status = EXIT_CRASHED
     end(status)
 

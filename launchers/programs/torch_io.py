@@ -92,3 +92,11 @@ def gather_text(text: str, width: int) -> list[str]:
     torch.distributed.all_gather_into_tensor(every, mine)
     rows = every.view(-1, width).tolist()
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
+
+
+def wait_for_all() -> None:
+    """Return when every rank has called this; over gloo, also where the tensors are on GPUs."""
+    import torch
+    import torch.distributed
+
+    torch.distributed.all_reduce(torch.zeros(1))

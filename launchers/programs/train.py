@@ -339,7 +339,7 @@ def main() -> None:
         training.run()
         well = training.report()
         progress.enter("barrier")
-        training.dist.barrier()
+        torch_io.wait_for_all()
         progress.enter("done")
         return 0 if well else rank_io.EXIT_WRONG
 

@@ -218,6 +218,18 @@ def test_damage_on_the_way_is_traced_to_the_rank_where_it_happens(
         assert ran.blamed(check) == {("wrong-data", "h2", 2)}
 
 
+@real
+def test_a_rank_that_fails_by_itself_is_named_and_who_only_heard_of_it_is_not(
+    start: Start, tmp_path: Path
+) -> None:
+    ran = sabotaged(start, tmp_path, "if rank == bad: raise MemoryError('no memory')")
+    assert ran.exit != 0
+    crashed = [record for record in ran.problems if record["problem"] == "crashed"]
+    assert {record["host"] for record in crashed if "host" in record} == {"h2"}
+    assert "MemoryError: no memory" in ran.text
+    assert "Traceback" not in ran.text
+
+
 # -- blame --------------------------------------------------------------------------------------
 
 
