@@ -32,5 +32,16 @@ if [ -n "${ACCEPT_LOCAL_RANKS:-}" ]; then
 else
     export ACCEPT_LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-0}"
 fi
-export NCCL_DEBUG_FILE="${NCCL_DEBUG_FILE:-${ACCEPT_PROGRESS:-/tmp}/nccl.%h.%p.log}"
-exec "$@"
+if [ -z "${NCCL_DEBUG:-}" ] || [ -z "${ACCEPT_PROGRESS:-}" ]; then
+    exec "$@"
+fi
+
+# NCCL's own words go to a file for each rank, where they cannot break the lines of a table. Which
+# network it chose is brought back into the log, once for each host.
+export NCCL_DEBUG_FILE="$ACCEPT_PROGRESS/nccl.%h.%p.log"
+"$@"
+status=$?
+if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
+    grep -hE 'Using network|via NET/' "$ACCEPT_PROGRESS"/nccl.*.log 2>/dev/null | head -n 8
+fi
+exit "$status"

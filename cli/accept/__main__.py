@@ -46,7 +46,9 @@ app = typer.Typer(
 
 _OUTPUT: dict[str, tuple[Any, Any]] = {
     "json_": (
-        Annotated[bool, typer.Option("--json", help="The result as JSON on stdout, and nothing else.")],
+        Annotated[
+            bool, typer.Option("--json", help="The result as JSON on stdout, and nothing else.")
+        ],
         False,
     ),
     "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")], False),
@@ -63,47 +65,73 @@ def _one(kind: Any, text: str, *names: str) -> tuple[Any, Any]:
 
 
 _PLAN: dict[str, tuple[Any, Any]] = {
-    "machine": _one(str, "Machine: a name, or a file of your own. Left out: found on the hosts.", "--machine", "-m"),
-    "suite": (Annotated[str, typer.Option("--suite", "-s", help="Suite: a name, or a file of your own.")], "quick"),
+    "machine": _one(
+        str,
+        "Machine: a name, or a file of your own. Left out: found on the hosts.",
+        "--machine",
+        "-m",
+    ),
+    "suite": (
+        Annotated[str, typer.Option("--suite", "-s", help="Suite: a name, or a file of your own.")],
+        "quick",
+    ),
     "site": _one(str, "Site file: your cluster.", "--site"),
     "nodes": _one(str, "Number of nodes, or @FILE with a name a line.", "--nodes", "-n"),
     "hosts": _many("Hosts over ssh: a,b,c, node[01-16], @FILE.", "--hosts"),
-    "backend": _one(str, "Back end: local, ssh; left out: taken from the hosts and the site.", "--backend"),
+    "backend": _one(
+        str, "Back end: local, ssh; left out: taken from the hosts and the site.", "--backend"
+    ),
     "set_": _many("Parameter of a check: CHECK.PARAM=VALUE.", "--set"),
     "nccl": _many("NCCL setting: KEY=VALUE.", "--nccl"),
     "expect": _many("Threshold of your own: 'all-reduce@8G>=380'.", "--expect"),
     "gpus_per_node": _one(int, "GPUs of each node to use; left out: all.", "--gpus-per-node"),
     "seed": (Annotated[int, typer.Option(help="Seed of the pairing of hosts.")], 1),
     "require_all_nodes": (
-        Annotated[bool, typer.Option("--require-all-nodes", help="Stop where a host never answers.")],
+        Annotated[
+            bool, typer.Option("--require-all-nodes", help="Stop where a host never answers.")
+        ],
         False,
     ),
-    "busy_ok": (Annotated[bool, typer.Option("--busy-ok", help="Measure GPUs that somebody uses.")], False),
+    "busy_ok": (
+        Annotated[bool, typer.Option("--busy-ok", help="Measure GPUs that somebody uses.")],
+        False,
+    ),
     "start_timeout": _one(str, "Longest wait for hosts: 90s, 5m.", "--start-timeout"),
     "deadline": _one(str, "Longest run once the hosts are found.", "--deadline"),
     "budget": _one(str, "Hard limit: keep the checks that add most within it.", "--budget"),
     "hold": _one(str, "Keep the hosts this long after a failed run, to look at.", "--hold"),
     "keep": _one(str, "How long the first host keeps evidence nobody fetched.", "--keep"),
-    "plant": _many("Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, hang, die, slow).", "--plant"),
+    "plant": _many(
+        "Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, hang, die, slow).", "--plant"
+    ),
 }
 _LAUNCH: dict[str, tuple[Any, Any]] = {
-    "attempt": (Annotated[str, typer.Option(help="Name of this launch; left out: time and chance.")], ""),
+    "attempt": (
+        Annotated[str, typer.Option(help="Name of this launch; left out: time and chance.")],
+        "",
+    ),
     "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")], False),
 }
 _RUN = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
 
 
 def _command(**options: tuple[Any, Any]) -> Callable[[Callable[..., int]], Callable[..., None]]:
-    """Declare a command whose function also takes `options`, each with its annotation and default."""
+    """Declare a command whose function also takes `options`: annotation and default by name."""
 
     def declare(function: Callable[..., int]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**values: Any) -> None:
             raise typer.Exit(function(**values))
 
-        own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
+        own = [
+            p
+            for p in inspect.signature(function, eval_str=True).parameters.values()
+            if p.kind != p.VAR_KEYWORD
+        ]
         shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
             for name, (kind, default) in {**options, **_OUTPUT}.items()
         ]
         command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
@@ -176,7 +204,9 @@ def doctor(**values: Any) -> int:
 @_command(**_PLAN)
 def render(
     *,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write everything that would run there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write everything that would run there.")
+    ] = None,
     **values: Any,
 ) -> int:
     """Print the run as Helm values, or write all of it: accept render -m cpu -n 2 --out run1"""
@@ -187,14 +217,20 @@ def render(
 
 @_command(**_PLAN, **_LAUNCH)
 def submit(
-    run_: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run that was rendered before.")] = None,
+    run_: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run that was rendered before.")
+    ] = None,
     **values: Any,
 ) -> int:
     """Start a run and return: accept submit --hosts a,b"""
     from accept.commands import flow
 
     return flow.do_submit(
-        _options(values), _terminal(values), folder=run_, attempt=values["attempt"], dry_run=values["dry_run"]
+        _options(values),
+        _terminal(values),
+        folder=run_,
+        attempt=values["attempt"],
+        dry_run=values["dry_run"],
     )
 
 
@@ -217,9 +253,12 @@ def collect(run_: _RUN = "last", **values: Any) -> int:
 @_command()
 def judge(
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH]...", help="Run, evidence folder, archive, saved log.")
+        list[str] | None,
+        typer.Argument(metavar="[PATH]...", help="Run, evidence folder, archive, saved log."),
     ] = None,
-    expect: Annotated[list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")] = None,
+    expect: Annotated[
+        list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")
+    ] = None,
     **values: Any,
 ) -> int:
     """Judge evidence, again and anywhere: accept judge last, accept judge pod.log"""
@@ -232,7 +271,8 @@ def judge(
 def report(
     run_: _RUN = "last",
     format_: Annotated[
-        Literal["files", "md", "junit"], typer.Option("--format", help="Write files, or print one form.")
+        Literal["files", "md", "junit"],
+        typer.Option("--format", help="Write files, or print one form."),
     ] = "files",
     **values: Any,
 ) -> int:
@@ -263,7 +303,8 @@ def cancel(run_: _RUN = "last", **values: Any) -> int:
 @_command()
 def list_(
     what: Annotated[
-        Literal["machines", "suites", "checks", "backends", "runs"], typer.Argument(help="What to list.")
+        Literal["machines", "suites", "checks", "backends", "runs"],
+        typer.Argument(help="What to list."),
     ],
     **values: Any,
 ) -> int:
@@ -288,14 +329,15 @@ def show(
 @_command()
 def schema(
     what: Annotated[
-        Literal["machine", "site", "suite", "plan", "record", "verdict"], typer.Argument(help="Of what.")
+        Literal["machine", "site", "suite", "plan", "record", "verdict"],
+        typer.Argument(help="Of what."),
     ],
-    **values: Any,
+    **_: Any,
 ) -> int:
     """The JSON Schema of a file or of a result: accept schema site"""
     from accept.commands import about
 
-    return about.do_schema(what, _terminal(values))
+    return about.do_schema(what)
 
 
 def _version(value: bool) -> None:  # noqa: FBT001 - as typer calls it

@@ -25,7 +25,11 @@ def expand(texts: Sequence[str]) -> tuple[str, ...]:
             hosts += _expanded(item)
             if len(hosts) > _MOST:
                 raise BadInput(f"more than {_MOST} hosts", hint="name fewer")
-    repeated = [h for i, h in enumerate(hosts) if h in set(hosts[:i])] if len(set(hosts)) < len(hosts) else []
+    repeated = (
+        [h for i, h in enumerate(hosts) if h in set(hosts[:i])]
+        if len(set(hosts)) < len(hosts)
+        else []
+    )
     if repeated:
         raise BadInput(f"host {repeated[0]} is named twice", hint="name each host once")
     return tuple(hosts)
@@ -36,7 +40,9 @@ def _items(text: str) -> Iterator[str]:
         try:
             lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"hosts {plain(text)}: {error}", hint="one host a line; # begins a comment") from None
+            raise BadInput(
+                f"hosts {plain(text)}: {error}", hint="one host a line; # begins a comment"
+            ) from None
         words = [w for line in lines for w in line.partition("#")[0].split()[:1]]
         if not words:
             raise BadInput(f"{plain(text)} names no host", hint="one host a line")
@@ -55,7 +61,9 @@ def _expanded(item: str) -> list[str]:
     names = ["".join(combination) for combination in product(*choices)]
     for name in names:
         if not _NAME.fullmatch(name):
-            raise BadInput(f"{plain(name)!r} is no host name", hint="such as node1, 10.0.0.7 or node[01-16]")
+            raise BadInput(
+                f"{plain(name)!r} is no host name", hint="such as node1, 10.0.0.7 or node[01-16]"
+            )
     return names
 
 
@@ -64,7 +72,9 @@ def _numbers(text: str, item: str) -> list[str]:
     for part in text.split(","):
         low, dash, high = part.partition("-")
         if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
-            raise BadInput(f"{plain(item)!r} is no host pattern", hint="such as node[01-16] or node[1,3,7-9]")
+            raise BadInput(
+                f"{plain(item)!r} is no host pattern", hint="such as node[01-16] or node[1,3,7-9]"
+            )
         last = int(high) if dash else int(low)
         if last - int(low) > _MOST:
             raise BadInput(f"{plain(item)!r} is more than {_MOST} hosts", hint="name fewer")

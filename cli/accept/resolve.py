@@ -28,7 +28,8 @@ from accept.spec import (
     merge_parameters,
     site_expectations,
 )
-from accept.spec.machine import check_env, check_gpus_per_node
+from accept.spec.fields import check_env
+from accept.spec.machine import check_gpus_per_node
 from accept.spec.suite import SuiteCheck
 from accept.spec.units import parse_expectation
 from accept.yamlfile import Document, parse
@@ -97,9 +98,7 @@ def resolve(options: Options) -> Resolved:
     if count < 1:
         raise BadInput(f"{count} nodes", hint="at least 1 is needed")
     if hosts and options.nodes not in (None, len(hosts)):
-        raise BadInput(
-            f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out"
-        )
+        raise BadInput(f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out")
     gpus = options.gpus_per_node or settings.gpus_per_node
     if gpus is not None:
         try:
@@ -166,7 +165,13 @@ def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str
         check_env(given, ())
     except Invalid as error:
         raise BadInput(f"--nccl {error}", hint="write --nccl KEY=VALUE") from None
-    merged = {**profile.env, **site.nccl.env, **given}
+    # Which network NCCL chose is part of the verdict, and it says so at this level only.
+    told = (
+        {}
+        if machine.gpus.count == 0
+        else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
+    )
+    merged = {**profile.env, **told, **site.nccl.env, **given}
     script = machine.nccl.script if profile.script is None else profile.script
     return {key: str(value) for key, value in merged.items()}, script
 
@@ -179,9 +184,7 @@ def _expectations(options: Options, site: Loaded[Site] | None) -> tuple[Referenc
     # The command line goes first: what it says replaces what the file says of the same metric.
     taken = {(r.check, r.metric, r.size, r.min_nodes, r.max_nodes) for r in given}
     filed = site_expectations(site) if site else ()
-    kept = [
-        r for r in filed if (r.check, r.metric, r.size, r.min_nodes, r.max_nodes) not in taken
-    ]
+    kept = [r for r in filed if (r.check, r.metric, r.size, r.min_nodes, r.max_nodes) not in taken]
     return (*given, *kept)
 
 
@@ -194,7 +197,7 @@ def _steps(
     nodes: int,
     gpus: int | None,
 ) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dict[str, str]]:
-    """The suite's entries as steps; neighbours that share a launch, groups and parameters are one."""
+    """The suite's entries as steps; neighbours that share launch, groups and parameters are one."""
     changed = _settings(options.settings)
     planned = machine.value.planned()
     ranks = gpus or planned.ranks or planned.gpus or 8
@@ -206,7 +209,11 @@ def _steps(
     for index, entry in entries:
         check = load(entry.check)
         layers = [
-            (machine.value.parameters.get(check.name, {}), machine.document, ("parameters", check.name)),
+            (
+                machine.value.parameters.get(check.name, {}),
+                machine.document,
+                ("parameters", check.name),
+            ),
             (entry.params, suite.document, ("checks", index, "params")),
         ]
         if site:
@@ -326,7 +333,8 @@ def _refuse_unused(changed: dict[str, dict[str, Any]], used: set[str]) -> None:
     for check in changed:
         if check not in used:
             raise BadInput(
-                f"--set {plain(check)}…: the suite has no such check", hint=known(check, sorted(used))
+                f"--set {plain(check)}…: the suite has no such check",
+                hint=known(check, sorted(used)),
             )
 
 
@@ -344,15 +352,19 @@ def _user_script(document: Document, index: int, name: str) -> str:
 
 
 def _within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tuple[Skipped, ...]]:
-    """The steps that fit into `budget` seconds by their estimates; those that add least go first."""
+    """The steps whose estimates fit into `budget` seconds; those that add least are left out."""
     kept = list(steps)
     dropped: list[Skipped] = []
     while kept and sum(step.estimate for step in kept) > budget:
-        least = min(kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate))
+        least = min(
+            kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate)
+        )
         kept.remove(least)
         total = sum(step.estimate for step in kept)
         reason = f"over the budget of {budget:.0f} s (the rest is estimated at {total:.0f} s)"
         dropped += [Skipped(check=c, reason=reason, optional=least.optional) for c in least.checks]
     if not kept:
-        raise BadInput(f"nothing fits into a budget of {budget:.0f} s", hint="give a longer --budget")
+        raise BadInput(
+            f"nothing fits into a budget of {budget:.0f} s", hint="give a longer --budget"
+        )
     return tuple(kept), tuple(dropped)

@@ -43,10 +43,13 @@ def create(attempt: str) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        raise BadInput(f"the attempt {attempt} exists already", hint="choose another --attempt") from None
+        raise BadInput(
+            f"the attempt {attempt} exists already", hint="choose another --attempt"
+        ) from None
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be made: {error.strerror}", hint="set ACCEPT_RUNS to a folder of yours"
+            f"{folder} cannot be made: {error.strerror}",
+            hint="set ACCEPT_RUNS to a folder of yours",
         ) from None
     return folder
 
@@ -62,4 +65,6 @@ def find(name: str) -> Path:
         if folder is not None and folder.is_dir():
             return folder
     newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
-    raise BadInput(f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or name a folder")
+    raise BadInput(
+        f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or name a folder"
+    )

@@ -22,7 +22,9 @@ from typing import Any
 
 #: PCI devices of these classes are GPUs: display and 3D controllers.
 _GPU_CLASSES = ("0x03",)
-_SETTINGS = re.compile(r"(NCCL|GLOO|OMPI_MCA|PRTE_MCA|UCX|FI|NVSHMEM)_[A-Z0-9_a-z]+|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|LD_LIBRARY_PATH|OMP_NUM_THREADS")
+_SETTINGS = re.compile(
+    r"(NCCL|GLOO|OMPI_MCA|PRTE_MCA|UCX|FI|NVSHMEM)_[A-Z0-9_a-z]+|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|LD_LIBRARY_PATH|OMP_NUM_THREADS"
+)
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _GPU_FIELDS = {
     "index": "index",
@@ -48,7 +50,9 @@ def output(*command: str) -> str:
 
 def smi(query: str, fields: list[str]) -> list[list[str]]:
     """Rows of an nvidia-smi query."""
-    text = output("nvidia-smi", f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits")
+    text = output(
+        "nvidia-smi", f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits"
+    )
     rows = csv.reader(io.StringIO(text), skipinitialspace=True)
     return [row for row in rows if len(row) == len(fields)]
 
@@ -58,7 +62,7 @@ def gpus() -> list[dict[str, Any]]:
     found = []
     for row in smi("gpu", list(_GPU_FIELDS)):
         gpu: dict[str, Any] = {}
-        for key, text in zip(_GPU_FIELDS.values(), row):
+        for key, text in zip(_GPU_FIELDS.values(), row, strict=True):
             known = text and not text.startswith("[")
             number = key in _NUMBERS
             gpu[key] = (int(float(text)) if number else text) if known else None

@@ -4,13 +4,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
 export ACCEPT_HOST
 for python in "${ACCEPT_PYTHON:-}" python3 python; do
-    if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
+    if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
         exec "$python" "$here/inventory.py"
     fi
 done
+gpus=$(nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader 2>/dev/null |
+    sed -n 's/^\([0-9]*\), \([^,"]*\), \([^,"]*\)$/{"index":\1,"uuid":"\2","name":"\3","processes":[]}/p' | paste -sd, -)
 memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
 pci=$(cat /sys/bus/pci/devices/*/vendor 2>/dev/null | grep -c '^0x10de')
 memlock=$(sed -n 's/^Max locked memory *\([^ ]*\).*/\1/p' /proc/self/limits)
 [ "$memlock" = unlimited ] || memlock=$((memlock / 1024))
-printf 'ACCEPT {"fact":"inventory","check":"inventory","host":"%s","value":{"cpus":%d,"memoryBytes":%d,"gpus":[],"pciNvidia":%d,"nics":[],"memlock":"%s","kernel":"%s","versions":{},"env":{}}}\n' \
-    "$ACCEPT_HOST" "$(grep -c '^processor' /proc/cpuinfo)" "$((memory * 1024))" "$pci" "$memlock" "$(uname -r)"
+printf 'ACCEPT {"fact":"inventory","check":"inventory","host":"%s","value":{"cpus":%d,"memoryBytes":%d,"gpus":[%s],"pciNvidia":%d,"nics":[],"memlock":"%s","kernel":"%s","versions":{},"env":{}}}\n' \
+    "$ACCEPT_HOST" "$(grep -c '^processor' /proc/cpuinfo)" "$((memory * 1024))" "$gpus" "$pci" "$memlock" "$(uname -r)"

@@ -65,7 +65,9 @@ class Backend(Protocol):
 
 def names() -> tuple[str, ...]:
     """The back ends there are."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+    return tuple(
+        sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    )
 
 
 def load(name: str) -> Backend:

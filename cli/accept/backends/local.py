@@ -38,7 +38,8 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     """Start the coordinator in a session of its own; it goes on when this process ends."""
     if run.plan.nodes != 1:
         raise NotStarted(
-            f"{run.plan.nodes} nodes are wanted, and this machine is one", hint="name the others: --hosts a,b,c"
+            f"{run.plan.nodes} nodes are wanted, and this machine is one",
+            hint="name the others: --hosts a,b,c",
         )
     if not run.plan.busy_ok and (busy := busy_here()):
         raise NotStarted(
@@ -53,7 +54,9 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     (node / "host").write_text(f"{name}\n", encoding="utf-8")
     (node / "host.env").write_text(_host_env(run), encoding="utf-8")
     launch = Launch(
-        attempt=attempt, hosts=(Candidate(name=name, local=True),), start_seconds=run.plan.start_seconds
+        attempt=attempt,
+        hosts=(Candidate(name=name, local=True),),
+        start_seconds=run.plan.start_seconds,
     )
     evidence.write(node / HOSTS, json.dumps(dump(launch)) + "\n")
     subprocess.Popen(
@@ -130,7 +133,8 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
         raise BrokenOff(f"{job.attempt} left no evidence", hint=f"see {node}")
     if not (node / "status").exists() and _coordinator_lives(node):
         raise BrokenOff(
-            f"{job.attempt} is still running", hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}"
+            f"{job.attempt} is still running",
+            hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     with contextlib.suppress(OSError):
         shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)

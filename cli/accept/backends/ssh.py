@@ -1,9 +1,10 @@
-"""Hosts that are there and that you can ssh to: a private sshd on each, the coordinator on the first."""
+"""Hosts that you can ssh to: a private sshd on each, the coordinator on the first."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import tarfile
 import tempfile
@@ -31,7 +32,14 @@ _SECONDS = 60.0
 #: What a guard allows beyond start and deadline, for the hold, the judging and the packing.
 _SLACK = 300.0
 #: Not worth another try: the same answer would come.
-_FINAL = ("key-refused", "host-key-mismatch", "unreachable-dns", "disk-full", "tool-missing", "launch-failed")
+_FINAL = (
+    "key-refused",
+    "host-key-mismatch",
+    "unreachable-dns",
+    "disk-full",
+    "tool-missing",
+    "launch-failed",
+)
 _OLDEST_PYTHON = (3, 10)
 
 
@@ -54,7 +62,8 @@ def detect(hosts: tuple[str, ...], site: Site) -> str:
     if not found:
         host, reply = next(iter(replies.items()))
         raise NotStarted(
-            f"no host answers; {host}: {_last(reply.err)}", hint="try: ssh " + host + "; or name the --machine"
+            f"no host answers; {host}: {_last(reply.err)}",
+            hint="try: ssh " + host + "; or name the --machine",
         )
     return "gpu" if "gpu" in map(machine_of, found) else "cpu"
 
@@ -62,7 +71,10 @@ def detect(hosts: tuple[str, ...], site: Site) -> str:
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
     """Make all hosts ready at the same time, then start the coordinator on the first that is."""
     if not run.hosts:
-        raise BadInput("over ssh the hosts must be named", hint="give --hosts a,b,c or ssh.hosts in the site file")
+        raise BadInput(
+            "over ssh the hosts must be named",
+            hint="give --hosts a,b,c or ssh.hosts in the site file",
+        )
     options = ssh_options(run.site)
     place = f"{run.site.tools.scratch.rstrip('/')}/accept-{attempt}"
     job = Job(
@@ -83,16 +95,20 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         first = next((r for r in ready if r.python >= _OLDEST_PYTHON), None)
         if first is None:
             raise NotStarted(
-                "no host has Python 3.10 or newer, which the first needs", hint="name one: tools.python in the site file"
+                "no host has Python 3.10 or newer, which the first needs",
+                hint="name one: tools.python in the site file",
             )
         candidates = tuple(_candidate(name, r, first) for name, r in found.items())
         # The sshds are up: what is left is finding the way between the hosts.
-        launch = Launch(attempt=attempt, hosts=candidates, start_seconds=min(30.0, run.plan.start_seconds))
+        launch = Launch(
+            attempt=attempt, hosts=candidates, start_seconds=min(30.0, run.plan.start_seconds)
+        )
         started = call(
             options,
             first.name,
             f"cd {quote(place)} && cat > {HOSTS} && . ./env.sh && "
-            '{ setsid /bin/sh ./coordinate.sh "$ACCEPT_PYTHON" </dev/null >/dev/null 2>&1 & } && echo started',
+            '{ setsid /bin/sh ./coordinate.sh "$ACCEPT_PYTHON" </dev/null >/dev/null 2>&1 & } && '
+            "echo started",
             stdin=(json.dumps(dump(launch)) + "\n").encode(),
             timeout=_SECONDS,
         )
@@ -111,12 +127,25 @@ def _make_ready(
         key = Path(scratch) / "key"
         try:
             subprocess.run(
-                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", HOST_KEY_ALIAS, "-f", str(key)],
+                [
+                    "ssh-keygen",
+                    "-q",
+                    "-t",
+                    "ed25519",
+                    "-N",
+                    "",
+                    "-C",
+                    HOST_KEY_ALIAS,
+                    "-f",
+                    str(key),
+                ],
                 check=True,
                 capture_output=True,
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            raise NotStarted(f"ssh-keygen: {error}", hint="install the OpenSSH client here") from None
+            raise NotStarted(
+                f"ssh-keygen: {error}", hint="install the OpenSSH client here"
+            ) from None
         public = key.with_suffix(".pub").read_text(encoding="utf-8")
         secrets = {
             "key": key.read_bytes(),
@@ -135,7 +164,11 @@ def _make_ready(
         told = False
         while True:
             reply = call(
-                job.ssh, host, command.replace("@HOST@", quote(host)), stdin=_joined(archive, extra), timeout=_SECONDS
+                job.ssh,
+                host,
+                command.replace("@HOST@", quote(host)),
+                stdin=_joined(archive, extra),
+                timeout=_SECONDS,
             )
             result = _understood(host, reply)
             if isinstance(result, _Ready) or result.cause in _FINAL or time.monotonic() > until:
@@ -156,9 +189,10 @@ def _set_up(folder: str, life: int, keep: int) -> str:
     """
     d = quote(folder)
     return (
-        f"umask 077; if [ -e {d} ]; then if [ \"$(cat {d}/host 2>/dev/null)\" = @HOST@ ]; then "
+        f'umask 077; if [ -e {d} ]; then if [ "$(cat {d}/host 2>/dev/null)" = @HOST@ ]; then '
         f"[ ! -p {d}/events ] || echo remove 1<>{d}/events; rm -rf {d}; else "
-        f"echo 'problem launch-failed {folder} is there already: do hosts share it? Set tools.scratch to a local disk'; "
+        f"echo 'problem launch-failed {folder} is there already: do hosts share it? "
+        "Set tools.scratch to a local disk'; "
         f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
         f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; exec /bin/sh ./host.sh {life} {keep}"
     )
@@ -186,7 +220,10 @@ def _understood(host: str, reply: Reply) -> _Ready | Problem:
     elif reply.exit in (255, None):
         cause, message = ssh_cause(reply.err), _last(reply.err)
     else:
-        cause, message = "launch-failed", _last(reply.err) or f"it could not be made ready: exit {reply.exit}"
+        cause, message = (
+            "launch-failed",
+            _last(reply.err) or f"it could not be made ready: exit {reply.exit}",
+        )
     return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
 
 
@@ -197,7 +234,8 @@ def _refuse(run: Resolved, found: Mapping[str, _Ready | Problem], ready: list[_R
         shown = "; ".join(f"{p.message} ({p.cause})" for p in problems[:4])
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise NotStarted(
-            f"{len(ready)} of {len(found)} hosts can be used: {shown}{more}", hint="accept doctor says what each host lacks"
+            f"{len(ready)} of {len(found)} hosts can be used: {shown}{more}",
+            hint="accept doctor says what each host lacks",
         )
     if not run.plan.busy_ok and (busy := [f"{r.name}: {b}" for r in ready for b in r.busy]):
         raise NotStarted(
@@ -232,7 +270,13 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
     seen, rest, failures = 0, b"", 0
     while True:
         process = subprocess.Popen(
-            ["ssh", *job.ssh, "--", job.first, f"exec /bin/sh -c {quote(_follow(job.folder, seen))}"],
+            [
+                "ssh",
+                *job.ssh,
+                "--",
+                job.first,
+                f"exec /bin/sh -c {quote(_follow(job.folder, seen))}",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -240,7 +284,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
         assert process.stdout is not None
         code = None
         try:
-            while chunk := process.stdout.read1(1 << 16):
+            while chunk := os.read(process.stdout.fileno(), 1 << 16):
                 failures = 0
                 rest += chunk
                 *lines, rest = rest.split(b"\n")
@@ -257,7 +301,8 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             if code.isdigit():
                 return int(code)
             raise BrokenOff(
-                f"{job.attempt} is no longer on {job.first}", hint="it was removed, or its time to be kept is over"
+                f"{job.attempt} is no longer on {job.first}",
+                hint="it was removed, or its time to be kept is over",
             )
         rest = b""
         failures += 1
@@ -272,13 +317,15 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
 
 
 def _follow(folder: str, seen: int) -> str:
-    """The sh text that prints what the console holds beyond `seen` bytes until the run has ended."""
+    """The sh text that prints the console from byte `seen` on, until the run has ended."""
     return (
         f"cd {quote(folder)} 2>/dev/null || {{ printf '\\036ended gone\\n'; exit; }}; n={seen}; "
         "while :; do s=; [ ! -s status ] || s=$(cat status); "
         "size=$(wc -c < console.log 2>/dev/null || echo 0); "
-        '[ "$size" -le "$n" ] || { tail -c +$((n + 1)) console.log | head -c $((size - n)) || exit; n=$size; }; '
-        "[ -z \"$s\" ] || { printf '\\036ended %s\\n' \"$s\"; exit; }; "
+        '[ "$size" -le "$n" ] || { '
+        "tail -c +$((n + 1)) console.log | head -c $((size - n)) || exit; n=$size; }; "
+        ""
+        '[ -z "$s" ] || { printf \'\\036ended %s\\n\' "$s"; exit; }; '
         "[ -e run ] || { printf '\\036ended gone\\n'; exit; }; sleep 0.5; done"
     )
 
@@ -293,23 +340,28 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
         job.ssh,
         job.first,
         f"cd {d} || exit 4; [ -s status ] || exit 3; "
-        "n=600; until [ -e evidence.tar ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done; cat evidence.tar",
+        "n=600; until [ -e evidence.tar ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done; "
+        "cat evidence.tar",
         timeout=600.0,
     )
     if reply.exit == 3:
         raise BrokenOff(
-            f"{job.attempt} is still running", hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}"
+            f"{job.attempt} is still running",
+            hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if reply.exit != 0:
         raise BadEvidence(
-            f"{job.first} has no evidence of {job.attempt}: {_last(reply.err)}", hint="is its time to be kept over?"
+            f"{job.first} has no evidence of {job.attempt}: {_last(reply.err)}",
+            hint="is its time to be kept over?",
         )
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
         try:
             with tarfile.open(fileobj=io.BytesIO(reply.out)) as tar:
                 tar.extractall(scratch, filter="data")
         except (tarfile.TarError, OSError, EOFError) as error:
-            raise BadEvidence(f"the archive from {job.first} is damaged: {error}", hint="collect again") from None
+            raise BadEvidence(
+                f"the archive from {job.first} is damaged: {error}", hint="collect again"
+            ) from None
         if not (Path(scratch) / "evidence" / "plan.json").is_file():
             raise BadEvidence(f"the archive from {job.first} holds no plan", hint="collect again")
         (Path(scratch) / "evidence").rename(target)
@@ -335,7 +387,8 @@ def _remove(options: tuple[str, ...], host: str, folder: str) -> None:
     """Tell a host's guard to remove everything, and wait until it has."""
     d = quote(folder)
     command = (
-        f"[ -d {d} ] || exit 0; cd {d} && {{ [ ! -p events ] || echo remove 1<>events; }}; cd /; n=200; "
+        f"[ -d {d} ] || exit 0; cd {d} && {{ [ ! -p events ] || echo remove 1<>events; }}; "
+        "cd /; n=200; "
         f"until [ ! -d {d} ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done"
     )
     call(options, host, command, timeout=_SECONDS)
@@ -347,7 +400,10 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     tools = run.site.tools
     lines = [f"PATH={quote(str(Path(tools.mpirun).parent))}:$PATH"] if tools.mpirun else []
     if tools.venv:
-        lines += [f"PATH={quote(tools.venv)}/bin:$PATH", f"ACCEPT_PYTHON={quote(tools.venv)}/bin/python"]
+        lines += [
+            f"PATH={quote(tools.venv)}/bin:$PATH",
+            f"ACCEPT_PYTHON={quote(tools.venv)}/bin/python",
+        ]
     if tools.python:
         lines.append(f"ACCEPT_PYTHON={quote(tools.python)}")
     if tools.nccl_tests:
@@ -358,12 +414,20 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     for host, reply in replies.items():
         if reply.exit != 0 and reply.exit != 1:
             advice = f"try: ssh {host}"
-            needs.append(Need(host=host, what="ssh", good=False, found=_last(reply.err), advice=advice))
+            needs.append(
+                Need(host=host, what="ssh", good=False, found=_last(reply.err), advice=advice)
+            )
             continue
         found = answers(reply.out.decode(errors="replace"))
         sshd = (found.get("sshd") or [""])[0]
         needs.append(
-            Need(host=host, what="sshd", good=bool(sshd), found=sshd or "not found", advice="" if sshd else "install the OpenSSH server")
+            Need(
+                host=host,
+                what="sshd",
+                good=bool(sshd),
+                found=sshd or "not found",
+                advice="" if sshd else "install the OpenSSH server",
+            )
         )
         needs += needs_of(host, found, run)
     return tuple(needs)

@@ -81,14 +81,16 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
     """The file as it was read, nothing left to default, with the source of every figure."""
     import yaml
 
-    load: Any = {"machine": spec.load_machine, "suite": spec.load_suite, "site": spec.load_site}[what]
+    load: Any = {"machine": spec.load_machine, "suite": spec.load_suite, "site": spec.load_site}[
+        what
+    ]
     value = load(name).value
     text = yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
     terminal.result(value, text)
     return Exit.PASS
 
 
-def do_schema(what: str, terminal: Terminal) -> int:
+def do_schema(what: str) -> int:
     """The JSON Schema, which is JSON with or without --json."""
     sys.stdout.write(json.dumps(spec.schema_for(what), indent=1, ensure_ascii=False) + "\n")
     return Exit.PASS

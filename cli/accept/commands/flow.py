@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 from dataclasses import dataclass, replace
@@ -178,7 +177,10 @@ def _watch(job: Job, folder: Path, terminal: Terminal, *, whole: bool) -> int:
         return backend.watch(job, folder=folder, say=say)
     except KeyboardInterrupt:
         if _asked_to_detach():
-            terminal.progress(f"detached; the run goes on. accept watch {job.attempt}, or accept cancel {job.attempt}")
+            terminal.progress(
+                f"detached; the run goes on. accept watch {job.attempt}, "
+                f"or accept cancel {job.attempt}"
+            )
             raise
         backend.cancel(job, folder=folder, say=terminal.progress)
         terminal.progress("cancelled")
@@ -189,7 +191,9 @@ def _asked_to_detach() -> bool:
     """Ask on a terminal; elsewhere nobody can answer, and what was started must not stay behind."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    sys.stderr.write("\nCtrl-C: [d]etach and let the run go on, or [c]ancel it and clean up? [d/c] ")
+    sys.stderr.write(
+        "\nCtrl-C: [d]etach and let the run go on, or [c]ancel it and clean up? [d/c] "
+    )
     sys.stderr.flush()
     try:
         return not sys.stdin.readline().strip().lower().startswith("c")
@@ -229,12 +233,12 @@ def do_cancel(name: str, terminal: Terminal) -> int:
 
 
 def do_judge(paths: tuple[str, ...], terminal: Terminal, *, expect: tuple[str, ...]) -> int:
-    """Judge evidence anew: a run, an evidence folder, its archive, or a saved console or pod log."""
+    """Judge evidence anew: a run, an evidence folder, its archive, or a saved log."""
     worst = 0
     for path in paths or ("last",):
         judged = judging.judge_path(path, expect=expect)
         terminal.result(judged.verdict, judging.text(judged, terminal))
-        worst = max(worst, judged.verdict.exit, key=lambda code: _WORST.index(code))
+        worst = max(worst, judged.verdict.exit, key=_WORST.index)
     return worst
 
 
@@ -332,9 +336,10 @@ def plan_text(plan: Planned) -> str:
     for step in plan.steps:
         checks = step["checks"]
         assert isinstance(checks, list)
-        rounds = f" × {step['rounds']}" if step["rounds"] != 1 else ""
+        rounds = f" x {step['rounds']}" if step["rounds"] != 1 else ""
         lines.append(
-            f"  {step['id']}: {', '.join(checks)} on {step['groups']}{rounds}, about {step['seconds']} s"
+            f"  {step['id']}: {', '.join(checks)} on {step['groups']}{rounds}, "
+            f"about {step['seconds']} s"
         )
     lines += [f"  not planned: {s['check']}: {s['reason']}" for s in plan.not_planned]
     hours = "" if plan.gpu_hours is None else f", {plan.gpu_hours} GPU-hours"

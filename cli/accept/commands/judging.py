@@ -10,7 +10,8 @@ from pathlib import Path
 
 from accept import rundir
 from accept.commands.terminal import Terminal
-from accept.core import evidence, report as reports
+from accept.core import evidence
+from accept.core import report as reports
 from accept.core.checks import parse_log
 from accept.core.coordinator import HOSTS
 from accept.core.errors import BadEvidence, BadInput
@@ -38,7 +39,8 @@ def judge_path(path: str, *, expect: Sequence[str]) -> Judged:
     inner = folder / rundir.EVIDENCE
     if not inner.is_dir() and (folder / rundir.JOB).is_file():
         raise BadEvidence(
-            f"the evidence of {folder.name} is not here", hint=f"fetch it: accept collect {folder.name}"
+            f"the evidence of {folder.name} is not here",
+            hint=f"fetch it: accept collect {folder.name}",
         )
     return _judge_folder(inner if inner.is_dir() else folder, expect)
 
@@ -72,7 +74,8 @@ def _judge_folder(folder: Path, expect: Sequence[str]) -> Judged:
         if wrong := evidence.check_checksums(folder):
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise BadEvidence(
-                f"{folder}: {'; '.join(wrong[:3])}{more}", hint="collect the run again, or ask who changed it"
+                f"{folder}: {'; '.join(wrong[:3])}{more}",
+                hint="collect the run again, or ask who changed it",
             )
         broken = evidence.read_verdict(folder).broken_off
     else:
@@ -101,9 +104,10 @@ def _read_again(folder: Path, record: Record) -> Record:
     lines = evidence.open_log(folder, record.log)
     if lines is None:
         raise BadEvidence(
-            f"{folder / record.log} is missing, and {record.step} was recorded", hint="collect the run again"
+            f"{folder / record.log} is missing, and {record.step} was recorded",
+            hint="collect the run again",
         )
-    parsed: Parsed = parse_log(record.checks, lines, record.hosts, record.local_ranks)
+    parsed: Parsed = parse_log(record.checks, lines, record.hosts)
     seen = {(p.cause, p.check, p.host, p.rank, p.gpu) for p in parsed.problems}
     outside = tuple(
         p for p in record.problems if (p.cause, p.check, p.host, p.rank, p.gpu) not in seen

@@ -24,7 +24,11 @@ class Terminal:
     @property
     def color(self) -> bool:
         """Whether stdout takes colors: a terminal, and the user did not say NO_COLOR."""
-        return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return (
+            sys.stdout.isatty()
+            and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") != "dumb"
+        )
 
     @property
     def width(self) -> int:

@@ -16,17 +16,17 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core import evidence, report
 from accept.core.errors import Exit
 from accept.core.execute import Run, execute_wave, lose_silent_hosts
 from accept.core.hosts import Candidate, discover
-from accept.core.judge import judge
-from accept.core.model import Plan, Problem, Record, Step, Verdict
+from accept.core.judge import judge, rails_to_follow
+from accept.core.model import Plan, Problem, Record, Step
 from accept.core.remote import Host
-from accept.core.schedule import waves
+from accept.core.schedule import Wave, pair_rounds, waves
 from accept.core.typed import read
 
 HOSTS = "hosts.json"
@@ -35,6 +35,8 @@ EVENTS = "events"
 #: Ends a hold early.
 RELEASE = "release"
 _OVER_SECONDS = 60.0
+#: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
+_FOLLOWING_ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +144,9 @@ async def _find_hosts(state: Run, launch: Launch, records: list[Record]) -> None
     group = "".join(h.group_line() for h in found.hosts)
     evidence.write(state.folder / "group", group)
     evidence.write(state.evidence / "group", group)
-    _say(f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in {time.time() - began:.1f} s")
+    _say(
+        f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in {time.time() - began:.1f} s"
+    )
     for problem in found.problems:
         _say(f"  missing: {problem.message} ({problem.cause})")
     if not found.hosts:
@@ -179,12 +183,16 @@ async def _execute(state: Run, step: Step, records: list[Record], place: str) ->
     )
     began = time.time()
     mine: list[Record] = []
-    for number, wave in enumerate(plan_waves):
-        # A host that was lost in an earlier wave takes its groups of this one with it.
-        kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
-        mine += await execute_wave(state, step, number, kept)
+    await _execute_waves(state, step, plan_waves, mine)
+    if step.groups == "rails":
+        names = [h.name for h in state.alive()]
+        for rank in rails_to_follow(state.plan, step, mine, names):
+            # Pairs of this local rank alone name the host on the rail.
+            rounds = pair_rounds(names, rounds=_FOLLOWING_ROUNDS, seed=state.plan.seed)
+            followed = [tuple(replace(g, local_ranks=(rank,)) for g in wave) for wave in rounds]
+            await _execute_waves(state, step, followed, mine)
     records += mine
-    if sum(map(len, plan_waves)) > evidence.LOOSE_LOGS:
+    if len(mine) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     failed = [r for r in mine if r.exit != 0 or r.problems]
     groups = f"{len(mine)} group{'s' * (len(mine) != 1)}"
@@ -200,8 +208,19 @@ async def _execute(state: Run, step: Step, records: list[Record], place: str) ->
         _stop_unless_all_ranks(state, mine)
 
 
+async def _execute_waves(
+    state: Run, step: Step, plan_waves: Sequence[Wave], mine: list[Record]
+) -> None:
+    """Run waves one after the other, and number them on from those that `mine` holds."""
+    first = 1 + max((r.wave for r in mine), default=-1)
+    for number, wave in enumerate(plan_waves, first):
+        # A host that was lost in an earlier wave takes its groups of this one with it.
+        kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
+        mine += await execute_wave(state, step, number, kept)
+
+
 def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
-    """Before anything is measured: exactly the planned ranks must answer, else numbers mean nothing.
+    """Exactly the planned ranks must answer before anything is measured, or numbers mean nothing.
 
     A host that died meanwhile is named and left out; what remains is asked for anew by each step.
     """
@@ -232,7 +251,11 @@ async def _hold(state: Run) -> None:
     _say(f"held for {state.plan.hold_seconds:.0f} s. To get in, on this host:")
     for host in state.alive():
         options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
-        _say(f"  ssh -t {options} -p {host.port} {host.name}" if not host.local else f"  {host.name}: here")
+        _say(
+            f"  ssh -t {options} -p {host.port} {host.name}"
+            if not host.local
+            else f"  {host.name}: here"
+        )
     _say(f"to end it now: touch {shlex.quote(str(state.folder / RELEASE))}")
     while time.monotonic() < until and not (state.folder / RELEASE).exists():
         await asyncio.sleep(1.0)

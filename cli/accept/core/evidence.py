@@ -5,17 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from accept.core import report
 from accept.core.errors import BadEvidence
 from accept.core.model import Plan, Record, Verdict
 from accept.core.typed import Invalid, dump, read, to_json
+
+T = TypeVar("T")
 
 PLAN = "plan.json"
 JOB = "job.json"
@@ -43,7 +44,7 @@ def write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
@@ -158,7 +159,9 @@ def pack(plan: Plan, records: Sequence[Record], verdict: Verdict) -> str:
     whole = {"plan": dump(plan), "records": [dump(r) for r in records], "verdict": dump(verdict)}
     text = _packed(whole)
     if len(text) > PACKED_LIMIT:
-        text = _packed({"plan": dump(plan), "verdict": dump(verdict), "recordsLeftOut": len(records)})
+        text = _packed(
+            {"plan": dump(plan), "verdict": dump(verdict), "recordsLeftOut": len(records)}
+        )
     return text
 
 
@@ -175,7 +178,8 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
     Raises BadEvidence where the markers are missing, the text is damaged, or it says that the
     records were left out.
     """
-    digest, parts, ended = "", [], False
+    digest, ended = "", False
+    parts: list[str] = []
     for raw in lines:
         line = raw.decode("ascii", errors="replace").rstrip()
         if _BEGIN in line:
@@ -192,7 +196,9 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         raise BadEvidence(f"{source}: the packed evidence is cut off", hint="fetch the log again")
     try:
         unzip = zlib.decompressobj()
-        raw_text = unzip.decompress(base64.b64decode("".join(parts), validate=True), _UNPACKED_LIMIT)
+        raw_text = unzip.decompress(
+            base64.b64decode("".join(parts), validate=True), _UNPACKED_LIMIT
+        )
         if hashlib.sha256(raw_text).hexdigest() != digest:
             raise ValueError("its checksum is wrong")
         data = json.loads(raw_text)
@@ -222,7 +228,7 @@ def _text(path: Path) -> str:
         ) from error
 
 
-def _parse(cls: type[Any], text: str, where: str) -> Any:
+def _parse(cls: type[T], text: str, where: str) -> T:
     try:
         return read(cls, json.loads(text))
     except (ValueError, Invalid) as error:

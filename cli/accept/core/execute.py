@@ -106,12 +106,13 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     command = _command(state, step, mark, group)
     start = time.time()
     outcome = await _supervise(state, step, mark, hosts, command, path)
-    parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts, group.local_ranks)
+    parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts)
     problems = outcome.problems
     if outcome.exit != 0:
         problems += await lose_silent_hosts(state, hosts)
         problems += await _full_disks(state, hosts)
-        problems += await _who_is_behind(state, mark, hosts)
+        cause = "rank-hung" if outcome.exit is None else "crashed"
+        problems += await _who_is_behind(state, mark, hosts, cause)
     per_host = len(group.local_ranks) or hosts[0].slots
     record = Record(
         step=step.id,
@@ -214,7 +215,9 @@ async def _wait(
         if finished is None and done.is_set():
             finished = now
         if finished is not None and now - finished > _EXIT_GRACE:
-            return Problem(cause="exit-hang", message="the launcher did not end after its program did")
+            return Problem(
+                cause="exit-hang", message="the launcher did not end after its program did"
+            )
         if now >= until:
             return Problem(
                 cause="timed-out", message=f"{step.id} did not end within {step.timeout:.0f} s"
@@ -259,7 +262,7 @@ async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, 
             pids = " ".join(answer.out.split()[:20])
             problem = Problem(
                 cause="unkillable",
-                message=f"{host.name}: processes {pids} survive KILL; the host is left out from here on",
+                message=f"{host.name}: processes {pids} survive KILL; the host is left out now",
                 host=host.name,
             )
             state.lost[host.name] = problem
@@ -267,7 +270,9 @@ async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, 
     return tuple(problems)
 
 
-async def _who_is_behind(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, ...]:
+async def _who_is_behind(
+    state: Run, mark: str, hosts: Sequence[Host], cause: str
+) -> tuple[Problem, ...]:
     """Name the ranks that never entered the operation the others wait in.
 
     Each rank keeps a file named by its number, in which it writes `SEQUENCE OPERATION ...` when it
@@ -298,8 +303,9 @@ async def _who_is_behind(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[
             return ()
     return tuple(
         Problem(
-            cause="rank-hung",
-            message=f"rank {rank} on {host} stopped at operation {sequence} ({what}); others wait in {furthest}",
+            cause=cause,
+            message=f"rank {rank} on {host} stopped at operation {sequence} ({what}); "
+            f"others wait in {furthest}",
             host=host,
             rank=rank,
         )
@@ -310,13 +316,17 @@ async def _who_is_behind(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[
 async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     """The hosts on which nothing can be written to the run's folder any more."""
     folder = shlex.quote(str(state.folder))
-    command = f"cd {folder} && head -c 65536 /dev/zero > full-disk-probe; s=$?; rm -f full-disk-probe; exit $s"
+    command = (
+        f"cd {folder} && head -c 65536 /dev/zero > full-disk-probe; "
+        "s=$?; rm -f full-disk-probe; exit $s"
+    )
     asked = [h for h in hosts if h.name not in state.lost]
     answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
     return tuple(
         Problem(
             cause="disk-full",
-            message=f"{host.name}: nothing can be written to {state.folder}: {answer.err.strip()[-200:]}",
+            message=f"{host.name}: nothing can be written to {state.folder}: "
+            f"{answer.err.strip()[-200:]}",
             host=host.name,
         )
         for host, answer in zip(asked, answers, strict=True)

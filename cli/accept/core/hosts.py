@@ -1,4 +1,4 @@
-"""Which hosts there are: found in parallel, each within a deadline, each absence with its reason."""
+"""Which hosts there are: found in parallel, within a deadline, each absence with its reason."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _own_address(others: Sequence[str]) -> str:
 
 
 def _in_order(seen: Sequence[_Seen]) -> tuple[list[_Seen], str]:
-    """By topology where every host told its place, else as asked for. The coordinator's host leads."""
+    """By topology where every host told its place, else as asked for; the coordinator's leads."""
     if seen and all(s.place for s in seen):
         ordered = sorted(seen, key=lambda s: s.place)
         how = "topology"
@@ -216,7 +216,7 @@ async def _knock(address: str, port: int) -> str | tuple[str, str]:
 async def _probe(
     host: Host, *, folder: Path, attempt: str, topology: str
 ) -> _Seen | tuple[str, str]:
-    """Log in, make sure that it is the host that was meant, and ask what is needed to start ranks."""
+    """Log in, make sure that it is the host that was meant, and ask what starting ranks needs."""
     place = f"{{ {topology} ; }} 2>/dev/null | head -n 1" if topology else "echo"
     command = (
         f"cd {shlex.quote(str(folder))} && date +%s.%N && cat host && hostname && {place} && "
@@ -231,7 +231,10 @@ async def _probe(
     if answer.exit != 0 or len(lines) < 5:
         return ssh_cause(answer.err), _reason(answer)
     if lines[1] != host.name:
-        return "unreachable-timeout", f"{host.address}:{host.port} is {lines[1][:100]}, another host"
+        return (
+            "unreachable-timeout",
+            f"{host.address}:{host.port} is {lines[1][:100]}, another host",
+        )
     try:
         clock = float(lines[0])
         gpus = int(lines[4] or 0)

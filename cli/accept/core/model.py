@@ -85,7 +85,7 @@ class PlannedMachine:
     """What the nodes need to know of a machine."""
 
     name: str
-    #: GPUs a node must have. 0: a machine without GPUs. None: as many as each node shows, at least 1.
+    #: GPUs a node must have; 0: a machine without GPUs; None: as many as each shows, at least 1.
     gpus: int | None
     #: Ranks a node; None: one for each GPU found.
     ranks: int | None
@@ -99,7 +99,7 @@ class PlannedMachine:
     interface: str = ""
     #: Command that prints one line, the node's place in the topology; empty: none.
     topology: str = ""
-    #: What NCCL's own log must name as its network ("gIB", "FasTrak", "IB"); empty: nothing promised.
+    #: What NCCL's own log must name as its network ("gIB", "IB"); empty: nothing is promised.
     transport: str = ""
 
 

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from accept.core.model import Fact, Metric, Parsed, Problem
+from accept.core.nccl_lines import clean
 
 #: Longest line that is read, in bytes; the inventory of a host takes a few thousand.
 MAX_LINE = 64 << 10
 #: A log with more records than this has run wild.
 MAX_RECORDS = 200_000
 
+#: Facts nested deeper than this are refused: what writes them again goes down level by level.
+MAX_DEPTH = 32
+
 _MARK = b"ACCEPT {"
-#: What launchers put before a rank's output: `[1,0]<stdout>:`, `[host:3]`, a time, colors.
-_PREFIX = re.compile(
-    rb"(?:\x1b\[[0-9;]*m|\[[^\]\n]{1,100}\](?:<std(?:out|err|diag)>)?:? ?|"
-    rb"\d{4}-\d\d-\d\d[T ][0-9:.,+Z-]{5,30} (?:std(?:out|err) [FP] )?|\d{1,6}: ?|\s+)*"
-)
 _NON_FINITE = {"nan", "inf", "-inf", "infinity", "-infinity"}
 _TEXT = {"check": 64, "host": 255, "gpu": 128, "placement": 16, "algorithm": 64}
 
@@ -36,15 +34,17 @@ def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
     problems: list[Problem] = []
     count = 0
     for line in lines:
-        at = line.find(_MARK)
-        if at < 0 or not _PREFIX.fullmatch(line, 0, at):
+        if _MARK not in line:
+            continue
+        text = clean(line).strip()
+        if not text.startswith(_MARK):
             continue
         count += 1
         if count > MAX_RECORDS:
             message = f"more than {MAX_RECORDS} records: the rest was not read"
             problems.append(Problem(cause="unparsable", message=message, check=check))
             break
-        _read(line[at + len(_MARK) - 1 :], check, metrics, facts, problems)
+        _read(text[len(_MARK) - 1 :], check, metrics, facts, problems)
     return Parsed(metrics=tuple(metrics), facts=tuple(facts), problems=tuple(problems))
 
 
@@ -59,9 +59,12 @@ def _read(
         problems.append(_bad(check, f"a record of {len(text)} bytes"))
         return
     try:
-        data = json.loads(text.decode("utf-8"), parse_constant=str.lower)
+        data = json.loads(text.decode("utf-8"), parse_constant=str.lower, parse_float=_finite)
     except (ValueError, RecursionError):
         problems.append(_bad(check, f"no JSON: {_shown(text)}"))
+        return
+    if _deep(data):
+        problems.append(_bad(check, f"nested too deeply: {_shown(text)}"))
         return
     labels = {key: data.get(key) for key in (*_TEXT, "rank", "size")}
     wrong = [k for k, v in labels.items() if v is not None and not _fits(k, v)]
@@ -100,11 +103,7 @@ def _metric(
     text: bytes,
 ) -> None:
     name, value, unit = data["metric"][:64], data.get("value"), data.get("unit", "")
-    if (
-        isinstance(value, str)
-        and value.lower() in _NON_FINITE
-        or (isinstance(value, float) and not math.isfinite(value))
-    ):
+    if isinstance(value, str) and value.lower() in _NON_FINITE:
         where = _only(labels, "check", "host", "rank", "gpu")
         problems.append(Problem(cause="not-finite", message=f"{name} is {value}", **where))
     elif isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(unit, str):
@@ -115,6 +114,20 @@ def _metric(
         problems.append(_bad(None, f"{name} belongs to no check"))
     else:
         metrics.append(Metric(name=name, value=float(value), unit=unit[:32], **labels))
+
+
+def _finite(text: str) -> float | str:
+    """A JSON number, or its name where it is beyond what a float holds: never an infinity."""
+    value = float(text)
+    return value if math.isfinite(value) else str(value)
+
+
+def _deep(data: object, room: int = MAX_DEPTH) -> bool:
+    """Say whether a value is nested deeper than `room` levels."""
+    if isinstance(data, dict | list):
+        inner = data.values() if isinstance(data, dict) else data
+        return room == 0 or any(_deep(value, room - 1) for value in inner)
+    return False
 
 
 def _fits(key: str, value: object) -> bool:

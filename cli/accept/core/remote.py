@@ -1,4 +1,4 @@
-"""How the coordinator runs a command on a host: over the run's own ssh, or in place on its own host.
+"""How the coordinator runs a command on a host: over the run's own ssh, or in place on its own.
 
 Connections are kept and shared (ControlMaster), so that asking a thousand hosts whether they are
 alive costs no handshake, and a connection that dies tells of a host that died.
@@ -17,6 +17,7 @@ from pathlib import Path
 #: Name under which the run's one host key is pinned, whatever address a host has; also in
 #: launchers/ssh_config.in.
 HOST_KEY_ALIAS = "accept-run"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Host:

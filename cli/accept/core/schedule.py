@@ -52,9 +52,9 @@ def waves(
 def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, ...]:
     """Return up to `rounds` rounds of disjoint pairs in which no pair meets twice.
 
-    Circle method over a seeded permutation: one seat is fixed, the others turn by one a round. Of an
-    odd number of hosts one sits out each round, a different one each time. There are N-1 rounds for
-    an even N, N for an odd one.
+    Circle method over a seeded permutation: one seat is fixed, the others turn by one a round. Of
+    an odd number of hosts one sits out each round, a different one each time. There are N-1
+    rounds for an even N, N for an odd one.
     """
     seats: list[str | None] = list(hosts)
     random.Random(seed).shuffle(seats)

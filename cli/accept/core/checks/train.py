@@ -26,12 +26,11 @@ _ABSURD = 1e300
 class Params:
     """Parameters of `train`.
 
-    Steps and the samples a rank are fixed, so that the loss gate means the same at every number of
-    ranks.
+    Samples of a step are counted over all ranks: the loss is the same at any number of ranks.
     """
 
     steps: int = param(60, "optimizer steps, at least 10")
-    batch: int = param(64, "samples a rank and step")
+    batch: int = param(64, "samples of a step, over all ranks")
     ratio: float = param(
         0.5, "the mean loss of the last steps must be at most this share of the first steps'"
     )
