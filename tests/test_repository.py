@@ -125,7 +125,8 @@ def test_the_commands_load_without_what_only_some_of_them_need() -> None:
     ids=short,
 )
 def test_no_code_asks_for_a_machine_by_its_name(path: Path) -> None:
-    machines = {path.stem for path in MACHINES.glob("*.yaml")}
+    # `gpu` is also a kind of suspect.
+    machines = {path.stem for path in MACHINES.glob("*.yaml")} - {"gpu"}
     compared = {
         leaf.value
         for node in ast.walk(ast.parse(path.read_text()))

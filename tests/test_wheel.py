@@ -131,7 +131,7 @@ def test_the_machines_are_found_outside_a_checkout(installed: Path) -> None:
 def test_a_run_can_be_rendered_outside_a_checkout(installed: Path) -> None:
     accept = installed / "env" / "bin" / "accept"
     run(accept, "render", "--machine", "cpu", "--nodes", "2", "--out", "plan", cwd=installed)
-    assert list((installed / "plan" / "steps").glob("*.sh"))
+    assert list((installed / "plan" / "rendered" / "steps").glob("*.sh"))
 
 
 def test_a_plain_install_stays_light(installed: Path) -> None:

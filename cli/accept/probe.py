@@ -84,12 +84,12 @@ def busy_here() -> list[str]:
     return tools_here("").get("busy", [])
 
 
-def machine_of(found: Mapping[str, list[str]]) -> str:
+def machine_of(*hosts: Mapping[str, list[str]]) -> str:
     """The machine to take where the user names none: by what is on the PCI bus, not by what works.
 
     A GPU that the driver does not show is a failure of the machine, never a machine without GPUs.
     """
-    return "gpu" if count(found, "pci") or count(found, "gpus") else "cpu"
+    return "gpu" if any(count(h, "pci") or count(h, "gpus") for h in hosts) else "cpu"
 
 
 def count(found: Mapping[str, list[str]], key: str) -> int:

@@ -65,7 +65,7 @@ def detect(hosts: tuple[str, ...], site: Site) -> str:
             f"no host answers; {host}: {_last(reply.err)}",
             hint="try: ssh " + host + "; or name the --machine",
         )
-    return "gpu" if "gpu" in map(machine_of, found) else "cpu"
+    return machine_of(*found)
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
