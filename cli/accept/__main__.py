@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +103,7 @@ _PLAN: dict[str, tuple[Any, Any]] = {
     "hold": _one(str, "Keep the hosts this long after a failed run, to look at.", "--hold"),
     "keep": _one(str, "How long the first host keeps evidence nobody fetched.", "--keep"),
     "plant": _many(
-        "Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, hang, die, slow).", "--plant"
+        "Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, nan, hang, die, slow).", "--plant"
     ),
 }
 _LAUNCH: dict[str, tuple[Any, Any]] = {
@@ -166,7 +167,7 @@ def _options(values: dict[str, Any]) -> Any:
         raise BadInput(
             "--nodes all has to ask a cluster", hint="name them: --nodes @FILE, or --hosts a,b,c"
         )
-    if nodes is not None and not nodes.startswith("@") and not nodes.isdigit():
+    if nodes is not None and not re.fullmatch(r"@.+|[0-9]{1,9}", nodes, re.DOTALL):
         raise BadInput(f"--nodes {nodes[:40]!r} is no number", hint="give a number, or @FILE")
     if nodes is not None and nodes.startswith("@"):
         hosts, nodes = (*hosts, nodes), None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -11,7 +13,8 @@ from accept.core.errors import BadInput
 from accept.core.shape import plain
 
 #: More than this is a slip of the pen.
-_MOST = 16384
+MOST_HOSTS = 16384
+_NUMBER = re.compile(r"[0-9]{1,12}")
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
 #: What becomes part of file names, command lines and ssh configurations.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
@@ -23,15 +26,11 @@ def expand(texts: Sequence[str]) -> tuple[str, ...]:
     for text in texts:
         for item in _items(text):
             hosts += _expanded(item)
-            if len(hosts) > _MOST:
-                raise BadInput(f"more than {_MOST} hosts", hint="name fewer")
-    repeated = (
-        [h for i, h in enumerate(hosts) if h in set(hosts[:i])]
-        if len(set(hosts)) < len(hosts)
-        else []
-    )
+            if len(hosts) > MOST_HOSTS:
+                raise BadInput(f"more than {MOST_HOSTS} hosts", hint="name fewer")
+    repeated = next((host for host, count in Counter(hosts).items() if count > 1), None)
     if repeated:
-        raise BadInput(f"host {repeated[0]} is named twice", hint="name each host once")
+        raise BadInput(f"host {repeated} is named twice", hint="name each host once")
     return tuple(hosts)
 
 
@@ -58,6 +57,8 @@ def _items(text: str) -> Iterator[str]:
 def _expanded(item: str) -> list[str]:
     parts = _RANGE.split(item)
     choices = [[p] if i % 2 == 0 else _numbers(p, item) for i, p in enumerate(parts)]
+    if math.prod(map(len, choices)) > MOST_HOSTS:
+        raise BadInput(f"{plain(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
     names = ["".join(combination) for combination in product(*choices)]
     for name in names:
         if not _NAME.fullmatch(name):
@@ -71,12 +72,13 @@ def _numbers(text: str, item: str) -> list[str]:
     result = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
+        high = high if dash else low
+        if not (_NUMBER.fullmatch(low) and _NUMBER.fullmatch(high)) or int(high) < int(low):
             raise BadInput(
                 f"{plain(item)!r} is no host pattern", hint="such as node[01-16] or node[1,3,7-9]"
             )
-        last = int(high) if dash else int(low)
-        if last - int(low) > _MOST:
-            raise BadInput(f"{plain(item)!r} is more than {_MOST} hosts", hint="name fewer")
+        last = int(high)
+        if last - int(low) > MOST_HOSTS:
+            raise BadInput(f"{plain(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
         result += [str(n).zfill(len(low)) for n in range(int(low), last + 1)]
     return result

@@ -17,6 +17,7 @@ from accept.core.model import Plan, Reference, Skipped, Step
 from accept.core.schedule import waves
 from accept.core.shape import Invalid, known, plain
 from accept.core.typed import dump, read
+from accept.hostnames import MOST_HOSTS, expand
 from accept.spec import (
     Loaded,
     Machine,
@@ -30,12 +31,15 @@ from accept.spec import (
 )
 from accept.spec.fields import check_env
 from accept.spec.machine import check_gpus_per_node
+from accept.spec.plant import read_plants
 from accept.spec.suite import SuiteCheck
 from accept.spec.units import parse_expectation
 from accept.yamlfile import Document, parse
 
 #: Longest time of one execution, where the suite says none: this many times the estimate.
 _PATIENCE, _SHORTEST = 5.0, 120.0
+#: Those a run can be rendered for.
+_BACKENDS = ("local", "ssh", "slurm", "kubernetes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class Resolved:
     #: All but version and hash, which rendering fills in.
     plan: Plan
     user_scripts: dict[str, str]
+    #: What the user should know of what was put together, one line each.
+    notes: tuple[str, ...] = ()
 
 
 def resolve(options: Options) -> Resolved:
@@ -88,18 +94,22 @@ def resolve(options: Options) -> Resolved:
     suite = load_suite(options.suite)
     site = load_site(options.site) if options.site else None
     settings = site.value if site else Site()
-    hosts = options.hosts or settings.ssh.hosts
+    hosts = options.hosts or expand(settings.ssh.hosts)
     backend = options.backend or settings.backend or ("ssh" if hosts else "local")
-    count = len(hosts) or options.nodes or (1 if backend == "local" else None)
+    if backend not in _BACKENDS:
+        raise BadInput(f"there is no back end {plain(backend)!r}", hint=known(backend, _BACKENDS))
+    count = len(hosts) or options.nodes
+    if count is None and backend == "local":
+        count = 1
     if count is None:
         raise BadInput(
             "the number of nodes is not known", hint="give --nodes NUMBER, or --hosts a,b,c"
         )
-    if count < 1:
-        raise BadInput(f"{count} nodes", hint="at least 1 is needed")
+    if not 1 <= count <= MOST_HOSTS:
+        raise BadInput(f"{count} nodes", hint=f"from 1 to {MOST_HOSTS} are possible")
     if hosts and options.nodes not in (None, len(hosts)):
         raise BadInput(f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out")
-    gpus = options.gpus_per_node or settings.gpus_per_node
+    gpus = settings.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
     if gpus is not None:
         try:
             check_gpus_per_node(machine.value, gpus)
@@ -131,7 +141,7 @@ def resolve(options: Options) -> Resolved:
         deadline_seconds=deadline,
         hold_seconds=options.hold,
         keep_seconds=options.keep or settings.keep,
-        planted=options.plant,
+        planted=read_plants(options.plant, hosts),
     )
     return Resolved(
         machine=machine.value,
@@ -143,7 +153,15 @@ def resolve(options: Options) -> Resolved:
         script=script,
         plan=plan,
         user_scripts=scripts,
+        notes=_notes(suite.value),
     )
+
+
+def _notes(suite: Suite) -> tuple[str, ...]:
+    if any(entry.check == "connectivity" for entry in suite.checks):
+        return ()
+    reason = "nothing is measured before all planned ranks have answered"
+    return (f"connectivity was added to suite {suite.name}: {reason}",)
 
 
 def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:

@@ -1,5 +1,9 @@
 #!/bin/sh
 # torchrun.sh RANKS_PER_HOST PROGRAM ARGS...: this host's part of a torch job, started once a host by mpirun.
+if ! "$ACCEPT_PYTHON" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))'; then
+    printf 'ACCEPT {"problem":"tool-missing","message":"%s","host":"%s"}\n' "no torch for $ACCEPT_PYTHON" "$ACCEPT_HOST"
+    exit 1
+fi
 per_host=$1
 shift
 nodes=${OMPI_COMM_WORLD_SIZE:-1}

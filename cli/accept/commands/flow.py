@@ -37,6 +37,7 @@ class Planned:
     hosts: tuple[str, ...]
     steps: tuple[dict[str, object], ...]
     not_planned: tuple[dict[str, object], ...]
+    notes: tuple[str, ...]
     seconds: float
     gpu_hours: float | None
 
@@ -321,6 +322,7 @@ def planned(run: Resolved) -> Planned:
             for s in plan.steps
         ),
         not_planned=tuple({"check": s.check, "reason": s.reason} for s in plan.skipped),
+        notes=run.notes,
         seconds=round(seconds, 1),
         gpu_hours=hours,
     )
@@ -342,6 +344,7 @@ def plan_text(plan: Planned) -> str:
             f"about {step['seconds']} s"
         )
     lines += [f"  not planned: {s['check']}: {s['reason']}" for s in plan.not_planned]
-    hours = "" if plan.gpu_hours is None else f", {plan.gpu_hours} GPU-hours"
+    lines += [f"  {note}" for note in plan.notes]
+    hours = "" if not plan.gpu_hours else f", {plan.gpu_hours} GPU-hours"
     lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
     return "\n".join(lines)

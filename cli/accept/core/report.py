@@ -38,7 +38,7 @@ _METRICS = ("throughput", "loss-last", "ping")
 def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
     """The verdict for a terminal of `width` columns: enough, when it failed, to open a ticket."""
     width = max(60, min(width, 240))
-    lines = [_painted(f"accept: {plain(verdict.headline)}", verdict.state, color=color)]
+    lines = [_painted(plain(verdict.headline), verdict.state, color=color)]
     lines += _wrapped(_subtitle(verdict), width, "")
     lines.append("")
     lines += _rows(verdict.checks, width, color=color)
