@@ -166,7 +166,7 @@ def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
         + log("all_gather")
         + 'ACCEPT {"problem":"wrong-data","message":"rank 1","check":"all-gather","host":"h1"}\n'
     )
-    parsed = parse_log(("all-reduce", "all-gather"), lines(text), ("h0", "h1"), ())
+    parsed = parse_log(("all-reduce", "all-gather"), lines(text), ("h0", "h1"))
     for check, busbw in (("all-reduce", 10.0), ("all-gather", 5.0)):
         found = read(parsed.metrics, check)
         assert (found.busbw, found.top, found.wrong, found.unchecked) == (busbw, TOP, 0, ())
@@ -210,7 +210,7 @@ def test_what_a_group_of_one_host_says_is_said_of_that_host() -> None:
     ),
 )
 def test_no_log_makes_a_check_raise(names: list[str], raw: list[bytes]) -> None:
-    parsed = parse_log(names, raw, ("h0",), ())
+    parsed = parse_log(names, raw, ("h0",))
     for metric in parsed.metrics:
         assert isinstance(metric.value, float)
 

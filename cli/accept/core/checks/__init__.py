@@ -13,7 +13,18 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from accept.core.model import CheckVerdict, GroupKind, Metric, Parsed, Plan, Record, Step, Suspect
+from accept.core import launchlog
+from accept.core.model import (
+    CheckVerdict,
+    GroupKind,
+    Metric,
+    Parsed,
+    Plan,
+    Problem,
+    Record,
+    Step,
+    Suspect,
+)
 
 #: What a check's programs need on a node. "nccl-tests-or-torch": `*_perf` where there are GPUs,
 #: else torch.
@@ -124,27 +135,24 @@ def load(name: str) -> Check:
     return check
 
 
-def parse_log(
-    checks: Sequence[str],
-    lines: Iterable[bytes],
-    hosts: tuple[str, ...] = (),
-    _local_ranks: tuple[int, ...] = (),
-) -> Parsed:
+def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, ...] = ()) -> Parsed:
     """What the raw log of one execution says, for all `checks` of its step.
 
     The lines are read once where the checks share one parser, as those of one launch do. What a
-    group of one host says is said of that host.
+    group of one host says is said of that host. Where the launch failed it is no news that there is
+    nothing to read.
     """
+    launch: list[Problem] = []
+    watched = launchlog.watch(lines, launch)
     parsers = tuple(dict.fromkeys(load(name).parse for name in checks))
-    kept = lines if len(parsers) == 1 else tuple(lines)
+    kept = watched if len(parsers) == 1 else tuple(watched)
     parts = [parse(kept) for parse in parsers]
-    if len(parts) == 1 and len(hosts) != 1:
-        return parts[0]
-    facts = (fact for part in parts for fact in part.facts)
+    facts = [fact for part in parts for fact in part.facts]
     if len(hosts) == 1:
-        facts = (fact if fact.host else replace(fact, host=hosts[0]) for fact in facts)
-    return Parsed(
-        metrics=tuple(metric for part in parts for metric in part.metrics),
-        facts=tuple(facts),
-        problems=tuple(problem for part in parts for problem in part.problems),
-    )
+        facts = [fact if fact.host else replace(fact, host=hosts[0]) for fact in facts]
+    metrics = tuple(metric for part in parts for metric in part.metrics)
+    problems = tuple(problem for part in parts for problem in part.problems)
+    if launch and not metrics:
+        empty = ("unparsable", "no-measurement", "incomplete-log")
+        problems = (*launch, *(p for p in problems if p.cause not in empty))
+    return Parsed(metrics=metrics, facts=tuple(facts), problems=problems)

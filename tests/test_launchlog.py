@@ -1,0 +1,41 @@
+"""A launch that failed is called that, and not a log that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from accept.core.checks import parse_log
+from accept.core.launchlog import watch
+
+#: As Open MPI 5.0.11 printed it when a host refused the key of the host that started the group.
+DAEMON = b"""\
+# Open MPI 5: 'mpirun' '-np' '2'
+------------------------------------------------------------
+A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable, or the executable was unable to find its
+required supporting libraries.
+
+  Local host:    h4
+  Remote host:   h2
+  Daemon exit status: 255
+------------------------------------------------------------
+Host key verification failed.
+"""
+
+
+@pytest.mark.parametrize("check", ["connectivity", "all-reduce", "train"])
+def test_a_daemon_that_never_reported_is_a_failed_launch(check: str) -> None:
+    problems = parse_log((check,), DAEMON.splitlines(keepends=True)).problems
+    assert {problem.cause for problem in problems} == {"launch-failed"}
+
+
+def test_all_lines_pass_through() -> None:
+    lines = [b"line %d\n" % n for n in range(2000)]
+    assert list(watch(lines, [])) == lines
+
+
+def test_what_a_program_says_is_not_taken_for_the_launcher() -> None:
+    found: list[object] = []
+    list(watch([b'ACCEPT {"fact":"x","value":"No space left on device"}\n'], found))  # type: ignore[arg-type]
+    assert found == []
