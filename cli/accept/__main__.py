@@ -32,6 +32,10 @@ The flow, each stage a command (`run` is all of them; `last` names the newest ru
   accept report  last                    report.md and junit.xml
   accept run                             this machine, now, all of it
   accept run     --hosts node[01-16]     a set of hosts over ssh
+  accept cancel  last                    end it; what was measured is kept
+  accept list    machines                suites, checks, backends, runs
+  accept show    machine gpu             what it is held against, with sources
+  accept schema  site                    the JSON Schema of a file or result
 \b
 Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 5 broke off or timed out, 6 evidence incomplete, 7 inconclusive, 130 Ctrl-C.
@@ -136,7 +140,9 @@ def _command(**options: tuple[Any, Any]) -> Callable[[Callable[..., int]], Calla
             for name, (kind, default) in {**options, **_OUTPUT}.items()
         ]
         command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        app.command(name=function.__name__.rstrip("_"))(command)
+        # The list of commands is no place for the example, which would be cut off there.
+        short = (function.__doc__ or "").partition(": accept")[0] + "."
+        app.command(name=function.__name__.rstrip("_"), short_help=short)(command)
         return command
 
     return declare

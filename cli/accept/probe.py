@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
 
 from accept.core.checks import load
 from accept.resolve import Resolved
+from accept.spec.site import Tools
 
 #: Prints "KEY VALUE" lines; runs in plain sh after `$ACCEPT_PYTHON` and PATH are set.
 TOOLS = r"""
@@ -79,11 +82,6 @@ def tools_here(environment: str) -> dict[str, list[str]]:
     return answers(done.stdout)
 
 
-def busy_here() -> list[str]:
-    """Processes on this machine's GPUs."""
-    return tools_here("").get("busy", [])
-
-
 def machine_of(*hosts: Mapping[str, list[str]]) -> str:
     """The machine to take where the user names none: by what is on the PCI bus, not by what works.
 
@@ -98,22 +96,43 @@ def count(found: Mapping[str, list[str]], key: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def needs_of(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[Need, ...]:
-    """What the run's checks need on a host, and whether it is there."""
-    wanted: dict[str, list[str]] = {}
+def tool_lines(tools: Tools) -> str:
+    """The sh lines that make TOOLS look where the site file says."""
+    lines = []
+    if tools.mpirun:
+        lines.append(f"PATH={quote(str(Path(tools.mpirun).parent))}:$PATH")
+    if tools.venv:
+        lines.append(f"PATH={quote(tools.venv)}/bin:$PATH")
+        lines.append(f"ACCEPT_PYTHON={quote(tools.venv)}/bin/python")
+    if tools.python:
+        lines.append(f"ACCEPT_PYTHON={quote(tools.python)}")
+    if tools.nccl_tests:
+        lines.append(f"ACCEPT_NCCL_TESTS={quote(tools.nccl_tests)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def needs_of(
+    host: str, found: Mapping[str, list[str]], run: Resolved, *, advice: str = ""
+) -> tuple[Need, ...]:
+    """What the run's checks need on a host, and whether it is there.
+
+    `advice` is how to get any of it, where there is one way for all.
+    """
+    instead = {
+        "sh": (),
+        "nccl-tests-or-torch": ("nccl-tests", "torch")
+        if run.plan.machine.gpus != 0
+        else ("torch",),
+    }
+    wanted: dict[tuple[str, ...], list[str]] = {}
     for step in run.plan.steps:
         for name in step.checks:
             for need in load(name).needs:
-                wanted.setdefault(need, []).append(name)
+                wanted.setdefault(instead.get(need, (need,)), []).append(name)
     needs = []
-    for what, checks in wanted.items():
-        if what == "sh":
+    for keys, checks in wanted.items():
+        if not keys:
             continue
-        if what == "nccl-tests-or-torch":
-            gpus = run.plan.machine.gpus != 0
-            keys = ("nccl-tests", "torch") if gpus else ("torch",)
-        else:
-            keys = (what,)
         have = next((f"{k} {found[k][0]}" for k in keys if found.get(k)), "")
         needs.append(
             Need(
@@ -122,7 +141,7 @@ def needs_of(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[
                 good=bool(have),
                 found=have or "not found",
                 checks=tuple(dict.fromkeys(checks)),
-                advice="" if have else _ADVICE[keys[0]],
+                advice="" if have else advice or _ADVICE[keys[0]],
             )
         )
     shown, on_bus = count(found, "gpus"), count(found, "pci")

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from accept.core.errors import NotStarted
 from accept.spec import Site
 
 T = TypeVar("T")
@@ -54,6 +55,8 @@ def call(
     argv = ["ssh", *options, "--", host, f"exec /bin/sh -c {_quoted(command)}"]
     try:
         done = subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout, check=False)
+    except FileNotFoundError:
+        raise NotStarted("there is no ssh here", hint="install the OpenSSH client") from None
     except subprocess.TimeoutExpired:
         return Reply(exit=None, out=b"", err=f"no answer within {timeout:.0f} s")
     return Reply(exit=done.returncode, out=done.stdout, err=done.stderr.decode(errors="replace"))

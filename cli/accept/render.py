@@ -116,9 +116,15 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
+    values = values_of(run, bundle)
+    return str(yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True))
+
+
+def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
+    """The Helm values as plain data."""
     plan = bundle.plan
     coded = base64.b64encode(bundle.archive()).decode()
-    values = {
+    return {
         "accept": {"version": __version__, "run": plan.hash, "machine": plan.machine.name},
         "nodes": plan.nodes,
         "gpusPerNode": plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
@@ -131,7 +137,6 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         "plan": bundle.files[_PLAN].decode(),
         "bundle": "\n".join(coded[i : i + 120] for i in range(0, len(coded), 120)) + "\n",
     }
-    return str(yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True))
 
 
 def _static() -> Iterator[tuple[str, bytes]]:

@@ -38,6 +38,8 @@ from accept.yamlfile import Document, parse
 
 #: Longest time of one execution, where the suite says none: this many times the estimate.
 _PATIENCE, _SHORTEST = 5.0, 120.0
+#: Longest wait for hosts, in seconds, on back ends whose hosts should be up already.
+_START = {"local": 60.0, "ssh": 60.0}
 #: Those a run can be rendered for.
 _BACKENDS = ("local", "ssh", "slurm", "kubernetes")
 
@@ -95,7 +97,9 @@ def resolve(options: Options) -> Resolved:
     site = load_site(options.site) if options.site else None
     settings = site.value if site else Site()
     hosts = options.hosts or expand(settings.ssh.hosts)
-    backend = options.backend or settings.backend or ("ssh" if hosts else "local")
+    # Nodes without names are a cluster's to give.
+    unnamed = "local" if options.nodes in (None, 1) else "kubernetes"
+    backend = options.backend or settings.backend or ("ssh" if hosts else unnamed)
     if backend not in _BACKENDS:
         raise BadInput(f"there is no back end {plain(backend)!r}", hint=known(backend, _BACKENDS))
     count = len(hosts) or options.nodes
@@ -137,7 +141,7 @@ def resolve(options: Options) -> Resolved:
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
         busy_ok=options.busy_ok,
-        start_seconds=options.start_timeout or settings.start_timeout,
+        start_seconds=options.start_timeout or settings.start_timeout or _START.get(backend, 300.0),
         deadline_seconds=deadline,
         hold_seconds=options.hold,
         keep_seconds=options.keep or settings.keep,

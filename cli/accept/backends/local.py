@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,13 +21,14 @@ from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import BrokenOff, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.typed import dump
-from accept.probe import Need, busy_here, machine_of, needs_of, tools_here
+from accept.probe import Need, machine_of, needs_of, tool_lines, tools_here
 from accept.render import Bundle
 from accept.resolve import Resolved
 from accept.spec import Site
 
 _NODE = "node"
 _LOOK = 0.1
+_ADVICE = "pip install 'gpu-accept[run]', or name your own under tools: in the site file"
 
 
 def detect(hosts: tuple[str, ...], site: Site) -> str:
@@ -41,10 +43,12 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             f"{run.plan.nodes} nodes are wanted, and this machine is one",
             hint="name the others: --hosts a,b,c",
         )
-    if not run.plan.busy_ok and (busy := busy_here()):
+    found = _tools(run)
+    if not run.plan.busy_ok and (busy := found.get("busy")):
         raise NotStarted(
             f"GPUs here are in use: {'; '.join(busy[:4])}", hint="wait for them, or give --busy-ok"
         )
+    _say_what_is_missing(needs_of("here", found, run, advice=_ADVICE), say)
     node = folder / _NODE
     node.mkdir(mode=0o700)
     bundle.write(node)
@@ -75,6 +79,24 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         folder=str(node),
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _tools(run: Resolved) -> dict[str, list[str]]:
+    return tools_here(_host_env(run) + tool_lines(run.site.tools))
+
+
+def _say_what_is_missing(needs: Sequence[Need], say: Say) -> None:
+    """Raise NotStarted where nothing can be launched; a check that lacks a tool is not tested."""
+    for need in needs:
+        if need.good or not need.checks:
+            continue
+        if need.what == "mpirun":
+            raise NotStarted(
+                f"no mpirun of Open MPI here, which {', '.join(need.checks)} need", hint=need.advice
+            )
+        say(
+            f"no {need.what} here: {', '.join(need.checks)} cannot be tested in full; {need.advice}"
+        )
 
 
 def _host_env(run: Resolved) -> str:
@@ -160,4 +182,4 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """What this machine has for the run's checks."""
-    return needs_of(os.uname().nodename, tools_here(_host_env(run)), run)
+    return needs_of(os.uname().nodename, _tools(run), run, advice=_ADVICE)

@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
@@ -22,7 +22,7 @@ from accept.core.hosts import Candidate, ssh_cause
 from accept.core.model import Problem
 from accept.core.remote import HOST_KEY_ALIAS
 from accept.core.typed import dump
-from accept.probe import TOOLS, Need, answers, machine_of, needs_of
+from accept.probe import TOOLS, Need, answers, machine_of, needs_of, tool_lines
 from accept.remoting import Reply, call, on_all, ssh_options
 from accept.render import Bundle
 from accept.resolve import Resolved
@@ -117,7 +117,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     except BaseException:
         on_all(run.hosts, lambda h: _remove(options, h, place))
         raise
-    return Job(**{**job.__dict__, "first": first.name})
+    return replace(job, first=first.name)
 
 
 def _make_ready(
@@ -397,18 +397,7 @@ def _remove(options: tuple[str, ...], host: str, folder: str) -> None:
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """What each host has for the run's checks."""
     options = ssh_options(run.site)
-    tools = run.site.tools
-    lines = [f"PATH={quote(str(Path(tools.mpirun).parent))}:$PATH"] if tools.mpirun else []
-    if tools.venv:
-        lines += [
-            f"PATH={quote(tools.venv)}/bin:$PATH",
-            f"ACCEPT_PYTHON={quote(tools.venv)}/bin/python",
-        ]
-    if tools.python:
-        lines.append(f"ACCEPT_PYTHON={quote(tools.python)}")
-    if tools.nccl_tests:
-        lines.append(f"ACCEPT_NCCL_TESTS={quote(tools.nccl_tests)}")
-    command = "\n".join([*lines, TOOLS])
+    command = tool_lines(run.site.tools) + TOOLS
     replies = on_all(run.hosts, lambda h: call(options, h, command, timeout=_SECONDS))
     needs: list[Need] = []
     for host, reply in replies.items():

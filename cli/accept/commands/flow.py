@@ -18,7 +18,7 @@ from accept.core.evidence import write
 from accept.core.model import Plan
 from accept.core.typed import Invalid, dump, read
 from accept.hostnames import expand
-from accept.render import Bundle, helm_values, load_bundle, render
+from accept.render import Bundle, helm_values, load_bundle, render, values_of
 from accept.resolve import Options, Resolved, resolve
 
 #: From here on the console says what the result says once more.
@@ -61,13 +61,14 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
     """Helm values on stdout, or everything that would run into a folder."""
     run, bundle = prepare(options, terminal, probe=False)
     if out is None:
-        sys.stdout.write(helm_values(run, bundle))
+        terminal.result(values_of(run, bundle), helm_values(run, bundle))
         return Exit.PASS
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} is not empty", hint="name a folder that does not exist yet")
     out.mkdir(parents=True, exist_ok=True)
     _write(run, bundle, out)
-    terminal.progress(f"rendered run {bundle.plan.hash[:12]} into {out}")
+    terminal.progress(f"rendered run {bundle.plan.hash[:12]}; next: accept submit {out}")
+    terminal.result({"run": bundle.plan.hash, "folder": str(out)}, str(out))
     return Exit.PASS
 
 
@@ -183,8 +184,7 @@ def _watch(job: Job, folder: Path, terminal: Terminal, *, whole: bool) -> int:
                 f"or accept cancel {job.attempt}"
             )
             raise
-        backend.cancel(job, folder=folder, say=terminal.progress)
-        terminal.progress("cancelled")
+        _cancel(job, folder, terminal)
         raise
 
 
@@ -222,25 +222,32 @@ def do_cancel(name: str, terminal: Terminal) -> int:
     """End a run and remove what it made; its evidence so far is collected first."""
     folder = rundir.find(name)
     job = load_job(folder)
-    backends.load(job.backend).cancel(job, folder=folder, say=terminal.progress)
-    try:
-        place = _collect(folder, terminal)
-    except AcceptError as error:
-        terminal.progress(f"no evidence: {error.message}")
-    else:
-        terminal.progress(f"evidence so far: {place}")
+    _cancel(job, folder, terminal)
     terminal.result({"cancelled": job.attempt}, f"cancelled {job.attempt}")
     return Exit.PASS
 
 
+def _cancel(job: Job, folder: Path, terminal: Terminal) -> None:
+    backends.load(job.backend).cancel(job, folder=folder, say=terminal.progress)
+    try:
+        place = _collect(folder, terminal)
+    except AcceptError as error:
+        terminal.progress(f"cancelled; no evidence: {error.message}")
+    else:
+        terminal.progress(f"cancelled; evidence so far: {place}")
+
+
 def do_judge(paths: tuple[str, ...], terminal: Terminal, *, expect: tuple[str, ...]) -> int:
     """Judge evidence anew: a run, an evidence folder, its archive, or a saved log."""
-    worst = 0
+    verdicts = []
     for path in paths or ("last",):
         judged = judging.judge_path(path, expect=expect)
-        terminal.result(judged.verdict, judging.text(judged, terminal))
-        worst = max(worst, judged.verdict.exit, key=_WORST.index)
-    return worst
+        verdicts.append(judged.verdict)
+        if len(paths) < 2 or not terminal.json:
+            terminal.result(judged.verdict, judging.text(judged, terminal))
+    if len(paths) > 1 and terminal.json:
+        terminal.result(verdicts, "")
+    return max((verdict.exit for verdict in verdicts), key=_WORST.index)
 
 
 #: From good to bad, for several paths at once.
@@ -252,9 +259,9 @@ def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     judged = judging.judge_path(name, expect=())
     text = judging.report(judged, form)
     if form == "files":
-        terminal.result({"files": text.split()}, text)
+        terminal.result({"files": text.splitlines()}, text)
     else:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        terminal.result({form: text}, text)
     return Exit.PASS
 
 

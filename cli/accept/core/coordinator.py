@@ -57,11 +57,10 @@ async def coordinate(folder: Path) -> int:
     """Run the plan in `folder` to its end and return the exit status."""
     plan = read(Plan, json.loads((folder / evidence.PLAN).read_text(encoding="utf-8")))
     launch = read(Launch, json.loads((folder / HOSTS).read_text(encoding="utf-8")))
-    state = Run(folder=folder, attempt=launch.attempt, plan=plan, say=_say)
+    state = Run(folder=folder, attempt=launch.attempt, plan=plan)
     _prepare(state)
-    records: list[Record] = []
     broken = ""
-    work = asyncio.create_task(_work(state, launch, records))
+    work = asyncio.create_task(_work(state, launch))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
@@ -79,12 +78,12 @@ async def coordinate(folder: Path) -> int:
         # A defect of ours must not cost the evidence of what was measured until here.
         traceback.print_exc(file=sys.stdout)
         broken = f"the coordinator failed: {type(error).__name__}: {error}"
-    verdict = judge(plan, records, attempt=launch.attempt, broken_off=broken)
+    verdict = judge(plan, state.records, attempt=launch.attempt, broken_off=broken)
     evidence.write_judgement(state.evidence, plan, verdict)
     evidence.write_checksums(state.evidence)
     _say("verdict of the coordinator:")
     _say(report.table(verdict, width=100))
-    _say(evidence.pack(plan, records, verdict).rstrip("\n"))
+    _say(evidence.pack(plan, state.records, verdict).rstrip("\n"))
     if plan.hold_seconds and verdict.exit != 0 and broken != "the run was cancelled":
         await _hold(state)
     await _tell_over(state)
@@ -106,16 +105,16 @@ def _prepare(state: Run) -> None:
         evidence.write(scripts / path.name, path.read_text(encoding="utf-8", errors="replace"))
 
 
-async def _work(state: Run, launch: Launch, records: list[Record]) -> None:
-    await _find_hosts(state, launch, records)
+async def _work(state: Run, launch: Launch) -> None:
+    await _find_hosts(state, launch)
     for number, step in enumerate(state.plan.steps, 1):
         gone = await lose_silent_hosts(state, state.alive())
         if gone:
-            _keep(state, records, _hosts_record(state, problems=gone, wave=number))
-        await _execute(state, step, records, f"{number}/{len(state.plan.steps)}")
+            state.keep(_hosts_record(state, problems=gone, wave=number))
+        await _execute(state, step, f"{number}/{len(state.plan.steps)}")
 
 
-async def _find_hosts(state: Run, launch: Launch, records: list[Record]) -> None:
+async def _find_hosts(state: Run, launch: Launch) -> None:
     plan = state.plan
     began = time.time()
     found = await discover(
@@ -140,7 +139,7 @@ async def _find_hosts(state: Run, launch: Launch, records: list[Record]) -> None
         metrics=found.metrics,
         problems=found.problems,
     )
-    _keep(state, records, record)
+    state.keep(record)
     group = "".join(h.group_line() for h in found.hosts)
     evidence.write(state.folder / "group", group)
     evidence.write(state.evidence / "group", group)
@@ -170,7 +169,7 @@ def _hosts_record(state: Run, *, problems: tuple[Problem, ...], wave: int) -> Re
     )
 
 
-async def _execute(state: Run, step: Step, records: list[Record], place: str) -> None:
+async def _execute(state: Run, step: Step, place: str) -> None:
     alive = state.alive()
     if not alive:
         raise _BreakOff("no host is left")
@@ -191,7 +190,6 @@ async def _execute(state: Run, step: Step, records: list[Record], place: str) ->
             rounds = pair_rounds(names, rounds=_FOLLOWING_ROUNDS, seed=state.plan.seed)
             followed = [tuple(replace(g, local_ranks=(rank,)) for g in wave) for wave in rounds]
             await _execute_waves(state, step, followed, mine)
-    records += mine
     if len(mine) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     failed = [r for r in mine if r.exit != 0 or r.problems]
@@ -238,11 +236,6 @@ def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
 def _why(record: Record) -> str:
     said = [f"{p.message} ({p.cause})" for p in record.problems[:3]]
     return "; ".join(said) or f"exit {record.exit}"
-
-
-def _keep(state: Run, records: list[Record], record: Record) -> None:
-    records.append(record)
-    evidence.append_record(state.evidence, record)
 
 
 async def _hold(state: Run) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,6 +36,8 @@ _LOG_LIMIT = 64 << 20
 #: How long the launcher may take to end once the program has said that it is done. Open MPI 5.0
 #: sometimes hangs at the very end.
 _EXIT_GRACE = 15.0
+#: That hang, between functions here: it is no problem of the machine's and gets into no record.
+_EXIT_HANG = "exit-hang"
 _LOOK = 5.0
 _KILL_SECONDS = 20.0
 _ASK_SECONDS = 10.0
@@ -49,15 +51,22 @@ class Run:
     attempt: str
     plan: Plan
     hosts: tuple[Host, ...] = ()
+    #: In the order they were written.
+    records: list[Record] = field(default_factory=list)
     #: Host -> what became of it; such a host takes no further part.
     lost: dict[str, Problem] = field(default_factory=dict)
-    say: Callable[[str], None] = print
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
 
     @property
     def evidence(self) -> Path:
         """The folder of what is kept."""
         return self.folder / "evidence"
+
+    def keep(self, record: Record) -> Record:
+        """Add a record to those of the run, on disk too, at once."""
+        self.records.append(record)
+        evidence.append_record(self.evidence, record)
+        return record
 
     def host(self, name: str) -> Host:
         """The host called `name`."""
@@ -132,8 +141,7 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         facts=parsed.facts,
         problems=_without_repeats((*problems, *parsed.problems)),
     )
-    evidence.append_record(state.evidence, record)
-    return record
+    return state.keep(record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,48 +168,54 @@ async def _supervise(
     state: Run, step: Step, mark: str, hosts: list[Host], command: str, path: Path
 ) -> _Outcome:
     """Start the step, copy its output to the log, and end it where it does not end by itself."""
-    first = hosts[0]
-    async with state.starts:
-        process = await asyncio.create_subprocess_exec(
-            *arguments(state.folder, first, command),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment(state.folder, state.attempt),
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write("".join(h.group_line() for h in hosts).encode())
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            await process.stdin.drain()
-        process.stdin.close()
-        started, done = asyncio.Event(), asyncio.Event()
-        copying = asyncio.create_task(_copy(process, path, started, done))
-        # A start counts until the step says something: launching is what loads the first host.
-        waiting = asyncio.create_task(started.wait())
-        await asyncio.wait({waiting, copying}, timeout=_ASK_SECONDS, return_when="FIRST_COMPLETED")
-        waiting.cancel()
+    process = None
     try:
+        started, done = asyncio.Event(), asyncio.Event()
+        async with state.starts:
+            process = await _start(state, hosts, command)
+            copying = asyncio.create_task(_copy(process, path, started, done))
+            # A start counts until the step says something: launching is what loads the first host.
+            saying = asyncio.create_task(started.wait())
+            await asyncio.wait(
+                {saying, copying}, timeout=_ASK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            saying.cancel()
         why = await _wait(state, step, hosts, copying, done)
+        status = await process.wait() if why is None else None
     except asyncio.CancelledError:
-        kill_session(process)
-        await _kill(state, mark, hosts)
+        if process is not None:
+            await _kill(state, mark, hosts)
+            kill_session(process)
         raise
     end = time.time()
-    if why is None:
-        status = await process.wait()
-        if status == 0:
-            return _Outcome(exit=0, end=end)
-        left = await _kill(state, mark, hosts)
-        return _Outcome(exit=status, end=end, problems=left)
-    if why.cause == "exit-hang":
-        left = await _kill(state, mark, hosts)
-        kill_session(process)
-        return _Outcome(exit=0, end=end, problems=left)
+    if status == 0:
+        return _Outcome(exit=0, end=end)
     left = await _kill(state, mark, hosts)
     kill_session(process)
+    if why is None:
+        return _Outcome(exit=status, end=end, problems=left)
     await copying
+    if why.cause == _EXIT_HANG:
+        return _Outcome(exit=0, end=end, problems=left)
     return _Outcome(exit=None, end=end, problems=(why, *left))
+
+
+async def _start(state: Run, hosts: list[Host], command: str) -> asyncio.subprocess.Process:
+    """Start `command` on the first host, with the group's description on its standard input."""
+    process = await asyncio.create_subprocess_exec(
+        *arguments(state.folder, hosts[0], command),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment(state.folder, state.attempt),
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write("".join(h.group_line() for h in hosts).encode())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        await process.stdin.drain()
+    process.stdin.close()
+    return process
 
 
 async def _wait(
@@ -215,9 +229,7 @@ async def _wait(
         if finished is None and done.is_set():
             finished = now
         if finished is not None and now - finished > _EXIT_GRACE:
-            return Problem(
-                cause="exit-hang", message="the launcher did not end after its program did"
-            )
+            return Problem(cause=_EXIT_HANG, message="the launcher did not end")
         if now >= until:
             return Problem(
                 cause="timed-out", message=f"{step.id} did not end within {step.timeout:.0f} s"

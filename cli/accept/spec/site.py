@@ -138,7 +138,10 @@ class Site:
     require_all_nodes: Annotated[
         bool, Doc("Whether to stop where one host never answers; else the others go on.")
     ] = False
-    start_timeout: Annotated[Seconds, Doc("Longest wait for hosts to answer.")] = 300.0
+    start_timeout: Annotated[
+        Seconds | None,
+        Doc("Longest wait for hosts to answer; none: 60s where they should be up, else 5m."),
+    ] = None
     deadline: Annotated[Seconds | None, Doc("Longest run; none: as the suite says.")] = None
     keep: Annotated[Seconds, Doc("How long the first host keeps evidence nobody collected.")] = (
         86400.0
