@@ -35,7 +35,7 @@ def listed() -> tuple[Path, ...]:
 
 def create(attempt: str) -> Path:
     """Make the folder of a new attempt. Raises BadInput where the name is taken or is none."""
-    if not _ATTEMPT.fullmatch(attempt):
+    if not _ATTEMPT.fullmatch(attempt) or attempt == "last":
         raise BadInput(
             f"--attempt {attempt[:80]!r} is no name", hint="use up to 63 of a-z, 0-9 and '-'"
         )

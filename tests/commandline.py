@@ -1,0 +1,68 @@
+"""Calling `accept` as a user does: in this process where that is the same, else as a program."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from accept.__main__ import main
+
+#: Those who call `python -m accept` from another folder need this on their path.
+SOURCE = Path(__file__).parent.parent / "cli"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a call left."""
+
+    code: int
+    out: str
+    err: str
+
+
+def accept(*args: object) -> Done:
+    """Call it in this process; a crash raises here, as nothing but errors of ours may be caught."""
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "argv", ["accept", *map(str, args)]),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    return Done(code=int(code), out=out.getvalue(), err=err.getvalue())
+
+
+def program(*args: object, **environment: str) -> Done:
+    """Start it as a program of its own, with `environment` on top of this one's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "accept", *map(str, args)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def refused(*args: object, code: int = 2) -> str:
+    """Call it, expect one error and nothing on stdout; return what it said."""
+    done = accept(*args)
+    assert done.code == code, done
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    said = [line for line in done.err.splitlines() if line.startswith("accept: ")]
+    assert len(said) == 1, done.err
+    return done.err
