@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accept.core import model
-from accept.core.schema import schema
 from accept.core.typed import (
     Bounds,
     Doc,
@@ -28,6 +27,7 @@ from accept.core.typed import (
     read,
     to_json,
 )
+from accept.schema import schema
 
 
 class Colour(Enum):

@@ -20,6 +20,7 @@ from accept import __version__, assets
 from accept.core.errors import BadInput
 from accept.core.model import Plan
 from accept.core.typed import dump
+from accept.lean import lean
 from accept.resolve import Resolved
 
 _PLAN = "plan.json"
@@ -144,13 +145,16 @@ def _static() -> Iterator[tuple[str, bytes]]:
     for name in _STATIC:
         yield name, (launchers / name).read_bytes()
     for path in sorted((launchers / "programs").iterdir()):
-        if path.suffix in (".py", ".sh"):
+        if path.suffix == ".py":
+            yield f"programs/{path.name}", lean(path.read_text(encoding="utf-8")).encode()
+        elif path.suffix == ".sh":
             yield f"programs/{path.name}", path.read_bytes()
     # The package as nodes see it: its version, and core alone.
     yield "accept/__init__.py", f'__version__ = "{__version__}"\n'.encode()
     core = assets.core()
     for path in sorted(core.rglob("*.py")):
-        yield f"accept/core/{path.relative_to(core).as_posix()}", path.read_bytes()
+        text = lean(path.read_text(encoding="utf-8"))
+        yield f"accept/core/{path.relative_to(core).as_posix()}", text.encode()
 
 
 def _templates() -> Any:

@@ -14,8 +14,8 @@ from typing import Any, Generic, Literal, TypeVar
 from accept import assets
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Record, Reference, Verdict
-from accept.core.schema import schema
 from accept.core.shape import known, plain
+from accept.schema import schema
 from accept.spec.machine import Machine
 from accept.spec.site import Site
 from accept.spec.suite import Suite

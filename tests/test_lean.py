@@ -1,0 +1,39 @@
+"""What travels to the nodes is the same program, on the same lines, without the words around it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from accept import assets
+from accept.lean import lean
+
+MODULES = sorted([*assets.core().rglob("*.py"), *(assets.launchers() / "programs").glob("*.py")])
+
+
+def program(source: str) -> list[str]:
+    """Every statement but docstrings and what stands in for them, with its line."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not idle(one)]  # type: ignore[attr-defined]
+    return [f"{statement.lineno}: {ast.dump(statement)}" for statement in tree.body]
+
+
+def idle(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.name)
+def test_the_program_is_the_same_on_the_same_lines(path: Path) -> None:
+    source = path.read_text()
+    assert program(lean(source)) == program(source)
+    assert '"""\n' not in lean(source)
+
+
+def test_docstrings_and_comments_go_and_code_stays() -> None:
+    source = '"""Module."""\nclass E(Exception):\n    """Why."""\n\n# comment\ny = 1  # beside\n'
+    assert lean(source) == "\nclass E(Exception):\n    ...\n\n\ny = 1  # beside\n"
