@@ -88,7 +88,7 @@ def _text(name: str) -> str:
         with Path(name).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise BadInput(f"{plain(name)}: {error.strerror or error}") from None
+        raise BadInput(f"{plain(name, 300)}: {error.strerror or error}") from None
     if len(raw) > MAX_BYTES:
         raise BadInput(f"{name}: larger than 1 MiB", hint="is this the right file?")
     try:
