@@ -16,7 +16,7 @@ from accept.commands.terminal import Terminal
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit
 from accept.core.evidence import write
 from accept.core.model import Plan
-from accept.core.typed import Invalid, dump, read
+from accept.core.typed import dump, read
 from accept.hostnames import expand
 from accept.render import Bundle, helm_values, load_bundle, render, values_of
 from accept.resolve import Options, Resolved, resolve
@@ -63,10 +63,15 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
     if out is None:
         terminal.result(values_of(run, bundle), helm_values(run, bundle))
         return Exit.PASS
-    if out.exists() and any(out.iterdir()):
-        raise BadInput(f"{out} is not empty", hint="name a folder that does not exist yet")
-    out.mkdir(parents=True, exist_ok=True)
-    _write(run, bundle, out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise BadInput(f"{out} is not empty", hint="name a folder that does not exist yet")
+        _write(run, bundle, out)
+    except OSError as error:
+        raise BadInput(
+            f"{out} cannot be written: {error.strerror}", hint="name a folder of yours"
+        ) from None
     terminal.progress(f"rendered run {bundle.plan.hash[:12]}; next: accept submit {out}")
     terminal.result({"run": bundle.plan.hash, "folder": str(out)}, str(out))
     return Exit.PASS
@@ -86,7 +91,7 @@ def _read(folder: Path) -> tuple[Resolved, Bundle]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         run = read(Resolved, data["run"])
-    except (OSError, ValueError, KeyError, TypeError, Invalid) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read: {error}", hint="render the run again") from None
     return run, load_bundle(folder / rundir.RENDERED, run.plan)
 
@@ -148,7 +153,7 @@ def load_job(folder: Path) -> Job:
         raise BadInput(
             f"{folder.name} was never started", hint=f"start it: accept submit {folder}"
         ) from None
-    except (OSError, ValueError, Invalid) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read: {error}", hint="name another run") from None
 
 

@@ -90,7 +90,7 @@ def _attempt(folder: Path) -> str:
 
     try:
         return str(json.loads((folder / HOSTS).read_text(encoding="utf-8"))["attempt"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return folder.name
 
 

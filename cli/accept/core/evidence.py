@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from accept.core import report
 from accept.core.errors import BadEvidence
 from accept.core.model import Plan, Record, Verdict
-from accept.core.typed import Invalid, dump, read, to_json
+from accept.core.typed import dump, read, to_json
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
             tuple(read(Record, r) for r in data["records"]),
             read(Verdict, data["verdict"]),
         )
-    except (ValueError, KeyError, TypeError, zlib.error, Invalid) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise BadEvidence(
             f"{source}: the packed evidence is damaged: {error}", hint="fetch the log again"
         ) from error
@@ -231,5 +231,5 @@ def _text(path: Path) -> str:
 def _parse(cls: type[T], text: str, where: str) -> T:
     try:
         return read(cls, json.loads(text))
-    except (ValueError, Invalid) as error:
+    except (ValueError, RecursionError) as error:
         raise BadEvidence(f"{where}: {error}", hint="the file is damaged: collect again") from error
