@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.hosts import Hosts, why_not
+from tests.cluster.runs import VENV, Lab
 
 obstacle = cache(why_not)
 
@@ -22,5 +24,32 @@ def make_hosts() -> Iterator[Callable[..., Hosts]]:
 
         def make(count: int, **options: Any) -> Hosts:
             return stack.enter_context(Hosts(count, **options))
+
+        yield make
+
+
+@pytest.fixture
+def make_lab(make_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+    """Return a function that makes hosts (its arguments are theirs) and a workstation before them.
+
+    `venv` is the environment of the ranks, `before` what is done to the hosts before they are
+    looked at for the first time.
+    """
+    with ExitStack() as stack:
+
+        def make(
+            count: int,
+            *,
+            venv: Path = VENV,
+            before: Callable[[Hosts], object] = lambda hosts: None,
+            **options: Any,
+        ) -> Lab:
+            if not (venv / "bin" / "mpirun").exists():
+                pytest.skip(f"there is no Open MPI in {venv}: make setup-dev")
+            hosts = make_hosts(count, **options)
+            before(hosts)
+            lab = Lab(hosts, tmp_path, venv=venv)
+            stack.callback(lab.close)
+            return lab
 
         yield make

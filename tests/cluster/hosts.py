@@ -90,7 +90,12 @@ class Hosts(Machines):
     def stop_sshd(self, *names: str) -> None:
         """Stop the sshd of hosts: new connections are refused, open ones stay."""
         for name in names:
-            self.run(name, 'kill "$(cat /run/sshd.pid)" && while [ -e /run/sshd.pid ]; do :; done')
+            # It removes the file some time before it is gone.
+            self.run(
+                name,
+                "pid=$(cat /run/sshd.pid); kill $pid && "
+                "while [ -e /proc/$pid/exe ] || [ -e /run/sshd.pid ]; do :; done",
+            )
 
     def trust(self) -> None:
         """Let the hosts reach each other over ssh, as root, with one key; they can't otherwise."""

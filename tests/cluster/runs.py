@@ -1,0 +1,277 @@
+"""Runs of the product over test hosts: started and read as a person at the workstation would.
+
+lab = Lab(hosts, folder)
+done = lab.run("--plant", "hang@h3:0")
+assert done.suspects == {("h3", "rank-hung")}
+lab.nothing_is_left()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.hosts import Hosts
+from tests.cluster.machines import HostGone
+
+REPOSITORY = Path(__file__).parents[2]
+VENV = Path(sys.prefix)
+#: With Open MPI 4.1; made by `make setup-dev`.
+VENV_MPI4 = REPOSITORY / ".venv-mpi4"
+#: What one run may take at most before a test gives up on it.
+PATIENCE = 240.0
+
+#: One rank a host, so that two cores carry eight hosts; sizes at which the link is what counts.
+MACHINE = """\
+name: test-cpu
+description: One rank a host, for the tests.
+gpus: {count: 0}
+ranksPerNode: 1
+speedPromised: false
+noise: 0.08
+parameters:
+"""
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
+SIZES = "{min: 4K, max: 1M, factor: 16}"
+
+#: Fragments of suites.
+CONNECT = ["check: connectivity, params: {pings: 5}"]
+ALL_REDUCE = ["check: all-reduce, groups: all, timeout: 60s, params: {iters: 4, warmup: 1}"]
+PAIRS = ["check: all-reduce, groups: pairs, rounds: 3, timeout: 60s, params: {iters: 8, warmup: 1}"]
+EVERYTHING = [
+    "check: inventory",
+    *CONNECT,
+    *(
+        f"check: {name}, groups: all, timeout: 90s, params: {{iters: 4, warmup: 1}}"
+        for name in COLLECTIVES
+    ),
+    *PAIRS,
+    "check: train, timeout: 90s, params: {steps: 40}",
+]
+
+
+def endless(timeout: str = "120s") -> list[str]:
+    """The checks of a run that measures long enough for something to happen to it meanwhile."""
+    return [
+        *CONNECT,
+        f"check: all-reduce, groups: all, timeout: {timeout}, params: {{iters: 4000, warmup: 1}}",
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a command left."""
+
+    exit: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def result(self) -> Any:
+        """What `--json` printed; there is nothing else on stdout."""
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            raise AssertionError(f"exit {self.exit}, no JSON: {self.out}\n{self.err}") from None
+
+    @property
+    def suspects(self) -> set[tuple[str, str]]:
+        """Who is to blame and for what."""
+        return {(each["name"], each["cause"]) for each in self.result["suspects"]}
+
+    @property
+    def ending(self) -> tuple[str, int]:
+        """The state of the verdict, and the exit code."""
+        assert self.result["exit"] == self.exit
+        assert self.result["accepted"] == (self.exit == 0)
+        return self.result["state"], self.exit
+
+    def causes(self) -> set[str]:
+        """The causes of all findings."""
+        found = (f for check in self.result["checks"] for f in check["findings"])
+        return {each["cause"] for each in found if each.get("cause")}
+
+
+class Started:
+    """A command of the product on its way, in a session of its own as on a terminal."""
+
+    def __init__(self, words: list[str], environment: dict[str, str], place: Path) -> None:
+        self.began = time.monotonic()
+        self._out, self._err = place.with_suffix(".out"), place.with_suffix(".err")
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        """Its progress so far."""
+        return self._err.read_text()
+
+    def says(self, words: str, patience: float = PATIENCE) -> None:
+        """Wait until it has said something."""
+        until(lambda: words in self.said or self.process.poll() is not None, patience)
+        assert words in self.said, self.said
+
+    def interrupt(self) -> None:
+        """Ctrl-C: to all that the command started in its session, as a terminal does."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """Let it, and all that it started here, vanish."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait(self, patience: float = PATIENCE) -> Done:
+        """Wait for its end."""
+        try:
+            code = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"no end within {patience:.0f} s:\n{self.said}") from None
+        seconds = time.monotonic() - self.began
+        return Done(exit=code, out=self._out.read_text(), err=self.said, seconds=seconds)
+
+
+class Lab:
+    """A workstation, the hosts before it, and how the hosts looked before anything was run."""
+
+    def __init__(self, hosts: Hosts, folder: Path, *, venv: Path = VENV) -> None:
+        self.hosts = hosts
+        self.folder = folder
+        self._started: list[Started] = []
+        self.runs = folder / "runs"
+        self.machine = folder / "machine.yaml"
+        sizes = "".join(f"  {name}: {SIZES}\n" for name in COLLECTIVES)
+        self.machine.write_text(MACHINE + sizes)
+        self.site = folder / "site.yaml"
+        self.site.write_text(f"tools:\n  venv: {venv}\n")
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("ACCEPT_")},
+            "ACCEPT_SSH_CONFIG": str(hosts.ssh_config),
+            "ACCEPT_RUNS": str(self.runs),
+            "NO_COLOR": "1",
+        }
+        self.before = {name: self.look(name) for name in hosts.names if self._is_up(name)}
+
+    def suite(self, checks: Iterable[str]) -> Path:
+        """Write a suite file; each check is the inside of a flow mapping."""
+        path = self.folder / f"suite-{len(list(self.folder.glob('suite-*')))}.yaml"
+        lines = "".join(f"  - {{{check}}}\n" for check in checks)
+        path.write_text(f"name: test\ndescription: Of a test.\ndeadline: 4m\nchecks:\n{lines}")
+        return path
+
+    def start(
+        self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()
+    ) -> Started:
+        """Start `accept run` on all hosts, or on some."""
+        given = [
+            *("--hosts", ",".join(hosts or self.hosts.names)),
+            *("--machine", str(self.machine), "--site", str(self.site)),
+            *("--suite", str(self.suite(checks or [*CONNECT, *PAIRS]))),
+        ]
+        return self.command("run", *given, "--json", *options)
+
+    def command(self, *words: str) -> Started:
+        """Start any command of the product."""
+        place = self.folder / f"command-{len(self._started)}"
+        started = Started([str(VENV / "bin" / "accept"), *words], self.environment, place)
+        self._started.append(started)
+        return started
+
+    def close(self) -> None:
+        """End what is still on its way."""
+        for each in self._started:
+            each.kill()
+
+    def run(self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()) -> Done:
+        """`accept run` to its end."""
+        return self.start(*options, checks=checks, hosts=hosts).wait()
+
+    def do(self, *words: str) -> Done:
+        """Any command of the product, to its end."""
+        return self.command(*words).wait()
+
+    def evidence(self, attempt: str) -> Path:
+        """The collected evidence of a run."""
+        return self.runs / attempt / "evidence"
+
+    def attempt(self) -> str:
+        """The one attempt there is."""
+        (folder,) = self.runs.iterdir()
+        return folder.name
+
+    # What is left behind.
+
+    def _is_up(self, name: str) -> bool:
+        try:
+            return bool(self.hosts.init(name))
+        except HostGone:
+            return False
+
+    def look(self, name: str) -> tuple[list[str], tuple[str, ...], dict[str, str]]:
+        """What a host looks like: its processes, where it listens, its files."""
+        commands = sorted(each.command for each in self.hosts.processes(name))
+        return commands, self.hosts.listening(name), self.hosts.tree(name)
+
+    def differs(self, names: Iterable[str] = ()) -> list[str]:
+        """What is otherwise than before, on hosts that there are."""
+        found = []
+        for name in names or self.hosts.names:
+            if not self._is_up(name):
+                continue
+            processes, ports, files = self.look(name)
+            old_processes, old_ports, old_files = self.before[name]
+            pairs = (
+                ("process", set(processes), set(old_processes)),
+                ("port", set(ports), set(old_ports)),
+                ("file", set(files.items()), set(old_files.items())),
+            )
+            for kind, new, old in pairs:
+                found += [f"{name}: {kind} more: {each}" for each in sorted(new - old)]
+                found += [f"{name}: {kind} less: {each}" for each in sorted(old - new)]
+        return found
+
+    def nothing_is_left(self, names: Iterable[str] = (), patience: float = 60.0) -> None:
+        """Wait until every host is as it was before the first run."""
+        names = tuple(names)
+        deadline = time.monotonic() + patience
+        while left := self.differs(names):
+            assert time.monotonic() < deadline, "\n".join(left[:20])
+            time.sleep(0.1)
+
+    def evidence_holds(self, done: Done) -> None:
+        """The evidence is complete (judge checks every sum), and gives the same verdict again.
+
+        So does the coordinator's saved console alone.
+        """
+        folder = self.evidence(done.result["attempt"])
+        assert (folder / "SHA256SUMS").is_file()
+        for place in (folder, folder / "console.log"):
+            again = self.do("judge", str(place), "--json")
+            assert again.exit == done.exit, again.err
+            assert again.result == done.result
+
+
+def until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
+    """Wait until something holds, which is due."""
+    deadline = time.monotonic() + patience
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.05)
