@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from accept.core.errors import BadInput
@@ -31,6 +32,15 @@ def listed() -> tuple[Path, ...]:
     folder = runs()
     found = (p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ()
     return tuple(sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name)))
+
+
+def kind(path: Path) -> str:
+    """`file`, `folder`, or nothing: also for what is no path at all, such as a name too long."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return "file" if stat.S_ISREG(mode) else "folder" * stat.S_ISDIR(mode)
 
 
 def create(attempt: str) -> Path:
@@ -62,7 +72,7 @@ def find(name: str) -> Path:
             raise BadInput(f"there are no runs in {runs()}", hint="start one: accept run")
         return there[-1]
     for folder in (runs() / name if _ATTEMPT.fullmatch(name) else None, Path(name)):
-        if folder is not None and folder.is_dir():
+        if name and folder is not None and kind(folder) == "folder":
             return folder
     newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
     raise BadInput(

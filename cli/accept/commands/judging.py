@@ -33,7 +33,7 @@ class Judged:
 
 def judge_path(path: str, *, expect: Sequence[str]) -> Judged:
     """Judge what `path` names. Raises BadEvidence where it is incomplete or no evidence at all."""
-    if path != "last" and Path(path).is_file():
+    if path != "last" and rundir.kind(Path(path)) == "file":
         return _judge_file(Path(path), expect)
     folder = rundir.find(path)
     inner = folder / rundir.EVIDENCE

@@ -1,0 +1,159 @@
+"""The folder a run leaves: written whole, read strictly, packed for the end of a log."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import leftovers
+
+from accept.core import evidence
+from accept.core.errors import BadEvidence
+from accept.core.model import Fact
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return leftovers.leave(tmp_path / "evidence")
+
+
+class TestFolder:
+    def test_is_read_back_as_it_was_written(self, folder: Path) -> None:
+        assert evidence.read_plan(folder) == leftovers.PLAN
+        assert evidence.read_records(folder)[1] == leftovers.record()
+        assert evidence.read_verdict(folder) == leftovers.verdict_of(leftovers.record())
+
+    def test_a_file_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
+        evidence.write(tmp_path / "a", "first")
+        with pytest.raises(UnicodeEncodeError):
+            evidence.write(tmp_path / "a", "second \udcff")
+        assert (tmp_path / "a").read_text() == "first"
+
+    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, evidence.VERDICT])
+    @pytest.mark.parametrize(
+        "content", [b"", b"{}", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b'{"schema":"x"}']
+    )
+    def test_a_damaged_file_is_named_and_nothing_else_is_raised(
+        self, folder: Path, name: str, content: bytes
+    ) -> None:
+        read: dict[str, Callable[[Path], object]] = {
+            evidence.PLAN: evidence.read_plan,
+            evidence.RECORDS: evidence.read_records,
+            evidence.VERDICT: evidence.read_verdict,
+        }
+        (folder / name).write_bytes(content)
+        if name == evidence.RECORDS and not content:
+            assert evidence.read_records(folder) == ()
+            return
+        with pytest.raises(BadEvidence) as error:
+            read[name](folder)
+        assert name in error.value.message
+        assert error.value.hint
+
+    def test_a_damaged_record_is_named_by_its_line(self, folder: Path) -> None:
+        path = folder / evidence.RECORDS
+        path.write_text(path.read_text() + '{"step":\n')
+        with pytest.raises(BadEvidence, match=r"records\.jsonl:3"):
+            evidence.read_records(folder)
+
+
+class TestChecksums:
+    def test_are_those_of_sha256sum(self, folder: Path) -> None:
+        done = subprocess.run(
+            ["sha256sum", "--check", "--strict", evidence.CHECKSUMS],
+            cwd=folder,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_hold_every_file_that_a_judgement_rests_on(self, folder: Path) -> None:
+        text = (folder / evidence.CHECKSUMS).read_text()
+        for name in (evidence.PLAN, evidence.RECORDS, leftovers.record().log):
+            assert f"  {name}\n" in text
+        assert evidence.check_checksums(folder) == ()
+
+    def test_a_new_judgement_does_no_harm(self, folder: Path) -> None:
+        (folder / evidence.REPORT).write_text("another")
+        assert evidence.check_checksums(folder) == ()
+
+    def test_name_what_changed_and_what_is_gone(self, folder: Path) -> None:
+        (folder / evidence.PLAN).write_text("{}")
+        (folder / leftovers.record().log).unlink()
+        assert evidence.check_checksums(folder) == (
+            "logs/10-script/0-0.log is missing",
+            "plan.json is not as it was written",
+        )
+
+    def test_that_are_missing_mean_it_was_never_finished(self, tmp_path: Path) -> None:
+        folder = leftovers.leave(tmp_path / "evidence", whole=False)
+        assert "never finished" in evidence.check_checksums(folder)[0]
+
+
+class TestLogs:
+    def test_of_many_groups_go_into_one_archive_and_are_found_there(self, folder: Path) -> None:
+        log = leftovers.record().log
+        loose = list(evidence.open_log(folder, log) or ())
+        evidence.archive_logs(folder, "10-script")
+        assert not (folder / log).exists()
+        assert (
+            list(evidence.open_log(folder, log) or ())
+            == loose
+            == leftovers.LOG.encode().splitlines(True)
+        )
+
+    @pytest.mark.parametrize(
+        "log", ["logs/../plan.json", "/etc/passwd", "plan.json", "logs/x/9-9.log"]
+    )
+    def test_elsewhere_or_nowhere_are_not_opened(self, folder: Path, log: str) -> None:
+        assert evidence.open_log(folder, log) is None
+
+
+class TestPacked:
+    def test_is_read_back_from_a_log_with_prefixes(self) -> None:
+        text = leftovers.console(leftovers.record())
+        for prefix in ("", "2026-01-01T00:00:00Z stdout F ", "[pod/accept-0/accept] "):
+            lines = [f"{prefix}{line}\n".encode() for line in text.splitlines()]
+            plan, records, verdict = evidence.unpack(lines, "pod.log")
+            assert (plan, records[1]) == (leftovers.PLAN, leftovers.record())
+            assert verdict == leftovers.verdict_of(leftovers.record())
+
+    def test_the_last_one_counts(self) -> None:
+        first = leftovers.console(leftovers.record(status=1))
+        text = first + leftovers.console(leftovers.record())
+        _, records, _ = evidence.unpack(text.encode().splitlines(), "pod.log")
+        assert records[1].exit == 0
+
+    def test_is_bounded_and_says_what_was_left_out(self) -> None:
+        # Digests, as text that repeats would pack well.
+        noise = (hashlib.sha256(str(n).encode()).hexdigest() for n in range(30_000))
+        facts = tuple(Fact(name="noise", value=text, check="script") for text in noise)
+        big = replace(leftovers.record(), facts=facts)
+        text = evidence.pack(leftovers.PLAN, [big, big], leftovers.verdict_of(leftovers.record()))
+        assert len(text) <= evidence.PACKED_LIMIT
+        with pytest.raises(BadEvidence, match="2 records were too many"):
+            evidence.unpack(text.encode().splitlines(), "pod.log")
+
+    @given(st.data())
+    def test_damage_is_never_read_as_evidence(self, data: st.DataObject) -> None:
+        raw = bytearray(evidence.pack(leftovers.PLAN, (), leftovers.verdict_of()).encode())
+        begin = raw.index(b"\n") + 1
+        place = data.draw(st.integers(begin, len(raw) - 40))
+        raw[place] = data.draw(st.integers(0, 255).filter(lambda byte: byte != raw[place]))
+        try:
+            plan, records, _ = evidence.unpack(bytes(raw).splitlines(keepends=True), "pod.log")
+        except BadEvidence:
+            return
+        # A byte of base64 that stands for the same bits, or white space.
+        assert (plan, records) == (leftovers.PLAN, ())
+
+    @given(st.lists(st.binary(max_size=200), max_size=20))
+    def test_any_lines_are_evidence_or_bad_evidence(self, lines: list[bytes]) -> None:
+        with pytest.raises(BadEvidence):
+            evidence.unpack(lines, "pod.log")

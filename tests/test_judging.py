@@ -1,0 +1,225 @@
+"""`accept judge` on whatever it is given: folders, archives, saved logs, and their damage."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests import leftovers
+from tests.commandline import accept, program, refused
+
+from accept.core import evidence
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return leftovers.leave(tmp_path / "evidence")
+
+
+class TestTheSameVerdict:
+    def test_from_folder_run_archive_and_log(self, tmp_path: Path, runs: Path) -> None:
+        folder = leftovers.leave(runs / "one" / "evidence")
+        archive = leftovers.archive(folder, tmp_path / "evidence.tar")
+        log = tmp_path / "pod.log"
+        log.write_text(leftovers.console(leftovers.record()))
+        places = (folder, runs / "one", "one", "last", archive, log)
+        found = [accept("judge", place, "--json") for place in places]
+        assert {done.code for done in found} == {0}
+        assert len({done.out for done in found}) == 1
+        assert json.loads(found[0].out)["headline"] == "pass (no GPU tested)"
+
+    def test_without_a_path_it_is_the_last_run(self, runs: Path) -> None:
+        leftovers.leave(runs / "one" / "evidence")
+        assert accept("judge").out.splitlines()[0] == "pass (no GPU tested)"
+
+    def test_no_matter_what_the_old_verdict_said(self, folder: Path) -> None:
+        verdict = folder / evidence.VERDICT
+        verdict.write_text(verdict.read_text().replace('"pass', '"fail'))
+        assert accept("judge", folder).code == 0
+
+    def test_figures_come_from_the_raw_log_and_not_from_the_record(self, folder: Path) -> None:
+        records = folder / evidence.RECORDS
+        records.write_text(records.read_text().replace("7.5", "9999.0"))
+        evidence.write_checksums(folder)
+        done = accept("judge", folder, "--expect", "script.speed>=8")
+        assert done.code == 3
+        assert "7.5" in done.out
+        assert "9999" not in done.out
+
+
+class TestExpect:
+    def test_a_threshold_of_the_users_own_is_applied_and_named(self, folder: Path) -> None:
+        assert accept("judge", folder, "--expect", "script.speed>=7").code == 0
+        done = accept("judge", folder, "--expect", "script.speed>=8")
+        assert done.code == 3
+        assert "--expect" in done.out
+        assert "8" in done.out
+
+    def test_what_is_none_is_refused(self, folder: Path) -> None:
+        assert "is no expectation" in refused("judge", folder, "--expect", "fast")
+
+
+class TestSeveral:
+    def test_the_worst_decides(self, tmp_path: Path, folder: Path) -> None:
+        bad = leftovers.leave(tmp_path / "bad", status=1)
+        assert accept("judge", folder, bad).code == 3
+        assert accept("judge", bad, folder).code == 3
+
+    def test_as_json_they_are_one_list(self, tmp_path: Path, folder: Path) -> None:
+        bad = leftovers.leave(tmp_path / "bad", status=1)
+        done = accept("judge", folder, bad, "--json")
+        assert [one["state"] for one in json.loads(done.out)] == ["pass", "fail"]
+
+
+class TestIncomplete:
+    def test_a_file_that_was_edited_is_named(self, folder: Path) -> None:
+        (folder / leftovers.record().log).write_text(leftovers.LOG.replace("7.5", "99"))
+        said = refused("judge", folder, code=6)
+        assert "logs/10-script/0-0.log is not as it was written" in said
+
+    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, leftovers.record().log])
+    def test_a_file_that_is_gone_is_named(self, folder: Path, name: str) -> None:
+        (folder / name).unlink()
+        assert name in refused("judge", folder, code=6)
+
+    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, evidence.VERDICT])
+    @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
+    def test_a_file_that_is_damaged_is_named(self, folder: Path, name: str, content: bytes) -> None:
+        (folder / name).write_bytes(content)
+        evidence.write_checksums(folder)
+        if name == evidence.RECORDS and not content:
+            # Readable, and says that nothing was ever done.
+            assert accept("judge", folder).code in (3, 6)
+        else:
+            assert name in refused("judge", folder, code=6)
+
+    def test_a_coordinator_that_died_is_no_pass(self, tmp_path: Path) -> None:
+        folder = leftovers.leave(tmp_path / "evidence", whole=False)
+        done = accept("judge", folder)
+        assert done.code == 5
+        assert "never finished" in done.out
+
+    def test_a_coordinator_that_died_after_a_failure_is_a_failure(self, tmp_path: Path) -> None:
+        folder = leftovers.leave(tmp_path / "evidence", status=1, whole=False)
+        assert accept("judge", folder).code == 3
+
+    def test_a_log_that_leads_outside_is_not_read(self, folder: Path) -> None:
+        records = folder / evidence.RECORDS
+        records.write_text(records.read_text().replace("logs/10-script/", "logs/../../"))
+        evidence.write_checksums(folder)
+        assert "is missing" in refused("judge", folder, code=6)
+
+    def test_a_run_that_was_not_collected_says_how(self, runs: Path) -> None:
+        (runs / "one").mkdir(parents=True)
+        (runs / "one" / "job.json").write_text("{}")
+        assert "accept collect one" in refused("judge", "one", code=6)
+
+
+class TestNoEvidence:
+    @pytest.mark.parametrize("content", [b"", b"text\n", b"\x00" * 10_000, bytes(range(256)) * 40])
+    def test_a_file_that_is_none_is_refused(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "file").write_bytes(content)
+        refused("judge", tmp_path / "file", code=6)
+
+    def test_a_folder_that_is_none_is_refused(self, tmp_path: Path) -> None:
+        assert "plan.json" in refused("judge", tmp_path, code=6)
+
+    @pytest.mark.parametrize(
+        "name", ["nosuch", "/no/such/place", "", "a\nb", "\x1b[31m", "x" * 5000]
+    )
+    def test_what_is_not_there_is_refused(self, name: str) -> None:
+        said = refused("judge", name)
+        assert "\x1b" not in said
+
+    def test_a_pipe_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        refused("judge", tmp_path / "pipe")
+
+
+class TestArchives:
+    def test_cut_off_anywhere_are_refused(self, tmp_path: Path, folder: Path) -> None:
+        whole = leftovers.archive(folder, tmp_path / "whole.tar").read_bytes()
+        end = len(whole.rstrip(b"\0"))
+        for cut in range(0, end, max(1, end // 23)):
+            (tmp_path / "cut.tar").write_bytes(whole[:cut])
+            refused("judge", tmp_path / "cut.tar", code=6)
+
+    def test_with_something_else_in_them_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "other").write_text("x")
+        with tarfile.open(tmp_path / "other.tar", "w") as tar:
+            tar.add(tmp_path / "other", arcname="other")
+        assert "holds no evidence" in refused("judge", tmp_path / "other.tar", code=6)
+
+    @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "evidence/../../outside"])
+    def test_that_reach_outside_write_nothing_there(self, tmp_path: Path, name: str) -> None:
+        info = tarfile.TarInfo(name.replace("/tmp", str(tmp_path)))
+        info.size = 1
+        with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+            tar.addfile(info, io.BytesIO(b"x"))
+        refused("judge", tmp_path / "bad.tar", code=6)
+        assert not list(tmp_path.rglob("outside"))
+
+    def test_with_a_link_to_the_outside_are_refused(self, tmp_path: Path) -> None:
+        info = tarfile.TarInfo("evidence/plan.json")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+            tar.addfile(info)
+        refused("judge", tmp_path / "bad.tar", code=6)
+
+
+class TestLogs:
+    def test_cut_off_are_refused(self, tmp_path: Path) -> None:
+        text = leftovers.console(leftovers.record())
+        (tmp_path / "pod.log").write_text(text[: len(text) - 60])
+        assert "cut off" in refused("judge", tmp_path / "pod.log", code=6)
+
+    def test_that_were_edited_are_refused(self, tmp_path: Path) -> None:
+        lines = leftovers.console(leftovers.record()).splitlines()
+        lines[-2] = lines[-2][:50] + lines[-2][51:]
+        (tmp_path / "pod.log").write_text("\n".join(lines) + "\n")
+        assert "damaged" in refused("judge", tmp_path / "pod.log", code=6)
+
+    def test_that_failed_fail_again(self, tmp_path: Path) -> None:
+        (tmp_path / "pod.log").write_text(leftovers.console(leftovers.record(status=1)))
+        assert accept("judge", tmp_path / "pod.log").code == 3
+
+
+class TestReport:
+    def test_files_are_written_beside_the_evidence_and_named(self, folder: Path) -> None:
+        for name in (evidence.REPORT, evidence.JUNIT):
+            (folder / name).unlink()
+        done = accept("report", folder)
+        assert done.out.splitlines() == [
+            f"{folder}/{name}" for name in ("verdict.json", "report.md", "junit.xml")
+        ]
+        assert (folder / evidence.REPORT).read_text().startswith("# pass (no GPU tested)\n")
+
+    def test_a_form_is_printed(self, folder: Path) -> None:
+        assert accept("report", folder, "--format", "md").out.startswith("# pass")
+        assert accept("report", folder, "--format", "junit").out.startswith("<?xml")
+
+    def test_as_json_it_is_json(self, folder: Path) -> None:
+        assert set(json.loads(accept("report", folder, "--json").out)) == {"files"}
+        assert set(json.loads(accept("report", folder, "--format", "md", "--json").out)) == {"md"}
+
+    def test_of_an_archive_needs_a_form(self, tmp_path: Path, folder: Path) -> None:
+        archive = leftovers.archive(folder, tmp_path / "evidence.tar")
+        assert "--format" in refused("report", archive)
+        assert accept("report", archive, "--format", "md").code == 0
+
+
+def test_a_crash_could_not_hide_here(tmp_path: Path) -> None:
+    """The exit codes above come from calls in this process; a program says the same."""
+    (tmp_path / "file").write_text("x")
+    done = program("judge", tmp_path / "file")
+    assert (done.code, done.out, "Traceback" in done.err) == (6, "", False)
