@@ -10,7 +10,6 @@ from accept.core.nccl_lines import Layout
 from accept.core.nccl_rows import read_rows
 from accept.core.nccl_table import (
     UNCHECKED_IN_PLACE,
-    Device,
     Row,
     Table,
     bus_factor,
@@ -31,7 +30,11 @@ class TableBuilder:
         self.reduced: int | None = None
         #: Sizes too small for the number of ranks.
         self.left_out: set[int] = set()
-        self.devices: list[Device] = []
+        #: Of each line about a device: its text, rank, split group and host.
+        self.listing: list[str] = []
+        self.numbers: list[int] = []
+        self.groups: list[str] = []
+        self.hosts: list[str] = []
         self.ranks_cut = False
         self.layout: Layout | None = None
         self.rows: list[Row] = []
@@ -46,8 +49,7 @@ class TableBuilder:
 
     def ranks(self) -> int | None:
         """Return the number of ranks, or None where the list of devices is not whole."""
-        count = len(self.devices)
-        ranks = [device.rank for device in self.devices]
+        count, ranks = len(self.numbers), self.numbers
         if self.ranks_cut or (ranks != [*range(count)] and {*ranks} != {*range(count)}):
             return None
         return count or None
@@ -56,9 +58,8 @@ class TableBuilder:
         """Take the line of column names."""
         self.layout = layout
         ranks = self.ranks()
-        groups = [device.group for device in self.devices]
-        if ranks and any(groups):
-            ranks = groups.count(groups[0])
+        if ranks and len({*self.groups}) > 1:
+            ranks = self.groups.count(self.groups[0])
         self._factor = bus_factor(self.collective, ranks)
 
     def take_average(self, token: bytes) -> None:
@@ -71,6 +72,14 @@ class TableBuilder:
             self.average = value
         else:
             self.not_finite.append(f"the footer's average is {value}")
+
+    def take_devices(self, listing: str, found: Sequence[tuple[str, ...]]) -> None:
+        """Take lines about devices, and their ranks, groups and hosts."""
+        ranks, groups, hosts, *_ = zip(*found, strict=True)
+        self.listing.append(listing)
+        self.numbers += map(int, ranks)
+        self.groups += groups
+        self.hosts += hosts
 
     def damage(self, what: str) -> None:
         """Note a row that cannot be believed."""
@@ -91,13 +100,13 @@ class TableBuilder:
         self.not_finite += found.not_finite
         return len(lines)
 
-    def _missing(self) -> Iterator[str]:
+    def _missing(self, ranks: int | None) -> Iterator[str]:
         """Say what the table lacks to be complete."""
         if self.collective is None:
             yield "which collective it is"
         if self.sizes is None:
             yield "no line of parameters"
-        if self.ranks() is None:
+        if ranks is None:
             yield "the list of devices has gaps"
         if self.layout is None:
             yield "the line of column names is missing or unknown"
@@ -157,16 +166,17 @@ class TableBuilder:
 
     def lonely(self) -> bool:
         """Say whether no rank but 0 was seen, once or many times."""
-        return all(device.rank == 0 for device in self.devices)
+        return not any(self.numbers)
 
     def finish(self, *, alone: bool = False) -> tuple[Table, tuple[Problem, ...]]:
         """Return the table and what is wrong with it, of which nothing is said if it is alone."""
-        missing = "; ".join(self._missing())
+        ranks = self.ranks()
+        missing = "; ".join(self._missing(ranks))
         table = Table(
             collective=self.collective,
             version=self.version,
-            ranks=self.ranks(),
-            devices=tuple(self.devices),
+            ranks=ranks,
+            listing="".join(self.listing),
             min_bytes=self.sizes[0] if self.sizes else None,
             max_bytes=self.sizes[1] if self.sizes else None,
             reduced_max=self.reduced,

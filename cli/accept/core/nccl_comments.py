@@ -9,16 +9,11 @@ from itertools import pairwise
 from accept.core.model import Problem
 from accept.core.nccl_build import TableBuilder
 from accept.core.nccl_lines import BY_WIDTH, Layout, layout_of, text_of
-from accept.core.nccl_table import Device, Table, check_of
+from accept.core.nccl_table import DEVICE, Table, check_of
 
 #: Upper limits of what is kept of one log.
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 256, 100_000, 262_144
 
-_DEVICES = re.compile(
-    r"^[# \t]*Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
-    r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})$",
-    re.MULTILINE | re.ASCII,
-)
 _PARAMETERS = re.compile(
     rb"nThread \d+ nGpus \d+ minBytes (\d{1,18}) maxBytes (\d{1,18}) step: (\d{1,18})\((\w+)\)"
 )
@@ -28,6 +23,20 @@ _BOUNDS = re.compile(rb"Out of bounds values +: (\d{1,18}) +(?:OK|FAILED)")
 _AVERAGE = re.compile(rb"Avg bus bandwidth +: (\S{1,32})")
 _LEFT_OUT = re.compile(rb"Size (\d{1,18}) left out")
 _REDUCING = re.compile(rb"Reducing maxBytes to (-?\d{1,18}) ")
+
+FRAME_BEGINS = b"# Collective test starting: "
+#: A table that nothing disturbs, or its beginning down to the last row. It must mean what its
+#: lines mean one by one; the limits keep out lines that are too long to be read.
+FRAME = re.compile(
+    rb"# Collective test starting: (\w{1,32}?)_perf *\n"
+    rb"# (nThread [^\n]{1,400})\n#\n# Using devices\n"
+    rb"((?:#  Rank [^\n]{1,400}\n)+)"
+    rb"(?:#\n# (Reducing [^\n]{1,400})\n)?"
+    rb"#\n# +out-of-place +in-place *\n# +(size [^\n]{1,400})\n# +\(B\)[^\n]{1,400}\n"
+    rb"((?: [^\n]{1,1000}\n)+)"
+    rb"(?:# (Out of bounds [^\n]{1,400})\n# (Avg bus [^\n]{1,400})\n"
+    rb"(?:#\n# Collective test concluded: [^\n]{1,400}\n#\n)?)?"
+)
 
 #: The lines of a table from top to bottom.
 VERSION, STARTING, PARAMETERS, DEVICES, ROWS, BOUNDS, AVERAGE = range(1, 8)
@@ -102,6 +111,40 @@ class Tables:
         table.stage = stage
         return table
 
+    def frame(self, found: re.Match[bytes]) -> bool:
+        """Take the table that `FRAME` found; nothing, and False, where it is not that plain."""
+        collective, parameters, devices, reducing, names, rows, bounds, average = found.groups()
+        listing = text_of(devices)
+        listed = _listed(listing)
+        lines = rows[:-1].split(b"\n")
+        if b" NCCL " in found[0] or not 0 < len(listed) <= self._devices_left:
+            return False
+        fresh = TableBuilder(collective.decode())
+        fresh.take_devices(listing, listed)
+        fresh.begin_rows(layout_of(names))
+        if len(lines) > self._rows_left or not fresh.add(lines):
+            return False
+        self._devices_left -= len(listed)
+        self._rows_left -= len(lines)
+        last = self._table
+        if last and last.stage < STARTING:
+            fresh.version = last.version
+            fresh.stage = STARTING
+            self._table = fresh
+            if self._built[-1] is last:
+                self._built[-1] = fresh
+        else:
+            self._begin(fresh, STARTING)
+        self.hosts.update(fresh.hosts)
+        self._parameters(parameters)
+        fresh.stage = ROWS
+        if reducing:
+            self._reducing(reducing)
+        if bounds:
+            self._bounds(bounds)
+            self._average(average)
+        return True
+
     def comment(self, line: bytes) -> None:
         """Read a line that begins with #."""
         body = line.lstrip(b"# \t")
@@ -127,26 +170,17 @@ class Tables:
         self._at(DEVICES)
 
     def _device(self, body: bytes) -> None:
-        self.devices((body,))
-
-    def devices(self, lines: Sequence[bytes]) -> bool:
-        """Take lines about devices; several are taken only if all of them are whole."""
-        text = text_of(b"\n".join(lines))
-        # nccl-tests itself cuts the list of a process with many GPUs, and says so with dots.
-        found = [] if "..." in text or " NCCL " in text else _DEVICES.findall(text)
-        whole = len(found) == len(lines)
-        if len(lines) > 1 and (not whole or len(lines) > self._devices_left):
-            return False
         table = self._at(DEVICES, again=True)
-        if not whole or self._devices_left < len(lines):
-            table.ranks_cut = True
-            return True
-        self._devices_left -= len(lines)
-        ranks, groups, hosts, local, buses, names = zip(*found, strict=True)
-        numbers = map(int, ranks), [int(group or 0) for group in groups]
-        self.hosts.update(hosts)
-        table.devices += map(Device, *numbers, hosts, map(int, local), buses, names)
-        return True
+        listing = "#  " + text_of(body) + "\n"
+        found = _listed(listing)
+        if len(found) == 1 and self._devices_left:
+            self._devices_left -= 1
+            table.take_devices(listing, found)
+            self.hosts.update(table.hosts[-1:])
+            return
+        table.ranks_cut = True
+        if found:
+            self._left_out["devices"] = None
 
     def _reducing(self, body: bytes) -> None:
         if (found := _REDUCING.match(body)) and self._table:
@@ -211,14 +245,22 @@ class Tables:
         One GPU's tables, one after another, are none of that.
         """
         lonely = [table for table in self._built if table.lonely()]
-        firsts = [d for table in lonely for d in table.devices if d.rank == 0]
-        twice = any(len(table.devices) > 1 for table in lonely)
+        hosts = [host for table in lonely for host in table.hosts]
+        twice = any(len(table.hosts) > 1 for table in lonely)
         overtaken = any(
-            a.overtaken and a.devices and b.devices and a.collective == b.collective
+            a.overtaken and a.hosts and b.hosts and a.collective == b.collective
             for a, b in pairwise(lonely)
         )
-        hosts = len({device.host for device in firsts})
-        return len(firsts) if twice or overtaken or hosts > 1 else 0
+        return len(hosts) if twice or overtaken or len({*hosts}) > 1 else 0
+
+
+def _listed(listing: str) -> list[tuple[str, ...]]:
+    """Read lines about devices; nothing is returned where any of them is not whole.
+
+    nccl-tests itself cuts the list of a process with many GPUs, and puts dots there.
+    """
+    found = [] if "..." in listing or " NCCL " in listing else DEVICE.findall(listing)
+    return found if len(found) == listing.count("\n") else []
 
 
 _COMMENTS: dict[bytes, Callable[[Tables, bytes], None]] = {

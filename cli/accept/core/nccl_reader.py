@@ -8,10 +8,9 @@ damage; see `accept.core.nccl_build`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 
 from accept.core.model import Problem
-from accept.core.nccl_comments import Tables
+from accept.core.nccl_comments import FRAME, FRAME_BEGINS, Tables
 from accept.core.nccl_lines import (
     LINE_LIMIT,
     clean,
@@ -31,6 +30,7 @@ _FAILURE = re.compile(
     rb"|([\w.-]{1,255}): Test timeout \(\d+s\)"
     rb"|Invalid number of GPUs: \d+ requested).{0,300}"
 )
+_NEWLINE = 10
 _CAUSES = ("gpu-missing", "crashed", "crashed", "timed-out")
 
 
@@ -71,54 +71,47 @@ class Reader:
 
     def _lines(self, whole: bytes) -> None:
         """Read whole lines."""
-        lines = whole.split(b"\n")
-        if max(map(len, lines)) > LINE_LIMIT:
-            lines = [line for line in lines if len(line) <= LINE_LIMIT]
         if not self._quick or b"\x1b" in whole or b"\r" in whole:
-            for line in lines:
+            for line in _short(whole):
                 self._line(line)
             return
+        done, at = 0, whole.find(FRAME_BEGINS)
+        while at >= 0:
+            found = FRAME.match(whole, at) if at == 0 or whole[at - 1] == _NEWLINE else None
+            end = found.end() if found else at + len(FRAME_BEGINS)
+            if found:
+                self._few(whole[done:at])
+                if self._pending or not self._tables.frame(found):
+                    self._few(found[0])
+                done = end
+            at = whole.find(FRAME_BEGINS, end)
+        self._few(whole[done:])
+
+    def _few(self, whole: bytes) -> None:
+        """Read what stands around the clean beginnings of tables."""
         heads, hosts, tables = self._heads, self._tables.hosts, self._tables
-        rows, devices, comment = tables.rows, tables.devices, tables.comment
-        take: Callable[[Sequence[bytes]], bool] | None = None
-        run: list[bytes] = []
-        for line in lines:
+        for line in _short(whole):
             first = line[:1]
-            kind = None
-            if first == b" ":
-                kind = rows
-            elif first == b"#" and line[3:7] == b"Rank":
-                kind = devices
-            if kind is not take:
-                self._take(take, run)
-                take, run = kind, []
             if first not in b" #":
                 end = line.find(b" NCCL INFO ")
                 host = heads.get(line[:end]) if end > 0 else None
-                if host is not None and (not self._pending or host in hosts):
+                if host is None or (self._pending and host not in hosts):
+                    self._line(line)
+                else:
                     self._nccl_lines += 1
                     if b" network " in line or b" via NET/" in line:
                         self._network(host, line)
-                else:
-                    self._line(line)
+            elif not line:
+                continue
             elif self._pending or b" NCCL " in line:
                 self._line(line)
-            elif kind:
-                run.append(line)
-            else:
-                comment(line)
-        self._take(take, run)
-
-    def _take(self, take: Callable[[Sequence[bytes]], bool] | None, run: list[bytes]) -> None:
-        """Read a run of like lines at once, or one by one where any of them is odd."""
-        if take and run and not take(run):
-            for line in run:
+            elif first == b"#":
+                tables.comment(line)
+            elif not tables.rows((line,)):
                 self._line(line)
 
     def _line(self, line: bytes) -> None:
         """Read one line, whatever stands around it and in it."""
-        if b"Test " in line or b"Invalid number" in line:
-            self._failure(line)
         text = clean(line)
         if text.startswith(b"ACCEPT {"):
             return
@@ -129,7 +122,7 @@ class Reader:
         )
         if split is None:
             if text.strip():
-                self._text(text)
+                self._text(text, line)
             return
         before, host, message = split
         self._nccl_lines += 1
@@ -144,27 +137,24 @@ class Reader:
         if before.strip():
             self._cut(before)
 
-    def _text(self, text: bytes) -> None:
+    def _text(self, text: bytes, line: bytes) -> None:
         """Read a line that is not NCCL's, free of what launchers add."""
-        pending, layout = self._pending, self._tables.layout
-        comment = text.lstrip().startswith(b"#")
-        if pending and not comment:
-            if pending.lstrip().startswith(b"#"):
-                self._pending = b""
-                self._tables.comment(pending + text)
-                return
-            if self._tables.rows((pending + text,)):
-                self._pending = b""
-                return
-            if len(pending) < _MAX_PENDING and is_cut_row(pending + text, layout, 1):
-                self._pending = pending + text
-                return
-        if comment:
+        tables, cut = self._tables, self._pending
+        if text.lstrip().startswith(b"#"):
             self._flush()
-            self._tables.comment(text)
-        elif self._tables.rows((text,)):
+            tables.comment(text)
+        elif cut and tables.rows((cut + text,)):
+            self._pending = b""
+        elif tables.rows((text,)):
             self._flush()
-        elif is_cut_row(text, layout, 3):
+        elif (b"Test " in line or b"Invalid number" in line) and self._failure(line):
+            return
+        elif cut.lstrip().startswith(b"#"):
+            self._pending = b""
+            tables.comment(cut + text)
+        elif cut and len(cut) < _MAX_PENDING and is_cut_row(cut + text, tables.layout, 1):
+            self._pending = cut + text
+        elif is_cut_row(text, tables.layout, 3):
             self._flush()
             self._pending = text[:_MAX_PENDING]
 
@@ -203,25 +193,23 @@ class Reader:
         if host not in known and len(known) < _MAX_HOSTS:
             known[host] = None
 
-    def _failure(self, line: bytes) -> None:
+    def _failure(self, line: bytes) -> bool:
         """Note a failure that nccl-tests reports, the first of each kind and host."""
         at = max(line.find(b"Test "), line.find(b"Invalid number"))
         found = _FAILURE.search(line[max(0, at - 300) : at + 400])
-        if found is None or len(self._failures) >= MAX_FAILURES:
-            return
+        if found is None:
+            return False
         kind = found.lastindex
         host = known_name(text_of(found[kind]), self._tables.hosts) if kind else ""
         cause = _CAUSES[kind or 0]
-        message = text_of(found[0]).strip(" .\r")
-        self._failures.setdefault(
-            (cause, host),
-            Problem(
+        if (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
+            self._failures[cause, host] = Problem(
                 cause=cause,
-                message=message,
+                message=text_of(found[0]).strip(" .\r"),
                 host=host or None,
                 check=self._tables.check,
-            ),
-        )
+            )
+        return True
 
     def close(self) -> Log:
         """Return what the log says."""
@@ -236,3 +224,11 @@ class Reader:
             nccl_lines=self._nccl_lines,
             warnings=tuple(self._warnings),
         )
+
+
+def _short(whole: bytes) -> list[bytes]:
+    """Split into lines, without those that are too long."""
+    lines = whole.split(b"\n")
+    if len(whole) > LINE_LIMIT and max(map(len, lines)) > LINE_LIMIT:
+        return [line for line in lines if len(line) <= LINE_LIMIT]
+    return lines

@@ -6,6 +6,7 @@ thousands, and a frozen dataclass costs five times as much to make.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,14 @@ from accept.core.model import Problem
 
 #: Collectives whose in-place result nccl-tests cannot check: `N/A` there is by design.
 UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
+
+
+#: A line of "Using devices". Old builds print no group, and of the bus id its middle only.
+DEVICE = re.compile(
+    r"^#  Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
+    r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})$",
+    re.MULTILINE | re.ASCII,
+)
 
 
 class Device(NamedTuple):
@@ -61,7 +70,8 @@ class Table:
     version: str | None
     #: Number of ranks; None where the list of devices has gaps.
     ranks: int | None
-    devices: tuple[Device, ...]
+    #: The lines about devices, for `devices`.
+    listing: str
     #: Sizes asked for, in bytes.
     min_bytes: int | None
     max_bytes: int | None
@@ -80,6 +90,14 @@ class Table:
     def check(self) -> str | None:
         """The name of the check this collective belongs to: "all-reduce"."""
         return check_of(self.collective)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every rank's host and device. Read when asked for: few who read a log want them."""
+        return tuple(
+            Device(int(rank), int(group or 0), host, int(device), bus, name)
+            for rank, group, host, device, bus, name in DEVICE.findall(self.listing)
+        )
 
     @property
     def top_size(self) -> int | None:
