@@ -1,0 +1,334 @@
+"""The scripts that run on nodes: plain sh, no host needed to show what each of them does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from accept import assets, spec
+from accept.render import render
+from accept.resolve import Options, resolve
+
+LAUNCHERS = assets.launchers()
+SCRIPTS = sorted(path.relative_to(LAUNCHERS).as_posix() for path in LAUNCHERS.rglob("*.sh"))
+#: Lead of a process that these tests start and that nothing but they may end.
+SLEEP = (sys.executable, "-c", "import sys, time; print(flush=True); time.sleep(600)")
+
+
+def sh(
+    script: str | Path, *args: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script with nothing but PATH and what is given in its environment."""
+    return subprocess.run(
+        ["sh", str(script), *args],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that would run, of each machine, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("rendered")
+    for machine in spec.names("machines"):
+        (folder / machine).mkdir()
+        options = Options(machine=machine, nodes=2, suite="standard", nccl=("NCCL_X=a 'b' $c",))
+        render(resolve(options)).write(folder / machine)
+    return folder
+
+
+@pytest.mark.parametrize("machine", spec.names("machines"))
+def test_what_is_rendered_is_sh_that_parses(rendered: Path, machine: str) -> None:
+    scripts = sorted((rendered / machine).rglob("*.sh"))
+    assert len(scripts) > 12
+    for script in scripts:
+        for shell in filter(shutil.which, ("sh", "bash", "dash")):
+            done = subprocess.run(
+                [shell, "-n", script], capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, ""), script
+
+
+def test_what_is_rendered_passes_shellcheck(rendered: Path) -> None:
+    checker = shutil.which("shellcheck") or shutil.which(
+        "shellcheck", path=Path(sys.executable).parent
+    )
+    if not checker:
+        pytest.skip("no shellcheck here")
+    scripts = sorted(rendered.glob("*/steps/*.sh")) + sorted(rendered.glob("*/env.sh"))
+    command = [checker, "--external-sources", f"--source-path={LAUNCHERS}", *scripts]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_name_sh_and_no_bash(name: str) -> None:
+    first = (LAUNCHERS / name).read_text().splitlines()[0]
+    assert first in ("#!/bin/sh", "# shellcheck shell=sh")
+
+
+class TestKill:
+    """kill.sh ends what carries its mark, wherever it went, and nothing else."""
+
+    @pytest.fixture
+    def started(self) -> Iterator[list[subprocess.Popen[bytes]]]:
+        processes: list[subprocess.Popen[bytes]] = []
+        yield processes
+        for process in processes:
+            process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+    def start(
+        self, started: list[subprocess.Popen[bytes]], mark: str, *command: str
+    ) -> subprocess.Popen[bytes]:
+        name, _, value = mark.partition("=")
+        process = subprocess.Popen(
+            command or SLEEP,
+            env={"PATH": os.environ["PATH"], name: value},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def test_ends_marked_ones_also_in_sessions_of_their_own(
+        self, started: list[subprocess.Popen[bytes]]
+    ) -> None:
+        mark = f"ACCEPT_EXEC=test-{os.getpid()}/10-x/0-0"
+        ours = [self.start(started, mark), self.start(started, mark)]
+        other = self.start(started, f"{mark}1")
+        done = sh(LAUNCHERS / "kill.sh", mark)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert [process.wait(10) for process in ours] == [-15, -15]
+        assert other.poll() is None
+
+    def test_ends_what_ignores_the_first_signal(
+        self, started: list[subprocess.Popen[bytes]]
+    ) -> None:
+        mark = f"ACCEPT_EXEC=test-{os.getpid()}/20-x/0-0"
+        stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+        process = self.start(started, mark, sys.executable, "-c", stubborn)
+        assert sh(LAUNCHERS / "kill.sh", mark).returncode == 0
+        assert process.wait(10) == -9
+
+    def test_with_nothing_to_end_says_nothing(self) -> None:
+        done = sh(LAUNCHERS / "kill.sh", f"ACCEPT_EXEC=test-{os.getpid()}/nothing")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_takes_the_mark_as_text_and_as_a_whole(
+        self, started: list[subprocess.Popen[bytes]]
+    ) -> None:
+        process = self.start(started, f"ACCEPT_EXEC=test-{os.getpid()}/30-x")
+        for pattern in ("ACCEPT_EXEC=.*", "ACCEPT_EXEC", f"ACCEPT_EXEC=test-{os.getpid()}"):
+            assert sh(LAUNCHERS / "kill.sh", pattern).returncode == 0
+        assert process.poll() is None
+
+
+class TestRank:
+    """rank.sh gives a rank its node's environment and tells it who it is."""
+
+    SHOW = ("sh", "-c", "env")
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Path:
+        (tmp_path / "site.yaml").write_text("nccl: {env: {NCCL_OWN: 'a b'}}\n")
+        options = Options(machine="cpu", nodes=2, site=str(tmp_path / "site.yaml"))
+        folder = tmp_path / "node"
+        folder.mkdir()
+        render(resolve(options)).write(folder)
+        (folder / "host").write_text("h7\n")
+        return folder
+
+    def env(self, node: Path, **given: str) -> Mapping[str, str]:
+        done = sh(node / "rank.sh", *self.SHOW, **given)
+        assert done.returncode == 0, done.stderr
+        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+    def test_says_where_and_who_it_is(self, node: Path) -> None:
+        found = self.env(node, OMPI_COMM_WORLD_LOCAL_RANK="3")
+        assert (found["ACCEPT_HOST"], found["ACCEPT_LOCAL_RANK"]) == ("h7", "3")
+        assert found["ACCEPT_DIR"] == str(node)
+
+    def test_brings_the_nodes_settings_and_its_own_scratch(self, node: Path) -> None:
+        found = self.env(node)
+        assert found["NCCL_OWN"] == "a b"
+        assert found["TMPDIR"] == f"{node}/tmp"
+
+    def test_what_the_back_end_wrote_for_this_host_comes_first(self, node: Path) -> None:
+        (node / "host.env").write_text("ACCEPT_PYTHON=/opt/python\nexport ACCEPT_PYTHON\n")
+        assert self.env(node)["ACCEPT_PYTHON"] == "/opt/python"
+
+    def test_on_one_host_it_stays_on_the_loop_back(self, node: Path) -> None:
+        assert self.env(node)["GLOO_SOCKET_IFNAME"] == "lo"
+
+    def test_a_setting_of_the_users_own_is_kept(self, node: Path) -> None:
+        assert self.env(node, NCCL_SOCKET_IFNAME="eth7")["NCCL_SOCKET_IFNAME"] == "eth7"
+
+    @pytest.mark.parametrize(("rank", "own", "shift"), [("0", "2", "2"), ("1", "5", "4")])
+    def test_on_a_rail_it_takes_the_gpu_of_its_place(
+        self, node: Path, rank: str, own: str, shift: str
+    ) -> None:
+        found = self.env(node, ACCEPT_LOCAL_RANKS="2,5", OMPI_COMM_WORLD_LOCAL_RANK=rank)
+        assert (found["ACCEPT_LOCAL_RANK"], found["NCCL_TESTS_DEVICE"]) == (own, shift)
+
+    def test_makes_the_folder_for_progress(self, node: Path, tmp_path: Path) -> None:
+        self.env(node, ACCEPT_PROGRESS=str(tmp_path / "progress" / "deep"))
+        assert (tmp_path / "progress" / "deep").is_dir()
+
+    def test_the_rank_is_the_process_itself(self, node: Path) -> None:
+        assert sh(node / "rank.sh", "sh", "-c", "exit 7").returncode == 7
+
+
+class TestSteps:
+    """Each step says what it lacks in the one record format, before it starts anything."""
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Path:
+        render(resolve(Options(machine="cpu", nodes=1))).write(tmp_path)
+        (tmp_path / "tmp").mkdir()
+        (tmp_path / "group").write_text("h0 h0 127.0.0.1 22 2\n")
+        # Just what a host has at the very least.
+        (tmp_path / "bin").mkdir()
+        for name in ("sh", "dirname", "cat", "mkdir", "sed", "grep", "id", "env", "getent"):
+            found = shutil.which(name)
+            assert found
+            (tmp_path / "bin" / name).symlink_to(found)
+        return tmp_path
+
+    @pytest.mark.parametrize("check", ["connectivity", "collectives", "train"])
+    def test_without_mpirun(self, node: Path, check: str) -> None:
+        (script,) = (node / "steps").glob(f"*-{check}.sh")
+        path = f"{node}/bin"
+        done = sh(script, PATH=path, ACCEPT_PYTHON=sys.executable)
+        assert done.returncode == 1
+        assert '"problem":"tool-missing"' in done.stdout
+        assert "mpirun" in done.stdout
+
+    def test_without_a_group(self, node: Path) -> None:
+        (node / "group").write_text("")
+        (script,) = (node / "steps").glob("*-connectivity.sh")
+        assert '"problem":"launch-failed"' in sh(script).stdout
+
+    def test_prints_the_command_it_uses(self, node: Path) -> None:
+        fake = node / "bin" / "mpirun"
+        fake.write_text('#!/bin/sh\n[ "$1" != --version ] || echo "mpirun (Open MPI) 5.0.8"\n')
+        fake.chmod(0o755)
+        (script,) = (node / "steps").glob("*-collectives.sh")
+        done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
+        assert "# Open MPI 5: 'mpirun' '-np' '2'" in done.stdout.replace(
+            "--allow-run-as-root' '", ""
+        )
+
+    @pytest.mark.parametrize(
+        ("version", "has", "has_not"),
+        [
+            ("4.1.8", "plm_rsh_agent", "plm_ssh_agent"),
+            ("5.0.8", "plm_ssh_agent", "orte_keep_fqdn_hostnames"),
+        ],
+    )
+    def test_speaks_the_parameters_of_each_open_mpi(
+        self, node: Path, version: str, has: str, has_not: str
+    ) -> None:
+        fake = node / "bin" / "mpirun"
+        fake.write_text(f'#!/bin/sh\n[ "$1" != --version ] || echo "mpirun (Open MPI) {version}"\n')
+        fake.chmod(0o755)
+        (script,) = (node / "steps").glob("*-collectives.sh")
+        done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
+        assert has in done.stdout
+        assert has_not not in done.stdout
+
+
+class TestGuard:
+    """guard.sh removes the run's folder, whatever happens first."""
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Path:
+        node = tmp_path / "accept-test"
+        node.mkdir()
+        render(resolve(Options(machine="cpu", nodes=1))).write(node)
+        (node / "run").write_text(f"guard-{os.getpid()}\n")
+        os.mkfifo(node / "events")
+        # Says that it listens, as an sshd does, and waits to be ended.
+        fake = tmp_path / "sshd"
+        fake.write_text(
+            "#!/bin/sh\necho 'Server listening on 0.0.0.0 port 1.' >&2\nexec sleep 600\n"
+        )
+        fake.chmod(0o755)
+        return node
+
+    def guard(self, node: Path, seconds: str, keep: str) -> subprocess.Popen[bytes]:
+        guard = subprocess.Popen(
+            ["sh", str(node / "guard.sh"), seconds, keep, str(node.parent / "sshd")],
+            cwd=node,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        while not (node / "port").exists():
+            assert guard.poll() is None
+            time.sleep(0.01)
+        return guard
+
+    def tell(self, node: Path, event: str) -> None:
+        subprocess.run(["sh", "-c", f"echo {event} 1<>events"], cwd=node, check=True)
+
+    def test_told_to_remove_it_leaves_nothing(self, node: Path) -> None:
+        guard = self.guard(node, "600", "600")
+        self.tell(node, "remove")
+        guard.wait(30)
+        assert not node.exists()
+        assert not self.left(node)
+
+    def test_out_of_time_it_leaves_nothing(self, node: Path) -> None:
+        self.guard(node, "1", "1").wait(30)
+        assert not node.exists()
+        assert not self.left(node)
+
+    def test_the_first_host_keeps_the_evidence_alone_until_told(self, node: Path) -> None:
+        (node / "evidence").mkdir()
+        (node / "evidence" / "plan.json").write_text("{}")
+        guard = self.guard(node, "600", "600")
+        self.tell(node, "over")
+        while not (node / "kept").exists():
+            assert guard.poll() is None
+            time.sleep(0.01)
+        assert {path.name for path in node.iterdir()} <= {
+            "evidence.tar", "status", "console.log", "events", "run", "timer", "kept",
+        }  # fmt: skip
+        self.tell(node, "remove")
+        guard.wait(30)
+        assert not node.exists()
+
+    def test_evidence_nobody_fetches_is_not_kept_for_ever(self, node: Path) -> None:
+        (node / "evidence").mkdir()
+        guard = self.guard(node, "600", "1")
+        self.tell(node, "over")
+        guard.wait(30)
+        assert not node.exists()
+
+    def left(self, node: Path) -> list[str]:
+        """Processes that still name the folder."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(node).encode() in path.read_bytes():
+                    found.append(str(path))
+            except OSError:
+                continue
+        return found
