@@ -13,6 +13,7 @@ import shlex
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,10 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
 
     Dumper.add_representer(str, text)
     values = values_of(run, bundle)
-    return str(yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True))
+    coded = values.pop("bundle")
+    head = yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
+    # As the dumper writes it, but that looks at half a million characters one by one.
+    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in coded.splitlines())
 
 
 def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
@@ -157,6 +161,7 @@ def _static() -> Iterator[tuple[str, bytes]]:
         yield f"accept/core/{path.relative_to(core).as_posix()}", text.encode()
 
 
+@lru_cache(maxsize=1)
 def _templates() -> Any:
     import jinja2
 

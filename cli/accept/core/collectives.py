@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from accept.core import nccl_tests, recordlines
 from accept.core.causes import NOT_TESTED
 from accept.core.checks import Check, Score, param
 from accept.core.judge import collective
@@ -64,6 +63,9 @@ def parse(lines: Iterable[bytes]) -> Parsed:
 
     Where a record says that the programs never ran, the missing tables are no news.
     """
+    # Readers of logs are of no use to those who only plan.
+    from accept.core import nccl_tests, recordlines
+
     said: list[bytes] = []
     tables = nccl_tests.read(_pieces(lines, said))
     if not said:
