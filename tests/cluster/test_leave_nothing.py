@@ -1,0 +1,114 @@
+"""However a run ends, and whoever vanishes, the hosts are afterwards as they were before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.cluster.runs import CONNECT, Lab, endless, until
+
+Make = Callable[..., Lab]
+#: What a run on its way says once it measures.
+MEASURING = "20-connectivity"
+
+
+def test_ctrl_c_cancels_cleans_up_and_keeps_what_was_measured(make_lab: Make) -> None:
+    lab = make_lab(3)
+    run = lab.start(checks=endless())
+    run.says("1/2]")
+    run.interrupt()
+    done = run.wait()
+    assert done.exit == 130, done.err
+    assert "Traceback" not in done.err
+    lab.nothing_is_left()
+    again = lab.do("judge", "last", "--json")
+    assert again.exit == 5
+    assert "cancelled" in again.result["broken_off" if "broken_off" in again.result else "brokenOff"]
+    states = {each["check"]: each["state"] for each in again.result["checks"]}
+    assert states["connectivity"] == "pass"
+    assert states["all-reduce"] == "not-tested"
+
+
+def test_a_run_is_cancelled_from_another_terminal(make_lab: Make) -> None:
+    lab = make_lab(3)
+    run = lab.start(checks=endless())
+    run.says("1/2]")
+    cancelled = lab.do("cancel", "last")
+    assert cancelled.exit == 0, cancelled.err
+    lab.nothing_is_left()
+    assert run.wait().exit != 0
+
+
+def test_the_run_goes_on_when_the_workstation_vanishes(make_lab: Make) -> None:
+    lab = make_lab(3)
+    run = lab.start(checks=[*CONNECT, *endless()[1:]], hosts=lab.hosts.names)
+    run.says("started")
+    attempt = lab.attempt()
+    lab.hosts.unplug()
+    run.kill()
+    lab.hosts.plug()
+    # It comes to its end without anybody, and then only the first host keeps anything: no port.
+    watched = lab.do("watch", attempt)
+    assert watched.exit == 0, watched.err
+    lab.nothing_is_left(["h2", "h3"])
+    until(lambda: lab.hosts.listening("h1") == lab.before["h1"][1])
+    assert lab.do("collect", attempt).exit == 0
+    lab.nothing_is_left()
+    assert lab.do("judge", attempt, "--json").ending == ("pass", 0)
+
+
+def test_evidence_that_nobody_collects_expires(make_lab: Make) -> None:
+    lab = make_lab(2)
+    submitted = lab.command(
+        *("submit", "--hosts", "h1,h2", "--machine", str(lab.machine), "--site", str(lab.site)),
+        *("--suite", str(lab.suite(CONNECT)), "--keep", "2s"),
+    ).wait()
+    assert submitted.exit == 0, submitted.err
+    lab.nothing_is_left()
+    gone = lab.do("collect", "last")
+    assert gone.exit == 6, gone.err
+    assert "Traceback" not in gone.err
+
+
+def test_a_dropped_connection_is_made_again(make_lab: Make) -> None:
+    lab = make_lab(2)
+    run = lab.start(checks=endless("30s"))
+    run.says("1/2]")
+    lab.hosts.stop_sshd("h1")
+    # The connection itself goes, too: what is watched is the run's own end, from a new one.
+    for process in lab.hosts.processes("h1"):
+        if process.command.startswith("sshd: root@notty") and process.parent == 1:
+            lab.hosts.run("h1", f"kill {process.pid}", check=False)
+    lab.hosts.start_sshd("h1")
+    done = run.wait()
+    assert done.exit in (0, 3), done.err
+    assert done.result["attempt"] == lab.attempt()
+    assert not [each for each in lab.differs() if "accept-" in each]
+
+
+def test_two_runs_share_the_hosts_and_do_not_touch_each_other(make_lab: Make) -> None:
+    lab = make_lab(3)
+    first, second = lab.start(checks=CONNECT), lab.start(checks=CONNECT)
+    for done in (first.wait(), second.wait()):
+        assert done.ending == ("pass", 0), done.err
+    lab.nothing_is_left()
+
+
+def test_a_dry_run_starts_nothing(make_lab: Make) -> None:
+    lab = make_lab(2)
+    done = lab.run("--dry-run", checks=CONNECT)
+    assert done.exit == 0
+    assert [step["checks"] for step in done.result["steps"]] == [["connectivity"]]
+    assert not lab.runs.exists() or not list(lab.runs.iterdir())
+    lab.nothing_is_left()
+
+
+def test_a_hold_keeps_the_hosts_of_a_failed_run_and_ends(make_lab: Make) -> None:
+    lab = make_lab(2)
+    run = lab.start("--hold", "10m", "--plant", "die@h2:0", checks=[*CONNECT, *endless()[1:]])
+    run.says("held for 600 s")
+    assert any("accept-" in path for path in lab.hosts.tree("h2"))
+    (folder,) = lab.hosts.run("h1", "ls -d /tmp/accept-*").stdout.split()
+    lab.hosts.run("h1", f"touch {folder}/release")
+    done = run.wait()
+    assert done.exit == 3, done.err
+    lab.nothing_is_left()
