@@ -63,12 +63,20 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         start_seconds=run.plan.start_seconds,
     )
     evidence.write(node / HOSTS, json.dumps(dump(launch)) + "\n")
-    subprocess.Popen(
-        ["/bin/sh", str(node / "coordinate.sh"), run.site.tools.python or sys.executable],
+    # Through a shell that ends at once: whoever starts the run is no parent that must reap it.
+    subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            '/bin/sh "$0" "$1" &',
+            str(node / "coordinate.sh"),
+            run.site.tools.python or sys.executable,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        check=True,
     )
     return Job(
         schema=1,
