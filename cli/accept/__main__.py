@@ -12,9 +12,10 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from accept import __version__
 from accept.core.errors import AcceptError, Exit
@@ -41,7 +42,52 @@ Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 5 broke off or timed out, 6 evidence incomplete, 7 inconclusive, 130 Ctrl-C.
 """
 
+#: What takes text as it was typed.
+_TEXT = (str, str | None, list[str] | None)
+
+
+class _Command(TyperCommand):
+    """A command that asks pydantic about nothing but numbers, paths and choices that were given.
+
+    Typer has it check every value, and importing it takes as long as all of `accept render`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        declared = inspect.signature(self.callback or main).parameters
+        kinds = {name: get_args(one.annotation)[:1] for name, one in declared.items()}
+        _shorten(
+            self, ctx, texts={name for name, kind in kinds.items() if kind and kind[0] in _TEXT}
+        )
+        return super().parse_args(ctx, args)
+
+
+class _Group(TyperGroup):
+    """The same for what stands before the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line up to the command."""
+        _shorten(self, ctx, texts=set())
+        return super().parse_args(ctx, args)
+
+
+def _shorten(command: Any, ctx: Any, *, texts: set[str]) -> None:
+    """Let options return at once what needs no conversion: nothing, and text that stays text."""
+    for param in command.get_params(ctx):
+        param.process_value = functools.partial(
+            _process_value, param, param.process_value, param.name in texts
+        )
+
+
+def _process_value(param: Any, convert: Any, is_text: bool, ctx: Any, value: Any) -> Any:  # noqa: FBT001 - click's order
+    if value is None and not param.required:
+        return param.callback(ctx, param, None) if param.callback else None
+    stays = is_text or not isinstance(value, (str, list, tuple))
+    return value if stays and param.callback is None and value != () else convert(ctx, value)
+
+
 app = typer.Typer(
+    cls=_Group,
     help=_HELP,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -142,7 +188,8 @@ def _command(**options: tuple[Any, Any]) -> Callable[[Callable[..., int]], Calla
         command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         # The list of commands is no place for the example, which would be cut off there.
         short = (function.__doc__ or "").partition(": accept")[0] + "."
-        app.command(name=function.__name__.rstrip("_"), short_help=short)(command)
+        name = function.__name__.rstrip("_")
+        app.command(name=name, cls=_Command, short_help=short)(command)
         return command
 
     return declare
@@ -217,9 +264,9 @@ def render(
     **values: Any,
 ) -> int:
     """Print the run as Helm values, or write all of it: accept render -m cpu -n 2 --out run1"""
-    from accept.commands import flow
+    from accept.commands import planning
 
-    return flow.do_render(_options(values), _terminal(values), out=out)
+    return planning.do_render(_options(values), _terminal(values), out=out)
 
 
 @_command(**_PLAN, **_LAUNCH)

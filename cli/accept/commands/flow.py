@@ -1,89 +1,26 @@
-"""The flow: render, submit, watch, collect, judge, report, and `run`, which is all of them."""
+"""The flow: submit, watch, collect, judge, report, and `run`, which is all of them."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import sys
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from accept import backends, rundir
 from accept.backends import Job
 from accept.commands import judging
+from accept.commands.planning import plan_text, planned, prepare, write_run
 from accept.commands.terminal import Terminal
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit
 from accept.core.evidence import write
-from accept.core.model import Plan
 from accept.core.typed import dump, read
-from accept.hostnames import expand
-from accept.render import Bundle, helm_values, load_bundle, render, values_of
-from accept.resolve import Options, Resolved, resolve
+from accept.render import Bundle, load_bundle
+from accept.resolve import Options, Resolved
 
 #: From here on the console says what the result says once more.
 _VERDICT_FOLLOWS = "verdict of the coordinator:"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """What `--dry-run` shows."""
-
-    run: str
-    machine: str
-    suite: str
-    backend: str
-    nodes: int | None
-    hosts: tuple[str, ...]
-    steps: tuple[dict[str, object], ...]
-    not_planned: tuple[dict[str, object], ...]
-    notes: tuple[str, ...]
-    seconds: float
-    gpu_hours: float | None
-
-
-def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resolved, Bundle]:
-    """Resolve and render; where no machine is named it is detected, if that is allowed."""
-    options = replace(options, hosts=expand(options.hosts))
-    if not options.machine:
-        if not probe:
-            raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
-        from accept.detect import detect
-
-        options = replace(options, machine=detect(options))
-        terminal.progress(f"machine: {options.machine} (found here; --machine names another)")
-    run = resolve(options)
-    bundle = render(run)
-    return replace(run, plan=bundle.plan), bundle
-
-
-def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
-    """Helm values on stdout, or everything that would run into a folder."""
-    run, bundle = prepare(options, terminal, probe=False)
-    if out is None:
-        terminal.result(values_of(run, bundle), helm_values(run, bundle))
-        return Exit.PASS
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            raise BadInput(f"{out} is not empty", hint="name a folder that does not exist yet")
-        _write(run, bundle, out)
-    except OSError as error:
-        raise BadInput(
-            f"{out} cannot be written: {error.strerror}", hint="name a folder of yours"
-        ) from None
-    terminal.progress(f"rendered run {bundle.plan.hash[:12]}; next: accept submit {out}")
-    terminal.result({"run": bundle.plan.hash, "folder": str(out)}, str(out))
-    return Exit.PASS
-
-
-def _write(run: Resolved, bundle: Bundle, folder: Path) -> None:
-    data = {"schema": 1, "version": bundle.plan.version, "run": dump(run)}
-    write(folder / rundir.RUN, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-    write(folder / rundir.VALUES, helm_values(run, bundle))
-    rendered = folder / rundir.RENDERED
-    rendered.mkdir()
-    bundle.write(rendered)
 
 
 def _read(folder: Path) -> tuple[Resolved, Bundle]:
@@ -124,7 +61,7 @@ def _submit(
     name = attempt or _attempt()
     target = rundir.create(name)
     try:
-        _write(run, bundle, target)
+        write_run(run, bundle, target)
         job = backend.submit(run, bundle, attempt=name, folder=target, say=terminal.progress)
     except BaseException:
         _remove(target)
@@ -306,57 +243,3 @@ def do_doctor(options: Options, terminal: Terminal) -> int:
         lines.append("will not: " + ", ".join(c for c in names if c in lacking))
     terminal.result({"needs": [dump(n) for n in needs]}, "\n".join(lines))
     return Exit.PASS if all(need.good for need in needs) else Exit.NOT_STARTED
-
-
-def planned(run: Resolved) -> Planned:
-    """The plan for people: steps, estimated time and GPU-hours."""
-    plan: Plan = run.plan
-    seconds = sum(step.estimate for step in plan.steps)
-    gpus = plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus
-    hours = None if gpus is None else round(seconds * gpus * (plan.nodes or 1) / 3600, 2)
-    return Planned(
-        run=plan.hash,
-        machine=plan.machine.name,
-        suite=plan.suite,
-        backend=run.backend,
-        nodes=plan.nodes,
-        hosts=run.hosts,
-        steps=tuple(
-            {
-                "id": s.id,
-                "checks": list(s.checks),
-                "groups": s.groups,
-                "rounds": s.rounds,
-                "seconds": round(s.estimate, 1),
-                "timeout": s.timeout,
-                "optional": s.optional,
-            }
-            for s in plan.steps
-        ),
-        not_planned=tuple({"check": s.check, "reason": s.reason} for s in plan.skipped),
-        notes=run.notes,
-        seconds=round(seconds, 1),
-        gpu_hours=hours,
-    )
-
-
-def plan_text(plan: Planned) -> str:
-    """The plan as lines."""
-    where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
-    if plan.hosts:
-        shown = ", ".join(plan.hosts[:8]) + (" …" if len(plan.hosts) > 8 else "")
-        where += f" ({shown})"
-    lines = [f"machine {plan.machine}, suite {plan.suite}, {where}; run {plan.run[:12]}"]
-    for step in plan.steps:
-        checks = step["checks"]
-        assert isinstance(checks, list)
-        rounds = f" x {step['rounds']}" if step["rounds"] != 1 else ""
-        lines.append(
-            f"  {step['id']}: {', '.join(checks)} on {step['groups']}{rounds}, "
-            f"about {step['seconds']} s"
-        )
-    lines += [f"  not planned: {s['check']}: {s['reason']}" for s in plan.not_planned]
-    lines += [f"  {note}" for note in plan.notes]
-    hours = "" if not plan.gpu_hours else f", {plan.gpu_hours} GPU-hours"
-    lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
-    return "\n".join(lines)
