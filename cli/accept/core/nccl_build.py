@@ -9,6 +9,7 @@ from accept.core.model import Problem
 from accept.core.nccl_lines import Layout
 from accept.core.nccl_rows import read_rows
 from accept.core.nccl_table import (
+    COLLECTIVES,
     UNCHECKED_IN_PLACE,
     Row,
     Table,
@@ -86,24 +87,23 @@ class TableBuilder:
         if len(self.damaged) < 1000:
             self.damaged.append(what)
 
-    def add(self, lines: Sequence[bytes]) -> int:
-        """Take the lines if each of them is a whole row, and return how many rows that makes.
-
-        Where any of them is none, take none of them and return 0.
-        """
+    def add(self, lines: Sequence[bytes]) -> bool:
+        """Take the lines if each of them is a whole row; else take none and return False."""
         found = read_rows(lines, self.layout, self._factor)
         if found is None:
-            return 0
+            return False
         self.rows += found.rows
         self._right = self._right and found.right
         self.damaged += found.damaged
         self.not_finite += found.not_finite
-        return len(lines)
+        return True
 
     def _missing(self, ranks: int | None) -> Iterator[str]:
         """Say what the table lacks to be complete."""
         if self.collective is None:
             yield "which collective it is"
+        elif self.collective not in COLLECTIVES:
+            yield f"a known collective: there is no {self.collective}"
         if self.sizes is None:
             yield "no line of parameters"
         if ranks is None:
@@ -134,9 +134,11 @@ class TableBuilder:
             return
         if not have:
             yield "no rows"
-        elif sizes is not None and (not sizes or len(have) % len(sizes)):
+        elif sizes is None:
+            yield "sizes that come to an end"
+        elif not sizes or len(have) % len(sizes):
             yield f"{len(have)} rows where {len(sizes)} sizes were to be measured"
-        elif sizes is not None and not all(
+        elif not all(
             # Sizes are rounded down to a multiple of the number of ranks.
             have[i] <= sizes[i % len(sizes)] < 2 * have[i] + 65536
             for i in range(len(have))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 
 from accept.core.model import Problem
@@ -15,7 +15,8 @@ from accept.core.nccl_table import DEVICE, Table, check_of
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 256, 100_000, 262_144
 
 _PARAMETERS = re.compile(
-    rb"nThread \d+ nGpus \d+ minBytes (\d{1,18}) maxBytes (\d{1,18}) step: (\d{1,18})\((\w+)\)"
+    rb"nThread \d+ nGpus \d+ minBytes (\d{1,18}) maxBytes (\d{1,18}) "
+    rb"step: (\d{1,18})\((factor|bytes)\)"
 )
 _STARTING = re.compile(rb"Collective test starting: (?:\S*/)?(\w{1,32}?)_perf")
 _VERSION = re.compile(rb"nccl-tests version ([\w.-]{1,32})")
@@ -69,27 +70,30 @@ class Tables:
         if self._table:
             self._table.damage(what)
 
-    def rows(self, lines: Sequence[bytes]) -> bool:
-        """Take lines that are rows; take none and return False where any of them is none."""
+    def row(self, line: bytes) -> bool:
+        """Take a line that is a whole row; False where it is none."""
         table = self._table
-        if len(lines) > 1 and len(lines) > self._rows_left:
+        if (table is None or table.stage != ROWS) and len(line.split(None, 24)) not in BY_WIDTH:
             return False
-        if table is None or table.stage != ROWS:
-            if len(lines) > 1 or len(lines[0].split(None, 24)) not in BY_WIDTH:
-                return False
+        if self._rows_left <= 0 or table is None or table.stage not in (DEVICES, ROWS):
             fresh = TableBuilder(self._collective)
-            if not fresh.add(lines):
+            fresh.layout = table.layout if table and table.stage == ROWS else None
+            if not fresh.add((line,)):
                 return False
+            if self._rows_left <= 0:
+                self._left_out["rows"] = None
+                self.damage("more rows than can be kept")
+                return True
             self._begin(fresh, ROWS)
-            self._rows_left -= 1
-            return True
-        if self._rows_left <= 0:
-            self._left_out["rows"] = None
-            table.damaged = ["more rows than can be kept"]
-            return True
-        taken = table.add(lines)
-        self._rows_left -= taken
-        return taken > 0
+        else:
+            if table.stage == DEVICES:
+                # The names of the columns are lost.
+                table.begin_rows(None)
+            if not table.add((line,)):
+                return False
+            table.stage = ROWS
+        self._rows_left -= 1
+        return True
 
     def _begin(self, table: TableBuilder, stage: int) -> TableBuilder:
         """Make a table the current one."""

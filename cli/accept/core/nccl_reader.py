@@ -107,7 +107,7 @@ class Reader:
                 self._line(line)
             elif first == b"#":
                 tables.comment(line)
-            elif not tables.rows((line,)):
+            elif not tables.row(line):
                 self._line(line)
 
     def _line(self, line: bytes) -> None:
@@ -143,9 +143,9 @@ class Reader:
         if text.lstrip().startswith(b"#"):
             self._flush()
             tables.comment(text)
-        elif cut and tables.rows((cut + text,)):
+        elif cut and tables.row(cut + text):
             self._pending = b""
-        elif tables.rows((text,)):
+        elif tables.row(text):
             self._flush()
         elif (b"Test " in line or b"Invalid number" in line) and self._failure(line):
             return
@@ -162,7 +162,7 @@ class Reader:
         """Keep what a message of NCCL's cut off, where it is the beginning of anything of ours."""
         layout = self._tables.layout
         joined = (self._pending + before)[:_MAX_PENDING]
-        if self._tables.rows((joined,)):
+        if self._tables.row(joined):
             self._pending = b""
         elif joined.lstrip().startswith(b"#") or is_cut_row(joined, layout, 1):
             self._pending = joined
@@ -199,13 +199,15 @@ class Reader:
         found = _FAILURE.search(line[max(0, at - 300) : at + 400])
         if found is None:
             return False
-        kind = found.lastindex
+        kind = found.lastindex or 0
         host = known_name(text_of(found[kind]), self._tables.hosts) if kind else ""
-        cause = _CAUSES[kind or 0]
+        cause = _CAUSES[kind]
+        rest = text_of(found[0])
+        message = host + rest[found.end(kind) - found.start() :] if kind else rest
         if (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
             self._failures[cause, host] = Problem(
                 cause=cause,
-                message=text_of(found[0]).strip(" .\r"),
+                message=message.rstrip("\r"),
                 host=host or None,
                 check=self._tables.check,
             )

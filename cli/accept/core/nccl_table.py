@@ -12,6 +12,22 @@ from typing import NamedTuple
 
 from accept.core.model import Problem
 
+#: The programs of nccl-tests, `NAME_perf`.
+COLLECTIVES = frozenset(
+    {
+        "all_gather",
+        "all_reduce",
+        "alltoall",
+        "alltoallv",
+        "broadcast",
+        "gather",
+        "hypercube",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+        "sendrecv",
+    }
+)
 #: Collectives whose in-place result nccl-tests cannot check: `N/A` there is by design.
 UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
 
