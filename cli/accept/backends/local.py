@@ -159,13 +159,13 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     node, target = Path(job.folder), folder / "evidence"
     if target.is_dir():
         return target
-    if not (node / "evidence").is_dir():
-        raise BrokenOff(f"{job.attempt} left no evidence", hint=f"see {node}")
-    if not (node / "status").exists() and _coordinator_lives(node):
+    if not (node / "status").exists() and node.is_dir() and _coordinator_lives(node):
         raise BrokenOff(
             f"{job.attempt} is still running",
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
+    if not (node / "evidence").is_dir():
+        raise BrokenOff(f"{job.attempt} left no evidence", hint=f"see {node}")
     with contextlib.suppress(OSError):
         shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)
     (node / "evidence").rename(target)
