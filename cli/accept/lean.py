@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-#: A triple-quoted text that has its lines to itself: in this project a docstring.
-_DOCSTRING = re.compile(r'^( *)r?"""(?:[^"]|"(?!""))*"""$', re.MULTILINE)
-_COMMENT = re.compile(r"^ *#.*$", re.MULTILINE)
+#: A triple-quoted text that has its lines to itself: in this project a docstring. Both begin with
+#: the line before them, which is found much faster than a place in front of spaces.
+_DOCSTRING = re.compile(r'\n( *)r?"""[^"]*(?:"(?!"")[^"]*)*"""$', re.MULTILINE)
+_COMMENT = re.compile(r"\n *#.*")
 
 
 def lean(source: str) -> str:
@@ -16,10 +17,10 @@ def lean(source: str) -> str:
     this project's own style and no other; a test holds every module against its syntax tree.
     Reading the tree here would cost `accept render` more than everything else it does.
     """
-    return _COMMENT.sub("", _DOCSTRING.sub(_blank, source))
+    return _COMMENT.sub("\n", _DOCSTRING.sub(_blank, "\n" + source))[1:]
 
 
 def _blank(match: re.Match[str]) -> str:
     # Nothing may stand before `from __future__ import`.
-    stand_in = f"{match[1]}..." if match.start() else ""
-    return stand_in + "\n" * match[0].count("\n")
+    stand_in = f"\n{match[1]}..." if match.start() else "\n"
+    return stand_in + "\n" * (match[0].count("\n") - 1)

@@ -107,7 +107,7 @@ def _digest(files: Mapping[str, bytes]) -> str:
 
 
 def helm_values(run: Resolved, bundle: Bundle) -> str:
-    """The run as Helm values, for the chart: YAML, every key sorted as it is written here."""
+    """The run as Helm values, for the chart: YAML, every key in the order of `values_of`."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -118,15 +118,14 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
-    values = values_of(run, bundle)
-    coded = values.pop("bundle")
-    head = yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
+    *rest, (_, coded) = values_of(run, bundle).items()
+    head = yaml.dump(dict(rest), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
     # As the dumper writes it, but that looks at half a million characters one by one.
     return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in coded.splitlines())
 
 
 def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
-    """The Helm values as plain data."""
+    """The run as Helm values, in plain data; what is long comes last."""
     plan = bundle.plan
     coded = base64.b64encode(bundle.archive()).decode()
     return {

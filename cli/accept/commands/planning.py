@@ -55,7 +55,10 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
     """Helm values on stdout, or everything that would run into a folder."""
     run, bundle = prepare(options, terminal, probe=False)
     if out is None:
-        terminal.result(values_of(run, bundle), helm_values(run, bundle))
+        if terminal.json:
+            terminal.result(values_of(run, bundle), "")
+        else:
+            terminal.result(None, helm_values(run, bundle))
         return Exit.PASS
     try:
         out.mkdir(parents=True, exist_ok=True)

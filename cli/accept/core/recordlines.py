@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from accept.core.model import Fact, Metric, Parsed, Problem
-from accept.core.nccl_lines import clean
 
 #: Longest line that is read, in bytes; the inventory of a host takes a few thousand.
 MAX_LINE = 64 << 10
@@ -29,6 +28,9 @@ _TEXT = {"check": 64, "host": 255, "gpu": 128, "placement": 16, "algorithm": 64}
 
 def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
     """Read every record of `lines`; `check` is the check of those that name none."""
+    # Those who only plan load this module too, and need no patterns of NCCL's lines.
+    from accept.core.nccl_lines import clean
+
     metrics: list[Metric] = []
     facts: list[Fact] = []
     problems: list[Problem] = []

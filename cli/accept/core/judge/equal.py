@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Any
 
 from accept.core.judge.hosts import gpus_of
@@ -136,6 +135,9 @@ def clock_problems(offsets: Sequence[Metric], most: float) -> Iterator[Problem]:
         for m in offsets
         if m.name == "clock-offset" and m.host and math.isfinite(m.value)
     }
+    # Loaded where it is used: those who only plan load this module too.
+    from statistics import median
+
     centre = median(known.values()) if known else 0.0
     for host, offset in known.items():
         if abs(offset - centre) > most:

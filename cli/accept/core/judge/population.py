@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 #: Below this many values nothing is concluded.
 FEWEST = 4
@@ -48,6 +47,9 @@ def spread(values: Sequence[float], noise: float) -> Spread | None:
     count = len(values)
     if count < FEWEST:
         return None
+    # Loaded where it is used: those who only plan load this module too.
+    from statistics import median
+
     centre = median(values)
     mad = median(abs(value - centre) for value in values)
     factor = _SMALL.get(count, count / (count - 0.8))
