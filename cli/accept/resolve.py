@@ -243,6 +243,8 @@ def _steps(
             layers.append((of_site, site.document, ("parameters", check.name)))
         params = _params(check, layers, changed.get(check.name, {}))
         used.add(check.name)
+        if entry.script:
+            params["name"] = entry.name or params["name"] or Path(entry.script).name
         groups = entry.groups or check.groups[0]
         if groups not in check.groups:
             raise suite.document.bad(

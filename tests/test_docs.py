@@ -1,0 +1,191 @@
+"""The pages for users: their commands exist, their examples work, their tables say what is so."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer.main
+import yaml
+from tests.commandline import SOURCE, accept
+
+from accept import rundir, spec
+from accept.__main__ import app
+from accept.core import causes, evidence
+from accept.core.checks import names
+from accept.core.errors import Exit
+from accept.core.model import GroupKind, State
+from accept.core.shape import camel
+from accept.spec.suite import SuiteCheck
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+MAKEFILE = (ROOT / "Makefile").read_text()
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def commands(page: Path) -> list[str]:
+    """Every command a page shows: lines after `$` in console blocks, and `accept …` in a line."""
+    blocks = BLOCK.findall(page.read_text())
+    shown = [
+        line[2:]
+        for kind, _, block in blocks
+        if kind == "console"
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
+    lines = BLOCK.sub("", page.read_text())
+    return shown + [span for span in re.findall(r"`([^`\n]+)`", lines) if re.match("accept ", span)]
+
+
+def examples(page: str) -> dict[str, str]:
+    """The files that a page shows whole, by name."""
+    return {name: content for _, name, content in BLOCK.findall(text_of(page)) if name}
+
+
+def rows(page: str, first: str) -> list[str]:
+    """The first cells, as text, of the table whose first heading is `first`."""
+    _, _, table = text_of(page).partition(f"\n| {first} |")
+    cells = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    found = (re.findall(r"`([^`]+)`", cell) or [cell.strip()] for cell in cells)
+    return [text for texts in found for text in texts]
+
+
+COMMANDS = [
+    pytest.param(text, id=f"{page.name}: {text}")
+    for page in PAGES
+    for text in dict.fromkeys(commands(page))
+]
+
+
+def parsed(words: list[str]) -> None:
+    """Parse the words after `accept`, and run nothing. Raises what the command line would."""
+    group: Any = typer.main.get_command(app)
+    if words[0].startswith("-"):
+        assert words[0] in ("--help", "--version")
+        return
+    command: Any = group.commands.get(words[0])
+    assert command, f"there is no command {words[0]}"
+    if "--help" not in words:
+        command.make_context(words[0], words[1:])
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_every_command_that_is_shown_exists_with_its_options(text: str) -> None:
+    words = shlex.split(text.partition(" > ")[0].partition(" | ")[0], comments=True)
+    if words[0] == "make":
+        targets = [word for word in words[1:] if "=" not in word and word != "make"]
+        assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+    elif "accept" in words:
+        parsed(words[words.index("accept") + 1 :])
+    else:
+        assert words[0] in (".tools/bin/uv", "pipx")
+
+
+def _harmless(text: str) -> bool:
+    words = text.split()
+    asks = words[1] in ("list", "show", "schema") or ("--dry-run" in words and "--machine" in words)
+    return words[0] == "accept" and asks and not re.search(r"\b[A-Z]{3,}\b", text)
+
+
+@pytest.mark.parametrize("text", [one for one in COMMANDS if _harmless(str(one.values[0]))])
+def test_what_only_asks_is_run_as_it_is_shown(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    for page in ("docs/suites.md", "docs/ssh.md"):
+        for name, content in examples(page).items():
+            (tmp_path / name).write_text(content)
+    done = accept(*shlex.split(text)[1:])
+    assert done.code == 0, done.err
+    assert done.out
+
+
+class TestReadme:
+    def test_begins_with_the_two_commands(self) -> None:
+        blocks = BLOCK.findall(text_of("README.md"))
+        shown = [block for kind, _, block in blocks if kind == "console"]
+        assert shown[0] == "$ make run\n$ make test\n"
+
+    def test_names_every_exit_code(self) -> None:
+        assert [int(code) for code in rows("README.md", "exit")] == [int(code) for code in Exit]
+
+    def test_names_every_state(self) -> None:
+        assert set(rows("README.md", "state")) == {state.value for state in State}
+
+    def test_names_the_data_where_it_is(self) -> None:
+        assert (ROOT / "values" / "site.example.yaml").is_file()
+        assert "/.local/state/accept/runs" in text_of("README.md")
+
+    def test_says_what_is_not_there_yet(self) -> None:
+        planned = text_of("README.md").partition("## Not there yet")[2]
+        for what, there in (("Slurm", "slurm"), ("Kubernetes", "kubernetes")):
+            assert what in planned
+            assert not list((ROOT / "cli" / "accept" / "backends").glob(f"{there}.py"))
+
+
+class TestSuites:
+    def test_names_every_key_and_every_kind_of_groups(self) -> None:
+        keys = {camel(item.name) for item in dataclasses.fields(SuiteCheck)}
+        assert set(rows("docs/suites.md", "key")) == keys
+        assert rows("docs/suites.md", "groups") == list(get_args(GroupKind))
+
+    def test_its_example_is_a_suite(self, tmp_path: Path) -> None:
+        for name, content in examples("docs/suites.md").items():
+            (tmp_path / name).write_text(content)
+        suite = spec.load_suite(str(tmp_path / "own.yaml")).value
+        assert {entry.check for entry in suite.checks} <= set(names())
+        assert {entry.script for entry in suite.checks if entry.script} == {"disk.sh"}
+
+    @pytest.mark.real
+    def test_its_script_runs_as_a_check(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        beside = Path(sys.executable).parent
+        if not (shutil.which("mpirun", path=beside) and find_spec("mpi4py")):
+            pytest.skip("no Open MPI and mpi4py beside this Python: the extra `run`")
+        files = examples("docs/suites.md")
+        suite = yaml.safe_load(files["own.yaml"])
+        suite["checks"] = [entry for entry in suite["checks"] if entry["check"] == "script"]
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(suite))
+        (tmp_path / "disk.sh").write_text(files["disk.sh"])
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+        monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+        (command,) = [text for text in commands(ROOT / "docs" / "suites.md") if "--expect" in text]
+        done = accept(*shlex.split(command)[1:])
+        assert done.code == 0, done.out
+        assert "free" in done.out
+
+
+class TestSsh:
+    def test_its_example_is_a_site(self, tmp_path: Path) -> None:
+        (tmp_path / "site.yaml").write_text(examples("docs/ssh.md")["site.yaml"])
+        assert spec.load_site(str(tmp_path / "site.yaml")).value.tools.venv == "/opt/accept/venv"
+
+
+class TestEvidence:
+    def test_names_every_file_that_is_left(self) -> None:
+        named = " ".join(rows("docs/evidence.md", "file"))
+        files = (evidence.PLAN, evidence.RECORDS, evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
+        for name in (*files, evidence.CONSOLE, evidence.CHECKSUMS, f"{evidence.LOGS}/"):
+            assert name in named
+        assert rundir.EVIDENCE in text_of("docs/evidence.md")
+
+
+class TestCauses:
+    def test_every_cause_has_a_section_and_every_section_a_cause(self) -> None:
+        sections = re.findall(r"^### (\S+)$", text_of("docs/causes.md"), re.MULTILINE)
+        assert sorted(sections) == sorted(causes.CAUSES)
