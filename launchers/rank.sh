@@ -9,12 +9,6 @@ ACCEPT_DIR=${ACCEPT_DIR:-$(cd "$(dirname "$0")" && pwd)}
 ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
 export ACCEPT_DIR ACCEPT_HOST
 [ -z "${ACCEPT_PROGRESS:-}" ] || mkdir -p "$ACCEPT_PROGRESS"
-# PyPI's Open MPI 4 finds its files by OPAL_PREFIX, which its mpirun sets for itself alone.
-mpi=$(command -v mpirun)
-mpi=${mpi%/bin/mpirun}
-if [ -z "${OPAL_PREFIX:-}" ] && [ -x "$mpi/bin/orterun_wrapper" ]; then
-    export OPAL_PREFIX="$mpi"
-fi
 
 # A group of one host (no peers) stays on the loop-back.
 interface=lo
