@@ -54,9 +54,14 @@ fi
 kill "$daemon" 2>/dev/null
 end_alarm
 # The connections that the coordinator kept to the other hosts.
+closing=''
 for socket in c/*; do
-    [ ! -S "$socket" ] || ssh -o "ControlPath=$socket" -O exit any 2>/dev/null &
+    [ -S "$socket" ] || continue
+    ssh -o "ControlPath=$socket" -O exit any 2>/dev/null &
+    closing="$closing $!"
 done
+# shellcheck disable=SC2086 # a list of process ids
+[ -z "$closing" ] || wait $closing
 /bin/sh ./kill.sh "ACCEPT_RUN=$run"
 
 if [ "$event" != remove ] && [ -d evidence ]; then
@@ -71,7 +76,9 @@ if [ "$event" != remove ] && [ -d evidence ]; then
     : > kept
     timer "$keep" &
     alarm=$!
-    next
+    # What was said before, such as the coordinator's own `over` after a `stop`, is no news.
+    event=''
+    until [ "$event" = remove ] || [ "$event" = expired ]; do next; done
     end_alarm
 fi
 cd / && rm -rf "$ACCEPT_DIR"

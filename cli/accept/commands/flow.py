@@ -109,12 +109,12 @@ def _watch(job: Job, folder: Path, terminal: Terminal, *, whole: bool) -> int:
 
     def say(line: str) -> None:
         nonlocal muted
-        if line.startswith(_VERDICT_FOLLOWS) and not whole:
-            muted = True
-        if line.startswith("-----BEGIN ACCEPT"):
+        if line.startswith("-----BEGIN ACCEPT") or (_VERDICT_FOLLOWS in line and not whole):
             muted = True
         if not muted:
             terminal.progress(line)
+        if line.startswith("-----END ACCEPT"):
+            muted = False
 
     backend = backends.load(job.backend)
     try:
