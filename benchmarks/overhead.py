@@ -1,0 +1,84 @@
+"""How much of a run is not measuring: a whole `quick` over ssh on 8 hosts of this machine.
+
+Overhead is (wall - sum over waves of (last record's end - first record's start)) / wall, where wall
+is the time from the start of `accept run` to its end. Inside the waves, launching is what passes
+until the last group has begun: stated apart, because it is Open MPI's and torch's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.hosts import Hosts
+from tests.cluster.runs import MACHINE, SIZES, VENV
+
+from benchmarks import Row
+
+_HOSTS = 8
+_BAR = 0.10
+
+
+def rows(count: int = _HOSTS) -> list[Row]:
+    """One run; it must be accepted."""
+    with (
+        tempfile.TemporaryDirectory(prefix="accept-bench-") as scratch,
+        Hosts(count) as hosts,
+    ):
+        folder = Path(scratch)
+        machine, site, runs = folder / "machine.yaml", folder / "site.yaml", folder / "runs"
+        names = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
+        machine.write_text(MACHINE + "".join(f"  {name}: {SIZES}\n" for name in names))
+        site.write_text(f"tools:\n  venv: {VENV}\n")
+        environment = {
+            **os.environ,
+            "ACCEPT_SSH_CONFIG": str(hosts.ssh_config),
+            "ACCEPT_RUNS": str(runs),
+        }
+        options = ["--hosts", ",".join(hosts.names), "--machine", str(machine)]
+        began = time.time()
+        subprocess.run(
+            [str(VENV / "bin" / "accept"), "run", *options, "--site", str(site), "--json"],
+            check=True,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+        )
+        wall = time.time() - began
+        (lines,) = runs.glob("*/evidence/records.jsonl")
+        records = [json.loads(line) for line in lines.read_text().splitlines()]
+    return _rows(records, wall, count)
+
+
+def _rows(records: list[dict[str, Any]], wall: float, count: int) -> list[Row]:
+    waves: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        if record["step"] != "00-hosts":
+            waves[record["step"], record["wave"]].append(record)
+    measuring = launching = 0.0
+    for wave in waves.values():
+        start = min(r["start"] for r in wave)
+        measuring += max(r["end"] for r in wave) - start
+        launching += max((r.get("began") or start) - start for r in wave)
+    share = (wall - measuring) / wall
+    return [
+        Row(
+            what=f"`quick` on {count} ssh hosts: outside the waves",
+            measured=f"{wall - measuring:.1f} s",
+            yardstick=f"whole run {wall:.1f} s",
+            ratio=share,
+            bar=f"{_BAR:.0%}",
+            met=share <= _BAR,
+        ),
+        Row(
+            what="… launching, inside the waves",
+            measured=f"{launching:.1f} s",
+            yardstick=f"{len(waves)} waves, {measuring:.1f} s",
+            ratio=launching / wall,
+        ),
+    ]
