@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cluster.runs import CONNECT, EVERYTHING, VENV, VENV_MPI4, Lab
+from tests.cluster.runs import EVERYTHING, VENV, VENV_MPI4, Lab
 
 Make = Callable[..., Lab]
 
@@ -29,23 +29,3 @@ def test_eight_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int)
     lab.evidence_holds(done)
     (log,) = (lab.evidence(done.result["attempt"]) / "logs" / "20-connectivity").iterdir()
     assert f"# Open MPI {version}:" in log.read_text()
-
-
-def test_a_dry_run_shows_the_plan_and_touches_no_host(make_lab: Make) -> None:
-    lab = make_lab(2, before=lambda hosts: hosts.stop_sshd("h1", "h2"))
-    done = lab.run("--dry-run", checks=EVERYTHING)
-    assert done.exit == 0
-    assert done.result["hosts"] == ["h1", "h2"]
-    assert done.result["seconds"] > 0
-    assert not lab.runs.exists()
-
-
-def test_two_runs_at_once_do_each_other_no_harm(make_lab: Make) -> None:
-    lab = make_lab(4)
-    both = [lab.start("--deadline", "120s", checks=CONNECT) for _ in range(2)]
-    done = [each.wait() for each in both]
-    assert [each.ending for each in done] == [("pass", 0)] * 2, done[0].err + done[1].err
-    assert len({each.result["attempt"] for each in done}) == 2
-    lab.nothing_is_left()
-    for each in done:
-        lab.evidence_holds(each)

@@ -118,7 +118,9 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts)
     problems = outcome.problems
     if outcome.exit != 0:
-        problems += await lose_silent_hosts(state, hosts)
+        await lose_silent_hosts(state, hosts)
+        # Also those that were lost while it ran, which is why it was ended.
+        problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)
         cause = "rank-hung" if outcome.exit is None else "crashed"
         problems += await _who_is_behind(state, mark, hosts, cause)

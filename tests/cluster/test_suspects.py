@@ -1,0 +1,74 @@
+"""Hosts that take part and are bad: the one that is to blame is named, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS, Lab, endless, until
+
+Make = Callable[..., Lab]
+
+
+def test_a_slow_link_is_named_by_the_pairs(make_lab: Make) -> None:
+    lab = make_lab(8)
+    lab.hosts.slow("h5")
+    done = lab.run("--deadline", "120s", checks=[*CONNECT, *PAIRS])
+    assert done.ending == ("degraded", 3), done.err
+    assert done.suspects == {("h5", "slow-outlier")}
+    lab.nothing_is_left()
+    lab.evidence_holds(done)
+
+
+def test_a_rank_that_hangs_is_named(make_lab: Make) -> None:
+    lab = make_lab(8)
+    checks = [*CONNECT, ALL_REDUCE[0].replace("60s", "15s")]
+    done = lab.run("--plant", "hang@h3:0", "--deadline", "60s", checks=checks)
+    assert done.ending == ("fail", 3), done.err
+    assert done.suspects == {("h3", "rank-hung")}
+    assert done.result["planted"] == ["hang@h3:0"]
+    lab.nothing_is_left()
+    lab.evidence_holds(done)
+
+
+def test_a_rank_whose_data_are_wrong_is_named(make_lab: Make) -> None:
+    lab = make_lab(8)
+    done = lab.run("--plant", "wrong@h6:0", "--deadline", "60s", checks=[*CONNECT, *ALL_REDUCE])
+    assert done.ending == ("fail", 3), done.err
+    assert done.suspects == {("h6", "wrong-data")}
+    lab.nothing_is_left()
+    lab.evidence_holds(done)
+
+
+def measuring(lab: Lab, host: str) -> bool:
+    """Whether a rank of a collective is under way on a host."""
+    return any("collective.py" in each.command for each in lab.hosts.processes(host))
+
+
+def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> None:
+    lab = make_lab(8)
+    checks = [*endless("100s"), "check: inventory"]
+    started = lab.start("--deadline", "200s", checks=checks)
+    started.says("connectivity: ping")
+    until(lambda: measuring(lab, "h4"), 60.0)
+    lab.hosts.kill("h4")
+    done = started.wait()
+    assert done.ending == ("fail", 3), done.err
+    assert done.suspects == {("h4", "host-died")}
+    # Long before the step's own time is over; and the others went on without it.
+    assert "did not end within" not in done.err
+    assert "30-inventory (inventory) each, 7 groups: 7 good" in done.err
+    lab.nothing_is_left()
+    lab.evidence_holds(done)
+
+
+def test_a_disk_that_fills_up_during_a_run_is_named(make_lab: Make) -> None:
+    lab = make_lab(4, size="64m")
+    started = lab.start("--deadline", "60s", checks=[*CONNECT, *ALL_REDUCE])
+    started.says("hosts: 4 of 4")
+    lab.hosts.fill("h2")
+    done = started.wait()
+    assert done.ending == ("fail", 3), done.err
+    assert done.suspects == {("h2", "disk-full")}
+    lab.hosts.empty("h2")
+    lab.nothing_is_left()
+    lab.evidence_holds(done)
