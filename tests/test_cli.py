@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from tests import leftovers
 from tests.commandline import SOURCE, accept, program, refused
 
 from accept import __version__, assets, rundir, spec
+from accept.commands import flow
 from accept.core import checks
 from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
 from accept.core.typed import dump
@@ -182,6 +184,11 @@ class TestOutput:
         assert "machine: " in shown.err
         quiet = accept("run", "--dry-run", "-q")
         assert (quiet.err, quiet.out) == ("", shown.out)
+
+    def test_verbose_says_with_which_parameters(self) -> None:
+        args = ("run", "--dry-run", "-m", "cpu", "--set", "all-reduce.max=64K")
+        assert "max 64K" in accept(*args, "-v").err
+        assert "max 64K" not in accept(*args).err
 
     @pytest.mark.parametrize("no_color", ["", "1"])
     def test_colors_are_for_terminals_whose_user_wants_them(
@@ -397,6 +404,27 @@ class TestHosts:
         said = refused("run", "-m", "cpu", "-n", "2", "--backend", "slurm", "-q")
         assert "no back end 'slurm' yet" in said
         assert rundir.listed() == ()
+
+
+class TestCtrlC:
+    """On a terminal it asks what to do; elsewhere nobody can answer."""
+
+    @pytest.mark.parametrize("answer", ["d\n", "\n", "", "c\n", "C"])
+    def test_asks_on_a_terminal(self, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        said = _Terminal()
+        monkeypatch.setattr("sys.stdin", _Terminal(answer))
+        monkeypatch.setattr("sys.stderr", said)
+        assert flow._asked_to_detach() is (answer.strip().lower() != "c")
+        assert "[d/c]" in said.getvalue()
+
+    def test_asks_nobody_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
+        assert flow._asked_to_detach() is False
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 class TestDoctor:

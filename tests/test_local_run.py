@@ -109,8 +109,9 @@ class TestPass:
         assert (done.code, done.out) == (0, "one\n")
         assert "still running" in refused("collect", "one", code=5)
         watched = accept("watch", "one")
-        assert watched.code == 0
-        assert "[3/3]" in watched.err
+        assert (watched.code, "[3/3]" in watched.err) == (0, True)
+        assert watched.out == "one ended with exit status 0; next: accept collect one\n"
+        assert json.loads(accept("watch", "one", "--json").out) == {"attempt": "one", "exit": 0}
         assert accept("collect", "last").out == f"{runs}/one/evidence\n"
         assert accept("judge").code == 0
         assert accept("report").out.count("\n") == 3
@@ -178,6 +179,18 @@ class TestEnd:
         states = {one["check"]: one["state"] for one in verdict["checks"]}
         assert states["connectivity"] == "pass"
         assert accept("cancel", "one").code == 0, "again does no harm"
+
+    def test_a_coordinator_that_is_killed_leaves_no_pass_and_nothing_running(
+        self, suite: Path, runs: Path
+    ) -> None:
+        self.begun(suite, runs, "one")
+        os.kill(int((runs / "one" / "node" / "coordinator.pid").read_text()), signal.SIGKILL)
+        assert accept("watch", "one").code != 0
+        assert accept("collect", "one").code == 0
+        assert processes("one") == []
+        done = accept("judge", "one")
+        assert done.code == 5
+        assert "never finished" in done.out
 
     def test_ctrl_c_where_nobody_can_be_asked_cancels(self, suite: Path, runs: Path) -> None:
         command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]

@@ -170,11 +170,11 @@ class _Parser:
                 what = "a list or mapping" if key == [] else found(key)
                 self._fail(f"keys must be text, found {what} as a key", "write the key in quotes")
             if key in data:
-                first = self.lines[*path, key]
+                first = self.lines[(*path, key)]
                 self._fail(
                     f"{show_path((*path, key))}: the key is given twice, first in line {first}"
                 )
-            self.lines[*path, key] = self.line
+            self.lines[(*path, key)] = self.line
             data[key] = self._value(self._next(), (*path, key))
         return data
 

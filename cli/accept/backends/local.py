@@ -28,6 +28,7 @@ from accept.spec import Site
 
 _NODE = "node"
 _LOOK = 0.1
+_GRACE = 5.0
 _ADVICE = "pip install 'gpu-accept[run]', or name your own under tools: in the site file"
 
 
@@ -132,7 +133,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
                 say(line)
         if ended:
             return int(status.read_text(encoding="utf-8") or 5)
-        if not _coordinator_lives(node):
+        if _gone(node):
             raise BrokenOff(
                 f"the coordinator of {job.attempt} is gone without a word",
                 hint=f"accept collect {job.attempt} fetches what there is; see {console}",
@@ -148,6 +149,22 @@ def _coordinator_lives(node: Path) -> bool:
     return Path(f"/proc/{pid}").exists() or (node / "status").exists()
 
 
+def _gone(node: Path) -> bool:
+    """Whether it ended without leaving its exit status, which comes a moment after its end."""
+    until = time.monotonic() + _GRACE
+    while not _coordinator_lives(node):
+        if time.monotonic() > until:
+            return True
+        time.sleep(_LOOK)
+    return False
+
+
+def _end_all(job: Job, node: Path) -> None:
+    """End whatever of the run still lives here, such as what a coordinator left that was killed."""
+    mark = f"ACCEPT_RUN={job.attempt}"
+    subprocess.run(["/bin/sh", str(node / "kill.sh"), mark], stdout=subprocess.DEVNULL, check=False)
+
+
 def _pid(node: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int((node / "coordinator.pid").read_text(encoding="utf-8"))
@@ -159,13 +176,14 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     node, target = Path(job.folder), folder / "evidence"
     if target.is_dir():
         return target
-    if not (node / "status").exists() and node.is_dir() and _coordinator_lives(node):
+    if node.is_dir() and not _gone(node) and not (node / "status").exists():
         raise BrokenOff(
             f"{job.attempt} is still running",
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if not (node / "evidence").is_dir():
         raise BrokenOff(f"{job.attempt} left no evidence", hint=f"see {node}")
+    _end_all(job, node)
     with contextlib.suppress(OSError):
         shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)
     (node / "evidence").rename(target)
@@ -185,7 +203,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     until = time.monotonic() + 60
     while not (node / "status").exists() and time.monotonic() < until:
         time.sleep(_LOOK)
-    subprocess.run(["/bin/sh", str(node / "kill.sh"), f"ACCEPT_RUN={job.attempt}"], check=False)
+    _end_all(job, node)
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:

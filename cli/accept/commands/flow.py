@@ -52,6 +52,9 @@ def _submit(
     else:
         run, bundle = prepare(options, terminal, probe=True)
     plan = planned(run)
+    for step in run.plan.steps:
+        shown = ", ".join(f"{key} {value}" for key, value in step.params.items())
+        terminal.detail(f"{step.id}: {shown or 'no parameters'}; at most {step.timeout:.0f} s")
     if dry_run:
         terminal.result(plan, plan_text(plan))
         return None
@@ -100,7 +103,12 @@ def do_watch(name: str, terminal: Terminal) -> int:
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} is over and collected")
         return do_judge((str(folder),), terminal, expect=())
-    return _watch(load_job(folder), folder, terminal, whole=True)
+    job = load_job(folder)
+    code = _watch(job, folder, terminal, whole=True)
+    # The verdict was shown with all the rest; what is judged, and held, is what was collected.
+    ended = f"{job.attempt} ended with exit status {code}; next: accept collect {job.attempt}"
+    terminal.result({"attempt": job.attempt, "exit": code}, ended)
+    return code
 
 
 def _watch(job: Job, folder: Path, terminal: Terminal, *, whole: bool) -> int:
