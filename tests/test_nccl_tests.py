@@ -15,7 +15,7 @@ from benchmarks.nccl_text import COLLECTIVES, row_text, table_text
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accept.core import nccl_comments, nccl_reader, nccl_tests
+from accept.core import nccl_comments, nccl_info, nccl_reader, nccl_tests
 from accept.core.model import Metric
 from accept.core.nccl_reader import Reader
 from accept.core.nccl_tests import Log, Table, bus_factor, metrics, parse, read
@@ -534,7 +534,7 @@ def test_failures_and_warnings_are_bounded() -> None:
     lines += [b"h%d:1:2 [0] NCCL WARN broken\n" % i for i in range(1000)]
     log = parse(lines)
     assert len(log.problems) == nccl_reader.MAX_FAILURES
-    assert len(log.warnings) == nccl_reader.MAX_WARNINGS
+    assert len(log.warnings) == nccl_info.MAX_WARNINGS
 
 
 # -- properties -----------------------------------------------------------------------------------
@@ -561,6 +561,9 @@ FOREIGN = st.sampled_from(
         b"\n" + NCCL.replace(b"INFO", b"WARN"),
         b"[2026-07-10 12:00:00] node1:1:2 [0] misc/x.cc:1 NCCL WARN no\n",
         b"node1:1:2 [0] NCCL INFO Using network IB\n",
+        b"node1:1:2 [0] NCCL INFO Using network IB",
+        b"node1:1:2 [0] NCCL INFO Channel 0 via NET/IB\n",
+        b" NCCL INFO Channel 0 via NET/IB",
         b'ACCEPT {"fact": "began", "value": 1}\n',
         b"node2: Test NCCL failure common.cu:1 'x / y'\n",
         b"\x1b[0m",

@@ -11,6 +11,7 @@ import re
 
 from accept.core.model import Problem
 from accept.core.nccl_comments import FRAME, FRAME_BEGINS, Tables
+from accept.core.nccl_info import RUN, Info
 from accept.core.nccl_lines import (
     LINE_LIMIT,
     clean,
@@ -21,8 +22,8 @@ from accept.core.nccl_lines import (
 )
 from accept.core.nccl_table import Log
 
-MAX_FAILURES, MAX_WARNINGS = 64, 8
-_MAX_NAMES, _MAX_HOSTS, _MAX_HEADS, _MAX_PENDING = 64, 8192, 4096, 4096
+MAX_FAILURES = 64
+_MAX_PENDING = 4096
 
 _FAILURE = re.compile(
     rb"(?:([\w.-]{1,255}): Test (?:CUDA|NCCL) failure"
@@ -48,11 +49,7 @@ class Reader:
         self._overlong = False
         #: A line that was cut and waits for its rest.
         self._pending = b""
-        #: What NCCL's lines began with so far ("[1,0]<stdout>:node1:11:12 [0]"), and the host.
-        self._heads: dict[bytes, str] = {}
-        self._networks: dict[bytes, dict[str, None]] = {}
-        self._nccl_lines = 0
-        self._warnings: list[str] = []
+        self._info = Info()
         self._failures: dict[tuple[str, str], Problem] = {}
 
     def feed(self, piece: bytes) -> None:
@@ -89,21 +86,25 @@ class Reader:
 
     def _few(self, whole: bytes) -> None:
         """Read what stands around the clean beginnings of tables."""
-        heads, hosts, tables = self._heads, self._tables.hosts, self._tables
-        for line in _short(whole):
-            first = line[:1]
-            if first not in b" #":
-                end = line.find(b" NCCL INFO ")
-                host = heads.get(line[:end]) if end > 0 else None
-                if host is None or (self._pending and host not in hosts):
-                    self._line(line)
+        done = 0
+        if b" NCCL INFO " in whole:
+            for found in RUN.finditer(whole):
+                self._each(whole[done : found.start()])
+                if self._pending:
+                    self._each(found[0])
                 else:
-                    self._nccl_lines += 1
-                    if b" network " in line or b" via NET/" in line:
-                        self._network(host, line)
-            elif not line:
+                    self._info.inform(found[0])
+                done = found.end()
+        self._each(whole[done:])
+
+    def _each(self, whole: bytes) -> None:
+        """Read line by line."""
+        tables = self._tables
+        for line in _short(whole):
+            if not line:
                 continue
-            elif self._pending or b" NCCL " in line:
+            first = line[:1]
+            if self._pending or first not in b" #" or b" NCCL " in line:
                 self._line(line)
             elif first == b"#":
                 tables.comment(line)
@@ -125,15 +126,7 @@ class Reader:
                 self._text(text, line)
             return
         before, host, message = split
-        self._nccl_lines += 1
-        if message.startswith(b"NCCL INFO "):
-            self._network(host, message)
-            if not before and line.endswith(text):
-                if len(self._heads) >= _MAX_HEADS:
-                    self._heads.clear()
-                self._heads[line[: -len(message) - 1]] = host
-        elif message.startswith(b"NCCL WARN") and len(self._warnings) < MAX_WARNINGS:
-            self._warnings.append(f"{host}: {text_of(message[10:510])}")
+        self._info.say(host, message)
         if before.strip():
             self._cut(before)
 
@@ -178,21 +171,6 @@ class Reader:
         elif pending:
             self._tables.damage("a row was cut")
 
-    def _network(self, host: str, message: bytes) -> None:
-        """Note the network that a message of NCCL's names as used."""
-        start = message.find(b" via NET/")
-        if start >= 0:
-            name = message[start + 9 : message.find(b"/", start + 9)]
-        else:
-            name = message.partition(b"Using network ")[2].strip()
-        known = self._networks.get(name)
-        if known is None:
-            if not name or len(name) > 64 or len(self._networks) >= _MAX_NAMES:
-                return
-            known = self._networks[name] = {}
-        if host not in known and len(known) < _MAX_HOSTS:
-            known[host] = None
-
     def _failure(self, line: bytes) -> bool:
         """Note a failure that nccl-tests reports, the first of each kind and host."""
         at = max(line.find(b"Test "), line.find(b"Invalid number"))
@@ -222,9 +200,9 @@ class Reader:
         return Log(
             tables=tables,
             problems=(*self._failures.values(), *problems),
-            networks={text_of(name): tuple(hosts) for name, hosts in self._networks.items()},
-            nccl_lines=self._nccl_lines,
-            warnings=tuple(self._warnings),
+            networks=self._info.networks(),
+            nccl_lines=self._info.lines,
+            warnings=tuple(self._info.warnings),
         )
 
 

@@ -1,0 +1,121 @@
+"""How fast nccl-tests output is read: many small logs, and a large one full of NCCL's own lines.
+
+One core, one process. A figure is the best of five passes; the others measure what else ran.
+`python -m benchmarks.parse` prints the table; `rows` gives it to `python -m benchmarks`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__":
+    root = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(root), str(root / "cli")]
+
+from accept.core.nccl_tests import metrics, parse, read
+from benchmarks.nccl_text import COLLECTIVES, table_text
+
+PASSES = 5
+LOGS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A line of the table: what was done, megabytes of text, MB/s, and the least MB/s wanted."""
+
+    what: str
+    megabytes: float
+    speed: float
+    bar: float | None
+
+
+def small_log(number: int) -> bytes:
+    """What one pair of nodes leaves: five collectives over 16 ranks, four sizes, own numbers."""
+    speed = 200.0 + (number * 7919 % 10_007) / 50
+    hosts = (f"node{number % 512 + 1}", f"node{(number * 31 + 7) % 512 + 513}")
+    tables = (
+        table_text(name, ranks=16, least=1 << 30, most=1 << 33, speed=speed + i, hosts=hosts)
+        for i, name in enumerate(COLLECTIVES)
+    )
+    return "\n".join(tables).encode()
+
+
+def large_log(megabytes: int) -> bytes:
+    """NCCL_DEBUG=INFO of 16 ranks on stdout, in the midst of a table."""
+    text = table_text(ranks=16).encode()
+    head, mark, rest = text.partition(b"#\n#    ")
+    kinds = (
+        "Channel {c:02d}/16 : {r}[{d}] -> {n}[{d}] [send] via NET/gIB/{d}/GDRDMA",
+        "Channel {c:02d}/16 : {r}[{d}] -> {n}[{d}] via P2P/CUMEM",
+        "Trees [0] {n}/-1/-1->{r}->-1 [1] {n}/-1/-1->{r}->-1 [2] -1/-1/-1->{r}->{n}",
+        "Connected all rings, use ring PXN 0 GDR 1",
+        "NCCL_MIN_NCHANNELS set by environment to 16.",
+        "comm 0x55f68495f4f0 rank {r} nranks 16 cudaDev {d} nvmlDev {d} busId 1b000 - Init START",
+    )
+    lines = [
+        f"node{r // 8 + 1}:{41000 + r}:{41200 + r} [{r % 8}] NCCL INFO "
+        + kind.format(c=c, r=r, n=(r + 8) % 16, d=r % 8)
+        for c in range(16)
+        for r in range(16)
+        for kind in kinds
+    ]
+    block = ("\n".join(lines) + "\n").encode()
+    return head + block * (megabytes * 1_000_000 // len(block)) + mark + rest
+
+
+def best(work: Callable[[], object]) -> float:
+    """Seconds of the fastest of some passes, of this process's own time."""
+    seconds = []
+    for _ in range(PASSES):
+        start = time.process_time()
+        work()
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
+def each(work: Callable[[bytes], object], logs: Sequence[bytes]) -> None:
+    for log in logs:
+        work(log)
+
+
+def rows(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
+    """Measure everything. Raises ValueError where a log is not read as it should be."""
+    small = [small_log(number) for number in range(logs)]
+    large = [large_log(megabytes)]
+    for log in (parse(small[0]), parse(large[0])):
+        if log.problems or not all(table.complete for table in log.tables):
+            raise ValueError(f"the benchmark's own log is not read: {log.problems}")
+    tagged = [b"[1,0]<stdout>:" + large[0].replace(b"\n", b"\n[1,0]<stdout>:")]
+    needed = ("busbw", "wrong")
+    jobs: list[tuple[str, Callable[[bytes], object], list[bytes], float | None]] = [
+        (f"{logs:,} small logs, tables", parse, small, 30.0),
+        ("… with all metrics and facts", read, small, 30.0),
+        ("… with busbw and wrong only", lambda log: metrics(parse(log), names=needed), small, None),
+        ("one large log full of NCCL lines", parse, large, 100.0),
+        ("… with mpirun's tags", parse, tagged, None),
+    ]
+    found = []
+    for what, work, texts, bar in jobs:
+        size = sum(map(len, texts)) / 1e6
+        found.append(
+            Figure(
+                what=what, megabytes=size, speed=size / best(partial(each, work, texts)), bar=bar
+            )
+        )
+    return found
+
+
+def main() -> None:
+    print(f"{'':36}{'MB':>8}{'MB/s':>8}{'wanted':>8}")
+    for row in rows():
+        wanted = f">= {row.bar:g}" if row.bar else ""
+        print(f"{row.what:36}{row.megabytes:8.1f}{row.speed:8.1f}{wanted:>8}")
+
+
+if __name__ == "__main__":
+    main()
