@@ -105,6 +105,9 @@ def do_watch(name: str, terminal: Terminal) -> int:
         return do_judge((str(folder),), terminal, expect=())
     job = load_job(folder)
     code = _watch(job, folder, terminal, whole=True)
+    if code not in tuple(Exit):
+        # It crashed or was killed, and so formed no verdict.
+        code = Exit.BROKEN_OFF
     # The verdict was shown with all the rest; what is judged, and held, is what was collected.
     ended = f"{job.attempt} ended with exit status {code}; next: accept collect {job.attempt}"
     terminal.result({"attempt": job.attempt, "exit": code}, ended)
