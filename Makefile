@@ -16,7 +16,7 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 unexport VIRTUAL_ENV
 
-.PHONY: help run test setup setup-dev lint bench debian clean
+.PHONY: help run test setup setup-dev lint bench repeat debian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -38,6 +38,9 @@ lint: .venv/.stamp-dev ## ruff, mypy, import-linter, shellcheck, yamllint
 
 bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+repeat: setup-dev debian ## whether verdicts hold: accepted, and a slow link, 20 times each (half an hour)
+	@.venv/bin/python -m tests.cluster.repeat $(ARGS)
 
 clean: ## removes what was set up and built; runs stay
 	rm -rf .venv .venv-mpi4 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

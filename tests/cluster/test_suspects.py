@@ -46,7 +46,7 @@ def measuring(lab: Lab, host: str) -> bool:
 
 def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> None:
     lab = make_lab(8)
-    checks = [*endless("100s"), "check: inventory"]
+    checks = [*endless("100s"), ALL_REDUCE[0].replace("all,", "halves,")]
     started = lab.start("--deadline", "200s", checks=checks)
     started.says("connectivity: ping")
     until(lambda: measuring(lab, "h4"), 60.0)
@@ -56,7 +56,7 @@ def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> No
     assert done.suspects == {("h4", "host-died")}
     # Long before the step's own time is over; and the others went on without it.
     assert "did not end within" not in done.err
-    assert "30-inventory (inventory) each, 7 groups: 7 good" in done.err
+    assert "30-collectives-halves (all-reduce) halves, 2 groups: 2 good" in done.err
     lab.nothing_is_left()
     lab.evidence_holds(done)
 
