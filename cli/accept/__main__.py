@@ -417,7 +417,7 @@ def main() -> None:
     # What starting allocates stays; looking through it for garbage costs a tenth of the start.
     gc.set_threshold(50_000)
     try:
-        app()
+        app(prog_name="accept")
     except AcceptError as error:
         sys.stderr.write(f"accept: {error}\n")
         sys.exit(int(error.code))
