@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import isfinite
 
 from accept.core.model import Problem
@@ -196,6 +197,22 @@ class TableBuilder:
         name = self.collective or "nccl-tests"
         problems = (Problem(cause=c, message=f"{name}: {m}", check=table.check) for c, m in found)
         return table, tuple(problems)
+
+
+def count_alone(tables: Sequence[TableBuilder]) -> int:
+    """Return how many processes each took rank 0 of a world of one; 0 where all is well.
+
+    Started by mpirun, a build without MPI prints one table per process, through each other.
+    One GPU's tables, one after another, are none of that.
+    """
+    lonely = [table for table in tables if table.lonely()]
+    hosts = [host for table in lonely for host in table.hosts]
+    twice = any(len(table.hosts) > 1 for table in lonely)
+    overtaken = any(
+        a.overtaken and a.hosts and b.hosts and a.collective == b.collective
+        for a, b in pairwise(lonely)
+    )
+    return len(hosts) if twice or overtaken or len({*hosts}) > 1 else 0
 
 
 def _some(messages: list[str]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import pairwise
 
 from accept.core.model import Problem
-from accept.core.nccl_build import TableBuilder
+from accept.core.nccl_build import TableBuilder, count_alone
 from accept.core.nccl_lines import BY_WIDTH, Layout, layout_of, text_of
-from accept.core.nccl_table import DEVICE, Table, check_of
+from accept.core.nccl_table import Table, check_of, listed_devices
 
 #: Upper limits of what is kept of one log.
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 256, 100_000, 262_144
@@ -119,7 +118,7 @@ class Tables:
         """Take the table that `FRAME` found; nothing, and False, where it is not that plain."""
         collective, parameters, devices, reducing, names, rows, bounds, average = found.groups()
         listing = text_of(devices)
-        listed = _listed(listing)
+        listed = listed_devices(listing)
         lines = rows[:-1].split(b"\n")
         if b" NCCL " in found[0] or not 0 < len(listed) <= self._devices_left:
             return False
@@ -176,7 +175,7 @@ class Tables:
     def _device(self, body: bytes) -> None:
         table = self._at(DEVICES, again=True)
         listing = "#  " + text_of(body) + "\n"
-        found = _listed(listing)
+        found = listed_devices(listing)
         if len(found) == 1 and self._devices_left:
             self._devices_left -= 1
             table.take_devices(listing, found)
@@ -214,7 +213,7 @@ class Tables:
         """Return all tables and what is wrong with them; `quiet`: a log may have no table."""
         tables: list[Table] = []
         problems: list[Problem] = []
-        alone = self._alone()
+        alone = count_alone(self._built)
         for builder in self._built:
             table, found = builder.finish(alone=bool(alone) and builder.lonely())
             tables.append(table)
@@ -241,30 +240,6 @@ class Tables:
                 )
             )
         return tuple(tables), tuple(problems)
-
-    def _alone(self) -> int:
-        """Return how many processes each took rank 0 of a world of one; 0 where all is well.
-
-        Started by mpirun, a build without MPI prints one table per process, through each other.
-        One GPU's tables, one after another, are none of that.
-        """
-        lonely = [table for table in self._built if table.lonely()]
-        hosts = [host for table in lonely for host in table.hosts]
-        twice = any(len(table.hosts) > 1 for table in lonely)
-        overtaken = any(
-            a.overtaken and a.hosts and b.hosts and a.collective == b.collective
-            for a, b in pairwise(lonely)
-        )
-        return len(hosts) if twice or overtaken or len({*hosts}) > 1 else 0
-
-
-def _listed(listing: str) -> list[tuple[str, ...]]:
-    """Read lines about devices; nothing is returned where any of them is not whole.
-
-    nccl-tests itself cuts the list of a process with many GPUs, and puts dots there.
-    """
-    found = [] if "..." in listing or " NCCL " in listing else DEVICE.findall(listing)
-    return found if len(found) == listing.count("\n") else []
 
 
 _COMMENTS: dict[bytes, Callable[[Tables, bytes], None]] = {

@@ -33,7 +33,7 @@ UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"
 
 
 #: A line of "Using devices". Old builds print no group, and of the bus id its middle only.
-DEVICE = re.compile(
+_DEVICE = re.compile(
     r"^#  Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
     r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})$",
     re.MULTILINE | re.ASCII,
@@ -112,7 +112,7 @@ class Table:
         """Every rank's host and device. Read when asked for: few who read a log want them."""
         return tuple(
             Device(int(rank), int(group or 0), host, int(device), bus, name)
-            for rank, group, host, device, bus, name in DEVICE.findall(self.listing)
+            for rank, group, host, device, bus, name in _DEVICE.findall(self.listing)
         )
 
     @property
@@ -137,6 +137,15 @@ class Log:
 def check_of(collective: str | None) -> str | None:
     """Return the name of the check that a collective belongs to: "all-reduce"."""
     return collective.replace("_", "-") if collective else None
+
+
+def listed_devices(listing: str) -> list[tuple[str, ...]]:
+    """Read lines about devices; nothing is returned where any of them is not whole.
+
+    nccl-tests itself cuts the list of a process with many GPUs, and puts dots there.
+    """
+    found = [] if "..." in listing or " NCCL " in listing else _DEVICE.findall(listing)
+    return found if len(found) == listing.count("\n") else []
 
 
 def bus_factor(collective: str | None, ranks: int | None) -> float | None:
