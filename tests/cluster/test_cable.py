@@ -1,0 +1,60 @@
+"""The workstation's cable is pulled: the run needs it neither to go on nor to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.cluster.runs import ALL_REDUCE, CONNECT, Lab, until
+
+Make = Callable[..., Lab]
+
+
+def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make) -> None:
+    lab = make_lab(3)
+    run = lab.start("--deadline", "90s", checks=[*CONNECT, *ALL_REDUCE])
+    run.says("1/2]")
+    lab.hosts.unplug()
+    run.kill()
+    # All of this while nobody can reach the hosts.
+    lab.nothing_is_left(["h2", "h3"], patience=120.0)
+    until(lambda: lab.hosts.listening("h1") == lab.before["h1"][1], 60.0)
+    folder = f"/tmp/accept-{lab.attempt()}"
+
+    def kept() -> set[str]:
+        return {path.removeprefix(folder) for path in lab.hosts.tree("h1") if folder in path}
+
+    expected = {"", "/evidence.tar", "/console.log", "/status", "/events", "/run", "/timer"}
+    until(lambda: kept() == {*expected, "/kept"}, 60.0)
+    marked = [
+        each.command
+        for each in lab.hosts.processes("h1")
+        if f"ACCEPT_RUN={lab.attempt()}" in each.environment
+    ]
+    assert marked == []
+    lab.hosts.plug()
+    watched = lab.do("watch", "last")
+    assert watched.exit == 0, watched.err
+    assert "2/2]" in watched.err
+    assert lab.do("collect", "last").exit == 0
+    lab.nothing_is_left()
+    judged = lab.do("judge", "last", "--json")
+    assert judged.ending == ("pass", 0)
+    lab.evidence_holds(judged)
+
+
+def test_a_connection_that_drops_while_watching_is_survived(make_lab: Make) -> None:
+    lab = make_lab(2)
+    checks = [*CONNECT, "check: all-reduce, groups: all, timeout: 90s, params: {iters: 400}"]
+    run = lab.start("--deadline", "150s", checks=checks)
+    run.says("1/2]")
+    lab.hosts.unplug()
+    # ssh gives up 30 s after the last sign of life, and the next two find nobody.
+    run.says("no connection to h1; the run goes on there", 120.0)
+    lab.hosts.plug()
+    done = run.wait()
+    assert done.ending == ("pass", 0), done.err
+    # Each line was shown once, whatever was asked for again.
+    assert done.err.count("2/2]") == 1
+    assert done.err.count("1/2]") == 1
+    lab.nothing_is_left()
+    lab.evidence_holds(done)
