@@ -150,11 +150,12 @@ async def _find(
     if candidate.problem is not None:
         return candidate.problem
     cause, reason = "unreachable-timeout", "never asked: no time was left"
-    pause, tried = 0.25, False
-    while not tried or time.monotonic() < until:
-        tried = True
+    pause, failed = 0.25, False
+    while not failed or time.monotonic() < until:
         for address in ("localhost",) if candidate.local else candidate.addresses:
-            reached = "127.0.0.1" if candidate.local else await _knock(address, candidate.port)
+            # A knock costs the other side as much as half a login: only who failed is asked first.
+            reach = _knock if failed else _resolve
+            reached = "127.0.0.1" if candidate.local else await reach(address, candidate.port)
             if isinstance(reached, str):
                 host = Host(
                     name=candidate.name,
@@ -168,7 +169,12 @@ async def _find(
                     result = await _probe(host, folder=folder, attempt=attempt, topology=topology)
                 if isinstance(result, _Seen):
                     return result
+                if not failed and not candidate.local and result[0].startswith("unreachable"):
+                    # ssh tells less well than a knock why it came to nothing.
+                    knocked = await _knock(reached, candidate.port)
+                    result = result if isinstance(knocked, str) else knocked
                 reached = result
+            failed = True
             cause, reason = reached
         await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
         pause = min(2.0, pause * 2)
@@ -176,19 +182,33 @@ async def _find(
     return Problem(cause=cause, message=message, check="hosts", host=candidate.name)
 
 
-async def _knock(address: str, port: int) -> str | tuple[str, str]:
-    """The numeric address at which an sshd greets, or cause and reason.
-
-    Cheap, so that ssh itself is only tried where it can work.
-    """
+async def _addresses(address: str, port: int) -> list[str] | tuple[str, str]:
+    """The numeric addresses of a name, at least one, or cause and reason."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except OSError as error:
         return "unreachable-dns", f"{address} does not resolve: {error.strerror or error}"
+    numeric = [str(target[0]) for *_, target in found[:4]]
+    return numeric or ("unreachable-dns", f"{address} has no address")
+
+
+async def _resolve(address: str, port: int) -> str | tuple[str, str]:
+    """The first numeric address of a name, or cause and reason."""
+    found = await _addresses(address, port)
+    return found[0] if isinstance(found, list) else found
+
+
+async def _knock(address: str, port: int) -> str | tuple[str, str]:
+    """The numeric address at which an sshd greets, or cause and reason.
+
+    Cheap, so that ssh itself is only tried again where it can work.
+    """
+    found = await _addresses(address, port)
+    if isinstance(found, tuple):
+        return found
     failure = "unreachable-dns", f"{address} has no address"
-    for *_, target in found[:4]:
-        ip = str(target[0])
+    for ip in found:
         try:
             reader, writer = await asyncio.wait_for(
                 asyncio.open_connection(ip, port), _CONNECT_SECONDS
@@ -218,14 +238,19 @@ async def _probe(
 ) -> _Seen | tuple[str, str]:
     """Log in, make sure that it is the host that was meant, and ask what starting ranks needs."""
     place = f"{{ {topology} ; }} 2>/dev/null | head -n 1" if topology else "echo"
+    # As few processes as can be: with hundreds of hosts on one machine's ssh each one counts.
     command = (
-        f"cd {shlex.quote(str(folder))} && date +%s.%N && cat host && hostname && {place} && "
-        "{ nvidia-smi -L 2>/dev/null | grep -c '^GPU'; true; }"
+        f"cd {shlex.quote(str(folder))} && date +%s.%N && read -r name < host && "
+        "{ { read -r own < /proc/sys/kernel/hostname; } 2>/dev/null || own=$(hostname); } && "
+        f'echo "$name" && echo "$own" && {place} && if command -v nvidia-smi >/dev/null; '
+        "then nvidia-smi -L 2>/dev/null | grep -c '^GPU'; true; else echo 0; fi"
     )
+    argv = arguments(folder, host, command)
+    if not host.local:
+        # Who does not answer must not keep others from being asked.
+        argv[1:1] = ["-o", f"ConnectTimeout={_CONNECT_SECONDS:.0f}"]
     began = time.time()
-    answer = await run(
-        arguments(folder, host, command), env=environment(folder, attempt), timeout=_PROBE_SECONDS
-    )
+    answer = await run(argv, env=environment(folder, attempt), timeout=_PROBE_SECONDS)
     ended = time.time()
     lines = answer.out.split("\n")
     if answer.exit != 0 or len(lines) < 5:
