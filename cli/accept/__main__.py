@@ -89,6 +89,9 @@ def _process_value(param: Any, convert: Any, is_text: bool, ctx: Any, value: Any
     return value
 
 
+#: Both script names; completion is for the one that is asked.
+_NAMES = ("accept", "gpu-accept")
+
 app = typer.Typer(
     cls=_Group,
     help=_HELP,
@@ -417,7 +420,8 @@ def main() -> None:
     # What starting allocates stays; looking through it for garbage costs a tenth of the start.
     gc.set_threshold(50_000)
     try:
-        app(prog_name="accept")
+        called = Path(sys.argv[0]).name
+        app(prog_name=called if called in _NAMES else _NAMES[0])
     except AcceptError as error:
         sys.stderr.write(f"accept: {error}\n")
         sys.exit(int(error.code))
