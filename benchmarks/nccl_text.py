@@ -68,8 +68,10 @@ def table_text(
     lines = [
         "# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902",
         f"# Collective test starting: {collective}_perf",
-        f"# nThread 1 nGpus 1 minBytes {least} maxBytes {most} step: 2(factor) "
-        "warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0",
+        (
+            f"# nThread 1 nGpus 1 minBytes {least} maxBytes {most} step: 2(factor) "
+            "warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0"
+        ),
         "#",
         "# Using devices",
         *devices(ranks, hosts),

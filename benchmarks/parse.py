@@ -18,6 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "cli")]
 
 from accept.core.nccl_tests import metrics, parse, read
+from benchmarks import Row
 from benchmarks.nccl_text import COLLECTIVES, table_text
 
 PASSES = 5
@@ -83,7 +84,7 @@ def each(work: Callable[[bytes], object], logs: Sequence[bytes]) -> None:
         work(log)
 
 
-def rows(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
+def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
     """Measure everything. Raises ValueError where a log is not read as it should be."""
     small = [small_log(number) for number in range(logs)]
     large = [large_log(megabytes)]
@@ -110,9 +111,22 @@ def rows(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
     return found
 
 
+def rows(logs: int = LOGS, megabytes: int = 100) -> list[Row]:
+    """The same as lines of the common table."""
+    return [
+        Row(
+            what=figure.what,
+            measured=f"{figure.speed:.0f} MB/s of {figure.megabytes:.0f} MB",
+            bar="" if figure.bar is None else f"at least {figure.bar:.0f} MB/s",
+            met=None if figure.bar is None else figure.speed >= figure.bar,
+        )
+        for figure in figures(logs, megabytes)
+    ]
+
+
 def main() -> None:
     print(f"{'':36}{'MB':>8}{'MB/s':>8}{'wanted':>8}")
-    for row in rows():
+    for row in figures():
         wanted = f">= {row.bar:g}" if row.bar else ""
         print(f"{row.what:36}{row.megabytes:8.1f}{row.speed:8.1f}{wanted:>8}")
 
