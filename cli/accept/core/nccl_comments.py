@@ -120,7 +120,7 @@ class Tables:
         listing = text_of(devices)
         listed = listed_devices(listing)
         lines = rows[:-1].split(b"\n")
-        if b" NCCL " in found[0] or not 0 < len(listed) <= self._devices_left:
+        if b"NCCL " in found[0] or not 0 < len(listed) <= self._devices_left:
             return False
         fresh = TableBuilder(collective.decode())
         fresh.take_devices(listing, listed)

@@ -87,7 +87,7 @@ class Reader:
     def _few(self, whole: bytes) -> None:
         """Read what stands around the clean beginnings of tables."""
         done = 0
-        if b" NCCL INFO " in whole:
+        if b"NCCL INFO " in whole:
             for found in RUN.finditer(whole):
                 self._each(whole[done : found.start()])
                 if self._pending:
