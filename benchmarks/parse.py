@@ -17,12 +17,17 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "cli")]
 
+from accept.core.checks import parse_log
+from accept.core.judge import judge
+from accept.core.model import Plan, PlannedMachine, Record, State, Step, Verdict
 from accept.core.nccl_tests import metrics, parse, read
+from accept.core.schedule import pair_rounds
 from benchmarks import Row
 from benchmarks.nccl_text import COLLECTIVES, table_text
 
 PASSES = 5
 LOGS = 10_000
+NODES = tuple(f"node{number}" for number in range(1, 1025))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +40,16 @@ class Figure:
     bar: float | None
 
 
-def small_log(number: int) -> bytes:
+def pairs(logs: int) -> list[tuple[int, int, tuple[str, ...]]]:
+    """Wave, group and hosts of as many pairs: rounds over 1,024 hosts."""
+    waves = pair_rounds(NODES, rounds=-(-logs // (len(NODES) // 2)), seed=1)
+    found = [(w, g, group.hosts) for w, wave in enumerate(waves) for g, group in enumerate(wave)]
+    return found[:logs]
+
+
+def small_log(number: int, hosts: tuple[str, ...]) -> bytes:
     """What one pair of nodes leaves: five collectives over 16 ranks, four sizes, own numbers."""
-    speed = 200.0 + (number * 7919 % 10_007) / 50
-    hosts = (f"node{number % 512 + 1}", f"node{(number * 31 + 7) % 512 + 513}")
+    speed = 300.0 + (number * 7919 % 10_007) / 5000
     tables = (
         table_text(name, ranks=16, least=1 << 30, most=1 << 33, speed=speed + i, hosts=hosts)
         for i, name in enumerate(COLLECTIVES)
@@ -69,10 +80,10 @@ def large_log(megabytes: int) -> bytes:
     return head + block * (megabytes * 1_000_000 // len(block)) + mark + rest
 
 
-def best(work: Callable[[], object]) -> float:
+def best(work: Callable[[], object], passes: int = PASSES) -> float:
     """Seconds of the fastest of some passes, of this process's own time."""
     seconds = []
-    for _ in range(PASSES):
+    for _ in range(passes):
         start = time.process_time()
         work()
         seconds.append(time.process_time() - start)
@@ -84,9 +95,57 @@ def each(work: Callable[[bytes], object], logs: Sequence[bytes]) -> None:
         work(log)
 
 
+def judged(
+    planned: Plan, met: Sequence[tuple[int, int, tuple[str, ...]]], logs: list[bytes]
+) -> Verdict:
+    """Read every log as `accept judge` does, and judge all of them."""
+    (step,) = planned.steps
+    records = [Record(step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=NODES, exit=0)]
+    for (wave, group, hosts), log in zip(met, logs, strict=True):
+        parsed = parse_log(step.checks, (log,), hosts)
+        records.append(
+            Record(
+                step=step.id,
+                checks=step.checks,
+                wave=wave,
+                group=group,
+                hosts=hosts,
+                ranks=16,
+                exit=0,
+                metrics=parsed.metrics,
+                facts=parsed.facts,
+                problems=parsed.problems,
+            )
+        )
+    return judge(planned, records, attempt="benchmark")
+
+
+def planned(logs: int) -> Plan:
+    """The plan that such logs are of: five collectives on pairs."""
+    step = Step(
+        id="10-collectives-pairs",
+        checks=tuple(name.replace("_", "-") for name in COLLECTIVES),
+        script="steps/10-collectives-pairs.sh",
+        groups="pairs",
+        rounds=-(-logs // (len(NODES) // 2)),
+        params={"min": "1G", "max": "8G", "factor": 2, "iters": 20, "warmup": 5, "dtype": "float"},
+    )
+    machine = PlannedMachine(name="benchmark", gpus=8, ranks=8)
+    return Plan(
+        schema=1,
+        version="0",
+        hash="0",
+        machine=machine,
+        suite="benchmark",
+        nodes=None,
+        steps=(step,),
+    )
+
+
 def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
     """Measure everything. Raises ValueError where a log is not read as it should be."""
-    small = [small_log(number) for number in range(logs)]
+    met = pairs(logs)
+    small = [small_log(number, hosts) for number, (_, _, hosts) in enumerate(met)]
     large = [large_log(megabytes)]
     for log in (parse(small[0]), parse(large[0])):
         if log.problems or not all(table.complete for table in log.tables):
@@ -108,6 +167,15 @@ def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
                 what=what, megabytes=size, speed=size / best(partial(each, work, texts)), bar=bar
             )
         )
+    plan = planned(logs)
+    verdict = judged(plan, met, small)
+    if verdict.state is State.FAIL:
+        raise ValueError(f"the benchmark's own logs are rejected: {verdict.headline}")
+    size = sum(map(len, small)) / 1e6
+    seconds = best(lambda: judged(plan, met, small), passes=1)
+    found.insert(
+        3, Figure(what="… parsed and judged", megabytes=size, speed=size / seconds, bar=30.0)
+    )
     return found
 
 

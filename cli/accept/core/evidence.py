@@ -36,6 +36,7 @@ PACKED_LIMIT = 1 << 20
 _BEGIN = "-----BEGIN ACCEPT EVIDENCE-----"
 _END = "-----END ACCEPT EVIDENCE-----"
 _LINE = 4096
+_BLOCK = 1 << 20
 #: An unpacked log's upper bound: a small text must not grow without end.
 _UNPACKED_LIMIT = 256 << 20
 
@@ -94,27 +95,27 @@ def archive_logs(folder: Path, step: str) -> None:
 
 
 def open_log(folder: Path, log: str) -> Iterable[bytes] | None:
-    """The lines of a raw log, loose or in its step's archive; None where there is none."""
+    """A raw log in blocks of whole lines, loose or in its step's archive; None: there is none."""
     path = folder / log
     if not log.startswith(f"{LOGS}/") or ".." in Path(log).parts:
         return None
     if path.is_file():
-        return _lines(path)
+        return _blocks(path)
     archive = path.parent.with_suffix(".tar")
     if not archive.is_file():
         return None
     try:
         with tarfile.open(archive) as tar:
             member = tar.extractfile(path.name)
-            return None if member is None else member.read().splitlines(keepends=True)
+            return None if member is None else (member.read(),)
     except (KeyError, tarfile.TarError, OSError):
         return None
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while line := file.readline(1 << 16):
-            yield line
+        while block := file.read(_BLOCK):
+            yield block if block.endswith(b"\n") else block + file.readline(1 << 16)
 
 
 def write_checksums(folder: Path) -> None:

@@ -23,17 +23,19 @@ _SIGNS: tuple[tuple[bytes, str, str], ...] = (
     (b"No space left on device", "disk-full", "nothing more can be written"),
 )
 #: Launchers say so at the beginning or not at all; what programs print comes after.
-_LINES = 500
-_MOST = 4
+_BYTES = 64 << 10
 
 
-def watch(lines: Iterable[bytes], found: list[Problem]) -> Iterator[bytes]:
-    """Pass `lines` on, and add to `found` what the first of them say of the launch."""
-    source = iter(lines)
-    for _, line in zip(range(_LINES), source, strict=False):
-        if not line.startswith(b"ACCEPT ") and len(found) < _MOST:
-            sign = next((s for s in _SIGNS if s[0] in line), None)
-            if sign is not None and all(problem.message != sign[2] for problem in found):
-                found.append(Problem(cause=sign[1], message=sign[2]))
-        yield line
-    yield from source
+def watch(blocks: Iterable[bytes], found: list[Problem]) -> Iterator[bytes]:
+    """Pass `blocks` of whole lines on, and add to `found` what the first say of the launch."""
+    left = _BYTES
+    for block in blocks:
+        if left > 0:
+            for sign, cause, message in _SIGNS:
+                at = block.find(sign, 0, left)
+                line = block.rfind(b"\n", 0, max(at, 0)) + 1
+                known = any(problem.message == message for problem in found)
+                if at >= 0 and not known and not block.startswith(b"ACCEPT ", line):
+                    found.append(Problem(cause=cause, message=message))
+            left -= len(block)
+        yield block

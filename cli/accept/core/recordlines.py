@@ -27,7 +27,10 @@ _TEXT = {"check": 64, "host": 255, "gpu": 128, "placement": 16, "algorithm": 64}
 
 
 def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
-    """Read every record of `lines`; `check` is the check of those that name none."""
+    """Read every record of `lines`, each one line or a block of them.
+
+    `check` is the check of records that name none.
+    """
     # Those who only plan load this module too, and need no patterns of NCCL's lines.
     from accept.core.nccl_lines import clean
 
@@ -35,7 +38,8 @@ def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
     facts: list[Fact] = []
     problems: list[Problem] = []
     count = 0
-    for line in lines:
+    marked = (line for block in lines if _MARK in block for line in block.split(b"\n"))
+    for line in marked:
         if _MARK not in line:
             continue
         text = clean(line).strip()
