@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import shlex
 import signal
 import sys
@@ -296,6 +297,9 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 2:
         sys.stderr.write("usage: python3 -m accept.core.coordinator FOLDER\n")
         return Exit.USAGE
+    # Each group and each connection takes some files; the usual soft limit is for a handful.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return asyncio.run(coordinate(Path(argv[1]).resolve()))
 
 

@@ -29,7 +29,7 @@ from accept.core.remote import (
 )
 from accept.core.schedule import Group, Wave
 
-#: Starts under way at once, over all groups.
+#: Starts under way at once, over all groups; and questions to hosts, over all hosts.
 _STARTS = 128
 #: A raw log is cut above this.
 _LOG_LIMIT = 64 << 20
@@ -56,6 +56,7 @@ class Run:
     #: Host -> what became of it; such a host takes no further part.
     lost: dict[str, Problem] = field(default_factory=dict)
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
+    asks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
 
     @property
     def evidence(self) -> Path:
@@ -80,7 +81,8 @@ class Run:
         """Run an sh command on a host."""
         argv = arguments(self.folder, host, command)
         env = environment(self.folder, self.attempt)
-        return await run(argv, env=env, timeout=timeout)
+        async with self.asks:
+            return await run(argv, env=env, timeout=timeout)
 
 
 async def lose_silent_hosts(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
