@@ -12,4 +12,4 @@ code=$?
 echo "$code" > status.new
 mv status.new status
 # Without a guard (the machine itself is the one host) there is nobody to tell.
-[ ! -p events ] || echo over > events
+[ ! -p events ] || echo over 1<>events

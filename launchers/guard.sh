@@ -15,11 +15,16 @@ exec 3<>events
 tries=50
 while [ "$tries" -gt 0 ]; do
     tries=$((tries - 1))
-    port=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 40000))
+    port=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12768))
     "$sshd" -D -e -f "$ACCEPT_DIR/sshd_config" -p "$port" 2>sshd.log 3>&- &
     daemon=$!
     until grep -q 'Server listening' sshd.log || ! kill -0 "$daemon" 2>/dev/null; do sleep 0.05; done
-    grep -q 'Server listening' sshd.log && break
+    sleep 0.05
+    # A port of which only the IPv6 side was free is of no use to most.
+    if grep -q 'Server listening' sshd.log && ! grep -q '^Bind to port .* failed' sshd.log; then
+        break
+    fi
+    kill "$daemon" 2>/dev/null
     daemon=''
 done
 [ -n "$daemon" ] || exit 1
@@ -65,14 +70,20 @@ done
 /bin/sh ./kill.sh "ACCEPT_RUN=$run"
 
 if [ "$event" != remove ] && [ -d evidence ]; then
-    cp console.log evidence/ 2>/dev/null
-    tar -cf evidence.tar.new evidence && mv evidence.tar.new evidence.tar
+    # Room first: on a full disk there is none for the archive otherwise.
     for entry in *; do
         case $entry in
-            evidence.tar | console.log | status | events | run | timer) ;;
+            evidence | console.log | status | events | run | timer) ;;
             *) rm -rf "./$entry" ;;
         esac
     done
+    cp console.log evidence/ 2>/dev/null
+    if tar -cf evidence.tar.new evidence && mv evidence.tar.new evidence.tar; then
+        rm -rf evidence
+    else
+        rm -f evidence.tar.new
+        : > unpacked
+    fi
     : > kept
     timer "$keep" &
     alarm=$!

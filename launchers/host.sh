@@ -6,6 +6,7 @@ ACCEPT_DIR=$(pwd)
 umask 077
 fail() {
     printf 'problem %s %s\n' "$1" "$2"
+    [ ! -p events ] || echo remove 1<>events
     cd / && rm -rf "$ACCEPT_DIR"
     exit 1
 }
@@ -58,7 +59,7 @@ for address in $(hostname -I 2>/dev/null); do
     printf 'address %s\n' "$address"
 done
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv,noheader 2>/dev/null |
-    head -n 32 | sed 's/^/busy /'
+    grep -E '^(GPU|MIG)-' | head -n 32 | sed 's/^/busy /'
 # shellcheck source=/dev/null
 . ./env.sh
 printf 'mpirun %s\n' "$(mpirun --version 2>/dev/null | head -n 1)"

@@ -8,6 +8,7 @@ CI=true, leaving out a test that carries either mark is a failure.
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -18,6 +19,10 @@ from hypothesis import HealthCheck, settings
 CLUSTER = Path(__file__).parent / "cluster"
 #: Whether leaving out a real test is a failure.
 STRICT = os.environ.get("CI") == "true"
+
+# Where whoever started the tests ignores Ctrl-C (nohup, a job in the background), what is started
+# here would ignore it too, and some of it is there to be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two cores shared with real programs: how long one example takes says nothing.
 settings.register_profile(

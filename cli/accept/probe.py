@@ -41,7 +41,7 @@ for device in /sys/bus/pci/devices/*; do
 done
 echo "pci $pci"
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null |
-    head -n 32 | sed 's/^/busy /'
+    grep -E '^(GPU|MIG)-' | head -n 32 | sed 's/^/busy /'
 """
 
 _SECONDS = 60.0

@@ -190,7 +190,8 @@ def _set_up(folder: str, life: int, keep: int) -> str:
     d = quote(folder)
     return (
         f'umask 077; if [ -e {d} ]; then if [ "$(cat {d}/host 2>/dev/null)" = @HOST@ ]; then '
-        f"[ ! -p {d}/events ] || echo remove 1<>{d}/events; rm -rf {d}; else "
+        f"[ ! -p {d}/events ] || echo remove 1<>{d}/events; n=200; "
+        f"while [ -e {d} ] && [ $n -gt 0 ]; do n=$((n - 1)); sleep 0.1; done; rm -rf {d}; else "
         f"echo 'problem launch-failed {folder} is there already: do hosts share it? "
         "Set tools.scratch to a local disk'; "
         f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
@@ -320,11 +321,10 @@ def _follow(folder: str, seen: int) -> str:
     """The sh text that prints the console from byte `seen` on, until the run has ended."""
     return (
         f"cd {quote(folder)} 2>/dev/null || {{ printf '\\036ended gone\\n'; exit; }}; n={seen}; "
-        "while :; do s=; [ ! -s status ] || s=$(cat status); "
+        "while :; do s=; [ ! -e status ] || { s=$(cat status); s=${s:-5}; }; "
         "size=$(wc -c < console.log 2>/dev/null || echo 0); "
         '[ "$size" -le "$n" ] || { '
         "tail -c +$((n + 1)) console.log | head -c $((size - n)) || exit; n=$size; }; "
-        ""
         '[ -z "$s" ] || { printf \'\\036ended %s\\n\' "$s"; exit; }; '
         "[ -e run ] || { printf '\\036ended gone\\n'; exit; }; sleep 0.5; done"
     )
@@ -339,9 +339,10 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     reply = call(
         job.ssh,
         job.first,
-        f"cd {d} || exit 4; [ -s status ] || exit 3; "
-        "n=600; until [ -e evidence.tar ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done; "
-        "cat evidence.tar",
+        f"cd {d} || exit 4; [ -e status ] || exit 3; "
+        "n=600; until [ -e evidence.tar ] || [ -e unpacked ] || [ $n = 0 ]; do "
+        "n=$((n - 1)); sleep 0.1; done; "
+        "if [ -e evidence.tar ]; then cat evidence.tar; else tar -cf - evidence; fi",
         timeout=600.0,
     )
     if reply.exit == 3:
@@ -365,7 +366,8 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
         if not (Path(scratch) / "evidence" / "plan.json").is_file():
             raise BadEvidence(f"the archive from {job.first} holds no plan", hint="collect again")
         (Path(scratch) / "evidence").rename(target)
-    _remove(job.ssh, job.first, job.folder)
+    # The others are told by the coordinator; one that it could not reach is told from here.
+    on_all(job.hosts, lambda h: _remove(job.ssh, h, job.folder))
     return target
 
 
@@ -376,22 +378,26 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     call(
         job.ssh,
         job.first,
-        f"cd {d} || exit; [ -s status ] || echo stop 1<>events; n=450; "
-        "until [ -e evidence.tar ] || [ ! -e run ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done",
+        f"cd {d} || exit; [ -e status ] || echo stop 1<>events; n=450; "
+        "until [ -e evidence.tar ] || [ -e unpacked ] || [ ! -e run ] || [ $n = 0 ]; do "
+        "n=$((n - 1)); sleep 0.1; done",
         timeout=_SECONDS,
     )
-    on_all((h for h in job.hosts if h != job.first), lambda h: _remove(job.ssh, h, job.folder))
+    others = (h for h in job.hosts if h != job.first)
+    gone = on_all(others, lambda h: _remove(job.ssh, h, job.folder))
+    for host in (h for h, done in gone.items() if not done):
+        say(f"  {host} could not be asked; its guard removes everything when its time is over")
 
 
-def _remove(options: tuple[str, ...], host: str, folder: str) -> None:
-    """Tell a host's guard to remove everything, and wait until it has."""
+def _remove(options: tuple[str, ...], host: str, folder: str) -> bool:
+    """Tell a host's guard to remove everything, and wait until it has; whether it is gone."""
     d = quote(folder)
     command = (
         f"[ -d {d} ] || exit 0; cd {d} && {{ [ ! -p events ] || echo remove 1<>events; }}; "
         "cd /; n=200; "
-        f"until [ ! -d {d} ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done"
+        f"until [ ! -d {d} ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done; [ ! -d {d} ]"
     )
-    call(options, host, command, timeout=_SECONDS)
+    return call(options, host, command, timeout=_SECONDS).exit == 0
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:

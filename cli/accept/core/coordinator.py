@@ -26,6 +26,7 @@ from accept.core.execute import Run, execute_wave, lose_silent_hosts
 from accept.core.hosts import Candidate, discover
 from accept.core.judge import judge, rails_to_follow
 from accept.core.model import Plan, Problem, Record, Step
+from accept.core.plaintext import plain
 from accept.core.remote import Host
 from accept.core.schedule import Wave, pair_rounds, waves
 from accept.core.typed import read
@@ -61,10 +62,15 @@ async def coordinate(folder: Path) -> int:
     state = Run(folder=folder, attempt=launch.attempt, plan=plan)
     _prepare(state)
     broken = ""
+    cancelled = asyncio.Event()
     work = asyncio.create_task(_work(state, launch))
-    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        cancelled.set()
+        work.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, work.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, cancel)
     _say_plan(plan, launch)
     try:
         limit = launch.start_seconds + plan.deadline_seconds
@@ -79,15 +85,27 @@ async def coordinate(folder: Path) -> int:
         # A defect of ours must not cost the evidence of what was measured until here.
         traceback.print_exc(file=sys.stdout)
         broken = f"the coordinator failed: {type(error).__name__}: {error}"
-    verdict = judge(plan, state.records, attempt=launch.attempt, broken_off=broken)
-    evidence.write_judgement(state.evidence, plan, verdict)
+    try:
+        code = _conclude(state, broken)
+        if plan.hold_seconds and code != 0:
+            await _hold(state, cancelled)
+    except OSError as error:
+        # A full disk, mostly: without a verdict on it nothing was accepted.
+        sys.stderr.write(f"no verdict could be written: {error}\n")
+        code = Exit.BROKEN_OFF
+    finally:
+        await _tell_over(state)
+    return code
+
+
+def _conclude(state: Run, broken: str) -> int:
+    """Judge, write down what follows from it, and say so; returns the exit status."""
+    verdict = judge(state.plan, state.records, attempt=state.attempt, broken_off=broken)
+    evidence.write_judgement(state.evidence, state.plan, verdict)
     evidence.write_checksums(state.evidence)
     _say("verdict of the coordinator:")
     _say(report.table(verdict, width=100))
-    _say(evidence.pack(plan, state.records, verdict).rstrip("\n"))
-    if plan.hold_seconds and verdict.exit != 0 and broken != "the run was cancelled":
-        await _hold(state)
-    await _tell_over(state)
+    _say(evidence.pack(state.plan, state.records, verdict).rstrip("\n"))
     return verdict.exit
 
 
@@ -148,7 +166,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in {time.time() - began:.1f} s"
     )
     for problem in found.problems:
-        _say(f"  missing: {problem.message} ({problem.cause})")
+        _say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:
         raise _BreakOff("no host answered")
     if found.problems and plan.require_all_nodes:
@@ -235,12 +253,14 @@ def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
 
 
 def _why(record: Record) -> str:
-    said = [f"{p.message} ({p.cause})" for p in record.problems[:3]]
+    said = [f"{plain(p.message, 300)} ({p.cause})" for p in record.problems[:3]]
     return "; ".join(said) or f"exit {record.exit}"
 
 
-async def _hold(state: Run) -> None:
+async def _hold(state: Run, cancelled: asyncio.Event) -> None:
     """Keep the hosts for a while, so that somebody can look; `release` in the folder ends it."""
+    if cancelled.is_set():
+        return
     until = time.monotonic() + state.plan.hold_seconds
     _say(f"held for {state.plan.hold_seconds:.0f} s. To get in, on this host:")
     for host in state.alive():
@@ -251,7 +271,8 @@ async def _hold(state: Run) -> None:
             else f"  {host.name}: here"
         )
     _say(f"to end it now: touch {shlex.quote(str(state.folder / RELEASE))}")
-    while time.monotonic() < until and not (state.folder / RELEASE).exists():
+    released = state.folder / RELEASE
+    while time.monotonic() < until and not released.exists() and not cancelled.is_set():
         await asyncio.sleep(1.0)
 
 

@@ -129,13 +129,11 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     if not path.is_file():
         return (f"{CHECKSUMS} is missing: the evidence was never finished",)
     found = dict(_digests(folder))
-    wrong = []
-    for line in _text(path).splitlines():
-        digest, _, name = line.partition("  ")
-        if name not in found:
-            wrong.append(f"{name} is missing")
-        elif found[name] != digest:
-            wrong.append(f"{name} is not as it was written")
+    lines = (line.partition("  ") for line in _text(path).splitlines())
+    listed = {name: digest for digest, _, name in lines}
+    wrong = [f"{name} is missing" for name in listed if name not in found]
+    wrong += [f"{n} is not as it was written" for n, d in listed.items() if found.get(n, d) != d]
+    wrong += [f"{name} is not in {CHECKSUMS}" for name in found if name not in listed]
     return tuple(wrong)
 
 

@@ -33,11 +33,6 @@ from accept.core.schedule import Group, Wave
 _STARTS = 128
 #: A raw log is cut above this.
 _LOG_LIMIT = 64 << 20
-#: How long the launcher may take to end once the program has said that it is done. Open MPI 5.0
-#: sometimes hangs at the very end.
-_EXIT_GRACE = 15.0
-#: That hang, between functions here: it is no problem of the machine's and gets into no record.
-_EXIT_HANG = "exit-hang"
 _LOOK = 5.0
 _KILL_SECONDS = 20.0
 _ASK_SECONDS = 10.0
@@ -174,17 +169,17 @@ async def _supervise(
     """Start the step, copy its output to the log, and end it where it does not end by itself."""
     process = None
     try:
-        started, done = asyncio.Event(), asyncio.Event()
+        started = asyncio.Event()
         async with state.starts:
             process = await _start(state, hosts, command)
-            copying = asyncio.create_task(_copy(process, path, started, done))
+            copying = asyncio.create_task(_copy(process, path, started))
             # A start counts until the step says something: launching is what loads the first host.
             saying = asyncio.create_task(started.wait())
             await asyncio.wait(
                 {saying, copying}, timeout=_ASK_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
             saying.cancel()
-        why = await _wait(state, step, hosts, copying, done)
+        why = await _wait(state, step, hosts, copying)
         status = await process.wait() if why is None else None
     except asyncio.CancelledError:
         if process is not None:
@@ -198,9 +193,9 @@ async def _supervise(
     kill_session(process)
     if why is None:
         return _Outcome(exit=status, end=end, problems=left)
-    await copying
-    if why.cause == _EXIT_HANG:
-        return _Outcome(exit=0, end=end, problems=left)
+    # What cannot be killed may hold the pipe for ever.
+    await asyncio.wait({copying}, timeout=_LOOK)
+    copying.cancel()
     return _Outcome(exit=None, end=end, problems=(why, *left))
 
 
@@ -223,17 +218,12 @@ async def _start(state: Run, hosts: list[Host], command: str) -> asyncio.subproc
 
 
 async def _wait(
-    state: Run, step: Step, hosts: list[Host], copying: asyncio.Task[None], done: asyncio.Event
+    state: Run, step: Step, hosts: list[Host], copying: asyncio.Task[None]
 ) -> Problem | None:
     """Wait for the step's end; None where it ended by itself, else why it has to be ended."""
     until = time.monotonic() + step.timeout
-    finished: float | None = None
     while True:
         now = time.monotonic()
-        if finished is None and done.is_set():
-            finished = now
-        if finished is not None and now - finished > _EXIT_GRACE:
-            return Problem(cause=_EXIT_HANG, message="the launcher did not end")
         if now >= until:
             return Problem(
                 cause="timed-out", message=f"{step.id} did not end within {step.timeout:.0f} s"
@@ -242,28 +232,27 @@ async def _wait(
         if copying.done():
             return None
         silent = [h for h in hosts if not has_connection(state.folder, h)]
-        if silent and await lose_silent_hosts(state, silent):
-            names = ", ".join(h.name for h in silent if h.name in state.lost)
+        await lose_silent_hosts(state, silent)
+        # Another group of the wave may have found it out: it is this one's end all the same.
+        names = ", ".join(h.name for h in silent if h.name in state.lost)
+        if names:
             return Problem(cause="crashed", message=f"{step.id} was ended: it lost {names}")
 
 
-async def _copy(
-    process: asyncio.subprocess.Process, path: Path, started: asyncio.Event, done: asyncio.Event
-) -> None:
-    """Copy the output to the log, up to the limit; note the program's own word that it is done."""
+async def _copy(process: asyncio.subprocess.Process, path: Path, started: asyncio.Event) -> None:
+    """Copy the output to the log, up to the limit; read on even where the disk is full."""
     assert process.stdout is not None
-    size, tail = 0, b""
+    size = 0
     with path.open("wb", buffering=0) as log:
         while block := await process.stdout.read(1 << 16):
             started.set()
             if size < _LOG_LIMIT:
-                log.write(block[: _LOG_LIMIT - size])
+                with contextlib.suppress(OSError):
+                    log.write(block[: _LOG_LIMIT - size])
                 size += len(block)
-            tail = tail[-256:] + block
-            if b'"fact":"done"' in tail or b'"fact": "done"' in tail:
-                done.set()
         if size >= _LOG_LIMIT:
-            log.write(b"\n# the log was cut here\n")
+            with contextlib.suppress(OSError):
+                log.write(b"\n# the log was cut here\n")
 
 
 async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, ...]:
@@ -272,17 +261,15 @@ async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, 
     command = f"/bin/sh {script} {shlex.quote('ACCEPT_EXEC=' + mark)}"
     asked = [h for h in hosts if h.name not in state.lost]
     answers = await asyncio.gather(*(state.ask(h, command, _KILL_SECONDS) for h in asked))
-    problems = []
-    for host, answer in zip(asked, answers, strict=True):
-        if answer.exit == 1 and answer.out.strip():
+    doubtful = {h.name: a for h, a in zip(asked, answers, strict=True) if a.exit != 0}
+    problems = list(await lose_silent_hosts(state, [h for h in asked if h.name in doubtful]))
+    for name, answer in doubtful.items():
+        if name not in state.lost:
             pids = " ".join(answer.out.split()[:20])
-            problem = Problem(
-                cause="unkillable",
-                message=f"{host.name}: processes {pids} survive KILL; the host is left out now",
-                host=host.name,
-            )
-            state.lost[host.name] = problem
-            problems.append(problem)
+            said = f"processes {pids} survive KILL" if pids else "the kill was not confirmed"
+            message = f"{name}: {said}; the host is left out now"
+            state.lost[name] = Problem(cause="unkillable", message=message, host=name)
+            problems.append(state.lost[name])
     return tuple(problems)
 
 

@@ -237,7 +237,7 @@ async def _probe(
     host: Host, *, folder: Path, attempt: str, topology: str
 ) -> _Seen | tuple[str, str]:
     """Log in, make sure that it is the host that was meant, and ask what starting ranks needs."""
-    place = f"{{ {topology} ; }} 2>/dev/null | head -n 1" if topology else "echo"
+    place = f'echo "$({{ {topology} ; }} 2>/dev/null | head -n 1)"' if topology else "echo"
     # As few processes as can be: with hundreds of hosts on one machine's ssh each one counts.
     command = (
         f"cd {shlex.quote(str(folder))} && date +%s.%N && read -r name < host && "

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from accept.core.model import Fact, Metric, Parsed, Problem
+from accept.core.plaintext import plain
 
 #: Longest line that is read, in bytes; the inventory of a host takes a few thousand.
 MAX_LINE = 64 << 10
@@ -89,7 +90,7 @@ def _read(
             )
         )
     elif isinstance(data.get("problem"), str):
-        message = str(data.get("message", ""))[:500]
+        message = plain(str(data.get("message", "")), 500)
         problems.append(
             Problem(
                 cause=data["problem"][:64],

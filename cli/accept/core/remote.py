@@ -86,7 +86,8 @@ async def run(
         out, err = await asyncio.wait_for(process.communicate(stdin.encode()), timeout)
     except asyncio.TimeoutError:
         kill_session(process)
-        await process.wait()
+        # What cannot be killed is not waited for.
+        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=1.0)
         return Answer(exit=None, out="", err=f"no answer within {timeout:.0f} s")
     except asyncio.CancelledError:
         kill_session(process)
