@@ -19,7 +19,6 @@ from accept.core.typed import dump, read, to_json
 T = TypeVar("T")
 
 PLAN = "plan.json"
-JOB = "job.json"
 RECORDS = "records.jsonl"
 VERDICT = "verdict.json"
 REPORT = "report.md"
