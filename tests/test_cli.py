@@ -9,6 +9,8 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,8 +20,10 @@ import yaml
 from tests import leftovers
 from tests.commandline import SOURCE, accept, program, refused
 
-from accept import __version__, assets, rundir, spec
+from accept import __version__, assets, backends, rundir, spec
+from accept.backends import Job, Say
 from accept.commands import flow
+from accept.commands.terminal import Terminal
 from accept.core import checks
 from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
 from accept.core.typed import dump
@@ -465,3 +469,29 @@ def test_gpus_that_somebody_uses_are_not_measured(monkeypatch: pytest.MonkeyPatc
     assert "GPU-1, 77, python" in said
     assert "--busy-ok" in said
     assert rundir.listed() == ()
+
+
+def test_two_commands_that_collect_one_run_fetch_it_once(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = rundir.create("one")
+    job = Job(schema=1, backend="local", attempt="one", hosts=(), first="", folder=str(tmp_path))
+    (folder / rundir.JOB).write_text(json.dumps(dump(job)))
+    fetched: list[str] = []
+    both = threading.Barrier(2)
+
+    def collect(job: Job, *, folder: Path, say: Say) -> Path:
+        fetched.append(job.attempt)
+        (folder / rundir.EVIDENCE).mkdir()
+        return folder / rundir.EVIDENCE
+
+    def load_job(folder: Path) -> Job:
+        both.wait(timeout=10)
+        return job
+
+    monkeypatch.setattr(backends.load("local"), "collect", collect)
+    monkeypatch.setattr(flow, "load_job", load_job)
+    terminal = Terminal(json=True, quiet=True)
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(lambda name: flow.do_collect(name, terminal), ["one", "one"]))
+    assert (ends, fetched) == ([0, 0], ["one"])

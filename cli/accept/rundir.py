@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from accept.core.errors import BadInput
@@ -41,6 +44,14 @@ def kind(path: Path) -> str:
     except (OSError, ValueError):
         return ""
     return "file" if stat.S_ISREG(mode) else "folder" * stat.S_ISDIR(mode)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Wait until no other command works on a submitted run's evidence, and keep others out."""
+    with (folder / JOB).open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def create(attempt: str) -> Path:

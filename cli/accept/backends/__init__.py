@@ -54,7 +54,10 @@ class Backend(Protocol):
         """Follow the run to its end, saying what it says; returns the coordinator's exit status."""
 
     def collect(self, job: Job, *, folder: Path, say: Say) -> Path:
-        """Fetch the evidence into the run's folder, release it there, and return its place."""
+        """Fetch the evidence into the run's folder, release it there, and return its place.
+
+        Asked once at a time, and only while the folder has none.
+        """
 
     def cancel(self, job: Job, *, folder: Path, say: Say) -> None:
         """End the run and remove what it made; evidence so far is collected first."""

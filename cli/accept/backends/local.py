@@ -174,8 +174,6 @@ def _pid(node: Path) -> int | None:
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Move the evidence out of the node's folder, and remove the rest of that folder."""
     node, target = Path(job.folder), folder / "evidence"
-    if target.is_dir():
-        return target
     if node.is_dir() and not _gone(node) and not (node / "status").exists():
         raise BrokenOff(
             f"{job.attempt} is still running",

@@ -333,8 +333,6 @@ def _follow(folder: str, seen: int) -> str:
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Fetch the evidence archive from the first host, check it, and release it there."""
     target = folder / "evidence"
-    if target.is_dir():
-        return target
     d = quote(job.folder)
     reply = call(
         job.ssh,

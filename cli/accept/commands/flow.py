@@ -168,7 +168,11 @@ def _collect(folder: Path, terminal: Terminal) -> Path:
     if target.is_dir():
         return target
     job = load_job(folder)
-    return backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+    # The command that follows a run and one that cancels it come here at the same moment.
+    with rundir.held(folder):
+        if target.is_dir():
+            return target
+        return backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
 
 
 def do_cancel(name: str, terminal: Terminal) -> int:
