@@ -7,7 +7,7 @@ resolve to the same run everywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,10 @@ class Options:
     hold: float = 0.0
     keep: float | None = None
     plant: tuple[str, ...] = ()
+    #: Where a cluster is to run it: kubeconfig, context, namespace, release; not what is run.
+    place: dict[str, str] = field(default_factory=dict)
+    #: Every node that matches and is free: a cluster's back end names them.
+    all_nodes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,8 @@ class Resolved:
     user_scripts: dict[str, str]
     #: What the user should know of what was put together, one line each.
     notes: tuple[str, ...] = ()
+    #: Where a cluster is to run it, as the options say.
+    place: dict[str, str] = field(default_factory=dict)
 
 
 def resolve(options: Options) -> Resolved:
@@ -158,6 +164,7 @@ def resolve(options: Options) -> Resolved:
         plan=plan,
         user_scripts=scripts,
         notes=_notes(suite.value),
+        place=options.place,
     )
 
 
