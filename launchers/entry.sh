@@ -178,6 +178,7 @@ if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; th
     exit "$code"
 fi
 say "evidence is kept here for $ACCEPT_HOLD_SECONDS s: accept collect fetches it, and ends the wait"
+trap ': > collected' TERM INT
 n=${ACCEPT_HOLD_SECONDS%.*}
 until [ -e collected ] || [ "$n" -le 0 ]; do
     n=$((n - 1))

@@ -73,7 +73,8 @@ end_timer() {
 # next: leaves in `event` the next word on the pipe, which is open as 3.
 # shellcheck disable=SC2034 # for who sources this
 next() {
-    read -r event <&3 || event=expired
+    # A signal that is trapped ends the first `read`; what the trap says is there for the second.
+    read -r event <&3 || read -r event <&3 || event=expired
 }
 
 # Tells the coordinator to write what it has and to tell the others, and waits for it.
