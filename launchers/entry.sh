@@ -60,8 +60,9 @@ case " $missing " in
         leave 20 "without these no run is possible: build them into the image (docker/README.md), or name another image" ;;
 esac
 
-if ! cp /accept/key/ssh-privatekey key || ! chmod 600 key; then
-    leave 20 "the run's key cannot be read: /accept/key/ssh-privatekey"
+secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
+if ! cp "$secret" key || ! chmod 600 key; then
+    leave 20 "the run's key cannot be read: $secret"
 fi
 public=$(ssh-keygen -y -f key) || leave 20 "the run's key is none that ssh-keygen reads"
 printf 'restrict,pty %s\n' "$public" > authorized_keys
@@ -87,13 +88,13 @@ visited() {
 
 # Without a word to the network: a thousand pods that ask index 0 would load the host being measured.
 watch_coordinator() {
-    seen='' idle=0
-    while sleep 30; do
+    seen='' idle=0 pause=${ACCEPT_LOOK_SECONDS:-30}
+    while sleep "$pause"; do
         if visited; then
             seen=yes idle=0
             continue
         fi
-        idle=$((idle + 30))
+        idle=$((idle + pause))
         if [ -n "$seen" ] && [ "$idle" -ge 300 ]; then
             echo 22 > reason
             echo unwanted > events
@@ -113,7 +114,7 @@ upload() {
 }
 
 if [ "$index" != 0 ]; then
-    watch_coordinator &
+    watch_coordinator >/dev/null 2>&1 &
     watcher=$!
     next
     kill "$watcher" 2>/dev/null
