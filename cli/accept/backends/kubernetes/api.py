@@ -318,7 +318,8 @@ def decoded(text: str) -> bytes:
     """Bytes out of base64 text that may have been cut anywhere."""
     joined = "".join(text.split()).rstrip("=")
     try:
-        return base64.b64decode(joined[: len(joined) // 4 * 4] + _tail(joined))
+        whole = joined[: len(joined) // 4 * 4] + _tail(joined)
+        return base64.b64decode(whole, validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from None
 

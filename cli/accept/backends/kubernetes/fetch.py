@@ -28,6 +28,7 @@ from accept.backends.kubernetes.state import MAIN, State
 from accept.core import evidence
 from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff
+from accept.core.plaintext import plain
 from accept.core.typed import dump
 
 _ARCHIVE = f"{FOLDER}/evidence.tar"
@@ -122,7 +123,13 @@ def _copy(api: Api, pod: str, archive: Path, size: int, digest: str) -> None:
             part = api.execute(
                 pod, MAIN, ["sh", "-c", f"tail -c +{done + 1} {_ARCHIVE} | base64"], timeout=600.0
             )
-            content = decoded(part.out)
+            try:
+                content = decoded(part.out)
+            except ValueError as error:
+                raise BadEvidence(
+                    f"the archive from {pod} did not come as base64: {plain(error)}",
+                    hint="does the image have `base64`? accept judge takes its saved log, too",
+                ) from None
             file.write(content)
             whole.update(content)
             done += len(content)
