@@ -389,7 +389,7 @@ def show(
 @_command()
 def schema(
     what: Annotated[
-        Literal["machine", "site", "suite", "plan", "record", "verdict"],
+        Literal["machine", "site", "suite", "plan", "record", "verdict", "values"],
         typer.Argument(help="Of what."),
     ],
     **_: Any,

@@ -86,6 +86,8 @@ class Resolved:
     #: All but version and hash, which rendering fills in.
     plan: Plan
     user_scripts: dict[str, str]
+    #: GPUs that a pod asks for, where it is not to have all of a node's.
+    gpus_per_pod: int | None = None
     #: What the user should know of what was put together, one line each.
     notes: tuple[str, ...] = ()
 
