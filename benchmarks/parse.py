@@ -17,6 +17,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "cli")]
 
+from accept.commands.judging import nothing_collected
 from accept.core.checks import parse_log
 from accept.core.judge import judge
 from accept.core.model import Plan, PlannedMachine, Record, State, Step, Verdict
@@ -99,6 +100,13 @@ def judged(
     planned: Plan, met: Sequence[tuple[int, int, tuple[str, ...]]], logs: list[bytes]
 ) -> Verdict:
     """Read every log as `accept judge` does, and judge all of them."""
+    with nothing_collected():
+        return _judged(planned, met, logs)
+
+
+def _judged(
+    planned: Plan, met: Sequence[tuple[int, int, tuple[str, ...]]], logs: list[bytes]
+) -> Verdict:
     (step,) = planned.steps
     records = [Record(step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=NODES, exit=0)]
     for (wave, group, hosts), log in zip(met, logs, strict=True):

@@ -1,11 +1,11 @@
 #!/bin/sh
-# coordinate.sh PYTHON: runs the coordinator to its end, on the first host, in a session of its own.
-# What it says goes to console.log; its exit status to `status`, which is there only when all is said.
+# coordinate.sh PYTHON [FILE]: runs the coordinator to its end, on the first host, in a session of its own.
+# What it says goes to FILE (console.log); its exit status to `status`, which is there only when all is said.
 ACCEPT_DIR=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_RUN=$(cat "$ACCEPT_DIR/run")
 export ACCEPT_DIR ACCEPT_RUN
 cd "$ACCEPT_DIR" || exit 5
-PYTHONPATH=$ACCEPT_DIR PYTHONDONTWRITEBYTECODE=1 "$1" -m accept.core.coordinator "$ACCEPT_DIR" > console.log 2>&1 &
+PYTHONPATH=$ACCEPT_DIR PYTHONDONTWRITEBYTECODE=1 "$1" -m accept.core.coordinator "$ACCEPT_DIR" > "${2:-console.log}" 2>&1 &
 echo $! > coordinator.pid
 wait $!
 code=$?

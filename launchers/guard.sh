@@ -9,55 +9,29 @@
 seconds=$1 keep=$2 sshd=$3
 ACCEPT_DIR=$(pwd)
 run=$(cat run)
+# shellcheck source=sshd.sh
+. ./sshd.sh
 
 # Open for both directions, so that no writer ever waits for a reader.
 exec 3<>events
-tries=50
+tries=50 daemon=''
 while [ "$tries" -gt 0 ]; do
     tries=$((tries - 1))
     port=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12768))
-    "$sshd" -D -e -f "$ACCEPT_DIR/sshd_config" -p "$port" 2>sshd.log 3>&- &
-    daemon=$!
-    until grep -q 'Server listening' sshd.log || ! kill -0 "$daemon" 2>/dev/null; do sleep 0.05; done
-    sleep 0.05
-    # A port of which only the IPv6 side was free is of no use to most.
-    if grep -q 'Server listening' sshd.log && ! grep -q '^Bind to port .* failed' sshd.log; then
-        break
-    fi
-    kill "$daemon" 2>/dev/null
-    daemon=''
+    if listen "$sshd" "$port"; then break; fi
 done
 [ -n "$daemon" ] || exit 1
 echo "$port" > port.new && mv port.new port
 
-timer() {
-    sleep "$1" &
-    echo $! > timer
-    wait $!
-    echo expired > events
-}
-timer "$seconds" &
-alarm=$!
-
-next() {
-    read -r event <&3 || event=expired
-}
-end_alarm() {
-    kill "$alarm" "$(cat timer)" 2>/dev/null
-}
+start_timer "$seconds"
 
 next
 if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
     # Stopped or out of time: the coordinator writes what it has and tells the others.
-    kill -TERM "$(cat coordinator.pid)" 2>/dev/null
-    tries=300
-    until [ -e status ] || [ "$tries" = 0 ]; do
-        tries=$((tries - 1))
-        sleep 0.1
-    done
+    stop_coordinator
 fi
 kill "$daemon" 2>/dev/null
-end_alarm
+end_timer
 # The connections that the coordinator kept to the other hosts.
 closing=''
 for socket in c/*; do
@@ -85,11 +59,10 @@ if [ "$event" != remove ] && [ -d evidence ]; then
         : > unpacked
     fi
     : > kept
-    timer "$keep" &
-    alarm=$!
+    start_timer "$keep"
     # What was said before, such as the coordinator's own `over` after a `stop`, is no news.
     event=''
     until [ "$event" = remove ] || [ "$event" = expired ]; do next; done
-    end_alarm
+    end_timer
 fi
 cd / && rm -rf "$ACCEPT_DIR"

@@ -10,36 +10,10 @@ fail() {
     cd / && rm -rf "$ACCEPT_DIR"
     exit 1
 }
-sshd=$(command -v sshd || command -v /usr/sbin/sshd || command -v /usr/local/sbin/sshd) || fail tool-missing "no sshd"
-cat > sshd_config <<CONFIG || fail disk-full "cannot write to $ACCEPT_DIR"
-HostKey $ACCEPT_DIR/key
-AuthorizedKeysFile $ACCEPT_DIR/authorized_keys
-PidFile none
-StrictModes no
-UsePAM no
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin prohibit-password
-ForceCommand /bin/sh $ACCEPT_DIR/session.sh
-AllowTcpForwarding no
-AllowAgentForwarding no
-X11Forwarding no
-PermitTunnel no
-PermitUserRC no
-PrintMotd no
-UseDNS no
-LoginGraceTime 20
-MaxStartups 1000
-MaxSessions 1000
-ClientAliveInterval 15
-ClientAliveCountMax 3
-KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org
-LogLevel INFO
-CONFIG
-# OpenSSH 9.8 and later punish a host from which many connections come; older ones refuse the word.
-echo 'PerSourcePenalties no' > penalties
-cat sshd_config penalties > sshd_config.try
-"$sshd" -t -f sshd_config.try 2>/dev/null && mv sshd_config.try sshd_config
+# shellcheck source=sshd.sh
+. ./sshd.sh
+sshd=$(find_sshd) || fail tool-missing "no sshd"
+write_sshd_config "$sshd" || fail disk-full "cannot write to $ACCEPT_DIR"
 mkdir tmp || fail disk-full "cannot write to $ACCEPT_DIR"
 mkfifo events || fail disk-full "cannot write to $ACCEPT_DIR"
 setsid /bin/sh ./guard.sh "$1" "$2" "$sshd" </dev/null >guard.log 2>&1 &

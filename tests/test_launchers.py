@@ -328,3 +328,111 @@ class TestGuard:
             except OSError:
                 continue
         return found
+
+
+class TestEntry:
+    """entry.sh in a pod that is not index 0: an sshd, until it is told that the run is over."""
+
+    @pytest.fixture
+    def pod(self, tmp_path: Path) -> Path:
+        if not shutil.which("ssh-keygen"):
+            pytest.skip("no ssh-keygen here")
+        pod = tmp_path / "pod"
+        pod.mkdir()
+        render(resolve(Options(machine="cpu", nodes=2))).write(pod)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "key"], check=True
+        )
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        # Says that it listens, as an sshd does, and waits to be ended.
+        self.tool(
+            tools / "sshd",
+            '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; exec sleep 600',
+        )
+        self.tool(tools / "mpirun", "exit 1")
+        return pod
+
+    def tool(self, path: Path, text: str) -> None:
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def start(self, pod: Path, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["/bin/sh", str(pod / "entry.sh")],
+            env={
+                "PATH": f"{pod.parent / 'bin'}:/usr/bin:/bin",
+                "ACCEPT_ATTEMPT": f"entry-{os.getpid()}",
+                "ACCEPT_NODES": "2",
+                "ACCEPT_HOST_PREFIX": "entry-w-0-",
+                "ACCEPT_NODE": "node-1",
+                "ACCEPT_SSH_PORT": "2222",
+                "ACCEPT_START_SECONDS": "600",
+                "ACCEPT_LIFE_SECONDS": "600",
+                "ACCEPT_RESULTS": "",
+                "ACCEPT_KEY": str(pod.parent / "key"),
+                "JOB_COMPLETION_INDEX": "1",
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ended(self, entry: subprocess.Popen[str]) -> tuple[int, str]:
+        said, _ = entry.communicate(timeout=60)
+        return entry.returncode, said.splitlines()[-1]
+
+    def ready(self, pod: Path, entry: subprocess.Popen[str]) -> None:
+        while not (pod / "timer").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+
+    def test_ends_well_when_the_run_is_over(self, pod: Path) -> None:
+        entry = self.start(pod)
+        self.ready(pod, entry)
+        subprocess.run(["sh", "-c", "echo over 1<>events"], cwd=pod, check=True)
+        assert self.ended(entry) == (0, "the run is over")
+        assert "node-1" in (pod / "pod.log").read_text()
+
+    def test_ends_when_its_pod_is_deleted(self, pod: Path) -> None:
+        entry = self.start(pod)
+        self.ready(pod, entry)
+        entry.terminate()
+        assert self.ended(entry) == (23, "ended before the run was over (stop)")
+
+    def test_ends_when_its_time_is_up(self, pod: Path) -> None:
+        entry = self.start(pod, ACCEPT_LIFE_SECONDS="1")
+        assert self.ended(entry) == (23, "ended before the run was over (expired)")
+
+    def test_ends_where_no_coordinator_ever_came(self, pod: Path) -> None:
+        entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
+        assert self.ended(entry) == (21, "no coordinator came within 2 s")
+
+    def test_says_what_the_image_lacks(self, pod: Path) -> None:
+        there = pod.parent / "there"
+        there.mkdir()
+        for tool in Path("/usr/bin").iterdir():
+            if not tool.name.startswith(("ssh", "mpirun")):
+                (there / tool.name).symlink_to(tool)
+        code, said = self.ended(self.start(pod, PATH=str(there)))
+        assert (code, said[:34]) == (20, "without these no run is possible: ")
+        assert "the image lacks: ssh ssh-keygen mpirun\n" in (pod / "pod.log").read_text()
+
+    def test_a_key_that_is_none_is_said(self, pod: Path) -> None:
+        (pod.parent / "key").write_text("no key\n")
+        assert self.ended(self.start(pod)) == (20, "the run's key is none that ssh-keygen reads")
+
+    def test_its_environment_is_that_of_the_container_without_what_is_its_own(
+        self, pod: Path
+    ) -> None:
+        entry = self.start(pod, LD_LIBRARY_PATH="/own 'lib'", ACCEPT_LIFE_SECONDS="1")
+        self.ended(entry)
+        script = f'. "{pod}/host.env"; env'
+        done = subprocess.run(
+            ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True
+        )
+        assert "LD_LIBRARY_PATH=/own 'lib'" in done.stdout.splitlines()
+        assert "ACCEPT_" not in done.stdout

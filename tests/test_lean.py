@@ -36,4 +36,4 @@ def test_the_program_is_the_same_on_the_same_lines(path: Path) -> None:
 
 def test_docstrings_and_comments_go_and_code_stays() -> None:
     source = '"""Module."""\nclass E(Exception):\n    """Why."""\n\n# comment\ny = 1  # beside\n'
-    assert lean(source) == "\nclass E(Exception):\n    ...\n\n\ny = 1  # beside\n"
+    assert lean(source) == "\nclass E(Exception):\n\t...\n\n\ny = 1  # beside\n"

@@ -454,8 +454,6 @@ def test_metrics_are_one_per_size_and_placement() -> None:
     assert [m.placement for m in busbw if m.size == 1 << 20] == ["out", "in"]
     time = [m.value for m in found if m.name == "time"]
     assert time[0] == 46.21
-    algbw = [m.value for m in found if m.name == "algbw"]
-    assert algbw[0] == pytest.approx(22.69, abs=0.005)
 
 
 def test_metrics_can_be_chosen() -> None:

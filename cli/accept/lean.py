@@ -7,17 +7,23 @@ import re
 #: A triple-quoted text that has its lines to itself: in this project a docstring. Both begin with
 #: the line before them, which is found much faster than a place in front of spaces.
 _DOCSTRING = re.compile(r'\n( *)r?"""[^"]*(?:"(?!"")[^"]*)*"""$', re.MULTILINE)
+#: Levels of indentation, one above what there is.
+_DEEPEST = 12
 _COMMENT = re.compile(r"\n *#.*")
 
 
 def lean(source: str) -> str:
-    """`source` with `...` for its docstrings, and without comments that have a line to themselves.
+    """`source` with `...` for its docstrings, tabs, and no comments that have lines to themselves.
 
     Lines keep their numbers, so that a traceback from a node leads into the real file. It knows
     this project's own style and no other; a test holds every module against its syntax tree.
     Reading the tree here would cost `accept render` more than everything else it does.
     """
-    return _COMMENT.sub("\n", _DOCSTRING.sub(_blank, "\n" + source))[1:]
+    text = _COMMENT.sub("\n", _DOCSTRING.sub(_blank, "\n" + source))[1:]
+    # The deepest first, or its beginning would be taken for a shallower one.
+    for depth in range(_DEEPEST, 0, -1):
+        text = text.replace("\n" + "    " * depth, "\n" + "\t" * depth)
+    return text
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -31,6 +31,7 @@ _PLAN = "plan.json"
 _STATIC = (
     "agent.sh",
     "coordinate.sh",
+    "entry.sh",
     "guard.sh",
     "host.sh",
     "interface.sh",
@@ -39,6 +40,7 @@ _STATIC = (
     "rank.sh",
     "session.sh",
     "ssh_config.in",
+    "sshd.sh",
 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,9 +82,25 @@ def _judge_folder(folder: Path, expect: Sequence[str]) -> Judged:
         broken = evidence.read_verdict(folder).broken_off
     else:
         broken = "the coordinator never finished: the evidence has no check sums"
-    records = tuple(_read_again(folder, r) for r in evidence.read_records(folder))
-    judged = _judged(plan, records, expect, attempt=attempt, broken_off=broken)
+    with nothing_collected():
+        records = tuple(_read_again(folder, r) for r in evidence.read_records(folder))
+        judged = _judged(plan, records, expect, attempt=attempt, broken_off=broken)
     return replace(judged, folder=folder)
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Python's search for cycles put off: all that is read here is kept, and none of it is a cycle.
+
+    Over thousands of logs the search takes a quarter of the time.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _attempt(folder: Path) -> str:

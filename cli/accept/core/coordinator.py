@@ -27,7 +27,7 @@ from accept.core.hosts import Candidate, discover
 from accept.core.judge import judge, rails_to_follow
 from accept.core.model import Plan, Problem, Record, Step
 from accept.core.plaintext import plain
-from accept.core.remote import Host
+from accept.core.remote import Host, run
 from accept.core.schedule import Wave, pair_rounds, waves
 from accept.core.typed import read
 
@@ -37,6 +37,7 @@ EVENTS = "events"
 #: Ends a hold early.
 RELEASE = "release"
 _OVER_SECONDS = 60.0
+_PUBLISH_SECONDS = 60.0
 #: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
 _FOLLOWING_ROUNDS = 3
 
@@ -49,6 +50,8 @@ class Launch:
     hosts: tuple[Candidate, ...]
     #: What is left of the time to find hosts.
     start_seconds: float
+    #: Bucket or folder that the evidence is copied to after each step; empty: none.
+    results: str = ""
 
 
 class _BreakOff(Exception):
@@ -131,6 +134,8 @@ async def _work(state: Run, launch: Launch) -> None:
         if gone:
             state.keep(_hosts_record(state, problems=gone, wave=number))
         await _execute(state, step, f"{number}/{len(state.plan.steps)}")
+        if launch.results:
+            await _publish(state, launch.results)
 
 
 async def _find_hosts(state: Run, launch: Launch) -> None:
@@ -171,6 +176,20 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         raise _BreakOff("no host answered")
     if found.problems and plan.require_all_nodes:
         raise _BreakOff("not all nodes answered, and requireAllNodes is set")
+
+
+async def _publish(state: Run, results: str) -> None:
+    """Copy the evidence so far, so that the loss of this host costs one step at most.
+
+    What does not work is no reason to stop: the whole evidence is sent at the end again.
+    """
+    program = state.folder / "programs" / "upload.py"
+    argv = [sys.executable, str(program), str(state.evidence), results]
+    argv += ["--attempt", state.attempt, "--partial"]
+    answer = await run(argv, timeout=_PUBLISH_SECONDS)
+    if answer.exit != 0:
+        said = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
+        _say(f"  the evidence so far could not be copied: {plain(said[0], 300)}")
 
 
 def _hosts_record(state: Run, *, problems: tuple[Problem, ...], wave: int) -> Record:

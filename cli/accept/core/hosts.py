@@ -19,6 +19,7 @@ from accept.core.remote import Answer, Host, arguments, environment, run
 _HANDSHAKES = 32
 _CONNECT_SECONDS = 3.0
 _PROBE_SECONDS = 20.0
+_NAME = re.compile(r"[\w.:-]{1,253}")
 _TOPOLOGY = re.compile(r"[\w./:@+=-]{1,200}\Z")
 
 #: What ssh says -> cause. The first that is found counts.
@@ -33,7 +34,10 @@ _SSH_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A host that was asked for: where it may be reached, or why it is known not to be there."""
+    """A host that was asked for: where it may be reached, or why it is known not to be there.
+
+    Reports call a host by what its file `host` says: `name`, unless it has a file `pod` for that.
+    """
 
     name: str
     #: Addresses or names, tried in this order.
@@ -90,8 +94,7 @@ async def discover(
         for c in candidates
     ]
     answers = await asyncio.gather(*tasks)
-    seen = [a for a in answers if isinstance(a, _Seen)]
-    problems = tuple(a for a in answers if isinstance(a, Problem))
+    seen, problems = _apart(candidates, answers)
     slots = ranks or max(1, min((s.gpus for s in seen), default=1))
     order, how = _in_order(seen)
     others = [s.host.address for s in order if not s.host.local]
@@ -116,6 +119,25 @@ async def discover(
         for s in order
     )
     return Found(hosts=hosts, problems=problems, facts=tuple(facts), metrics=metrics)
+
+
+def _apart(
+    candidates: Sequence[Candidate], answers: Sequence[_Seen | Problem]
+) -> tuple[list[_Seen], tuple[Problem, ...]]:
+    """Hosts and problems; of several pods on one node the first counts, the others are none."""
+    seen: dict[str, _Seen] = {}
+    problems = []
+    for candidate, answer in zip(candidates, answers, strict=True):
+        if isinstance(answer, Problem):
+            problems.append(answer)
+        elif answer.host.name in seen:
+            message = f"{candidate.name} is on {answer.host.name} too, which was counted already"
+            problems.append(
+                Problem(cause="launch-failed", message=message, check="hosts", host=candidate.name)
+            )
+        else:
+            seen[answer.host.name] = answer
+    return list(seen.values()), tuple(problems)
 
 
 def _own_address(others: Sequence[str]) -> str:
@@ -241,9 +263,10 @@ async def _probe(
     # As few processes as can be: with hundreds of hosts on one machine's ssh each one counts.
     command = (
         f"cd {shlex.quote(str(folder))} && date +%s.%N && read -r name < host && "
+        "{ { read -r asked < pod; } 2>/dev/null || asked=$name; } && "
         "{ { read -r own < /proc/sys/kernel/hostname; } 2>/dev/null || own=$(hostname); } && "
-        f'echo "$name" && echo "$own" && {place} && if command -v nvidia-smi >/dev/null; '
-        "then nvidia-smi -L 2>/dev/null | grep -c '^GPU'; true; else echo 0; fi"
+        f'echo "$asked" && echo "$own" && {place} && if command -v nvidia-smi >/dev/null; '
+        "then nvidia-smi -L 2>/dev/null | grep -c '^GPU'; true; else echo 0; fi && echo \"$name\""
     )
     argv = arguments(folder, host, command)
     if not host.local:
@@ -253,7 +276,7 @@ async def _probe(
     answer = await run(argv, env=environment(folder, attempt), timeout=_PROBE_SECONDS)
     ended = time.time()
     lines = answer.out.split("\n")
-    if answer.exit != 0 or len(lines) < 5:
+    if answer.exit != 0 or len(lines) < 6:
         return ssh_cause(answer.err), _reason(answer)
     if lines[1] != host.name:
         return (
@@ -263,13 +286,16 @@ async def _probe(
     try:
         clock = float(lines[0])
         gpus = int(lines[4] or 0)
+        name = _NAME.fullmatch(lines[5].strip())
     except ValueError:
+        name = None
+    if name is None:
         return "launch-failed", f"unexpected answer {answer.out[:200]!r}"
     # The clock was read somewhere between the two: inside that span there is no offset to see.
     offset = clock - ended if clock > ended else min(0.0, clock - began)
     return _Seen(
         host=Host(
-            name=host.name,
+            name=name[0],
             mpi_name=lines[2].strip() or host.name,
             address=host.address,
             port=host.port,

@@ -19,15 +19,14 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 #: What launchers and log collectors put in front of a line: Open MPI 4 and 5 (`--tag-output`), srun
 #: (`-l`), `kubectl logs --prefix`, stern, compose, pdsh, container runtimes, timestamps.
 _PREFIX = re.compile(
-    rb"""(?:
-      \[[^][\s]{1,200}\](?:\[[^][\s]{1,200}\])?<std(?:out|err|diag)>:[ ]?   # [1,0]<stdout>:
-    | \[\d{4}-\d\d-\d\d[T ][^]\s]{5,30}\][ ]?                               # [2026-01-31 10:00:00]
-    | \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^\s]{0,24}[ ](?:std(?:out|err)[ ][FP][ ])?
-    | \[[^][\s]{1,200}\](?::[ ]?|[ ])                                       # [host:rank]: [pod]
-    | [ ]{0,5}\d{1,6}:[ ]                                                   # 12:
-    | [\w.-]{1,255}(?::[ ]|[ ]+\|[ ]|[ ][\w.-]{1,255}[ ]\xe2\x80\xba[ ])    # node1:   pod |
-    ){1,4}""",
-    re.VERBOSE,
+    rb"(?:"
+    rb"\[[^][\s]{1,200}\](?:\[[^][\s]{1,200}\])?<std(?:out|err|diag)>: ?"  # [1,0]<stdout>:
+    rb"|\[\d{4}-\d\d-\d\d[T ][^]\s]{5,30}\] ?"  # [2026-01-31 10:00:00]
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^\s]{0,24} (?:std(?:out|err) [FP] )?"
+    rb"|\[[^][\s]{1,200}\](?:: ?| )"  # [host:rank]: [pod]
+    rb"| {0,5}\d{1,6}: "  # 12:
+    rb"|[\w.-]{1,255}(?:: | +\| | [\w.-]{1,255} \xe2\x80\xba )"  # node1:   pod |
+    rb"){1,4}"
 )
 
 _NCCL = re.compile(rb" NCCL (?:INFO|WARN|TRACE|ERROR|ABORT|VERSION) ?")

@@ -43,7 +43,7 @@ Seconds = Annotated[float, Bounds(min=0.001), Text(parse_duration, "a duration s
 #: A size in bytes, in files also "8G".
 Bytes = Annotated[int, Bounds(min=1), Text(parse_size, "a size such as 512K or 8G")]
 
-_COLLECTIVE = {"busbw": "GB/s", "algbw": "GB/s", "time": "us", "wrong": "count"}
+_COLLECTIVE = {"busbw": "GB/s", "time": "us", "wrong": "count"}
 #: Metrics of a check and their units; the first is what an expectation means where it names none.
 #: A check that is not here has metrics of its own, which an expectation names.
 METRICS: dict[str, dict[str, str]] = {

@@ -125,6 +125,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(name.replace("_", "-") for name in found))
 
 
+@lru_cache(maxsize=64)
 def load(name: str) -> Check:
     """The check called `name`; KeyError where there is none."""
     if name not in names():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 
 from accept.core import checks
 from accept.core.checks import Evidence, Judged
@@ -16,6 +18,7 @@ from accept.core.model import (
     SCHEMA,
     CheckVerdict,
     Finding,
+    Metric,
     Plan,
     Record,
     State,
@@ -105,13 +108,15 @@ def _evidences(
     plan: Plan, records: Sequence[Record], found: hosts.Found, broken_off: str
 ) -> dict[str, Evidence]:
     """What each check of the plan is judged by, in the order of the plan."""
-    steps: dict[str, list[Step]] = {}
-    for step in plan.steps:
-        for name in step.checks:
-            steps.setdefault(name, []).append(step)
     by_step: dict[str, list[Record]] = {}
     for record in records:
         by_step.setdefault(record.step, []).append(record)
+    steps: dict[str, list[Step]] = {}
+    shares: dict[str, list[Record]] = {}
+    for step in plan.steps:
+        for name, share in _shares(step, by_step.get(step.id, [])).items():
+            steps.setdefault(name, []).append(step)
+            shares.setdefault(name, []).extend(share)
     devices = hosts.devices(records)
     beforehand = [metric for record in by_step.get(HOSTS_STEP, ()) for metric in record.metrics]
     return {
@@ -119,7 +124,7 @@ def _evidences(
             check=name,
             plan=plan,
             steps=tuple(mine),
-            records=tuple(record for step in mine for record in by_step.get(step.id, ())),
+            records=tuple(shares[name]),
             hosts=found.present,
             missing=found.missing,
             lost=found.lost,
@@ -129,6 +134,28 @@ def _evidences(
         )
         for name, mine in steps.items()
     }
+
+
+def _shares(step: Step, records: Sequence[Record]) -> dict[str, Sequence[Record]]:
+    """The records of a step for each of its checks, with the metrics of that check alone.
+
+    Each check would go through the metrics of all of them otherwise.
+    """
+    if len(step.checks) == 1:
+        return {step.checks[0]: records}
+    shares: dict[str, Sequence[Record]] = {}
+    sorted_out = [_by_check(record.metrics) for record in records]
+    for name in step.checks:
+        pairs = zip(records, sorted_out, strict=True)
+        shares[name] = [replace(r, metrics=tuple(found.get(name, ()))) for r, found in pairs]
+    return shares
+
+
+def _by_check(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
+    found: dict[str, list[Metric]] = {}
+    for name, some in groupby(metrics, key=attrgetter("check")):
+        found.setdefault(name, []).extend(some)
+    return found
 
 
 def _judged(evidence: Evidence) -> Judged:

@@ -66,17 +66,14 @@ def read(metrics: Iterable[Metric], check: str) -> Reading:
 
     `wrong` counts a whole table: it has a placement, and no size.
     """
-    speeds: dict[tuple[int, str | None], float] = {}
+    mine = [metric for metric in metrics if metric.check == check]
+    speeds_said = [metric for metric in mine if metric.name == "busbw"]
+    good = [metric for metric in speeds_said if abs(metric.value) < _ABSURD]
+    damaged = len(speeds_said) - len(good)
+    speeds = {(metric.size or 0, metric.placement): metric.value for metric in good}
     counts: dict[str | None, float] = {}
-    damaged = 0
-    for metric in metrics:
-        name = metric.name
-        if name == "busbw" and metric.check == check:
-            if abs(metric.value) < _ABSURD:
-                speeds[metric.size or 0, metric.placement] = metric.value
-            else:
-                damaged += 1
-        elif name == "wrong" and metric.check == check:
+    for metric in mine:
+        if metric.name == "wrong":
             counts[metric.placement] = counts.get(metric.placement, 0.0) + abs(metric.value)
     if check in _UNCHECKED_IN_PLACE:
         counts["in"] = 0.0

@@ -1,0 +1,188 @@
+#!/bin/sh
+# entry.sh: what every pod of a run executes, in the folder the archive was unpacked to. It starts
+# the run's own sshd, and on index 0 the coordinator; then it waits on the pipe `events`:
+#   over       the run has ended
+#   stop       end the run now, as a cancel or the end of the pod does, but keep its evidence
+#   expired    this pod's time is up
+#   unwanted   the coordinator never came, or has been gone for minutes
+# Ends with the verdict's code on index 0; elsewhere with 0 after `over`, and with a code of its own:
+# 20 the image lacks something, 21 the coordinator never came, 22 it is gone, 23 out of time.
+# The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _SUBDOMAIN, _NAMESPACE, _NODE, _SSH_PORT,
+# _START_SECONDS, _LIFE_SECONDS, _HOLD_SECONDS and _RESULTS; Kubernetes JOB_COMPLETION_INDEX.
+ACCEPT_DIR=$(cd "$(dirname "$0")" && pwd)
+export ACCEPT_DIR
+cd "$ACCEPT_DIR" || exit 20
+umask 077
+chmod 700 . 2>/dev/null
+# shellcheck source=sshd.sh
+. ./sshd.sh
+index=${JOB_COMPLETION_INDEX:?is set for pods of an Indexed Job}
+pod=$ACCEPT_HOST_PREFIX$index
+
+# What a pod says is for `kubectl logs`, and goes into the evidence.
+say() {
+    printf '%s\n' "$*"
+    printf '%s\n' "$*" >> pod.log
+}
+# leave CODE WORDS: ends a worker; on index 0 the run broke off.
+leave() {
+    code=$1
+    shift
+    [ "$index" != 0 ] || code=5
+    say "$*"
+    exit "$code"
+}
+
+say "accept: $pod on node ${ACCEPT_NODE:-unknown}, index $index of $ACCEPT_NODES"
+# Commands that arrive through sshd find an empty environment: theirs is the container's.
+(
+    for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z_0-9]*\)=.*/\1/p'); do
+        case $name in
+            ACCEPT_* | KUBERNETES_* | JOB_COMPLETION_INDEX | HOME | PWD | OLDPWD | SHLVL | TERM | _) unset "$name" ;;
+        esac
+    done
+    export -p
+) > host.env
+mkdir -p tmp || leave 20 "cannot write to $ACCEPT_DIR: is its disk full?"
+# shellcheck source=/dev/null
+. ./env.sh
+python=$(command -v "$ACCEPT_PYTHON")
+
+missing=''
+sshd=$(find_sshd) || missing="$missing sshd"
+for tool in ssh ssh-keygen mpirun; do
+    command -v "$tool" >/dev/null || missing="$missing $tool"
+done
+[ "$index" != 0 ] || [ -n "$python" ] || missing="$missing $ACCEPT_PYTHON"
+[ -z "$missing" ] || say "the image lacks:$missing"
+case " $missing " in
+    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" $ACCEPT_PYTHON "*)
+        leave 20 "without these no run is possible: build them into the image (docker/README.md), or name another image" ;;
+esac
+
+secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
+if ! cp "$secret" key || ! chmod 600 key; then
+    leave 20 "the run's key cannot be read: $secret"
+fi
+public=$(ssh-keygen -y -f key) || leave 20 "the run's key is none that ssh-keygen reads"
+printf 'restrict,pty %s\n' "$public" > authorized_keys
+printf 'accept-run %s\n' "$public" > known_hosts
+printf '%s\n' "$ACCEPT_ATTEMPT" > run
+# What reports call it is the node; the pod's own name tells the coordinator that it met whom it meant.
+printf '%s\n' "${ACCEPT_NODE:-$pod}" > host
+printf '%s\n' "$pod" > pod
+write_sshd_config "$sshd" || leave 20 "cannot write to $ACCEPT_DIR: is its disk full?"
+# Its folder for privilege separation is made by the package's start script, which nobody ran here.
+[ "$(id -u)" != 0 ] || mkdir -p /run/sshd
+rm -f events
+mkfifo events
+exec 3<>events
+trap 'echo stop > events' TERM INT
+listen "$sshd" "$ACCEPT_SSH_PORT" || leave 20 "no sshd on port $ACCEPT_SSH_PORT: $(tail -n 1 sshd.log)"
+start_timer "$ACCEPT_LIFE_SECONDS"
+
+# Whether somebody is logged in through the run's sshd: the coordinator keeps one connection to each host.
+visited() {
+    grep -lqs "^PPid:[[:space:]]*$daemon\$" /proc/[0-9]*/status
+}
+
+# Without a word to the network: a thousand pods that ask index 0 would load the host being measured.
+watch_coordinator() {
+    seen='' idle=0 pause=${ACCEPT_LOOK_SECONDS:-30}
+    while sleep "$pause"; do
+        if visited; then
+            seen=yes idle=0
+            continue
+        fi
+        idle=$((idle + pause))
+        if [ -n "$seen" ] && [ "$idle" -ge 300 ]; then
+            echo 22 > reason
+            echo unwanted > events
+        elif [ -z "$seen" ] && [ "$idle" -ge "$ACCEPT_START_SECONDS" ]; then
+            echo 21 > reason
+            echo unwanted > events
+        fi
+    done
+}
+
+# upload FOLDER OPTIONS...: to the run's place in the bucket or folder of results, where there is one.
+upload() {
+    [ -n "$ACCEPT_RESULTS" ] && [ -n "$python" ] || return 1
+    folder=$1
+    shift
+    "$python" programs/upload.py "$folder" "$ACCEPT_RESULTS" --attempt "$ACCEPT_ATTEMPT" "$@"
+}
+
+if [ "$index" != 0 ]; then
+    watch_coordinator >/dev/null 2>&1 &
+    watcher=$!
+    next
+    kill "$watcher" 2>/dev/null
+    kill "$daemon" 2>/dev/null
+    end_timer
+    case $event in
+        over) code=0 words='the run is over' ;;
+        unwanted)
+            code=$(cat reason)
+            words='the coordinator has been gone for minutes'
+            [ "$code" != 21 ] || words="no coordinator came within $ACCEPT_START_SECONDS s" ;;
+        *) code=23 words="ended before the run was over ($event)" ;;
+    esac
+    sed 's/^/sshd: /' sshd.log | tail -n 20 >> pod.log
+    /bin/sh ./kill.sh "ACCEPT_RUN=$ACCEPT_ATTEMPT" >/dev/null
+    say "$words"
+    mkdir -p pods && cp pod.log "pods/$index.log" && upload pods --under pods
+    exit "$code"
+fi
+
+# Index 0. A name that is asked for before its record exists stays unknown for as long as the cluster's
+# DNS keeps such answers, which is half a minute by default; the records come a moment after the pods.
+domain=$(sed -n "s/^search.*[[:space:]]\($ACCEPT_NAMESPACE\.svc\.[^[:space:]]*\).*/\1/p" /etc/resolv.conf | head -n 1)
+domain=$ACCEPT_SUBDOMAIN.${domain:-$ACCEPT_NAMESPACE.svc}
+{
+    printf '{"attempt":"%s","startSeconds":%s,' "$ACCEPT_ATTEMPT" "$ACCEPT_START_SECONDS"
+    printf '"results":"%s","hosts":[' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
+    n=0
+    while [ "$n" -lt "$ACCEPT_NODES" ]; do
+        [ "$n" = 0 ] || printf ','
+        name=$ACCEPT_HOST_PREFIX$n local=false
+        [ "$n" != "$index" ] || local=true
+        printf '{"name":"%s","addresses":["%s.%s"],"port":%s,"local":%s}' \
+            "$name" "$name" "$domain" "$ACCEPT_SSH_PORT" "$local"
+        n=$((n + 1))
+    done
+    printf ']}\n'
+} > hosts.json
+sleep 3
+mkfifo said
+tee console.log < said &
+console=$!
+/bin/sh ./coordinate.sh "$python" said &
+next
+if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
+    say "the run ends early ($event)"
+    stop_coordinator
+fi
+wait "$console"
+end_timer
+kill "$daemon" 2>/dev/null
+/bin/sh ./kill.sh "ACCEPT_RUN=$ACCEPT_ATTEMPT" >/dev/null
+code=$(cat status 2>/dev/null || echo 5)
+cp console.log evidence/ 2>/dev/null
+mkdir -p evidence/pods && cp pod.log "evidence/pods/$index.log"
+if upload evidence; then
+    say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
+    exit "$code"
+fi
+if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; then
+    say "the evidence cannot be packed: is the disk full? Plan, records and verdict are in this log"
+    exit "$code"
+fi
+say "evidence is kept here for $ACCEPT_HOLD_SECONDS s: accept collect fetches it, and ends the wait"
+trap ': > collected' TERM INT
+n=${ACCEPT_HOLD_SECONDS%.*}
+until [ -e collected ] || [ "$n" -le 0 ]; do
+    n=$((n - 1))
+    sleep 1
+done
+exit "$code"
