@@ -65,10 +65,10 @@ def check_name(name: Name, nodes: int) -> None:
             f"the name {name.full} has {len(name.full)} characters",
             hint=f"for {nodes} nodes at most {most} are possible: a shorter --release or --attempt",
         )
-    if not _NAME.fullmatch(name.full) or "-" in name.attempt:
+    if not _NAME.fullmatch(name.full):
         raise BadInput(
             f"the name {plain(name.full, 100)!r} cannot be used",
-            hint="a-z, 0-9 and '-', a letter first; the attempt without '-'",
+            hint="--release and --attempt take a-z, 0-9 and '-', a letter first",
         )
 
 
@@ -79,6 +79,7 @@ def labels(name: Name) -> dict[str, str]:
         "app.kubernetes.io/instance": name.release,
         "app.kubernetes.io/version": __version__,
         "app.kubernetes.io/managed-by": "accept",
+        "app.kubernetes.io/part-of": "accept",
         LABEL: name.full,
         "accept-release": name.release,
     }

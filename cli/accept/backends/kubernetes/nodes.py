@@ -13,8 +13,18 @@ from accept.resolve import Resolved
 from accept.spec import Machine, Site
 
 _GPU = "nvidia.com/gpu"
-#: Labels of nodes that are made when a pod asks for them.
-_ON_DEMAND = ("cloud.google.com/gke-flex-start", "autoscaling.gke.io/provisioning-request")
+#: The label of nodes that are made when a pod asks for them.
+_ON_DEMAND = "cloud.google.com/gke-flex-start"
+#: What the chart tolerates on top: of pods that ask for GPUs, of spot nodes, of flex-start.
+_OF_GPUS = ({"key": _GPU, "operator": "Exists"},)
+_OF_SPOT = [
+    {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
+    {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Exists"},
+]
+_OF_FLEX = [
+    {"key": _ON_DEMAND, "operator": "Exists"},
+    {"key": "cloud.google.com/gke-queued", "operator": "Exists"},
+]
 
 
 def place_of(place: Mapping[str, str], site: Site) -> Place:
@@ -28,7 +38,7 @@ def place_of(place: Mapping[str, str], site: Site) -> Place:
 
 def wanted_of(run: Resolved) -> Wanted:
     """What a pod of the run asks of its node."""
-    return wanted(run.machine, run.site, run.plan.gpus_used, run.hosts)
+    return wanted(run.machine, run.site, run.gpus_per_pod, run.hosts)
 
 
 def wanted(
@@ -36,10 +46,19 @@ def wanted(
 ) -> Wanted:
     """What a pod on the machine asks for; `gpus` of each node, or all."""
     of_machine, of_site = machine.kubernetes, site.kubernetes
-    resource, amount = _resource(of_machine.resources)
+    resource, amount = _resource({**of_machine.resources, **of_site.resources})
+    tolerations = [*of_machine.tolerations, *of_site.tolerations, *_OF_GPUS]
+    selector = {**of_machine.node_selector, **of_site.node_selector}
+    if of_site.spot:
+        tolerations += _OF_SPOT
+    if of_site.flex_start:
+        tolerations += _OF_FLEX
+        selector[_ON_DEMAND] = "true"
+    if gpus and not resource:
+        resource = _GPU
     return Wanted(
-        selector={**of_machine.node_selector, **of_site.node_selector},
-        tolerations=(*of_machine.tolerations, *of_site.tolerations),
+        selector=selector,
+        tolerations=tolerations,
         include=hosts or of_site.include_nodes,
         exclude=of_site.exclude_nodes,
         resource=resource,
@@ -58,7 +77,7 @@ def _resource(resources: Mapping[str, Any]) -> tuple[str, int]:
 
 def made_on_demand(wanted: Wanted) -> bool:
     """Whether the nodes are made when the run asks for them, so that none are there before."""
-    return any(key in wanted.selector for key in _ON_DEMAND)
+    return _ON_DEMAND in wanted.selector
 
 
 def fits_of(api: Api, wanted: Wanted) -> tuple[Fit, ...]:

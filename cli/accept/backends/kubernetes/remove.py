@@ -24,6 +24,7 @@ _KINDS = (
     ("api/v1", "configmaps", "ConfigMap"),
     ("api/v1", "secrets", "Secret"),
     ("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
+    ("apis/resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
     ("apis/resource.nvidia.com/v1beta1", "computedomains", "ComputeDomain"),
 )
 #: How long the coordinator may take to stop, and objects to be gone, in seconds.
