@@ -42,7 +42,7 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
     if options.all_nodes and not probe:
         raise BadInput(
             "--nodes all has to ask a cluster, and render touches none",
-            hint="accept nodes > nodes.txt, then --nodes @nodes.txt",
+            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
         )
     if not options.machine:
         if not probe:

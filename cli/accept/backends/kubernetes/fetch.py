@@ -62,7 +62,7 @@ def fetch(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
         target = Path(scratch) / "evidence"
         source = _archive(api, job, state, target, say=say) or _bucket(job, target, say=say)
         if not source:
-            missing += _from_log(api, job, state, folder, target)
+            missing += _from_log(job, state, folder, target)
         if missing:
             _say_missing(folder / CLUSTER, missing, say)
         target.rename(folder / rundir.EVIDENCE)
@@ -186,7 +186,7 @@ def _bucket(job: Job, target: Path, *, say: Say) -> str:
     return url
 
 
-def _from_log(api: Api, job: Job, state: State, folder: Path, target: Path) -> list[str]:
+def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
     """What the log of index 0 still tells; returns what is missing then."""
     target.mkdir()
     console = target / evidence.CONSOLE
