@@ -13,6 +13,7 @@ from accept.render import Bundle
 from accept.resolve import Resolved
 from accept.rundir import VALUES
 from accept.spec import Site
+from accept.spec.kubernetes import RESULTS
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
@@ -50,7 +51,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             "kubeconfig": place.kubeconfig,
             "namespace": place.namespace,
             "release": name.release,
-            "results": run.site.results.location or "",
+            "results": run.site.results.location or (RESULTS if run.site.results.volume else ""),
         },
     )
 

@@ -32,8 +32,8 @@ from accept.core.plaintext import plain
 from accept.core.typed import dump
 
 _ARCHIVE = f"{FOLDER}/evidence.tar"
-#: How long index 0 may take from its verdict to its archive, in seconds.
-_PACKING = 120.0
+#: How long index 0 may take from its verdict to its archive, or to write to a bucket, in seconds.
+_PACKING, _UPLOADING = 120.0, 1800.0
 _TRIES = 20
 #: What is kept of each container's log, in bytes, and how many are fetched at once.
 _LOG_LIMIT = 16 << 20
@@ -82,7 +82,9 @@ def _say_missing(folder: Path, missing: Iterable[str], say: Say) -> None:
 
 def _archive(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
     """The archive that index 0 holds, checked, unpacked to `target`; empty: it holds none."""
-    until = time.monotonic() + _PACKING
+    location = job.place.get("results", "")
+    until = time.monotonic() + (_UPLOADING if location else _PACKING)
+    told = False
     while True:
         first = state.first
         if first is None or first.phase != "running":
@@ -101,6 +103,9 @@ def _archive(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str
             break
         if time.monotonic() > until or state.ended or status(api, state) is None:
             return ""
+        if location and not told:
+            say(f"waiting until index 0 has written to {location}")
+            told = True
         time.sleep(1.0)
         state = look(api, job.attempt)
     size, digest = int(words[0]), words[1]
@@ -170,6 +175,9 @@ def _bucket(job: Job, target: Path, *, say: Say) -> str:
     if not location:
         return ""
     url = f"{location.rstrip('/')}/runs/{job.attempt}"
+    if location.startswith("/") and not Path(url).is_dir():
+        say(f"{url} is on the pods' volume, which is not mounted here")
+        return ""
     from accept import storage  # type: ignore[attr-defined]
 
     try:
@@ -200,7 +208,8 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
         except BadEvidence as error:
             missing = [error.message]
         else:
-            return ["the raw logs: they were on index 0 alone, which no longer holds them"]
+            where = job.place.get("results") or "index 0 alone, which no longer holds them"
+            return [f"the raw logs: they were written to {where}"]
     else:
         missing = ["the log of index 0"]
     # What was planned is known, what was measured is not: judged as a run that broke off.

@@ -119,7 +119,7 @@ def follow(job: Job, *, folder: Path, say: Say) -> int:
         if started(state) or state.suspended:
             begun = time.monotonic()
         elif time.monotonic() - begun > seconds and _stuck(state):
-            raise _not_started(job, state, seconds)
+            raise _not_started(state, seconds)
         verdict |= _drain(console, say, max(_LOOK, len(state.pods) / _PODS_A_SECOND))
 
 
@@ -148,13 +148,13 @@ def _stuck(state: State) -> bool:
     return state.first is None or bool(state.first.why)
 
 
-def _not_started(job: Job, state: State, seconds: float) -> NotStarted:
+def _not_started(state: State, seconds: float) -> NotStarted:
     first = state.first
     why = (first.why if first else state.stuck) or "it has no pod"
     others = "".join(f"\n{line}" for line in reasons(state)[1:8])
     return NotStarted(
         f"the first pod did not start within {seconds:.0f} s: {why}{others}",
-        hint=f"accept doctor; a longer --start-timeout; to remove it: accept delete {job.attempt}",
+        hint="accept doctor says what the cluster lacks; --start-timeout 30m waits longer",
     )
 
 
