@@ -143,3 +143,8 @@ class TestAShortage:
         assert "label kind is missing, b200 is wanted" in shortage(
             fits([other], [], WANTED), 1, WANTED
         )
+
+    def test_adds_nothing_where_every_node_is_good(self) -> None:
+        assert shortage(fits([node("a")], [], WANTED), 2, WANTED) == (
+            f"2 nodes are wanted, and there are 1 with 8 {GPU} free"
+        )

@@ -163,5 +163,7 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: Wanted) -> str:
     for why, names in list(reasons.items())[:6]:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         shown.append(f"{', '.join(names[:3])}{more}: {why}")
-    rest = f"; {'; '.join(shown)}" if shown else "; the cluster has no such node"
+    rest = "".join(f"; {line}" for line in shown)
+    if not found:
+        rest = "; the cluster has no nodes"
     return f"{nodes} nodes are wanted, and there are {len(good)} {what}{rest}"

@@ -204,7 +204,7 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
         shutil.copyfile(saved, console)
         try:
             with console.open("rb") as lines_:
-                evidence.unpack(lines_, str(console))
+                evidence.unpack(lines_, "the log of index 0")
         except BadEvidence as error:
             missing = [error.message]
         else:
