@@ -90,7 +90,7 @@ def build(module: Module) -> None:
         (folder / "go.mod").write_text("\n".join(lines) + "\n")
         imports = "".join(f'import _ "{package}"\n' for package in wanted.values())
         (folder / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}")
-        # Requires what the programs need of other modules; `-e`: what only tests need may be missing.
+        # What the programs need of other modules; `-e`: what only tests need may be missing.
         _go("mod", "tidy", "-e", folder=folder)
         for name, package in wanted.items():
             flags = f"-s -w {module.ldflags}".strip()

@@ -70,6 +70,7 @@ class Cluster:
     def __enter__(self) -> Self:
         images = archives()
         self.hosts.__enter__()
+        nodes.sweep_groups()
         try:
             self.folder.mkdir(mode=0o700)
             self._start_control()

@@ -86,7 +86,7 @@ def start(hosts: Hosts, name: str, what: str, command: list[str]) -> Path:
 
 
 def certificates(hosts: Hosts, host: str) -> str:
-    """Make an authority, and certificates for the API server and the webhooks; return the former."""
+    """Make an authority, and certificates of the API server and the webhooks; return the former."""
     folder = hosts.path(host, f"{FOLDER}/pki")
     folder.mkdir(parents=True, mode=0o700)
     address = hosts.address(host)

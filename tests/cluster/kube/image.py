@@ -58,7 +58,8 @@ def base() -> Path:
         sys.stderr.write(f"making {BASE} (once)\n")
         with tempfile.TemporaryDirectory(dir=cache()) as scratch:
             root = Path(scratch) / "root"
-            command = [tool, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, root]
+            include = f"--include={','.join(PACKAGES)}"
+            command = [tool, "--variant=minbase", include, SUITE, str(root)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise NotBuilt(f"debootstrap: {' / '.join(done.stdout.splitlines()[-3:])}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import textwrap
 from contextlib import suppress
 from pathlib import Path
 
+from tests.cluster.folders import PREFIX
 from tests.cluster.hosts import Hosts
 from tests.cluster.kube.build import program
 from tests.cluster.kube.control import FOLDER, start, until, write
@@ -128,6 +130,15 @@ def remove_groups(prefix: str) -> None:
                     folder.rmdir()
             with suppress(OSError):
                 top.rmdir()
+
+
+def sweep_groups() -> None:
+    """Remove the cgroups of clusters whose process was killed: their state folder is gone."""
+    names = {p.name for h in _hierarchies() for p in h.glob(f"{PREFIX}*")}
+    for name in names:
+        state = name.rpartition("-")[0]
+        if not (Path(tempfile.gettempdir()) / state).exists():
+            remove_groups(name)
 
 
 def start_containerd(hosts: Hosts, name: str, archives: tuple[Path, ...]) -> None:
