@@ -233,7 +233,7 @@ class TestARunThatCannotStart:
 
     def test_says_that_a_name_is_too_long(self, here: Workstation) -> None:
         done = here.accept("submit", *here.plan(), f"--release={'a' * 50}", "--attempt=b")
-        assert (done.exit, "at most 50" in done.err) == (2, True)
+        assert (done.exit, "at most 51" in done.err) == (2, True)
 
 
 class TestCancelling:
@@ -280,6 +280,7 @@ class TestExec:
         fetch._copy(api, pod, target, 5000003, digest)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
         assert api.execute(pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
+        api.close()
 
 
 class TestTheSiteFile:
