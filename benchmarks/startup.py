@@ -19,8 +19,8 @@ _BAR = 1.5
 _ACCEPT = str(Path(sys.executable).parent / "accept")
 _PAIRS = (
     (
-        "`accept render -m cpu -n 2`",
-        (_ACCEPT, "render", "-m", "cpu", "-n", "2"),
+        "`accept render -m cpu -n 2 --backend ssh`",
+        (_ACCEPT, "render", "-m", "cpu", "-n", "2", "--backend", "ssh"),
         "import typer, yaml, jinja2",
     ),
     ("`accept --help`", (_ACCEPT, "--help"), "import typer"),

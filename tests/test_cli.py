@@ -32,7 +32,7 @@ from accept.yamlfile import load
 #: In the order of the flow.
 COMMANDS = (
     "doctor", "render", "submit", "watch", "collect", "judge", "report", "run", "cancel",
-    "list", "show", "schema",
+    "list", "show", "schema", "chart",
 )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ class TestOutput:
             ["list", "runs"], ["show", "machine", "gpu"], ["show", "suite", "quick"],
             ["schema", "site"], ["run", "--dry-run", "-m", "cpu"], ["judge", "one"],
             ["report", "one"], ["report", "one", "--format", "md"], ["collect", "one"],
-            ["render", "-m", "cpu", "-n", "2"],
+            ["render", "-m", "cpu", "-n", "2", "--backend", "ssh"],
         ],
     )  # fmt: skip
     def test_with_json_stdout_is_one_json_value(self, args: list[str], runs: Path) -> None:

@@ -26,12 +26,18 @@ from accept.hostnames import MOST_HOSTS
 from accept.render import Bundle, helm_values, load_bundle, render, values_of
 from accept.resolve import Options, Resolved, resolve
 
+#: A cluster: what is rendered for one names an image.
+SITE = Path(__file__).parent / "site.yaml"
+CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
 LIMIT = 400_000
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")
 
 
 def rendered(machine: str = "cpu", **options: Any) -> tuple[Resolved, Bundle]:
-    run = resolve(Options(machine=machine, **{"nodes": 2, "suite": "standard", **options}))
+    given = {"nodes": 2, "suite": "standard", "site": str(SITE), **options}
+    if machine == "gpu":
+        given.setdefault("gpus_per_node", 8)
+    run = resolve(Options(machine=machine, **given))
     return run, render(run)
 
 
@@ -56,7 +62,7 @@ class TestSameBytes:
             folder = tmp_path / str(number)
             folder.mkdir()
             done = subprocess.run(
-                [sys.executable, "-m", "accept", "render", "-m", "cpu", "-n", "2", "-o", "out"],
+                [sys.executable, "-m", "accept", "render", *map(str, CPU), "-o", "out"],
                 cwd=folder,
                 env={
                     "PATH": os.environ["PATH"],
@@ -78,9 +84,9 @@ class TestSameBytes:
         assert {"run.json", "values.yaml", "rendered/plan.json"} <= set(first)
 
     def test_as_values_and_as_files(self, tmp_path: Path) -> None:
-        assert accept("render", "-m", "cpu", "-n", 2, "-o", tmp_path / "out").code == 0
+        assert accept("render", *CPU, "-o", tmp_path / "out").code == 0
         assert (
-            accept("render", "-m", "cpu", "-n", 2).out == (tmp_path / "out/values.yaml").read_text()
+            accept("render", *CPU).out == (tmp_path / "out/values.yaml").read_text()
         )
 
     def test_another_input_is_another_run(self) -> None:
@@ -144,7 +150,7 @@ class TestNothingOfThisMachine:
 
     def test_a_path_of_the_users_files_is_not_in_it(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text("name: ours\n")
-        run, bundle = rendered(site=str(tmp_path / "site.yaml"))
+        run, bundle = rendered(site=str(tmp_path / "site.yaml"), backend="ssh")
         for content in (*bundle.files.values(), helm_values(run, bundle).encode()):
             assert str(tmp_path).encode() not in content
 
@@ -161,7 +167,7 @@ class TestValues:
     def test_are_the_same_data_as_json(self) -> None:
         run, bundle = rendered()
         assert yaml.safe_load(helm_values(run, bundle)) == values_of(run, bundle)
-        done = accept("render", "-m", "cpu", "-n", 2, "-s", "standard", "--json")
+        done = accept("render", *CPU, "-s", "standard", "--json")
         assert json.loads(done.out) == values_of(run, bundle)
 
     def test_fit_into_a_configmap_at_any_size(self) -> None:
@@ -178,33 +184,37 @@ class TestErrors:
             (["-m", "cpu", "-n", "\u00b2"], "is no number"),
             (["-m", "cpu", "-n", "9" * 5000], "is no number"),
             (["-m", "cpu", "-n", str(MOST_HOSTS + 1)], f"{MOST_HOSTS + 1} nodes"),
-            (["-m", "cpu", "-n", "all"], "--nodes @FILE"),
+            (["-m", "cpu", "-n", "all"], "accept nodes > FILE, then --nodes @FILE"),
+            (["-m", "cpu", "-n", "2"], "kubernetes: {image: …}"),
             (["-m", "cpu", "-n", "@/no/such/file"], "No such file"),
             (["-m", "cpu", "-n", "@"], "@"),
             (["-m", "cpuu", "-n", "2"], "did you mean cpu?"),
             (["-n", "2"], "which machine?"),
             (["-m", "cpu", "-n", "2", "--deadline", "soon"], "is no duration"),
             (["-m", "cpu", "-n", "2", "--budget", "0"], "is no duration"),
-            (["-m", "a4-highgpu-8g", "-n", "2", "--gpus-per-node", "7"], "possible: 1, 2, 4, 8"),
-            (["-m", "cpu", "-n", "2", "--set", "all-reduce.max=8X"], "8X"),
+            (
+                ["-m", "a4-highgpu-8g", "-n", "2", "--backend", "ssh", "--gpus-per-node", "7"],
+                "possible: 1, 2, 4, 8",
+            ),
+            ([*CPU, "--set", "all-reduce.max=8X"], "8X"),
         ],
     )
     def test_leave_stdout_empty(self, args: list[str], said: str) -> None:
         assert said in refused("render", *args)
 
     def test_leave_stdout_empty_for_helm_in_a_real_pipe(self) -> None:
-        done = program("render", "-m", "cpu", "-n", 2, "--nccl", "bad")
+        done = program("render", *CPU, "--nccl", "bad")
         assert (done.code, done.out) == (2, "")
         assert "Traceback" not in done.err
 
     def test_a_folder_that_holds_something_is_not_written_to(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("mine")
-        assert "is not empty" in refused("render", "-m", "cpu", "-n", 2, "-o", tmp_path)
+        assert "is not empty" in refused("render", *CPU, "-o", tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("mine")
-        refused("render", "-m", "cpu", "-n", 2, "-o", tmp_path / "mine")
+        refused("render", *CPU, "-o", tmp_path / "mine")
 
 
 class TestFolder:
@@ -269,7 +279,7 @@ class TestFolder:
         run, bundle = rendered()
         bundle.write(tmp_path)
         with pytest.raises(BadInput) as error:
-            load_bundle(tmp_path, render(resolve(Options(machine="cpu", nodes=3))).plan)
+            load_bundle(tmp_path, rendered(nodes=3, suite="quick")[1].plan)
         assert "render again" in error.value.hint
         assert run.plan.nodes == 2
 
@@ -299,7 +309,7 @@ class TestScripts:
         (self.place / "site.yaml").write_text(
             "tools: {venv: /opt/v, mpirun: /opt/mpi/bin/mpirun, ncclTests: /opt/nt}\n"
         )
-        _, bundle = rendered(site=str(self.place / "site.yaml"))
+        _, bundle = rendered(site=str(self.place / "site.yaml"), backend="ssh")
         done = subprocess.run(
             [
                 "sh",

@@ -20,8 +20,16 @@ from accept.spec import Site, load_site
 FULL = "a4-highgpu-8g"
 
 
+#: A cluster.
+SITE = str(Path(__file__).parent / "site.yaml")
+
+
 def run(machine: str = "cpu", **options: Any) -> Resolved:
-    return resolve(Options(machine=machine, **{"nodes": 2, **options}))
+    """Resolve for two hosts, whose names nothing here asks for, unless the options say more."""
+    given = {"nodes": 2, **options}
+    if given["nodes"] is not None and not given.get("hosts"):
+        given.setdefault("backend", "ssh")
+    return resolve(Options(machine=machine, **given))
 
 
 def plan(machine: str = "cpu", **options: Any) -> Plan:
@@ -69,7 +77,8 @@ class TestNodes:
         assert (found.plan.nodes, found.backend) == (1, "local")
 
     def test_a_cluster_needs_a_number(self) -> None:
-        assert "--nodes" in refusal(nodes=None, backend="kubernetes").hint
+        assert "--nodes" in refusal(nodes=None, backend="kubernetes", site=SITE).hint
+        assert "--nodes" in refusal(nodes=None, site=SITE).hint
 
     def test_hosts_of_the_site_file_may_be_patterns(self, tmp_path: Path) -> None:
         file = site(tmp_path, "ssh: {hosts: ['n[1-3]', m]}")
@@ -338,7 +347,7 @@ class TestLimits:
         assert (found.deadline_seconds, found.start_seconds, found.keep_seconds) == (60, 5, 1)
 
     def test_hosts_that_should_be_up_are_not_waited_for_as_long_as_a_cluster(self) -> None:
-        ssh, cluster = plan(backend="ssh"), plan(backend="kubernetes")
+        ssh, cluster = plan(backend="ssh"), plan(backend="kubernetes", site=SITE)
         assert ssh.start_seconds < cluster.start_seconds
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 #: The pinned one, which `make setup-dev` puts there.
 UV = ROOT / ".tools" / "bin" / "uv"
 #: The folders that are shipped inside the package.
-FOLDERS = ("launchers", "values")
+FOLDERS = ("chart", "launchers", "values")
 OUR_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")
 
 pytestmark = pytest.mark.real
@@ -130,8 +130,13 @@ def test_the_machines_are_found_outside_a_checkout(installed: Path) -> None:
 
 def test_a_run_can_be_rendered_outside_a_checkout(installed: Path) -> None:
     accept = installed / "env" / "bin" / "accept"
-    run(accept, "render", "--machine", "cpu", "--nodes", "2", "--out", "plan", cwd=installed)
+    run(accept, "render", "--machine", "cpu", "--nodes", "1", "--out", "plan", cwd=installed)
     assert list((installed / "plan" / "rendered" / "steps").glob("*.sh"))
+
+
+def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:
+    shown = run(installed / "env" / "bin" / "accept", "chart", cwd=installed)
+    assert (Path(shown.strip()) / "Chart.yaml").read_bytes() == (ROOT / "chart" / "Chart.yaml").read_bytes()
 
 
 def test_a_plain_install_stays_light(installed: Path) -> None:

@@ -26,7 +26,8 @@ _HELP = """Acceptance of GPU nodes: is the machine good, and if not, which part 
 \b
 The flow, each stage a command (`run` is all of them; `last` names the newest run):
   accept doctor  --hosts node[01-16]     what the hosts have, and which checks will run
-  accept render  --machine a4-highgpu-8g --nodes 64 > values.yaml
+  accept render  --machine a4-highgpu-8g --nodes 64 --site site.yaml > values.yaml
+  accept chart                           where the Helm chart is that takes these values
   accept submit  --hosts node[01-16]     start, and come back later
   accept watch   last                    follow it; survives a lost connection
   accept collect last                    fetch the evidence
@@ -42,6 +43,9 @@ The flow, each stage a command (`run` is all of them; `last` names the newest ru
 Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 5 broke off or timed out, 6 evidence incomplete, 7 inconclusive, 130 Ctrl-C.
 """
+
+#: Nodes by name: a file, or names with a digit, a dot, a dash, a comma or a range in them.
+_NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
 
 #: What takes text as it was typed.
 _TEXT = (str, str | None, list[str] | None)
@@ -133,7 +137,7 @@ _PLAN: dict[str, tuple[Any, Any]] = {
         "quick",
     ),
     "site": _one(str, "Site file: your cluster.", "--site"),
-    "nodes": _one(str, "Number of nodes, or @FILE with a name a line.", "--nodes", "-n"),
+    "nodes": _one(str, "Number of nodes, a list a,b,c, or @FILE of names.", "--nodes", "-n"),
     "hosts": _many("Hosts over ssh: a,b,c, node[01-16], @FILE.", "--hosts"),
     "backend": _one(
         str, "Back end: local, ssh; left out: taken from the hosts and the site.", "--backend"
@@ -224,11 +228,15 @@ def _options(values: dict[str, Any]) -> Any:
     nodes, hosts = values["nodes"], tuple(values["hosts"] or ())
     if nodes == "all":
         raise BadInput(
-            "--nodes all has to ask a cluster", hint="name them: --nodes @FILE, or --hosts a,b,c"
+            "--nodes all has to ask a cluster",
+            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
         )
-    if nodes is not None and not re.fullmatch(r"@.+|[0-9]{1,9}", nodes, re.DOTALL):
-        raise BadInput(f"--nodes {nodes[:40]!r} is no number", hint="give a number, or @FILE")
-    if nodes is not None and nodes.startswith("@"):
+    named = nodes is not None and re.fullmatch(_NODE_LIST, nodes, re.DOTALL) is not None
+    if nodes is not None and not named and not re.fullmatch(r"[0-9]{1,9}", nodes):
+        raise BadInput(
+            f"--nodes {nodes[:40]!r} is no number", hint="give a number, a list a,b,c, or @FILE"
+        )
+    if named:
         hosts, nodes = (*hosts, nodes), None
     return Options(
         machine=values["machine"] or "",
@@ -236,6 +244,7 @@ def _options(values: dict[str, Any]) -> Any:
         site=values["site"],
         nodes=None if nodes is None else int(nodes),
         hosts=hosts,
+        named=named and not values["hosts"],
         backend=values["backend"],
         settings=tuple(values["set_"] or ()),
         nccl=tuple(values["nccl"] or ()),
@@ -389,7 +398,7 @@ def show(
 @_command()
 def schema(
     what: Annotated[
-        Literal["machine", "site", "suite", "plan", "record", "verdict"],
+        Literal["machine", "site", "suite", "plan", "record", "verdict", "values"],
         typer.Argument(help="Of what."),
     ],
     **_: Any,
@@ -398,6 +407,16 @@ def schema(
     from accept.commands import about
 
     return about.do_schema(what)
+
+
+@_command()
+def chart(**values: Any) -> int:
+    """Where the Helm chart is: accept chart; helm install NAME "$(accept chart)" -f FILE"""
+    from accept import assets
+
+    terminal, path = _terminal(values), str(assets.chart())
+    terminal.result({"chart": path}, path)
+    return Exit.PASS
 
 
 def _version(value: bool) -> None:  # noqa: FBT001 - as typer calls it

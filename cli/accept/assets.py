@@ -21,3 +21,8 @@ def values() -> Path:
 def core() -> Path:
     """The package that runs on nodes."""
     return _PACKAGE / "core"
+
+
+def chart() -> Path:
+    """The Helm chart."""
+    return _ROOT / "chart"

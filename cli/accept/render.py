@@ -9,6 +9,8 @@ import base64
 import hashlib
 import io
 import json
+import math
+import re
 import shlex
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -23,8 +25,12 @@ from accept.core.model import Plan
 from accept.core.typed import dump
 from accept.lean import lean
 from accept.resolve import Resolved
+from accept.spec.values import Origin, Values
 
 _PLAN = "plan.json"
+#: Text that is text in every YAML, quoted or not.
+_WORD = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_NO_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 #: Scripts that are the same in every run.
 _STATIC = (
     "agent.sh",
@@ -116,7 +122,9 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         pass
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-        style = "|" if "\n" in value else None
+        # Helm's YAML takes more for numbers and booleans than this one knows to quote: y, 1e3.
+        plain = _WORD.fullmatch(value) and value.lower() not in _NO_TEXT
+        style = "|" if "\n" in value else None if plain else "'"
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
@@ -130,19 +138,27 @@ def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
     """The run as Helm values, in plain data; what is long comes last."""
     plan = bundle.plan
     coded = base64.b64encode(bundle.archive()).decode()
-    return {
-        "accept": {"version": __version__, "run": plan.hash, "machine": plan.machine.name},
-        "nodes": plan.nodes,
-        "gpusPerNode": plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
-        "attempt": "",
-        "machine": dump(run.machine.kubernetes),
-        "site": dump(run.site.kubernetes),
-        "results": dump(run.site.results),
-        "deadlineSeconds": int(plan.deadline_seconds),
-        "startSeconds": int(plan.start_seconds),
-        "plan": bundle.files[_PLAN].decode(),
-        "bundle": "\n".join(coded[i : i + 120] for i in range(0, len(coded), 120)) + "\n",
-    }
+    machine = run.machine.kubernetes
+    values = Values(
+        accept=Origin(version=__version__, run=plan.hash, machine=plan.machine.name),
+        nodes=plan.nodes or 0,
+        gpus_per_node=plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
+        # As text: Helm writes a number of seven digits with an exponent.
+        machine=replace(machine, env={key: str(value) for key, value in machine.env.items()}),
+        site=replace(
+            run.site.kubernetes,
+            gpus_per_pod=run.gpus_per_pod,
+            extra_env={key: str(value) for key, value in run.site.kubernetes.extra_env.items()},
+        ),
+        results=run.site.results,
+        deadline_seconds=math.ceil(plan.deadline_seconds),
+        start_seconds=math.ceil(plan.start_seconds),
+        debug_hold_seconds=math.ceil(plan.hold_seconds),
+        plan=bundle.files[_PLAN].decode(),
+        bundle="\n".join(coded[i : i + 120] for i in range(0, len(coded), 120)) + "\n",
+    )
+    data: dict[str, Any] = dump(values)
+    return data
 
 
 def _static() -> Iterator[tuple[str, bytes]]:

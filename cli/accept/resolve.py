@@ -31,6 +31,7 @@ from accept.spec import (
 )
 from accept.spec.fields import check_env
 from accept.spec.machine import check_gpus_per_node
+from accept.spec.placement import check_results, gpus_of_pod, placed
 from accept.spec.plant import read_plants
 from accept.spec.suite import SuiteCheck
 from accept.spec.units import parse_expectation
@@ -38,8 +39,8 @@ from accept.yamlfile import Document, parse
 
 #: Longest time of one execution, where the suite says none: this many times the estimate.
 _PATIENCE, _SHORTEST = 5.0, 120.0
-#: Longest wait for hosts, in seconds, on back ends whose hosts should be up already.
-_START = {"local": 60.0, "ssh": 60.0}
+#: Longest wait for hosts, in seconds: those of a cluster pull an image first.
+_START = {"local": 60.0, "ssh": 60.0, "kubernetes": 900.0}
 #: Those a run can be rendered for.
 _BACKENDS = ("local", "ssh", "slurm", "kubernetes")
 
@@ -54,6 +55,8 @@ class Options:
     #: Number of nodes; with `hosts` it is their number.
     nodes: int | None = None
     hosts: tuple[str, ...] = ()
+    #: Whether `hosts` came as --nodes: nodes of a cluster, where the site file has one.
+    named: bool = False
     backend: str | None = None
     settings: tuple[str, ...] = ()
     nccl: tuple[str, ...] = ()
@@ -86,6 +89,8 @@ class Resolved:
     #: All but version and hash, which rendering fills in.
     plan: Plan
     user_scripts: dict[str, str]
+    #: GPUs that a pod asks for, where it is not to have all of a node's.
+    gpus_per_pod: int | None = None
     #: What the user should know of what was put together, one line each.
     notes: tuple[str, ...] = ()
 
@@ -97,12 +102,14 @@ def resolve(options: Options) -> Resolved:
     site = load_site(options.site) if options.site else None
     settings = site.value if site else Site()
     hosts = options.hosts or expand(settings.ssh.hosts)
-    # Nodes without names are a cluster's to give.
-    unnamed = "local" if options.nodes in (None, 1) else "kubernetes"
-    backend = options.backend or settings.backend or ("ssh" if hosts else unnamed)
-    if backend not in _BACKENDS:
-        raise BadInput(f"there is no back end {plain(backend)!r}", hint=known(backend, _BACKENDS))
+    backend = _backend(options, settings, hosts)
+    on_pods = backend == "kubernetes"
+    if on_pods:
+        # Those of the site file are hosts over ssh.
+        hosts = options.hosts
     count = len(hosts) or options.nodes
+    if count is None and on_pods:
+        count = len(settings.kubernetes.include_nodes) or None
     if count is None and backend == "local":
         count = 1
     if count is None:
@@ -114,11 +121,19 @@ def resolve(options: Options) -> Resolved:
     if hosts and options.nodes not in (None, len(hosts)):
         raise BadInput(f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out")
     gpus = settings.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
-    if gpus is not None:
-        try:
-            check_gpus_per_node(machine.value, gpus)
-        except Invalid as error:
-            raise BadInput(error.message, hint=error.hint) from None
+    per_pod = None
+    if on_pods:
+        check_results(settings.results, machine.value.kubernetes, settings.kubernetes)
+        pods = placed(settings.kubernetes, names=hosts, nodes=count)
+        settings = replace(settings, kubernetes=pods)
+    for wanted in (gpus, settings.kubernetes.gpus_per_pod if on_pods else None):
+        if wanted is not None:
+            try:
+                check_gpus_per_node(machine.value, wanted)
+            except Invalid as error:
+                raise BadInput(error.message, hint=error.hint) from None
+    if on_pods:
+        per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
     env, script = _nccl(machine.value, settings, options)
     steps, skipped, scripts = _steps(options, machine, suite, site, nodes=count, gpus=gpus)
     deadline = options.deadline or settings.deadline or suite.value.deadline
@@ -140,6 +155,7 @@ def resolve(options: Options) -> Resolved:
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
+        gpus_given=per_pod,
         busy_ok=options.busy_ok,
         start_seconds=options.start_timeout or settings.start_timeout or _START.get(backend, 300.0),
         deadline_seconds=deadline,
@@ -157,8 +173,23 @@ def resolve(options: Options) -> Resolved:
         script=script,
         plan=plan,
         user_scripts=scripts,
-        notes=_notes(suite.value),
+        gpus_per_pod=per_pod,
+        notes=(*_notes(suite.value), *(_unplaced(settings) if on_pods else ())),
     )
+
+
+def _backend(options: Options, site: Site, hosts: Sequence[str]) -> str:
+    """What obtains the hosts: as named, else what the hosts and the site file speak for."""
+    backend = options.backend or site.backend
+    if backend is None and hosts and not (options.named and site.kubernetes.image):
+        backend = "ssh"
+    if backend is None:
+        # Nodes without names are a cluster's to give.
+        alone = options.nodes in (None, 1) and not site.kubernetes.image
+        backend = "local" if alone else "kubernetes"
+    if backend not in _BACKENDS:
+        raise BadInput(f"there is no back end {plain(backend)!r}", hint=known(backend, _BACKENDS))
+    return backend
 
 
 def _notes(suite: Suite) -> tuple[str, ...]:
@@ -166,6 +197,13 @@ def _notes(suite: Suite) -> tuple[str, ...]:
         return ()
     reason = "nothing is measured before all planned ranks have answered"
     return (f"connectivity was added to suite {suite.name}: {reason}",)
+
+
+def _unplaced(site: Site) -> tuple[str, ...]:
+    if site.results.location or site.results.volume:
+        return ()
+    held = f"{site.results.hold_seconds:.0f} s after the verdict"
+    return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
 
 
 def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:

@@ -47,6 +47,26 @@ def schema(cls: type[Any]) -> dict[str, Any]:
     return result
 
 
+def schema_of_chart(cls: type[Any]) -> dict[str, Any]:
+    """The same in the words of draft-07, which every Helm knows."""
+
+    def renamed(data: Any) -> Any:
+        if isinstance(data, list):
+            return [renamed(item) for item in data]
+        if not isinstance(data, dict):
+            return data
+        ref = data.get("$ref")
+        if isinstance(ref, str):
+            # Draft-07 heeds nothing beside a reference.
+            return {"$ref": ref.replace("#/$defs/", "#/definitions/")}
+        return {key: renamed(value) for key, value in data.items()}
+
+    found = schema(cls)
+    definitions = found.pop("$defs", {})
+    found["$schema"] = "http://json-schema.org/draft-07/schema#"
+    return {**renamed(found), "definitions": renamed(definitions)}
+
+
 def _of_class(cls: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
     comments = _comments(cls)
     properties = {}

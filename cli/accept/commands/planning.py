@@ -54,6 +54,8 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
     """Helm values on stdout, or everything that would run into a folder."""
     run, bundle = prepare(options, terminal, probe=False)
+    for note in run.notes:
+        terminal.progress(note)
     if out is None:
         if terminal.json:
             terminal.result(values_of(run, bundle), "")

@@ -15,11 +15,12 @@ from accept import assets
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Record, Reference, Verdict
 from accept.core.shape import known, plain
-from accept.schema import schema
+from accept.schema import schema, schema_of_chart
 from accept.spec.machine import Machine
 from accept.spec.site import Site
 from accept.spec.suite import Suite
 from accept.spec.units import parse_expectation
+from accept.spec.values import Values
 from accept.yamlfile import Document, load
 
 __all__ = [
@@ -47,6 +48,7 @@ SCHEMAS: dict[str, type[Any]] = {
     "plan": Plan,
     "record": Record,
     "verdict": Verdict,
+    "values": Values,
 }
 
 
@@ -123,7 +125,7 @@ def merge_parameters(
 
 
 def schema_for(what: str) -> dict[str, Any]:
-    """The JSON Schema of machine, site, suite, plan, record or verdict. Raises BadInput."""
+    """The JSON Schema of machine, site, suite, plan, record, verdict or values. Raises BadInput."""
     if what not in SCHEMAS:
         raise BadInput(f"there is no schema of {plain(what)!r}", hint=known(what, SCHEMAS))
-    return schema(SCHEMAS[what])
+    return schema_of_chart(Values) if what == "values" else schema(SCHEMAS[what])

@@ -9,6 +9,7 @@ from accept.core.model import PlannedMachine, Reference
 from accept.core.shape import Bounds, Doc, Invalid
 from accept.spec.fields import Env, Name, Plain, Url, check_env, check_parameters
 from accept.spec.figure import Figure
+from accept.spec.pod import MachineKubernetes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,45 +73,6 @@ class Nccl:
         """Raise Invalid where no profile is called `default`."""
         if "default" not in self.profiles:
             raise Invalid(("profiles",), 'a profile called "default" is needed')
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """One interface of a pod and the cluster's network behind it."""
-
-    interface: Annotated[str, Doc("Name of the interface in the pod, such as eth2.")]
-    network: Annotated[str, Doc("Name of the Network object; it differs between clusters.")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineKubernetes:
-    """What a pod on this machine needs; all but `networks` goes into the pod as it is written."""
-
-    node_selector: Annotated[dict[str, str], Doc("Node labels to ask for.")] = field(
-        default_factory=dict
-    )
-    tolerations: Annotated[tuple[Plain, ...], Doc("Taints to tolerate.")] = ()
-    labels: Annotated[dict[str, str], Doc("Labels of the pod.")] = field(default_factory=dict)
-    annotations: Annotated[dict[str, str], Doc("Annotations of the pod.")] = field(
-        default_factory=dict
-    )
-    networks: Annotated[
-        tuple[Network, ...], Doc("Interfaces; they become the networking.gke.io annotations.")
-    ] = ()
-    host_network: Annotated[bool, Doc("Whether the pod uses the node's own network.")] = False
-    resources: Annotated[Plain, Doc("Resources of the main container.")] = field(
-        default_factory=dict
-    )
-    security_context: Annotated[Plain, Doc("Security context of the main container.")] = field(
-        default_factory=dict
-    )
-    env: Annotated[Env, Doc("Environment of the main container.")] = field(default_factory=dict)
-    volumes: Annotated[tuple[Plain, ...], Doc("Volumes of the pod.")] = ()
-    volume_mounts: Annotated[tuple[Plain, ...], Doc("Mounts of the main container.")] = ()
-    sidecars: Annotated[
-        tuple[Plain, ...], Doc("Containers that run beside it, as native side cars.")
-    ] = ()
-    source: Url | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

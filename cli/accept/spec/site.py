@@ -6,14 +6,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from accept.core.shape import Bounds, Doc, Invalid, Pattern
-from accept.spec.fields import Env, Plain, check_env, check_parameters
-from accept.spec.machine import Network
+from accept.spec.fields import Env, check_env, check_parameters
+from accept.spec.kubernetes import Kubernetes, Results
 from accept.spec.units import Seconds, parse_expectation
 
 Absolute = Annotated[str, Pattern(r"/[^\0\n]*", "an absolute path")]
-Label = Annotated[
-    str, Pattern(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "a name of a-z, 0-9, '.' and '-'")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,65 +23,6 @@ class Ssh:
         None
     )
     jump_host: Annotated[str | None, Doc("Host to go through, as for `ssh -J`.")] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kubernetes:
-    """A Kubernetes cluster. The `extra` keys and those named as in a pod go into it as written."""
-
-    namespace: Annotated[Label, Doc("Namespace of the run.")] = "default"
-    queue: Annotated[str | None, Doc("Kueue LocalQueue; none: no queue.")] = None
-    image: Annotated[str | None, Doc("Container image of the run.")] = None
-    controller: Annotated[
-        Literal["auto", "jobset", "job"],
-        Doc("What runs the pods; auto: a JobSet where there are any."),
-    ] = "auto"
-    service_account: Annotated[str | None, Doc("Service account of the pods.")] = None
-    image_pull_secrets: Annotated[tuple[str, ...], Doc("Secrets that pull the image.")] = ()
-    include_nodes: Annotated[tuple[str, ...], Doc("Only these nodes, by name.")] = ()
-    exclude_nodes: Annotated[tuple[str, ...], Doc("None of these nodes, by name.")] = ()
-    node_selector: Annotated[dict[str, str], Doc("Node labels, on top of the machine's.")] = field(
-        default_factory=dict
-    )
-    tolerations: Annotated[tuple[Plain, ...], Doc("Taints to tolerate, on top.")] = ()
-    labels: Annotated[dict[str, str], Doc("Labels of the pods.")] = field(default_factory=dict)
-    annotations: Annotated[dict[str, str], Doc("Annotations of the pods.")] = field(
-        default_factory=dict
-    )
-    networks: Annotated[
-        tuple[Network, ...] | None, Doc("Interfaces and networks, in place of the machine's.")
-    ] = None
-    host_network: Annotated[
-        bool | None, Doc("The node's own network; none: as the machine says.")
-    ] = None
-    extra_volumes: Annotated[tuple[Plain, ...], Doc("Further volumes.")] = ()
-    extra_volume_mounts: Annotated[tuple[Plain, ...], Doc("Further mounts.")] = ()
-    extra_env: Annotated[Env, Doc("Further environment of the pods.")] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Raise Invalid for an environment that no shell accepts."""
-        check_env(self.extra_env, ("extraEnv",))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Results:
-    """Where the evidence goes."""
-
-    location: Annotated[
-        Annotated[
-            str,
-            Pattern(
-                r"(?:gs|s3|az|file)://[^\s]+|/[^\0\n]*", "gs://, s3://, az:// or an absolute path"
-            ),
-        ]
-        | None,
-        Doc("Bucket or folder; none: it stays on the first host until it is collected."),
-    ] = None
-    hold_seconds: Annotated[
-        float,
-        Bounds(min=0, max=86400),
-        Doc("How long pods wait to be collected where there is no location."),
-    ] = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +78,7 @@ class Site:
     ] = False
     start_timeout: Annotated[
         Seconds | None,
-        Doc("Longest wait for hosts to answer; none: 60s where they should be up, else 5m."),
+        Doc("Longest wait for hosts to answer; none: 60s where they should be up, 15m on Kubernetes, else 5m."),
     ] = None
     deadline: Annotated[Seconds | None, Doc("Longest run; none: as the suite says.")] = None
     keep: Annotated[Seconds, Doc("How long the first host keeps evidence nobody collected.")] = (

@@ -1,0 +1,33 @@
+{{/*
+The spec of the Job that runs the pods, for a JobSet's only child and for a plain Job alike. Fields that
+Kubernetes would fill in are written out, so that an object is the same with and without webhooks.
+
+Index 0 is the coordinator, and its exit code is the verdict:
+- it succeeds: so does the Job, whatever the others did (successPolicy);
+- it ends with a verdict's code: the Job fails at once, even while a pod is still pending
+  (podFailurePolicy; without it such a run would never end);
+- another pod fails: it is not restarted (backoffLimitPerIndex), and the run goes on without it
+  (maxFailedIndexes).
+*/}}
+{{- define "accept.jobSpec" -}}
+parallelism: {{ int64 .Values.nodes }}
+completions: {{ int64 .Values.nodes }}
+completionMode: Indexed
+backoffLimitPerIndex: 0
+backoffLimit: 2147483647
+maxFailedIndexes: {{ int64 .Values.nodes }}
+podReplacementPolicy: Failed
+activeDeadlineSeconds: {{ include "accept.activeDeadline" . }}
+successPolicy:
+  rules:
+    - succeededIndexes: "0"
+podFailurePolicy:
+  rules:
+    - action: FailJob
+      onExitCodes:
+        containerName: accept
+        operator: In
+        values: [3, 5, 6, 7]
+template:
+  {{- include "accept.pod" . | nindent 2 }}
+{{- end -}}

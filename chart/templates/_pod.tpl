@@ -1,0 +1,214 @@
+{{/* The pod template, the same for a JobSet and a Job. */}}
+{{- define "accept.pod" -}}
+{{- $v := .Values -}}
+{{- $full := include "accept.fullname" . -}}
+{{- $hostNetwork := ne (include "accept.hostNetwork" .) "" -}}
+metadata:
+  labels:
+    {{- $ours := mergeOverwrite (include "accept.labels" . | fromYaml) }}
+    {{- toYaml (mergeOverwrite (deepCopy $v.machine.labels) $v.site.labels $ours) | nindent 4 }}
+  annotations:
+    {{- toYaml (include "accept.podAnnotations" . | fromYaml) | nindent 4 }}
+spec:
+  restartPolicy: Never
+  {{- /* Index 0 writes what it has and tells the others when it is told to end. */}}
+  terminationGracePeriodSeconds: 120
+  schedulerName: default-scheduler
+  {{- with $v.site.serviceAccount }}
+  serviceAccountName: {{ . | quote }}
+  {{- end }}
+  {{- /* Nothing in the pods asks the API server; identities for buckets come from elsewhere. */}}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  hostNetwork: {{ $hostNetwork }}
+  dnsPolicy: {{ ternary "ClusterFirstWithHostNet" "ClusterFirst" $hostNetwork }}
+  {{- if not (include "accept.jobset" .) }}
+  subdomain: {{ $full | quote }}
+  {{- end }}
+  {{- with $v.site.priorityClassName }}
+  priorityClassName: {{ . | quote }}
+  {{- end }}
+  {{- with $v.site.runtimeClassName }}
+  runtimeClassName: {{ . | quote }}
+  {{- end }}
+  {{- with $v.site.imagePullSecrets }}
+  imagePullSecrets:
+    {{- range . }}
+    - name: {{ . | quote }}
+    {{- end }}
+  {{- end }}
+  securityContext:
+    {{- toYaml $v.site.podSecurityContext | nindent 4 }}
+  {{- with include "accept.nodeSelector" . | fromYaml }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with include "accept.affinity" . | fromYaml }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with include "accept.tolerations" . | fromYamlArray }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with include "accept.claims" . | fromYamlArray }}
+  resourceClaims:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with include "accept.initContainers" . | fromYamlArray }}
+  initContainers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: accept
+      image: {{ $v.site.image | default "" | quote }}
+      imagePullPolicy: {{ $v.site.imagePullPolicy }}
+      command:
+        - /bin/sh
+        - -c
+        - {{ include "accept.command" . | quote }}
+      terminationMessagePath: /dev/termination-log
+      terminationMessagePolicy: File
+      ports:
+        - name: ssh
+          containerPort: {{ int64 $v.ssh.port }}
+          {{- if $hostNetwork }}
+          {{- /* Declared, so that the scheduler keeps two runs from one node. */}}
+          hostPort: {{ int64 $v.ssh.port }}
+          {{- end }}
+          protocol: TCP
+      env:
+        {{- include "accept.env" . | trim | nindent 8 }}
+      {{- with $v.site.extraEnvFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      resources:
+        {{- toYaml (include "accept.resources" . | fromYaml) | nindent 8 }}
+      securityContext:
+        {{- toYaml (include "accept.securityContext" . | fromYaml) | nindent 8 }}
+      volumeMounts:
+        {{- include "accept.volumeMounts" . | nindent 8 }}
+  volumes:
+    {{- include "accept.volumes" . | nindent 4 }}
+{{- end -}}
+
+{{/*
+Unpacks what was rendered, and becomes it. On index 0 the run broke off where that cannot be done (5), so
+that it ends at once; elsewhere the image lacks something (20).
+*/}}
+{{- define "accept.command" -}}
+umask 077
+leave() {
+  echo "accept: $1" >&2
+  [ "$JOB_COMPLETION_INDEX" = 0 ] && exit 5
+  exit 20
+}
+command -v tar >/dev/null || leave "the image lacks tar: build it into the image, or name another image"
+tar -xf /accept/bundle/bundle.tar -C /opt/accept || leave "cannot unpack the run into /opt/accept"
+exec /bin/sh /opt/accept/entry.sh
+{{- end -}}
+
+{{- define "accept.podAnnotations" -}}
+{{- $v := .Values -}}
+{{- $found := dict
+      "kubectl.kubernetes.io/default-container" "accept"
+      "cluster-autoscaler.kubernetes.io/safe-to-evict" "false" -}}
+{{- $networks := ternary $v.machine.networks $v.site.networks (kindIs "invalid" $v.site.networks) -}}
+{{- if and $networks (not (include "accept.hostNetwork" .)) -}}
+{{- $first := (first $networks).interface -}}
+{{- $list := list -}}
+{{- range $networks -}}
+{{- $list = append $list (dict "interfaceName" .interface "network" .network) -}}
+{{- if eq .network "default" -}}{{- $first = .interface -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $found "networking.gke.io/default-interface" $first -}}
+{{- $_ := set $found "networking.gke.io/interfaces" (toJson $list) -}}
+{{- end -}}
+{{- if eq (dig "csi" "driver" "" $v.results.volume) "gcsfuse.csi.storage.gke.io" -}}
+{{- $_ := set $found "gke-gcsfuse/volumes" "true" -}}
+{{- end -}}
+{{- with $v.site.topology -}}
+{{- with .required -}}{{- $_ := set $found "kueue.x-k8s.io/podset-required-topology" . -}}{{- end -}}
+{{- with .preferred -}}{{- $_ := set $found "kueue.x-k8s.io/podset-preferred-topology" . -}}{{- end -}}
+{{- with .slice -}}{{- $_ := set $found "kueue.x-k8s.io/podset-slice-required-topology" . -}}{{- end -}}
+{{- with .sliceSize -}}{{- $_ := set $found "kueue.x-k8s.io/podset-slice-size" (toString (int64 .)) -}}{{- end -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $found (deepCopy $v.machine.annotations) $v.site.annotations) -}}
+{{- end -}}
+
+{{- define "accept.env" -}}
+{{- $all := mergeOverwrite (deepCopy .Values.machine.env) .Values.site.extraEnv
+      (dict
+        "ACCEPT_ATTEMPT" (include "accept.fullname" .)
+        "ACCEPT_NODES" (.Values.nodes | int64 | toString)
+        "ACCEPT_HOST_PREFIX" (include "accept.hostPrefix" .)
+        "ACCEPT_SUBDOMAIN" (include "accept.fullname" .)
+        "ACCEPT_NAMESPACE" .Release.Namespace
+        "ACCEPT_SSH_PORT" (.Values.ssh.port | int64 | toString)
+        "ACCEPT_START_SECONDS" (.Values.startSeconds | int64 | toString)
+        "ACCEPT_LIFE_SECONDS" (include "accept.life" .)
+        "ACCEPT_HOLD_SECONDS" (.Values.results.holdSeconds | ceil | int64 | toString)
+        "ACCEPT_RESULTS" (include "accept.results" .)) -}}
+{{- range $name, $value := omit $all "ACCEPT_NODE" "ACCEPT_POD" }}
+- name: {{ $name | quote }}
+  value: {{ include "accept.text" $value | quote }}
+{{- end }}
+- name: ACCEPT_NODE
+  valueFrom:
+    fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}
+- name: ACCEPT_POD
+  valueFrom:
+    fieldRef: {apiVersion: v1, fieldPath: metadata.name}
+{{- end -}}
+
+{{/* The machine's, the site's on top; GPUs as the site says; claims for what DRA brings. */}}
+{{- define "accept.resources" -}}
+{{- $found := mergeOverwrite (deepCopy .Values.machine.resources) .Values.site.resources -}}
+{{- with .Values.site.gpusPerPod -}}
+{{- $limits := mergeOverwrite (deepCopy (default (dict) $found.limits)) (dict "nvidia.com/gpu" (int64 .)) -}}
+{{- $_ := set $found "limits" $limits -}}
+{{- if hasKey (default (dict) $found.requests) "nvidia.com/gpu" -}}
+{{- $_ := set $found "requests" (mergeOverwrite (deepCopy $found.requests) (dict "nvidia.com/gpu" (int64 .))) -}}
+{{- end -}}
+{{- end -}}
+{{- $claims := default (list) $found.claims -}}
+{{- range include "accept.claims" . | fromYamlArray -}}
+{{- $claims = append $claims (dict "name" .name) -}}
+{{- end -}}
+{{- with $claims -}}{{- $_ := set $found "claims" . -}}{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* Not privileged unless the machine or the site says so. */}}
+{{- define "accept.securityContext" -}}
+{{- $found := mergeOverwrite (deepCopy .Values.machine.securityContext) .Values.site.securityContext -}}
+{{- if not (hasKey $found "privileged") -}}{{- $_ := set $found "privileged" false -}}{{- end -}}
+{{- $strong := or $found.privileged (has "SYS_ADMIN" (dig "capabilities" "add" (list) $found)) -}}
+{{- if not (or $strong (hasKey $found "allowPrivilegeEscalation")) -}}
+{{- $_ := set $found "allowPrivilegeEscalation" false -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* Devices by DRA, as the pod names them. */}}
+{{- define "accept.claims" -}}
+{{- $full := include "accept.fullname" . -}}
+{{- $found := list -}}
+{{- range .Values.machine.resourceClaims -}}
+{{- $found = append $found (dict "name" .name "resourceClaimTemplateName" (.template | default (printf "%s-%s" $full .name))) -}}
+{{- end -}}
+{{- if .Values.machine.computeDomain -}}
+{{- $found = append $found (dict "name" "compute-domain-channel" "resourceClaimTemplateName" (printf "%s-channel" $full)) -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* Those that end first, then those that stay: an init container that is always restarted. */}}
+{{- define "accept.initContainers" -}}
+{{- $found := concat .Values.machine.initContainers .Values.site.extraInitContainers -}}
+{{- range concat .Values.machine.sidecars .Values.site.extraSidecars -}}
+{{- $found = append $found (mergeOverwrite (deepCopy .) (dict "restartPolicy" "Always")) -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}

@@ -1,0 +1,60 @@
+{{/* Volumes and mounts: what is ours, the machine's, the site's, and where results go. */}}
+
+{{/* Whether nobody else brings a /dev/shm ("true" or ""). */}}
+{{- define "accept.ownShm" -}}
+{{- $taken := false -}}
+{{- range concat .Values.machine.volumeMounts .Values.site.extraVolumeMounts -}}
+{{- if eq .mountPath "/dev/shm" -}}{{- $taken = true -}}{{- end -}}
+{{- end -}}
+{{- if not $taken -}}true{{- end -}}
+{{- end -}}
+
+{{- define "accept.volumeMounts" -}}
+- {name: accept-bundle, mountPath: /accept/bundle, readOnly: true}
+- {name: accept-key, mountPath: /accept/key, readOnly: true}
+- {name: accept-run, mountPath: /opt/accept}
+{{- if include "accept.ownShm" . }}
+- {name: accept-shm, mountPath: /dev/shm}
+{{- end }}
+{{- if .Values.results.volume }}
+- {name: accept-results, mountPath: /accept/results}
+{{- end }}
+{{- with concat .Values.machine.volumeMounts .Values.site.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "accept.volumes" -}}
+- name: accept-bundle
+  configMap:
+    name: {{ include "accept.fullname" . | quote }}
+    defaultMode: 292 # r--r--r--
+- name: accept-key
+  secret:
+    secretName: {{ include "accept.secret" . | quote }}
+    defaultMode: 256 # r--------
+    items:
+      - {key: ssh-privatekey, path: ssh-privatekey}
+- name: accept-run
+  emptyDir: {}
+{{- if include "accept.ownShm" . }}
+- name: accept-shm
+  emptyDir:
+    medium: Memory
+    {{- with .Values.site.sharedMemory | default .Values.machine.sharedMemory }}
+    sizeLimit: {{ . | quote }}
+    {{- end }}
+{{- end }}
+{{- with .Values.results.volume }}
+{{- $volume := mergeOverwrite (deepCopy .) (dict "name" "accept-results") }}
+{{- if and (eq (dig "csi" "driver" "" .) "gcsfuse.csi.storage.gke.io") (include "accept.hostNetwork" $) }}
+{{- /* On the node's network the mount would use the node's identity, not the pod's. */}}
+{{- $given := dig "csi" "volumeAttributes" (dict) $volume }}
+{{- $_ := set $volume.csi "volumeAttributes" (mergeOverwrite (dict "hostNetworkPodKSA" "true") $given) }}
+{{- end }}
+{{ toYaml (list $volume) }}
+{{- end }}
+{{- with concat .Values.machine.volumes .Values.site.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
