@@ -51,7 +51,9 @@ def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def text(major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True) -> str:
+def text(
+    major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
+) -> str:
     """What helm renders, as text."""
     kinds = ("--api-versions", JOBSET) if jobset else ()
     done = call(

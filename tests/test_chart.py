@@ -125,7 +125,9 @@ class TestChart:
 
     def test_nothing_in_it_depends_on_the_time(self) -> None:
         for path in sorted(CHART.rglob("templates/*")):
-            found = re.findall(r"\b(now|date|uuidv4|rand[A-Z]\w+|gen[A-Z]\w+|lookup)\b", path.read_text())
+            found = re.findall(
+                r"\b(now|date|uuidv4|rand[A-Z]\w+|gen[A-Z]\w+|lookup)\b", path.read_text()
+            )
             allowed = {
                 "_helpers.tpl": {"randAlphaNum"},
                 "secret.yaml": {"genPrivateKey", "lookup"},

@@ -112,7 +112,10 @@ class TestPlacement:
         )
         affinity = pod(objects(major, write(KNOWN, site=site)))["affinity"]
         first, second = affinity["nodeAffinity"][HARD]["nodeSelectorTerms"]
-        assert [rule["key"] for rule in first["matchExpressions"]] == ["a", "kubernetes.io/hostname"]
+        assert [rule["key"] for rule in first["matchExpressions"]] == [
+            "a",
+            "kubernetes.io/hostname",
+        ]
         assert [rule["operator"] for rule in second["matchExpressions"]] == ["NotIn"]
         assert second["matchFields"]
 
@@ -184,7 +187,11 @@ class TestPlacement:
         [("", False), ("  suspend: true\n", True), ("  queue: q\n  suspend: false\n", False)],
     )
     def test_suspended_as_said(
-        self, major: int, site: str, suspended: bool, write: Write  # noqa: FBT001
+        self,
+        major: int,
+        site: str,
+        suspended: bool,
+        write: Write,  # noqa: FBT001
     ) -> None:
         assert objects(major, write(site=site))["JobSet"]["spec"]["suspend"] is suspended
 
@@ -252,7 +259,10 @@ class TestVolumes:
 
     @pytest.mark.parametrize("host", [False, True])
     def test_results_to_a_bucket_that_is_mounted(
-        self, major: int, host: bool, write: Write  # noqa: FBT001
+        self,
+        major: int,
+        host: bool,
+        write: Write,  # noqa: FBT001
     ) -> None:
         site = (
             f"  hostNetwork: {str(host).lower()}\n"
@@ -269,7 +279,9 @@ class TestVolumes:
 
     @pytest.mark.parametrize("place", ["gs://b/p", "s3://b/p", "az://b/p"])
     def test_results_straight_to_a_bucket(self, major: int, place: str, write: Write) -> None:
-        found = objects(major, write(site=f"  serviceAccount: s\nresults: {{location: '{place}'}}\n"))
+        found = objects(
+            major, write(site=f"  serviceAccount: s\nresults: {{location: '{place}'}}\n")
+        )
         assert environment(found)["ACCEPT_RESULTS"] == place
         assert "/accept/results" not in mounts(found)
         assert pod(found)["serviceAccountName"] == "s"
@@ -308,7 +320,9 @@ class TestContainers:
         assert environment(objects(major, write(site=site)))["TEXT"] == value
 
     def test_numbers_given_to_helm_keep_their_form(self, major: int, write: Write) -> None:
-        found = objects(major, write(), "--set", "site.extraEnv.BIG=8388608,site.ttlSeconds=8388608")
+        found = objects(
+            major, write(), "--set", "site.extraEnv.BIG=8388608,site.ttlSeconds=8388608"
+        )
         assert environment(found)["BIG"] == "8388608"
         assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 8388608
 
