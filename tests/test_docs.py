@@ -90,7 +90,7 @@ def test_every_command_that_is_shown_exists_with_its_options(text: str) -> None:
     elif "accept" in words:
         parsed(words[words.index("accept") + 1 :])
     else:
-        assert words[0] in (".tools/bin/uv", "pipx")
+        assert words[0] in (".tools/bin/uv", "pipx", "helm", "kubectl", "ssh-keygen")
 
 
 def _harmless(text: str) -> bool:
@@ -174,6 +174,13 @@ class TestSsh:
     def test_its_example_is_a_site(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text(examples("docs/ssh.md")["site.yaml"])
         assert spec.load_site(str(tmp_path / "site.yaml")).value.tools.venv == "/opt/accept/venv"
+
+
+class TestKubernetes:
+    def test_its_example_is_a_site_that_renders(self, tmp_path: Path) -> None:
+        (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")["site.yaml"])
+        done = accept("render", "-m", "cpu", "-n", 2, "--site", tmp_path / "site.yaml")
+        assert (done.code, done.err) == (0, "")
 
 
 class TestEvidence:

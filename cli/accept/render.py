@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import shlex
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,9 @@ from accept.resolve import Resolved
 from accept.spec.values import Origin, Values
 
 _PLAN = "plan.json"
+#: Text that is text in every YAML, quoted or not.
+_WORD = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_NO_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 #: Scripts that are the same in every run.
 _STATIC = (
     "agent.sh",
@@ -118,7 +122,9 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         pass
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-        style = "|" if "\n" in value else None
+        # Helm's YAML takes more for numbers and booleans than this one knows to quote: y, 1e3.
+        plain = _WORD.fullmatch(value) and value.lower() not in _NO_TEXT
+        style = "|" if "\n" in value else None if plain else "'"
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)

@@ -161,6 +161,7 @@ def resolve(options: Options) -> Resolved:
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
+        gpus_given=per_pod,
         busy_ok=options.busy_ok,
         start_seconds=options.start_timeout or settings.start_timeout or _START.get(backend, 300.0),
         deadline_seconds=deadline,

@@ -121,6 +121,8 @@ class Plan:
     require_all_nodes: bool = False
     #: GPUs a node that take part, where fewer than it has; None: all.
     gpus_used: int | None = None
+    #: GPUs a node that the run is given, where others may have the rest; None: all.
+    gpus_given: int | None = None
     busy_ok: bool = False
     #: Longest wait for hosts to answer.
     start_seconds: float = 300.0
@@ -282,3 +284,5 @@ class Verdict:
     planted: tuple[str, ...] = ()
     #: Why the run ended early, where it did.
     broken_off: str = ""
+    #: Which part of each node was tested, such as "4 of the 8 GPUs of each node"; empty: all.
+    part: str = ""

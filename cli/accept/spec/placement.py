@@ -27,27 +27,26 @@ def placed(site: Kubernetes, *, names: Sequence[str], nodes: int) -> Kubernetes:
             hint="name it in the site file, kubernetes: {image: …}, and give --site; "
             "hosts over ssh need none: --hosts a,b,c",
         )
-    if names:
-        site = replace(site, include_nodes=tuple(names))
-    excluded = [name for name in site.include_nodes if name in site.exclude_nodes]
+    included = tuple(names) or site.include_nodes
+    excluded = [name for name in included if name in site.exclude_nodes]
     if excluded:
         raise BadInput(
             f"node {plain(excluded[0])} is asked for, and excluded by the site file",
             hint="leave it out of one of them",
         )
-    named = len(site.include_nodes) + len(site.exclude_nodes)
+    named = len(included) + len(site.exclude_nodes)
     if named > MOST_NAMED:
         raise BadInput(
             f"{named} nodes by name, and every pod repeats the list: {MOST_NAMED} are possible",
             hint="label them (kubectl label node … accept=yes) and name the label in the site file "
             "(kubernetes.nodeSelector), or let a queue choose: kubernetes.queue, --nodes NUMBER",
         )
-    if site.include_nodes and len(site.include_nodes) < nodes:
+    if included and len(included) < nodes:
         raise BadInput(
-            f"{nodes} nodes, and includeNodes names {len(site.include_nodes)}",
+            f"{nodes} nodes, and includeNodes names {len(included)}",
             hint="name more, or ask for fewer: --nodes",
         )
-    return site
+    return replace(site, include_nodes=included)
 
 
 def gpus_of_pod(

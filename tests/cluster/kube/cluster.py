@@ -199,7 +199,7 @@ class Cluster:
             self.kubectl("delete", "namespace", name, "--wait=true", timeout=180)
 
     def kubeconfig_for(self, namespace: str, rules: Sequence[Mapping[str, Any]]) -> Path:
-        """A kubeconfig of a service account that may do in `namespace` what `rules` say, no more."""
+        """A kubeconfig of a service account that may do in `namespace` what `rules` say."""
         name = f"limited-{secrets.token_hex(3)}"
         self.kubectl("-n", namespace, "create", "serviceaccount", name)
         role = {

@@ -73,6 +73,7 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
             inventory,
             machine,
             used=plan.gpus_used,
+            given=plan.gpus_given,
             busy_ok=plan.busy_ok,
             busy_mib=params.busy_mib,
         )

@@ -74,6 +74,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         run=plan.hash,
         attempt=attempt,
         gpu_tested=gpu,
+        part=_part(plan),
         hosts=found.present,
         missing=found.missing,
         checks=tuple(verdicts),
@@ -83,6 +84,14 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         broken_off=broken_off,
     )
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def _part(plan: Plan) -> str:
+    """Which part of each node was tested, where it was not all of it."""
+    used, there = plan.gpus_used, plan.machine.gpus
+    if used is None or used == there:
+        return ""
+    return f"{used}{f' of the {there}' if there else ''} GPUs of each node"
 
 
 def rails_to_follow(

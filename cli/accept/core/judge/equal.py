@@ -19,19 +19,29 @@ Inventory = dict[str, dict[str, Any]]
 
 
 def gpu_problems(
-    inventory: Inventory, machine: PlannedMachine, *, used: int | None, busy_ok: bool, busy_mib: int
+    inventory: Inventory,
+    machine: PlannedMachine,
+    *,
+    used: int | None,
+    given: int | None = None,
+    busy_ok: bool,
+    busy_mib: int,
 ) -> Iterator[Problem]:
-    """What is wrong with the GPUs of each host: fewer than there should be, unusable, busy, ECC."""
+    """What is wrong with the GPUs of each host: fewer than there should be, unusable, busy, ECC.
+
+    Where the run was `given` a part of them, the others on the bus are somebody else's.
+    """
     owner: dict[str, str] = {}
     for host, value in inventory.items():
         gpus = gpus_of(value)
         on_bus = whole(value.get("pciNvidia"))
-        if on_bus > len(gpus):
+        if given is None and on_bus > len(gpus):
             said = f"{on_bus} NVIDIA GPUs on the PCI bus, {len(gpus)} shown by the driver"
             yield Problem(cause="gpu-unusable", message=said, host=host)
         wanted = machine.gpus if machine.gpus is not None else 1
-        if len(gpus) < wanted:
+        if len(gpus) < (wanted if given is None else given):
             said = f"{len(gpus)} GPUs, the machine has {wanted}"
+            said = said if given is None else f"{len(gpus)} GPUs, the run was to be given {given}"
             yield Problem(cause="gpu-missing", message=said, host=host)
         for place, gpu in enumerate(gpus):
             yield from _gpu(host, gpu, machine, owner)

@@ -24,6 +24,8 @@ def headline(verdict: Verdict) -> str:
         text += f" and {more} more" if more > 0 else ""
     else:
         text = f"{verdict.state.value}: {', '.join(_reasons(verdict)) or 'no reason is recorded'}"
+    if verdict.part:
+        text += f" ({verdict.part})"
     if not verdict.planted:
         return text
     unseen = "; what was planted was not found" if verdict.state is State.PASS else ""

@@ -1,0 +1,84 @@
+"""Helm 3 and 4 as tests call them: where they are, what they render, what they refuse."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from accept import assets
+
+CHART = assets.chart()
+#: What the test cluster runs, and the group of JobSet's kinds, as a cluster that has it says.
+KUBERNETES = "1.34.0"
+JOBSET = "jobset.x-k8s.io/v1alpha2"
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def helm(major: int) -> Path:
+    """Helm 3 or 4: as the test cluster built it, else from PATH. Skips where there is none."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    built = sorted((base / "accept-tests" / "bin").glob(f"helm{major}-*"))
+    named = [shutil.which(name) for name in (f"helm{major}", "helm")]
+    for path in (*reversed(built), *(Path(name) for name in named if name)):
+        said = subprocess.run(
+            [str(path), "version", "--short"], capture_output=True, text=True, check=False
+        )
+        if re.match(rf"v{major}\b", said.stdout):
+            return path
+    pytest.skip(f"no helm {major} here: `make cluster` builds it")
+
+
+def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:
+    """Call helm; it is told of no cluster, so that it can ask none."""
+    return subprocess.run(
+        [str(helm(major)), *map(str, words)],
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def text(
+    major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
+) -> str:
+    """What helm renders, as text."""
+    kinds = ("--api-versions", JOBSET) if jobset else ()
+    done = call(
+        major, "template", name, CHART, "--namespace", "team", "--values", values,
+        "--kube-version", KUBERNETES, *kinds, *words,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "warning" not in done.stderr.lower(), done.stderr
+    return done.stdout
+
+
+def objects(
+    major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
+) -> dict[str, dict[str, Any]]:
+    """What helm renders, by kind; a kind comes once."""
+    rendered = yaml.load_all(text(major, values, *words, name=name, jobset=jobset), Loader=_Loader)
+    found = [one for one in rendered if one]
+    by_kind = {one["kind"]: one for one in found}
+    assert len(by_kind) == len(found), [one["kind"] for one in found]
+    return by_kind
+
+
+def refusal(major: int, *words: object, name: str = "mytest") -> str:
+    """What helm says of values that it refuses, with nothing on stdout."""
+    done = call(major, "template", name, CHART, "--kube-version", KUBERNETES, *words)
+    assert done.returncode != 0
+    assert done.stdout.strip() == ""
+    return done.stderr

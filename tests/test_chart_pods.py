@@ -1,0 +1,419 @@
+"""What a cluster asks of pods: each key of a site file and of a machine file, in the objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helm import objects
+from tests.test_chart import KNOWN, annotations, environment, job, main, major, pod, write
+
+__all__ = ["major", "write"]
+
+pytestmark = pytest.mark.real
+
+Write = Callable[..., Path]
+HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def volumes(found: Any) -> dict[str, dict[str, Any]]:
+    """The volumes of the pods, by name, and each but once."""
+    listed = pod(found)["volumes"]
+    by_name = {one["name"]: one for one in listed}
+    assert len(by_name) == len(listed)
+    return by_name
+
+
+def mounts(found: Any) -> dict[str, str]:
+    """Names of what is mounted, by place, and each place but once."""
+    listed = main(found)["volumeMounts"]
+    by_place = {one["mountPath"]: one["name"] for one in listed}
+    assert len(by_place) == len(listed)
+    assert set(by_place.values()) <= set(volumes(found))
+    return by_place
+
+
+class TestNetwork:
+    def test_of_the_machine_becomes_annotations(self, major: int, write: Write) -> None:
+        said = annotations(objects(major, write(KNOWN)))
+        assert said["networking.gke.io/default-interface"] == "eth0"
+        listed = json.loads(said["networking.gke.io/interfaces"])
+        assert listed[:2] == [
+            {"interfaceName": "eth0", "network": "default"},
+            {"interfaceName": "eth2", "network": "rdma-0"},
+        ]
+        assert len(listed) == 9
+
+    def test_of_the_site_goes_before_the_machines(self, major: int, write: Write) -> None:
+        site = "  networks: [{interface: eth0, network: default}, {interface: eth1, network: n}]\n"
+        said = annotations(objects(major, write(KNOWN, site=site)))
+        assert json.loads(said["networking.gke.io/interfaces"])[1]["network"] == "n"
+        none = annotations(objects(major, write(KNOWN, site="  networks: []\n")))
+        assert not [key for key in none if "networking" in key]
+
+    def test_of_the_node_itself(self, major: int, write: Write) -> None:
+        file = write(KNOWN, site="  hostNetwork: true\n")
+        found = objects(major, file, "--set", "ssh.port=2345")
+        assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (
+            True,
+            "ClusterFirstWithHostNet",
+        )
+        assert main(found)["ports"] == [
+            {"name": "ssh", "containerPort": 2345, "hostPort": 2345, "protocol": "TCP"}
+        ]
+        assert environment(found)["ACCEPT_SSH_PORT"] == "2345"
+        assert not [key for key in annotations(found) if "networking" in key]
+
+    def test_of_pods_leaves_the_nodes_port_alone(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN))
+        assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (False, "ClusterFirst")
+        assert "hostPort" not in main(found)["ports"][0]
+
+    def test_policy_can_be_left_out(self, major: int, write: Write) -> None:
+        assert "NetworkPolicy" not in objects(major, write(site="  networkPolicy: false\n"))
+
+
+class TestPlacement:
+    def test_include_and_exclude_are_two_rules_of_one_term(self, major: int, write: Write) -> None:
+        site = "  includeNodes: [n1, n2, n3]\n  excludeNodes: [n4]\n"
+        affinity = pod(objects(major, write(KNOWN, site=site)))["affinity"]
+        assert affinity == {
+            "nodeAffinity": {
+                HARD: {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [
+                                {
+                                    "key": "kubernetes.io/hostname",
+                                    "operator": "In",
+                                    "values": ["n1", "n2", "n3"],
+                                },
+                                {
+                                    "key": "kubernetes.io/hostname",
+                                    "operator": "NotIn",
+                                    "values": ["n4"],
+                                },
+                            ]
+                        }
+                    ]
+                }
+            }
+        }
+
+    def test_rules_are_added_to_each_of_the_sites_own_terms(self, major: int, write: Write) -> None:
+        site = (
+            "  excludeNodes: [n4]\n"
+            f"  affinity: {{nodeAffinity: {{{HARD}: {{nodeSelectorTerms: ["
+            "{matchExpressions: [{key: a, operator: Exists}]}, "
+            "{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}}\n"
+        )
+        affinity = pod(objects(major, write(KNOWN, site=site)))["affinity"]
+        first, second = affinity["nodeAffinity"][HARD]["nodeSelectorTerms"]
+        assert [rule["key"] for rule in first["matchExpressions"]] == [
+            "a",
+            "kubernetes.io/hostname",
+        ]
+        assert [rule["operator"] for rule in second["matchExpressions"]] == ["NotIn"]
+        assert second["matchFields"]
+
+    def test_whole_nodes_need_no_rule_to_keep_apart(self, major: int, write: Write) -> None:
+        assert "affinity" not in pod(objects(major, write(KNOWN)))
+
+    @pytest.mark.parametrize(
+        ("machine", "site"), [("cpu", ""), (KNOWN, "  gpusPerPod: 4\n"), ("gpu", "")]
+    )
+    def test_pods_that_leave_room_keep_apart(
+        self, major: int, machine: str, site: str, write: Write
+    ) -> None:
+        found = objects(major, write(machine, site=site), "--set", "attempt=a1")
+        (rule,) = pod(found)["affinity"]["podAntiAffinity"][HARD]
+        assert rule == {
+            "labelSelector": {"matchLabels": {"accept-run": "mytest-a1"}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+
+    def test_selectors_and_tolerations_add_up(self, major: int, write: Write) -> None:
+        site = "  nodeSelector: {pool: mine}\n  tolerations: [{key: mine, operator: Exists}]\n"
+        found = pod(objects(major, write(KNOWN, site=site)))
+        assert found["nodeSelector"] == {
+            "cloud.google.com/gke-accelerator": "nvidia-b200",
+            "pool": "mine",
+        }
+        keys = [one["key"] for one in found["tolerations"]]
+        assert keys.count("nvidia.com/gpu") == 1
+        assert "mine" in keys
+
+    def test_who_asks_for_gpus_tolerates_their_taint(self, major: int, write: Write) -> None:
+        found = pod(objects(major, write("gpu")))
+        assert found["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+        assert "tolerations" not in pod(objects(major, write("cpu")))
+
+    def test_spot_and_flex_start(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN, site="  spot: true\n  flexStart: true\n  queue: q\n"))
+        keys = {one["key"] for one in pod(found)["tolerations"]}
+        assert keys >= {"cloud.google.com/gke-spot", "cloud.google.com/gke-queued"}
+        assert pod(found)["nodeSelector"]["cloud.google.com/gke-flex-start"] == "true"
+        longest = str(job(found)["activeDeadlineSeconds"])
+        assert found["JobSet"]["metadata"]["annotations"] == {
+            "provreq.kueue.x-k8s.io/maxRunDurationSeconds": longest
+        }
+
+    @pytest.mark.parametrize("jobset", [True, False])
+    def test_queue(self, major: int, jobset: bool, write: Write) -> None:  # noqa: FBT001
+        site = (
+            "  queue: a4\n  workloadPriorityClass: high\n  priorityClassName: urgent\n"
+            "  topology: {required: block, slice: rack, sliceSize: 16}\n"
+        )
+        found = objects(major, write(KNOWN, site=site), jobset=jobset)
+        queued = found["JobSet" if jobset else "Job"]
+        assert queued["spec"]["suspend"] is True
+        labels = queued["metadata"]["labels"]
+        assert labels["kueue.x-k8s.io/queue-name"] == "a4"
+        assert labels["kueue.x-k8s.io/priority-class"] == "high"
+        said = {key: value for key, value in annotations(found).items() if "kueue" in key}
+        assert said == {
+            "kueue.x-k8s.io/podset-required-topology": "block",
+            "kueue.x-k8s.io/podset-slice-required-topology": "rack",
+            "kueue.x-k8s.io/podset-slice-size": "16",
+        }
+        assert not [k for k in job(found)["template"]["metadata"]["labels"] if "kueue" in k]
+        assert pod(found)["priorityClassName"] == "urgent"
+
+    @pytest.mark.parametrize(
+        ("site", "suspended"),
+        [("", False), ("  suspend: true\n", True), ("  queue: q\n  suspend: false\n", False)],
+    )
+    def test_suspended_as_said(
+        self,
+        major: int,
+        site: str,
+        suspended: bool,
+        write: Write,  # noqa: FBT001
+    ) -> None:
+        assert objects(major, write(site=site))["JobSet"]["spec"]["suspend"] is suspended
+
+
+class TestGpus:
+    def test_whole_nodes_are_asked_for(self, major: int, write: Write) -> None:
+        assert main(objects(major, write(KNOWN)))["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+
+    def test_part_of_one_node(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN, nodes=1, gpus_per_node=4))
+        assert main(found)["resources"]["limits"]["nvidia.com/gpu"] == 4
+
+    def test_part_of_several_nodes_where_the_site_says_so(self, major: int, write: Write) -> None:
+        site = "  gpusPerPod: 2\n  resources: {requests: {cpu: 8}, limits: {rdma/ib: 1}}\n"
+        resources = main(objects(major, write(KNOWN, site=site)))["resources"]
+        assert resources == {"limits": {"nvidia.com/gpu": 2, "rdma/ib": 1}, "requests": {"cpu": 8}}
+
+    def test_part_of_several_nodes_leaves_the_rest_to_nobody(
+        self, major: int, write: Write
+    ) -> None:
+        found = objects(major, write(KNOWN, gpus_per_node=4))
+        assert main(found)["resources"]["limits"]["nvidia.com/gpu"] == 8
+
+    def test_a_node_of_any_kind(self, major: int, write: Write) -> None:
+        found = objects(major, write("gpu", gpus_per_node=None, site="  gpusPerPod: 8\n"))
+        assert main(found)["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+class TestVolumes:
+    def test_ours(self, major: int, write: Write) -> None:
+        found = objects(major, write())
+        assert mounts(found) == {
+            "/accept/bundle": "accept-bundle",
+            "/accept/key": "accept-key",
+            "/opt/accept": "accept-run",
+            "/dev/shm": "accept-shm",
+        }
+        assert volumes(found)["accept-shm"]["emptyDir"] == {"medium": "Memory"}
+
+    @pytest.mark.parametrize(
+        ("machine", "site", "limit"),
+        [(KNOWN, "", "250Gi"), (KNOWN, "  sharedMemory: 9Gi\n", "9Gi"), ("cpu", "  sharedMemory: 1Gi\n", "1Gi")],
+    )  # fmt: skip
+    def test_shared_memory(
+        self, major: int, machine: str, site: str, limit: str, write: Write
+    ) -> None:
+        found = volumes(objects(major, write(machine, site=site)))["accept-shm"]
+        assert found["emptyDir"] == {"medium": "Memory", "sizeLimit": limit}
+
+    def test_shared_memory_of_the_users_own(self, major: int, write: Write) -> None:
+        site = (
+            "  extraVolumes: [{name: mine, emptyDir: {medium: Memory}}]\n"
+            "  extraVolumeMounts: [{name: mine, mountPath: /dev/shm}]\n"
+        )
+        found = objects(major, write(KNOWN, site=site))
+        assert mounts(found)["/dev/shm"] == "mine"
+        assert "accept-shm" not in volumes(found)
+
+    def test_results_to_a_claim(self, major: int, write: Write) -> None:
+        site = "results: {volume: {persistentVolumeClaim: {claimName: mine}}}\n"
+        found = objects(major, write(site=site))
+        assert mounts(found)["/accept/results"] == "accept-results"
+        assert volumes(found)["accept-results"]["persistentVolumeClaim"] == {"claimName": "mine"}
+        assert environment(found)["ACCEPT_RESULTS"] == "/accept/results"
+
+    @pytest.mark.parametrize("host", [False, True])
+    def test_results_to_a_bucket_that_is_mounted(
+        self,
+        major: int,
+        host: bool,
+        write: Write,  # noqa: FBT001
+    ) -> None:
+        site = (
+            f"  hostNetwork: {str(host).lower()}\n"
+            "results:\n  location: /accept/results/here\n  volume:\n    csi:\n"
+            "      driver: gcsfuse.csi.storage.gke.io\n"
+            "      volumeAttributes: {bucketName: my.bucket_1}\n"
+        )
+        found = objects(major, write(site=site))
+        assert annotations(found)["gke-gcsfuse/volumes"] == "true"
+        attributes = volumes(found)["accept-results"]["csi"]["volumeAttributes"]
+        own = {"hostNetworkPodKSA": "true"} if host else {}
+        assert attributes == {"bucketName": "my.bucket_1", **own}
+        assert environment(found)["ACCEPT_RESULTS"] == "/accept/results/here"
+
+    @pytest.mark.parametrize("place", ["gs://b/p", "s3://b/p", "az://b/p"])
+    def test_results_straight_to_a_bucket(self, major: int, place: str, write: Write) -> None:
+        found = objects(
+            major, write(site=f"  serviceAccount: s\nresults: {{location: '{place}'}}\n")
+        )
+        assert environment(found)["ACCEPT_RESULTS"] == place
+        assert "/accept/results" not in mounts(found)
+        assert pod(found)["serviceAccountName"] == "s"
+        assert pod(found)["automountServiceAccountToken"] is False
+
+
+class TestContainers:
+    def test_sidecars_end_with_the_run(self, major: int, write: Write) -> None:
+        site = (
+            "  extraInitContainers: [{name: first, image: i}]\n"
+            "  extraSidecars: [{name: beside, image: i}]\n"
+        )
+        found = pod(objects(major, write("a3-megagpu-8g", site=site)))
+        order = [(one["name"], one.get("restartPolicy")) for one in found["initContainers"]]
+        assert order == [("first", None), ("tcpxo-daemon", "Always"), ("beside", "Always")]
+        assert len(found["containers"]) == 1
+
+    def test_environment(self, major: int, write: Write) -> None:
+        site = (
+            "  extraEnv: {BIG: 8388608, LD_LIBRARY_PATH: /mine, Q: 'a \"b\" $(C)'}\n"
+            "  extraEnvFrom: [{secretRef: {name: s}}]\n"
+        )
+        found = objects(major, write(KNOWN, site=site))
+        env = environment(found)
+        assert (env["BIG"], env["LD_LIBRARY_PATH"], env["Q"]) == ("8388608", "/mine", 'a "b" $(C)')
+        assert main(found)["envFrom"] == [{"secretRef": {"name": "s"}}]
+
+    @pytest.mark.parametrize(
+        "value", ["y", "N", "on", "~", "null", "1e3", "0o17", "0x1f", "1_000", "12:30", "=", "- a",
+                  "2026-11-21", ".5", "+1", "'", "#", "{a", "é", " ", ""],
+    )  # fmt: skip
+    def test_text_stays_text_on_its_way_through_helm(
+        self, major: int, value: str, write: Write
+    ) -> None:
+        site = f"  extraEnv: {{TEXT: {json.dumps(value, ensure_ascii=False)}}}\n"
+        assert environment(objects(major, write(site=site)))["TEXT"] == value
+
+    def test_numbers_given_to_helm_keep_their_form(self, major: int, write: Write) -> None:
+        found = objects(
+            major, write(), "--set", "site.extraEnv.BIG=8388608,site.ttlSeconds=8388608"
+        )
+        assert environment(found)["BIG"] == "8388608"
+        assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 8388608
+
+    def test_names_are_each_there_once(self, major: int, write: Write) -> None:
+        found = objects(major, write(site="  extraEnv: {ACCEPT_NODES: 9, ACCEPT_NODE: x}\n"))
+        names = [one["name"] for one in main(found)["env"]]
+        assert len(set(names)) == len(names)
+        assert environment(found)["ACCEPT_NODES"] == "2"
+
+    def test_rights(self, major: int, write: Write) -> None:
+        plain = main(objects(major, write(KNOWN)))["securityContext"]
+        assert plain == {"privileged": False, "allowPrivilegeEscalation": False}
+        site = (
+            "  securityContext: {capabilities: {add: [IPC_LOCK]}}\n"
+            "  podSecurityContext: {fsGroup: 1000}\n"
+        )
+        found = objects(major, write(KNOWN, site=site))
+        assert main(found)["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+        assert pod(found)["securityContext"] == {"fsGroup": 1000}
+        strong = main(objects(major, write(site="  securityContext: {privileged: true}\n")))
+        assert strong["securityContext"] == {"privileged": True}
+
+    def test_image(self, major: int, write: Write) -> None:
+        site = (
+            "  imagePullPolicy: Never\n  imagePullSecrets: [one, two]\n  runtimeClassName: nvidia\n"
+        )
+        found = objects(major, write(site=site))
+        assert main(found)["imagePullPolicy"] == "Never"
+        assert pod(found)["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+        assert pod(found)["runtimeClassName"] == "nvidia"
+
+    def test_labels_and_annotations_of_the_site(self, major: int, write: Write) -> None:
+        site = "  labels: {team: x, accept-run: mine}\n  annotations: {note: y}\n"
+        found = objects(major, write(site=site), "--set", "attempt=a1")
+        labels = job(found)["template"]["metadata"]["labels"]
+        assert (labels["team"], labels["accept-run"]) == ("x", "mytest-a1")
+        assert annotations(found)["note"] == "y"
+
+
+class TestLifetime:
+    def test_ttl_is_the_jobsets(self, major: int, write: Write) -> None:
+        found = objects(major, write(site="  ttlSeconds: 60\n"))
+        assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 60
+        assert "ttlSecondsAfterFinished" not in job(found)
+
+    def test_ttl_of_a_plain_job(self, major: int, write: Write) -> None:
+        found = objects(major, write(site="  ttlSeconds: 0\n"), jobset=False)
+        assert job(found)["ttlSecondsAfterFinished"] == 0
+
+    def test_a_hold_to_look_around_counts(self, major: int, write: Write) -> None:
+        first, second = write(hold=0.0).read_text(), write(hold=3600.0)
+        assert "debugHoldSeconds: 0" in first
+        found = objects(major, second)
+        assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(2700 + 3600)
+
+
+class TestDevices:
+    """Dynamic resource allocation, as on machines of one NVLink domain."""
+
+    @pytest.fixture
+    def machine(self, tmp_path: Path) -> str:
+        path = tmp_path / "mine.yaml"
+        path.write_text(
+            "name: mine\ndescription: One NVLink domain.\n"
+            "gpus: {count: 4}\n"
+            "kubernetes:\n"
+            "  computeDomain: true\n"
+            "  resources: {limits: {nvidia.com/gpu: 4}}\n"
+            "  resourceClaims:\n"
+            "    - {name: theirs, template: default-rdma}\n"
+            "    - name: rdma\n"
+            "      devices:\n"
+            "        requests:\n"
+            "          - name: nics\n"
+            "            exactly: {deviceClassName: mrdma.google.com, allocationMode: All}\n"
+        )
+        return str(path)
+
+    def test_are_claimed_by_every_pod(self, major: int, machine: str, write: Write) -> None:
+        found = objects(major, write(machine, nodes=18), "--set", "attempt=a1")
+        assert pod(found)["resourceClaims"] == [
+            {"name": "theirs", "resourceClaimTemplateName": "default-rdma"},
+            {"name": "rdma", "resourceClaimTemplateName": "mytest-a1-rdma"},
+            {"name": "compute-domain-channel", "resourceClaimTemplateName": "mytest-a1-channel"},
+        ]
+        claims = main(found)["resources"]["claims"]
+        assert [one["name"] for one in claims] == ["theirs", "rdma", "compute-domain-channel"]
+        template = found["ResourceClaimTemplate"]
+        assert template["metadata"]["name"] == "mytest-a1-rdma"
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        assert request["exactly"]["deviceClassName"] == "mrdma.google.com"
+        domain = found["ComputeDomain"]["spec"]
+        assert domain["numNodes"] == 18
+        assert domain["channel"]["resourceClaimTemplate"]["name"] == "mytest-a1-channel"
