@@ -309,6 +309,8 @@ class Api:
             return Done(exit=None, out="".join(out), err=plain(error))
         finally:
             stream.close()
+            # Closing alone leaves the socket open where the other side closed first.
+            stream.sock.shutdown()
         return Done(exit=code, out="".join(out), err="".join(err))
 
 
