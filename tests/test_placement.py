@@ -111,7 +111,7 @@ class TestNodes:
         self, run: Resolve, refuse: Refuse, key: str
     ) -> None:
         names = [f"n{i}" for i in range(257)]
-        assert run(f"  {key}: {json.dumps(names[:256])}")
+        run(f"  {key}: {json.dumps(names[:256])}")
         error = refuse(f"  {key}: {json.dumps(names)}")
         assert error.message.startswith("257 nodes by name")
         assert "kubectl label node" in error.hint
@@ -195,9 +195,7 @@ class TestPart:
         told = Fact(
             name="inventory", check="inventory", host="h0", value={"gpus": gpus, "pciNvidia": 8}
         )
-        plan = imagined.plan(
-            step, machine=imagined.GPU, nodes=1, gpus_used=given, gpus_given=given
-        )
+        plan = imagined.plan(step, machine=imagined.GPU, nodes=1, gpus_used=given, gpus_given=given)
         records = [imagined.found(["h0"]), imagined.record(step, ["h0"], facts=(told,))]
         return judge(plan, records, attempt="a")
 
@@ -266,12 +264,11 @@ class TestSite:
     @pytest.mark.parametrize(
         "text", ["{required: a, preferred: b}", "{slice: a}", "{sliceSize: 2}"]
     )
-    def test_a_topology_that_contradicts_itself_is_refused(
-        self, refuse: Refuse, text: str
-    ) -> None:
+    def test_a_topology_that_contradicts_itself_is_refused(self, refuse: Refuse, text: str) -> None:
         assert "topology" in refuse(f"  queue: q\n  topology: {text}").message
 
     def test_a_list_of_the_same_nodes_is_refused(self, refuse: Refuse) -> None:
-        assert "a is in includeNodes too" in refuse(
-            "  includeNodes: [a]\n  excludeNodes: [a]", nodes=1
-        ).message
+        assert (
+            "a is in includeNodes too"
+            in refuse("  includeNodes: [a]\n  excludeNodes: [a]", nodes=1).message
+        )

@@ -85,9 +85,7 @@ class TestSameBytes:
 
     def test_as_values_and_as_files(self, tmp_path: Path) -> None:
         assert accept("render", *CPU, "-o", tmp_path / "out").code == 0
-        assert (
-            accept("render", *CPU).out == (tmp_path / "out/values.yaml").read_text()
-        )
+        assert accept("render", *CPU).out == (tmp_path / "out/values.yaml").read_text()
 
     def test_another_input_is_another_run(self) -> None:
         _, first = rendered()

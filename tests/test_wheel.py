@@ -136,7 +136,9 @@ def test_a_run_can_be_rendered_outside_a_checkout(installed: Path) -> None:
 
 def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:
     shown = run(installed / "env" / "bin" / "accept", "chart", cwd=installed)
-    assert (Path(shown.strip()) / "Chart.yaml").read_bytes() == (ROOT / "chart" / "Chart.yaml").read_bytes()
+    assert (Path(shown.strip()) / "Chart.yaml").read_bytes() == (
+        ROOT / "chart" / "Chart.yaml"
+    ).read_bytes()
 
 
 def test_a_plain_install_stays_light(installed: Path) -> None:

@@ -53,6 +53,4 @@ class Values:
         int, Bounds(min=0), Doc("How long pods stay after a failed run, to be looked at.")
     ] = 0
     plan: Annotated[str, Doc("The plan as JSON, for people: kubectl get configmap.")] = ""
-    bundle: Annotated[
-        str, Doc("What the pods run, plan included: a tar archive in base64.")
-    ] = ""
+    bundle: Annotated[str, Doc("What the pods run, plan included: a tar archive in base64.")] = ""
