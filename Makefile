@@ -16,11 +16,11 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 unexport VIRTUAL_ENV
 
-.PHONY: help run test setup setup-dev lint bench repeat debian clean
+.PHONY: help run test setup setup-dev lint bench repeat cluster cluster-down debian clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
-		awk '{ printf "  make %-10s", $$2; $$1 = $$2 = ""; print $$0 }'
+		awk '{ printf "  make %-13s", $$2; $$1 = $$2 = ""; print $$0 }'
 	@echo '  Options go into ARGS:  make run ARGS="--suite quick --dry-run"   make test ARGS="-k judge"'
 
 run: .venv/.stamp-run ## set up what is missing, then test this machine
@@ -41,6 +41,12 @@ bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
 
 repeat: setup-dev debian ## whether verdicts hold: accepted, and a slow link, 20 times each (half an hour)
 	@.venv/bin/python -m tests.cluster.repeat $(ARGS)
+
+cluster: setup-dev debian ## a Kubernetes on this machine to try things on; the first time builds it (ARGS="--nodes 5")
+	@.venv/bin/python -m tests.cluster.kube up $(ARGS)
+
+cluster-down: ## ends it; nothing is left
+	@.venv/bin/python -m tests.cluster.kube down
 
 clean: ## removes what was set up and built; runs stay
 	rm -rf .venv .venv-mpi4 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -32,7 +32,7 @@ from accept.yamlfile import load
 #: In the order of the flow.
 COMMANDS = (
     "doctor", "render", "submit", "watch", "collect", "judge", "report", "run", "cancel",
-    "list", "show", "schema", "chart",
+    "delete", "init", "nodes", "list", "show", "schema", "chart",
 )  # fmt: skip
 
 

@@ -36,6 +36,9 @@ The flow, each stage a command (`run` is all of them; `last` names the newest ru
   accept run                             this machine, now, all of it
   accept run     --hosts node[01-16]     a set of hosts over ssh
   accept cancel  last                    end it; what was measured is kept
+  accept delete  last                    remove what is left of it on a cluster
+  accept init    site.yaml               a site file from what a cluster shows
+  accept nodes   --machine a4-highgpu-8g the nodes of a cluster that are free
   accept list    machines                suites, checks, backends, runs
   accept show    machine gpu             what it is held against, with sources
   accept schema  site                    the JSON Schema of a file or result
@@ -137,10 +140,17 @@ _PLAN: dict[str, tuple[Any, Any]] = {
         "quick",
     ),
     "site": _one(str, "Site file: your cluster.", "--site"),
-    "nodes": _one(str, "Number of nodes, a list a,b,c, or @FILE of names.", "--nodes", "-n"),
+    "nodes": _one(
+        str,
+        "Number of nodes, a list a,b,c, @FILE of names, or all: every free one of a cluster.",
+        "--nodes",
+        "-n",
+    ),
     "hosts": _many("Hosts over ssh: a,b,c, node[01-16], @FILE.", "--hosts"),
     "backend": _one(
-        str, "Back end: local, ssh; left out: taken from the hosts and the site.", "--backend"
+        str,
+        "Back end: local, ssh, kubernetes; left out: taken from the hosts and the site.",
+        "--backend",
     ),
     "set_": _many("Parameter of a check: CHECK.PARAM=VALUE.", "--set"),
     "nccl": _many("NCCL setting: KEY=VALUE.", "--nccl"),
@@ -172,6 +182,14 @@ _LAUNCH: dict[str, tuple[Any, Any]] = {
         "",
     ),
     "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")], False),
+}
+_CLUSTER: dict[str, tuple[Any, Any]] = {
+    "kubeconfig": _one(str, "Kubeconfig; left out: as kubectl finds it.", "--kubeconfig"),
+    "context": _one(str, "Context of the kubeconfig; left out: its current one.", "--context"),
+    "namespace": _one(str, "Namespace; left out: the site's, else the context's.", "--namespace"),
+}
+_RELEASE = {
+    "release": _one(str, "Name of the helm release; left out: from the attempt.", "--release")
 }
 _RUN = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
 
@@ -226,11 +244,9 @@ def _options(values: dict[str, Any]) -> Any:
             raise BadInput(f"--{option}: {error}", hint="such as 90s, 15m, 2h") from None
 
     nodes, hosts = values["nodes"], tuple(values["hosts"] or ())
-    if nodes == "all":
-        raise BadInput(
-            "--nodes all has to ask a cluster",
-            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
-        )
+    all_nodes = nodes == "all"
+    if all_nodes:
+        nodes = None
     named = nodes is not None and re.fullmatch(_NODE_LIST, nodes, re.DOTALL) is not None
     if nodes is not None and not named and not re.fullmatch(r"[0-9]{1,9}", nodes):
         raise BadInput(
@@ -259,14 +275,32 @@ def _options(values: dict[str, Any]) -> Any:
         hold=seconds("hold") or 0.0,
         keep=seconds("keep"),
         plant=tuple(values["plant"] or ()),
+        place=_place(values),
+        all_nodes=all_nodes,
     )
 
 
-@_command(**_PLAN)
-def doctor(**values: Any) -> int:
+def _place(values: dict[str, Any]) -> dict[str, str]:
+    """Where a cluster is to run it, as far as the options say."""
+    keys = (*_CLUSTER, *_RELEASE)
+    return {key: values[key] for key in keys if values.get(key)}
+
+
+@_command(**_PLAN, **_CLUSTER)
+def doctor(
+    *,
+    rbac: Annotated[
+        bool, typer.Option("--rbac", help="Kubernetes: print the Role that a run needs, and stop.")
+    ] = False,
+    **values: Any,
+) -> int:
     """What the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
     from accept.commands import flow
 
+    if rbac:
+        from accept.commands import cluster
+
+        return cluster.do_rbac(_place(values), _terminal(values), site=values["site"])
     return flow.do_doctor(_options(values), _terminal(values))
 
 
@@ -284,7 +318,7 @@ def render(
     return planning.do_render(_options(values), _terminal(values), out=out)
 
 
-@_command(**_PLAN, **_LAUNCH)
+@_command(**_PLAN, **_LAUNCH, **_CLUSTER, **_RELEASE)
 def submit(
     run_: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="A run that was rendered before.")
@@ -351,7 +385,7 @@ def report(
     return flow.do_report(run_, _terminal(values), form=format_)
 
 
-@_command(**_PLAN, **_LAUNCH)
+@_command(**_PLAN, **_LAUNCH, **_CLUSTER, **_RELEASE)
 def run(**values: Any) -> int:
     """All of it, to a verdict: accept run; accept run --hosts a,b,c"""
     from accept.commands import flow
@@ -367,6 +401,67 @@ def cancel(run_: _RUN = "last", **values: Any) -> int:
     from accept.commands import flow
 
     return flow.do_cancel(run_, _terminal(values))
+
+
+@_command()
+def delete(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Attempts, folders, or `last`.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="All runs started that long ago: 24h, 90m.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be removed, and stop.")
+    ] = False,
+    **values: Any,
+) -> int:
+    """Collect a run, then remove what it made on a cluster: accept delete last --dry-run"""
+    from accept.commands import cluster
+
+    return cluster.do_delete(
+        tuple(runs or ()), _terminal(values), older_than=older_than, dry_run=dry_run
+    )
+
+
+@_command(**_CLUSTER)
+def init(
+    out: Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write.")] = Path(
+        "site.yaml"
+    ),
+    machine: Annotated[str | None, typer.Option(help="Machine, where there are several.")] = None,
+    queue: Annotated[str | None, typer.Option(help="LocalQueue, or none.")] = None,
+    service_account: Annotated[str | None, typer.Option(help="Service account, or none.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image of the run, with a digest.")] = None,
+    results: Annotated[str | None, typer.Option(help="Bucket for the evidence, or none.")] = None,
+    **values: Any,
+) -> int:
+    """Write a site file from what the cluster shows: accept init site.yaml"""
+    from accept.commands import cluster
+
+    given = {
+        "machine": machine,
+        "queue": queue,
+        "serviceAccount": service_account,
+        "image": image,
+        "results": results,
+    }
+    return cluster.do_init(out, _place(values), _terminal(values), given=given)
+
+
+@_command(**_CLUSTER)
+def nodes(
+    *,
+    machine: Annotated[
+        str | None, typer.Option("--machine", "-m", help="Machine. Left out: the cluster's one.")
+    ] = None,
+    site: Annotated[str | None, typer.Option(help="Site file: your cluster.")] = None,
+    **values: Any,
+) -> int:
+    """The nodes that match and have all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
+    from accept.commands import cluster
+
+    return cluster.do_nodes(_place(values), _terminal(values), machine=machine, site=site)
 
 
 @_command()

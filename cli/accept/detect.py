@@ -13,4 +13,4 @@ def detect(options: Options) -> str:
     site = load_site(options.site).value if options.site else Site()
     hosts = options.hosts or expand(site.ssh.hosts)
     backend = options.backend or site.backend or ("ssh" if hosts else "local")
-    return backends.load(backend).detect(hosts, site)
+    return backends.load(backend).detect(hosts, site, options.place)

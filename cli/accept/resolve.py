@@ -7,7 +7,7 @@ resolve to the same run everywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,10 @@ class Options:
     hold: float = 0.0
     keep: float | None = None
     plant: tuple[str, ...] = ()
+    #: Where a cluster is to run it: kubeconfig, context, namespace, release; not what is run.
+    place: dict[str, str] = field(default_factory=dict)
+    #: Every node that matches and is free: a cluster's back end names them.
+    all_nodes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,8 @@ class Resolved:
     gpus_per_pod: int | None = None
     #: What the user should know of what was put together, one line each.
     notes: tuple[str, ...] = ()
+    #: Where a cluster is to run it, as the options say.
+    place: dict[str, str] = field(default_factory=dict)
 
 
 def resolve(options: Options) -> Resolved:
@@ -175,6 +181,7 @@ def resolve(options: Options) -> Resolved:
         user_scripts=scripts,
         gpus_per_pod=per_pod,
         notes=(*_notes(suite.value), *(_unplaced(settings) if on_pods else ())),
+        place=options.place,
     )
 
 

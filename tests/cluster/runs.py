@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,11 +149,10 @@ class Started:
         return Done(exit=code, out=self._out.read_text(), err=self.said, seconds=seconds)
 
 
-class Lab:
-    """A workstation, the hosts before it, and how the hosts looked before anything was run."""
+class Workstation:
+    """Where a person sits: a site file, a machine file, the runs, and the commands started."""
 
-    def __init__(self, hosts: Hosts, folder: Path, *, venv: Path = VENV) -> None:
-        self.hosts = hosts
+    def __init__(self, folder: Path, *, site: str, environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._started: list[Started] = []
         self.runs = folder / "runs"
@@ -161,14 +160,13 @@ class Lab:
         sizes = "".join(f"  {name}: {SIZES}\n" for name in COLLECTIVES)
         self.machine.write_text(MACHINE + sizes)
         self.site = folder / "site.yaml"
-        self.site.write_text(f"tools:\n  venv: {venv}\n")
+        self.site.write_text(site)
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("ACCEPT_")},
-            "ACCEPT_SSH_CONFIG": str(hosts.ssh_config),
             "ACCEPT_RUNS": str(self.runs),
             "NO_COLOR": "1",
+            **environment,
         }
-        self.before = {name: self.look(name) for name in hosts.names if self._is_up(name)}
 
     def suite(self, checks: Iterable[str]) -> Path:
         """Write a suite file; each check is the inside of a flow mapping."""
@@ -176,17 +174,6 @@ class Lab:
         lines = "".join(f"  - {{{check}}}\n" for check in checks)
         path.write_text(f"name: test\ndescription: Of a test.\ndeadline: 4m\nchecks:\n{lines}")
         return path
-
-    def start(
-        self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()
-    ) -> Started:
-        """Start `accept run` on all hosts, or on some."""
-        given = [
-            *("--hosts", ",".join(hosts or self.hosts.names)),
-            *("--machine", str(self.machine), "--site", str(self.site)),
-            *("--suite", str(self.suite(checks or [*CONNECT, *PAIRS]))),
-        ]
-        return self.command("run", *given, "--json", *options)
 
     def command(self, *words: str) -> Started:
         """Start any command of the product."""
@@ -200,10 +187,6 @@ class Lab:
         for each in self._started:
             each.kill()
 
-    def run(self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()) -> Done:
-        """`accept run` to its end."""
-        return self.start(*options, checks=checks, hosts=hosts).wait()
-
     def do(self, *words: str) -> Done:
         """Any command of the product, to its end."""
         return self.command(*words).wait()
@@ -216,6 +199,44 @@ class Lab:
         """The one attempt there is."""
         (folder,) = self.runs.iterdir()
         return folder.name
+
+    def evidence_holds(self, done: Done) -> None:
+        """The evidence is complete (judge checks every sum), and gives the same verdict again.
+
+        So does the coordinator's saved console alone.
+        """
+        folder = self.evidence(done.result["attempt"])
+        assert (folder / "SHA256SUMS").is_file()
+        for place in (folder, folder / "console.log"):
+            again = self.do("judge", str(place), "--json")
+            assert again.exit == done.exit, again.err
+            assert again.result == done.result
+
+
+class Lab(Workstation):
+    """A workstation, the hosts before it, and how the hosts looked before anything was run."""
+
+    def __init__(self, hosts: Hosts, folder: Path, *, venv: Path = VENV) -> None:
+        site = f"tools:\n  venv: {venv}\n"
+        ssh = {"ACCEPT_SSH_CONFIG": str(hosts.ssh_config)}
+        super().__init__(folder, site=site, environment=ssh)
+        self.hosts = hosts
+        self.before = {name: self.look(name) for name in hosts.names if self._is_up(name)}
+
+    def start(
+        self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()
+    ) -> Started:
+        """Start `accept run` on all hosts, or on some."""
+        given = [
+            *("--hosts", ",".join(hosts or self.hosts.names)),
+            *("--machine", str(self.machine), "--site", str(self.site)),
+            *("--suite", str(self.suite(checks or [*CONNECT, *PAIRS]))),
+        ]
+        return self.command("run", *given, "--json", *options)
+
+    def run(self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()) -> Done:
+        """`accept run` to its end."""
+        return self.start(*options, checks=checks, hosts=hosts).wait()
 
     # What is left behind.
 
@@ -255,18 +276,6 @@ class Lab:
         while left := self.differs(names):
             assert time.monotonic() < deadline, "\n".join(left[:20])
             time.sleep(0.1)
-
-    def evidence_holds(self, done: Done) -> None:
-        """The evidence is complete (judge checks every sum), and gives the same verdict again.
-
-        So does the coordinator's saved console alone.
-        """
-        folder = self.evidence(done.result["attempt"])
-        assert (folder / "SHA256SUMS").is_file()
-        for place in (folder, folder / "console.log"):
-            again = self.do("judge", str(place), "--json")
-            assert again.exit == done.exit, again.err
-            assert again.result == done.result
 
 
 def until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:

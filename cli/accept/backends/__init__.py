@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -39,13 +39,18 @@ class Job:
     #: Options of ssh that reach the hosts; empty for `local`.
     ssh: tuple[str, ...] = ()
     submitted: str = ""
+    #: Where a cluster keeps it: what finds it again, and never a secret.
+    place: dict[str, str] = field(default_factory=dict)
 
 
 class Backend(Protocol):
     """What every module here provides."""
 
-    def detect(self, hosts: tuple[str, ...], site: Site) -> str:
-        """The machine to take where the user names none: `gpu` or `cpu`."""
+    def detect(self, hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
+        """The machine to take where the user names none: `gpu`, `cpu`, or the cluster's own."""
+
+    def named(self, attempt: str, place: dict[str, str]) -> str:
+        """The name of an attempt: as it was chosen, where the back end needs no other."""
 
     def submit(self, run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
         """Start the run; raises NotStarted where nothing could be started, with nothing left."""
@@ -60,7 +65,10 @@ class Backend(Protocol):
         """
 
     def cancel(self, job: Job, *, folder: Path, say: Say) -> None:
-        """End the run and remove what it made; evidence so far is collected first."""
+        """End the run, so that its evidence so far can be collected."""
+
+    def delete(self, job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
+        """Remove what the run made and is still there, and only that; returns what it was."""
 
     def doctor(self, run: Resolved, *, say: Say) -> tuple[Need, ...]:
         """What the hosts have and lack for this run."""

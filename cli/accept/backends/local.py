@@ -32,9 +32,14 @@ _GRACE = 5.0
 _ADVICE = "pip install 'gpu-accept[run]', or name your own under tools: in the site file"
 
 
-def detect(hosts: tuple[str, ...], site: Site) -> str:
+def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     """The machine that this one is."""
     return machine_of(tools_here(""))
+
+
+def named(attempt: str, place: dict[str, str]) -> str:
+    """The attempt's name, as it was chosen."""
+    return attempt
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
@@ -202,6 +207,17 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     while not (node / "status").exists() and time.monotonic() < until:
         time.sleep(_LOOK)
     _end_all(job, node)
+
+
+def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
+    """Remove the run's folder here, with what still lives of it."""
+    node = Path(job.folder)
+    if not node.is_dir():
+        return ()
+    if not dry_run:
+        _end_all(job, node)
+        shutil.rmtree(node)
+    return (str(node),)
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:

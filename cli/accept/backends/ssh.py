@@ -54,7 +54,7 @@ class _Ready:
     busy: tuple[str, ...]
 
 
-def detect(hosts: tuple[str, ...], site: Site) -> str:
+def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     """The machine of the hosts: `gpu` where any of those that answer has an NVIDIA GPU."""
     options = ssh_options(site)
     replies = on_all(hosts, lambda h: call(options, h, TOOLS, timeout=_SECONDS))
@@ -66,6 +66,11 @@ def detect(hosts: tuple[str, ...], site: Site) -> str:
             hint="try: ssh " + host + "; or name the --machine",
         )
     return machine_of(*found)
+
+
+def named(attempt: str, place: dict[str, str]) -> str:
+    """The attempt's name, as it was chosen."""
+    return attempt
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
@@ -385,6 +390,18 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     gone = on_all(others, lambda h: _remove(job.ssh, h, job.folder))
     for host in (h for h, done in gone.items() if not done):
         say(f"  {host} could not be asked; its guard removes everything when its time is over")
+
+
+def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
+    """Remove the run's folder from every host that still has it, and what lives of it there."""
+    d = quote(job.folder)
+    asked = on_all(job.hosts, lambda h: call(job.ssh, h, f"[ -d {d} ]", timeout=_SECONDS))
+    there = [host for host, reply in asked.items() if reply.exit == 0]
+    if silent := [host for host, reply in asked.items() if reply.exit not in (0, 1)]:
+        say(f"cannot be asked: {', '.join(silent)}; their guards remove everything in time")
+    if not dry_run:
+        on_all(there, lambda h: _remove(job.ssh, h, job.folder))
+    return tuple(f"{host}:{job.folder}" for host in there)
 
 
 def _remove(options: tuple[str, ...], host: str, folder: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from accept.backends import Job
 from accept.commands import judging
 from accept.commands.planning import plan_text, planned, prepare, write_run
 from accept.commands.terminal import Terminal
-from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit
+from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NotStarted
 from accept.core.evidence import write
 from accept.core.typed import dump, read
 from accept.render import Bundle, load_bundle
@@ -49,6 +50,7 @@ def _submit(
 ) -> Job | None:
     if folder:
         run, bundle = _read(rundir.find(folder))
+        run = replace(run, place={**run.place, **options.place})
     else:
         run, bundle = prepare(options, terminal, probe=True)
     plan = planned(run)
@@ -61,7 +63,7 @@ def _submit(
     for line in plan_text(plan).splitlines():
         terminal.progress(line)
     backend = backends.load(run.backend)
-    name = attempt or _attempt()
+    name = backend.named(attempt or _attempt(), run.place)
     target = rundir.create(name)
     try:
         write_run(run, bundle, target)
@@ -158,12 +160,13 @@ def _asked_to_detach() -> bool:
 def do_collect(name: str, terminal: Terminal) -> int:
     """Fetch a run's evidence."""
     folder = rundir.find(name)
-    place = _collect(folder, terminal)
+    place = collect(folder, terminal)
     terminal.result({"evidence": str(place)}, str(place))
     return Exit.PASS
 
 
-def _collect(folder: Path, terminal: Terminal) -> Path:
+def collect(folder: Path, terminal: Terminal) -> Path:
+    """The evidence of a run, fetched where it is not here yet."""
     target = folder / rundir.EVIDENCE
     if target.is_dir():
         return target
@@ -187,11 +190,15 @@ def do_cancel(name: str, terminal: Terminal) -> int:
 def _cancel(job: Job, folder: Path, terminal: Terminal) -> None:
     backends.load(job.backend).cancel(job, folder=folder, say=terminal.progress)
     try:
-        place = _collect(folder, terminal)
+        place = collect(folder, terminal)
     except AcceptError as error:
         terminal.progress(f"cancelled; no evidence: {error.message}")
-    else:
-        terminal.progress(f"cancelled; evidence so far: {place}")
+        return
+    terminal.progress(f"cancelled; evidence so far: {place}")
+    if job.place:
+        # What a cluster was given stays there until it is removed.
+        for what in backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress):
+            terminal.progress(f"removed {what}")
 
 
 def do_judge(paths: tuple[str, ...], terminal: Terminal, *, expect: tuple[str, ...]) -> int:
@@ -232,11 +239,16 @@ def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool)
         _watch(job, folder, terminal, whole=False)
     except BrokenOff as error:
         terminal.progress(str(error))
-    place = _collect(folder, terminal)
+    except NotStarted:
+        _cancel(job, folder, terminal)
+        raise
+    place = collect(folder, terminal)
     judged = judging.judge_path(str(folder), expect=())
     judging.report(judged, "files")
     terminal.result(judged.verdict, judging.text(judged, terminal))
     terminal.progress(f"evidence: {place}")
+    if job.place:
+        terminal.progress(f"to remove it from the cluster: accept delete {job.attempt}")
     return judged.verdict.exit
 
 

@@ -69,6 +69,10 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def _judge_folder(folder: Path, expect: Sequence[str]) -> Judged:
+    console = folder / evidence.CONSOLE
+    if not (folder / evidence.PLAN).is_file() and console.is_file():
+        # All that was left of a run was the log of its first pod, which holds plan and records.
+        return replace(_judge_file(console, expect), folder=folder)
     plan = evidence.read_plan(folder)
     broken = ""
     attempt = _attempt(folder)

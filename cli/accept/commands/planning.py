@@ -39,6 +39,11 @@ class Planned:
 def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resolved, Bundle]:
     """Resolve and render; where no machine is named it is detected, if that is allowed."""
     options = replace(options, hosts=expand(options.hosts))
+    if options.all_nodes and not probe:
+        raise BadInput(
+            "--nodes all has to ask a cluster, and render touches none",
+            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
+        )
     if not options.machine:
         if not probe:
             raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
@@ -46,6 +51,12 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
 
         options = replace(options, machine=detect(options))
         terminal.progress(f"machine: {options.machine} (found here; --machine names another)")
+    if options.all_nodes:
+        from accept.commands.cluster import free_nodes
+
+        names = free_nodes(options)
+        options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
+        terminal.progress(f"nodes: all {len(names)} that match and are free")
     run = resolve(options)
     bundle = render(run)
     return replace(run, plan=bundle.plan), bundle

@@ -26,6 +26,7 @@ JUNIT = "junit.xml"
 CONSOLE = "console.log"
 CHECKSUMS = "SHA256SUMS"
 LOGS = "logs"
+PODS = "pods"
 
 #: Above this many groups in a step its logs go into one archive, `logs/STEP.tar`.
 LOOSE_LOGS = 64
@@ -141,6 +142,9 @@ def _digests(folder: Path) -> Iterator[tuple[str, str]]:
         name = path.relative_to(folder).as_posix()
         # A judgement made again replaces these; the console still grows while the sums are taken.
         if name in (CHECKSUMS, VERDICT, REPORT, JUNIT, CONSOLE, "report.html"):
+            continue
+        # Each pod adds its own log, after the coordinator has closed the evidence.
+        if name.startswith(f"{PODS}/"):
             continue
         digest = hashlib.sha256()
         with path.open("rb") as file:

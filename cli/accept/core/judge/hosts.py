@@ -54,7 +54,9 @@ def verdict(plan: Plan, found: Found) -> CheckVerdict:
         if problem.host in found.missing
     ]
     said = len(found.present) + len(found.missing)
-    if plan.nodes is not None and said < plan.nodes:
+    # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
+    known = found.recorded or said > 0
+    if plan.nodes is not None and said < plan.nodes and known:
         findings.append(_finding("rank-count", f"{said} hosts for a run of {plan.nodes} nodes", ()))
     findings += [
         _finding(cause, f"{host} was lost in the middle of the run", (host,))

@@ -1,0 +1,360 @@
+"""The cluster's API: plain data in and out. The one place that imports the `kubernetes` client.
+
+Which cluster is meant is found as kubectl finds it: --kubeconfig, $KUBECONFIG, ~/.kube/config, the
+context named or the current one, else the service account of the pod this runs in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from accept.core.errors import AcceptError, Exit, NotStarted
+from accept.core.plaintext import plain
+
+_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_CONNECT, _READ = 10.0, 30.0
+#: A log that says nothing for this long is asked for anew: its connection may be dead.
+_QUIET = 120.0
+#: Objects in one answer of a list.
+_PAGE = 500
+#: A list that grew too old while its pages were fetched is begun again this often.
+_ANEW = 5
+
+
+class ApiError(AcceptError):
+    """What the API answered instead of what was asked; `status` 0: it did not answer."""
+
+    code = Exit.NOT_STARTED
+
+    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+    @property
+    def gone(self) -> bool:
+        """Whether the object is not there."""
+        return self.status == 404
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same may succeed later: no connection, too many requests, a server's error.
+
+        A token that was refused may have been renewed by then.
+        """
+        return self.status in (0, 401, 408, 410, 429) or self.status >= 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A namespace of a cluster; texts that are empty mean what kubectl would take."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+
+    def helm(self) -> tuple[list[str], dict[str, str]]:
+        """Options and environment that send helm to the same place."""
+        options = ["--namespace", self.namespace]
+        if self.context:
+            options += ["--kube-context", self.context]
+        # As an environment variable it may be several files, as an option only one.
+        return options, {"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {}
+
+
+def find(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:
+    """The place that is meant, nothing left open. Raises NotStarted where there is no cluster."""
+    config = _config()
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    files = [str(Path(f).expanduser().absolute()) for f in named.split(os.pathsep) if f]
+    if not files and not (Path.home() / ".kube" / "config").is_file():
+        if not context and (_IN_CLUSTER / "token").is_file():
+            own = (_IN_CLUSTER / "namespace").read_text(encoding="utf-8").strip()
+            return Place(namespace=namespace or own)
+        raise NotStarted(
+            "there is no kubeconfig here",
+            hint="give --kubeconfig FILE, or set KUBECONFIG, as for kubectl",
+        )
+    kubeconfig = os.pathsep.join(files) or str(Path.home() / ".kube" / "config")
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
+    except Exception as error:
+        raise NotStarted(
+            f"{plain(kubeconfig)}: {plain(error)}", hint="try: kubectl config get-contexts"
+        ) from None
+    by_name = {c["name"]: c["context"] for c in contexts or ()}
+    context = context or (current or {}).get("name", "")
+    if context not in by_name:
+        there = ", ".join(sorted(by_name)) or "none"
+        raise NotStarted(
+            f"there is no context {plain(context)!r}", hint=f"give --context; there are: {there}"
+        )
+    return Place(
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace or by_name[context].get("namespace") or "default",
+    )
+
+
+def _config() -> Any:
+    try:
+        from kubernetes import config
+    except ImportError:
+        raise NotStarted(
+            "the Kubernetes client is not installed here",
+            hint="pip install 'gpu-accept[kubernetes]'",
+        ) from None
+    return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a command in a container left; `exit` is None where the connection broke."""
+
+    exit: int | None
+    out: str
+    err: str
+
+
+class Api:
+    """One cluster's API. Every method raises ApiError."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._client: Any = None
+
+    def _connected(self) -> Any:
+        """The client, made from the configuration that is there now."""
+        if self._client is None:
+            from kubernetes.client import ApiClient, Configuration
+
+            config = _config()
+            settings = Configuration()
+            try:
+                if self.place.kubeconfig:
+                    config.load_kube_config(
+                        config_file=self.place.kubeconfig,
+                        context=self.place.context or None,
+                        client_configuration=settings,
+                        persist_config=False,
+                    )
+                else:
+                    config.load_incluster_config(client_configuration=settings)
+            except Exception as error:
+                raise ApiError(
+                    f"{plain(self.place.context) or 'the cluster'}: {plain(error)}",
+                    status=0,
+                    hint="try: kubectl get pods",
+                ) from None
+            # What is tried again is decided here, and not in the layers below.
+            settings.retries = False
+            self._client = ApiClient(configuration=settings)
+        return self._client
+
+    def _headers(self) -> dict[str, str]:
+        settings = self._connected().configuration
+        headers = {"Accept": "application/json", "User-Agent": "accept"}
+        # Asking for it renews a token that ran out.
+        for one in settings.auth_settings().values():
+            if one["in"] == "header" and one["value"]:
+                headers[str(one["key"])] = str(one["value"])
+        return headers
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        *,
+        body: object = None,
+        stream: bool = False,
+    ) -> Any:
+        import urllib3
+
+        for again in (True, False):
+            client = self._connected()
+            url = f"{client.configuration.host}{path}"
+            if query:
+                url += "?" + urlencode({key: str(value) for key, value in query.items()})
+            headers = self._headers()
+            if body is not None:
+                headers["Content-Type"] = "application/json"
+            try:
+                answer = client.rest_client.pool_manager.request(
+                    method,
+                    url,
+                    headers=headers,
+                    body=None if body is None else json.dumps(body).encode(),
+                    timeout=urllib3.Timeout(connect=_CONNECT, read=_QUIET if stream else _READ),
+                    retries=False,
+                    preload_content=not stream,
+                )
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                raise _silent(client.configuration.host, error) from None
+            if answer.status == 401 and again:
+                self._client = None
+                continue
+            break
+        if not 200 <= answer.status <= 299:
+            raise _refused(answer.status, answer.data, f"{method} {path}")
+        return answer
+
+    def get(self, path: str, **query: object) -> dict[str, Any]:
+        """An object."""
+        answer = self._request("GET", path, query)
+        return _object(answer.data, path)
+
+    def find(self, path: str, **query: object) -> dict[str, Any] | None:
+        """An object; None where there is none, or no such kind."""
+        try:
+            return self.get(path, **query)
+        except ApiError as error:
+            if error.gone:
+                return None
+            raise
+
+    def items(self, path: str, **query: object) -> list[dict[str, Any]]:
+        """All objects of a list, page by page."""
+        for left in range(_ANEW, -1, -1):
+            found: list[dict[str, Any]] = []
+            more = ""
+            try:
+                while True:
+                    page = self.get(
+                        path, limit=_PAGE, **query, **({"continue": more} if more else {})
+                    )
+                    found += page.get("items") or []
+                    more = (page.get("metadata") or {}).get("continue") or ""
+                    if not more:
+                        return found
+            except ApiError as error:
+                # Gone: the list moved on while it was read.
+                if error.status != 410 or not left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def create(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Make an object."""
+        return _object(self._request("POST", path, {}, body=body).data, path)
+
+    def delete(self, path: str) -> None:
+        """Delete an object, and what it owns after it; one that is gone already is fine."""
+        try:
+            self._request("DELETE", path, {"propagationPolicy": "Background"})
+        except ApiError as error:
+            if not error.gone:
+                raise
+
+    def log(self, pod: str, container: str, **query: object) -> Iterator[bytes]:
+        """The lines of a container's log with their ends, as they come; the last may have none."""
+        import urllib3
+
+        path = f"/api/v1/namespaces/{self.place.namespace}/pods/{pod}/log"
+        answer = self._request("GET", path, {"container": container, **query}, stream=True)
+        rest = b""
+        try:
+            for block in answer.stream(1 << 16):
+                *lines, rest = (rest + block).split(b"\n")
+                yield from (line + b"\n" for line in lines)
+            if rest:
+                yield rest
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise _silent(self._connected().configuration.host, error) from None
+        finally:
+            answer.close()
+
+    def execute(
+        self, pod: str, container: str, command: Sequence[str], *, timeout: float = 60.0
+    ) -> Done:
+        """Run a command in a container. Its output is read as text."""
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.stream.ws_client import WSClient
+        from websocket import WebSocketException
+
+        settings = self._connected().configuration
+        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        path = f"/api/v1/namespaces/{self.place.namespace}/pods/{pod}/exec"
+        url = f"{settings.host}{path}?{urlencode(query)}".replace("http", "ws", 1)
+        until = time.monotonic() + timeout
+        out: list[str] = []
+        err: list[str] = []
+        try:
+            # Without `capture_all`, which would keep everything a second time.
+            stream = WSClient(settings, url, self._headers(), False)
+        except (ApiException, WebSocketException, OSError, ValueError) as error:
+            status = getattr(error, "status_code", None) or getattr(error, "status", None) or 0
+            raise ApiError(f"exec in {plain(pod)}: {plain(error)}", status=int(status)) from None
+        try:
+            while stream.is_open() and time.monotonic() < until:
+                stream.update(timeout=1.0)
+                out.append(stream.read_stdout() if stream.peek_stdout() else "")
+                err.append(stream.read_stderr() if stream.peek_stderr() else "")
+            code = None if stream.is_open() else _exit_of(stream)
+        except (WebSocketException, OSError) as error:
+            return Done(exit=None, out="".join(out), err=plain(error))
+        finally:
+            stream.close()
+        return Done(exit=code, out="".join(out), err="".join(err))
+
+
+def _exit_of(stream: Any) -> int | None:
+    """The exit status that came last; None where the connection ended before it."""
+    try:
+        return int(stream.returncode)
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+        return None
+
+
+def decoded(text: str) -> bytes:
+    """Bytes out of base64 text that may have been cut anywhere."""
+    joined = "".join(text.split()).rstrip("=")
+    try:
+        whole = joined[: len(joined) // 4 * 4] + _tail(joined)
+        return base64.b64decode(whole, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _tail(joined: str) -> str:
+    rest = joined[len(joined) // 4 * 4 :]
+    return rest + "=" * (4 - len(rest)) if len(rest) > 1 else ""
+
+
+def _object(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ApiError(f"{path}: the answer is no object of Kubernetes", status=0)
+    return value
+
+
+def _silent(host: str, error: object) -> ApiError:
+    return ApiError(
+        f"{plain(host)} does not answer: {plain(error, 200)}",
+        status=0,
+        hint="try: kubectl get pods; another cluster: --context",
+    )
+
+
+def _refused(status: int, data: bytes, what: str) -> ApiError:
+    try:
+        message = json.loads(data)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = data[:300].decode(errors="replace")
+    hint = ""
+    if status == 401:
+        hint = "log in again, as for kubectl"
+    elif status == 403:
+        hint = "accept doctor --backend kubernetes --rbac prints the Role that is needed"
+    return ApiError(plain(message) or f"{what}: status {status}", status=status, hint=hint)

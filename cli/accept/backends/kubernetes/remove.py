@@ -1,0 +1,107 @@
+"""Ending a run and removing what it made: its release, and by its label what is left, only that."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from accept.backends import Job, Say
+from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.fetch import fetch
+from accept.backends.kubernetes.follow import FOLDER, status
+from accept.backends.kubernetes.install import is_installed, uninstall
+from accept.backends.kubernetes.look import look, of_run, path, place_of
+from accept.backends.kubernetes.state import MAIN
+from accept.core.errors import AcceptError, NotStarted
+
+#: What a run may make, in the order of its removal: group of the API, kind as listed, and as named.
+_KINDS = (
+    ("apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet"),
+    ("apis/batch/v1", "jobs", "Job"),
+    ("api/v1", "pods", "Pod"),
+    ("api/v1", "services", "Service"),
+    ("api/v1", "configmaps", "ConfigMap"),
+    ("api/v1", "secrets", "Secret"),
+    ("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
+    ("apis/resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    ("apis/resource.nvidia.com/v1beta1", "computedomains", "ComputeDomain"),
+)
+#: How long the coordinator may take to stop, and objects to be gone, in seconds.
+_STOPPING = 75.0
+_LEAVING = 120.0
+
+
+def cancel(job: Job, *, folder: Path, say: Say) -> None:
+    """End the run on index 0, which keeps its evidence; where it cannot be told, save what is."""
+    api = Api(place_of(job))
+    state = look(api, job.attempt)
+    first = state.first
+    if first is None or first.phase != "running" or state.ended:
+        return
+    say("cancel: the coordinator ends what it started")
+    stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
+    try:
+        told = api.execute(first.name, MAIN, ["sh", "-c", stop], timeout=20.0).exit == 0
+    except ApiError as error:
+        say(f"  index 0 cannot be told: {error.message}")
+        told = False
+    until = time.monotonic() + _STOPPING
+    while told and time.monotonic() < until:
+        state = look(api, job.attempt)
+        if state.ended or state.first is None or state.first.phase != "running":
+            return
+        if status(api, state) is not None:
+            return
+        time.sleep(1.0)
+    say("  it does not end; what there is of its evidence is collected")
+    fetch(job, folder=folder, say=say, whatever=True)
+
+
+def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
+    """Remove the run's release and whatever carries its label; returns what there was."""
+    api = Api(place_of(job))
+    release = job.place.get("release", "")
+    there = _labelled(api, job.attempt)
+    found = [f"{kind} {one['metadata']['name']}" for _, kind, one in there]
+    installed = bool(release) and is_installed(api.place, release)
+    if installed:
+        found.insert(0, f"release {release}")
+    if dry_run or not found:
+        return tuple(found)
+    if installed:
+        uninstall(api.place, release)
+    until = time.monotonic() + _LEAVING
+    asked: set[str] = set()
+    while there := _labelled(api, job.attempt):
+        for where, kind, one in there:
+            name = str(one["metadata"]["name"])
+            # Pods go with their Job; one that has none is asked to go like everything else.
+            if name not in asked and not one["metadata"].get("deletionTimestamp"):
+                asked.add(f"{kind} {name}")
+                api.delete(f"{where}/{name}")
+        if time.monotonic() > until:
+            names = ", ".join(f"{kind} {one['metadata']['name']}" for _, kind, one in there[:4])
+            raise NotStarted(
+                f"still there after {_LEAVING:.0f} s: {names}",
+                hint="on a node that is lost? kubectl delete --force removes a pod's object",
+            )
+        time.sleep(1.0)
+    return tuple(found)
+
+
+def _labelled(api: Api, name: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Where each object with the run's label is, its kind, and the object."""
+    found = []
+    for group, plural, kind in _KINDS:
+        where = path(api, group, plural)
+        try:
+            items = api.items(where, labelSelector=of_run(name))
+        except AcceptError as error:
+            status = error.status if isinstance(error, ApiError) else 0
+            # No such kind here, or not for this user to see: then it was not theirs to make.
+            if status not in (403, 404):
+                raise
+            continue
+        found += [(where, kind, one) for one in items]
+    return found

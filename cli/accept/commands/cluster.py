@@ -1,0 +1,169 @@
+"""What is about a cluster and not about measuring: delete, free nodes, the Role, a site file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accept import backends, rundir
+from accept.backends import Job
+from accept.commands import flow
+from accept.commands.terminal import Terminal
+from accept.core.errors import AcceptError, BadEvidence, BadInput, Exit, NotStarted
+from accept.resolve import Options
+from accept.spec import Site, load_machine, load_site
+from accept.spec.units import parse_duration
+
+if TYPE_CHECKING:
+    from accept.backends.kubernetes.discover import Question
+
+
+def do_delete(
+    names: Sequence[str], terminal: Terminal, *, older_than: str | None, dry_run: bool
+) -> int:
+    """Collect runs, then remove what they made and is still there."""
+    if bool(names) == bool(older_than):
+        raise BadInput("which runs?", hint="name them, or give --older-than 24h, and not both")
+    folders = [rundir.find(name) for name in names] or _older(older_than or "")
+    removed: dict[str, list[str]] = {}
+    worst: AcceptError | None = None
+    for folder in folders:
+        job = flow.load_job(folder)
+        try:
+            removed[job.attempt] = list(_delete(job, folder, terminal, dry_run=dry_run))
+        except AcceptError as error:
+            # One that cannot be removed is no reason to leave the others.
+            if len(folders) == 1:
+                raise
+            terminal.progress(f"{job.attempt}: {error}")
+            worst = error
+    word = "would remove" if dry_run else "removed"
+    lines = [f"{word} {what}" for found in removed.values() for what in found]
+    terminal.result({"dryRun": dry_run, "removed": removed}, "\n".join(lines) or "nothing is left")
+    return Exit.PASS if worst is None else worst.code
+
+
+def _delete(job: Job, folder: Path, terminal: Terminal, *, dry_run: bool) -> tuple[str, ...]:
+    backend = backends.load(job.backend)
+    found = backend.delete(job, dry_run=True, say=terminal.progress)
+    if dry_run or not found:
+        return found
+    try:
+        flow.collect(folder, terminal)
+    except BadEvidence as error:
+        terminal.progress(f"{job.attempt}: nothing to collect: {error.message}")
+    return backend.delete(job, dry_run=False, say=terminal.progress)
+
+
+def _older(text: str) -> list[Path]:
+    """The folders of submitted runs that were started so long ago."""
+    try:
+        limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+    except ValueError as error:
+        raise BadInput(f"--older-than: {error}", hint="such as 24h, 90m") from None
+    found = []
+    for folder in rundir.listed():
+        try:
+            job = flow.load_job(folder)
+            old = datetime.fromisoformat(job.submitted) < limit
+        except (AcceptError, ValueError, TypeError):
+            continue
+        if old:
+            found.append(folder)
+    return found
+
+
+def _site(path: str | None) -> Site:
+    return load_site(path).value if path else Site()
+
+
+def free_nodes(options: Options) -> tuple[str, ...]:
+    """Every node that the run's pods match and that has all its GPUs free. Raises NotStarted."""
+    from accept.backends.kubernetes import api, nodes
+
+    site = _site(options.site)
+    client = api.Api(nodes.place_of(options.place, site))
+    machine = options.machine or nodes.machine_of(client, site)
+    wanted = nodes.wanted(load_machine(machine).value, site, options.gpus_per_node)
+    names = nodes.free(client, wanted)
+    if not names:
+        raise NotStarted(
+            f"no node of {machine} is free in this cluster",
+            hint=f"accept doctor --backend kubernetes --machine {machine} --nodes 1 says why",
+        )
+    return names
+
+
+def do_nodes(
+    place: dict[str, str], terminal: Terminal, *, machine: str | None, site: str | None
+) -> int:
+    """One name a line, as `--nodes @FILE` takes them."""
+    names = free_nodes(Options(machine=machine or "", site=site, place=place))
+    terminal.result({"nodes": list(names)}, "\n".join(names))
+    return Exit.PASS
+
+
+def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> int:
+    """The Role that a run needs, as YAML."""
+    from accept.backends.kubernetes import needs
+
+    # Asked of nobody, so that it can be had before there is any access.
+    name = place.get("namespace") or _site(site).kubernetes.namespace
+    text = needs.role(name)
+    terminal.result({"yaml": text}, text)
+    return Exit.PASS
+
+
+def do_init(
+    out: Path, place: dict[str, str], terminal: Terminal, *, given: Mapping[str, str | None]
+) -> int:
+    """Write a site file; what cannot be seen is asked for where somebody can answer."""
+    from accept.backends.kubernetes import api, discover
+
+    if out.exists():
+        raise BadInput(f"{out} is there already", hint="name another file, or remove that one")
+    client = api.Api(api.find(**{k: v for k, v in place.items() if k != "release"}))
+    seen = discover.look_around(client)
+    for line in seen.notes:
+        terminal.progress(line)
+    asks = sys.stdin.isatty() and sys.stderr.isatty()
+    answers = {q.key: _answer(q, given.get(q.key), asks=asks) for q in seen.questions}
+    text = discover.site_text(seen, answers)
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{out} cannot be written: {error.strerror}", hint="name another") from None
+    machine = answers.get("machine") or "NAME"
+    terminal.progress(
+        f"next: accept doctor --backend kubernetes --machine {machine} --nodes 2 --site {out}"
+    )
+    terminal.result({"site": str(out), **answers}, str(out))
+    return Exit.PASS
+
+
+def _answer(question: Question, given: str | None, *, asks: bool) -> str:
+    """What was given, else the only candidate, else what somebody at the terminal says."""
+    if given is not None:
+        return "" if given == "none" else given
+    if len(question.candidates) == 1 and not question.optional:
+        return question.candidates[0]
+    if not asks:
+        if question.optional:
+            return question.default
+        there = ", ".join(question.candidates) or "none to be seen"
+        raise BadInput(
+            f"{question.text}: which? there are: {there}", hint=f"give --{question.option}"
+        )
+    shown = f" ({', '.join(question.candidates)})" if question.candidates else ""
+    standard = f" [{question.default or 'none'}]" if question.optional else ""
+    while True:
+        sys.stderr.write(f"{question.text}{shown}{standard}: ")
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            raise BadInput(f"{question.text}: no answer", hint=f"give --{question.option}")
+        if line.strip() or question.optional:
+            return line.strip() or question.default

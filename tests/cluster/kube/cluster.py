@@ -1,0 +1,332 @@
+"""A real Kubernetes on this machine: every node a host of `tests.cluster.hosts`.
+
+    with Cluster(3) as cluster:
+        cluster.kubectl("get", "nodes")
+
+h1 runs the control plane and the bucket server, h2 and on are the nodes. All of it ends with the
+process that made it, however that ends: no process, mount, link or file is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.cluster import folders
+from tests.cluster.hosts import Hosts
+from tests.cluster.hosts import why_not as why_no_hosts
+from tests.cluster.kube import control, nodes
+from tests.cluster.kube.build import cache, program
+from tests.cluster.kube.control import FOLDER, until
+from tests.cluster.kube.image import archives
+
+CONTROL = "h1"
+TOOLS = ("containerd", "ctr", "runc", "openssl", "debootstrap")
+#: What the nodes keep in memory: images, and what pods write.
+_SIZE = "6g"
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def why_not() -> str:
+    """Return why no cluster can be made here, or nothing where it can."""
+    if reason := why_no_hosts():
+        return reason
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [tool for tool in TOOLS if not shutil.which(tool, path=path)]
+    if not Path("/usr/lib/cni/bridge").exists():
+        missing.append("CNI plugins")
+    if missing:
+        return f"a cluster needs {', '.join(missing)}: see tests/debian-packages.txt"
+    return ""
+
+
+class Cluster:
+    """A cluster of `count` nodes, up from the start of the `with` block to its end."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.hosts = Hosts(
+            count + 1, rate=None, late=self._names(count + 1), share=[cache()], size=_SIZE
+        )
+        self.nodes = self.hosts.names[1:]
+        self._authority = ""
+
+    @staticmethod
+    def _names(count: int) -> tuple[str, ...]:
+        return tuple(f"h{number}" for number in range(1, count + 1))
+
+    # The beginning and the end.
+
+    def __enter__(self) -> Self:
+        images = archives()
+        self.hosts.__enter__()
+        nodes.sweep_groups()
+        try:
+            self.folder.mkdir(mode=0o700)
+            self._start_control()
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda node: self._start_node(node, images), self.nodes))
+            control.start_jobset(self.hosts, CONTROL, self._said, self._authority)
+            for node in self.nodes:
+                self.wait_ready(node)
+        except BaseException:
+            self.keep_logs()
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the cluster and remove what was made for it. May be called twice."""
+        prefix = self.hosts.state.name if hasattr(self.hosts, "state") else ""
+        self.hosts.close()
+        if prefix:
+            nodes.remove_groups(prefix)
+
+    def _start_control(self) -> None:
+        self._tokens = control.tokens(self.nodes)
+        self._authority = control.certificates(self.hosts, CONTROL)
+        (self.folder / "ca.crt").write_text(self._authority)
+        self._write_config("admin", self._tokens.admin)
+        lines = [f"{self._tokens.admin},admin,admin,system:masters"]
+        lines += [
+            f"{token},system:node:{name},{name},system:nodes"
+            for name, token in self._tokens.nodes.items()
+        ]
+        control.write(self.hosts, CONTROL, f"{FOLDER}/tokens.csv", "\n".join(lines) + "\n")
+        config = control.kubeconfig("127.0.0.1", self._tokens.admin, f"{FOLDER}/pki/ca.crt")
+        control.write(self.hosts, CONTROL, f"{FOLDER}/admin.kubeconfig", config)
+        for index in range(len(self.nodes)):
+            route = f"ip route add {nodes.pods(index)} via {self.hosts.address(self.nodes[index])}"
+            for name in (CONTROL, *self.nodes):
+                if name != self.nodes[index]:
+                    self.hosts.run(name, route)
+        control.start_etcd(self.hosts, CONTROL)
+        self.start_api()
+        control.start_controllers(self.hosts, CONTROL)
+        control.start_bucket(self.hosts, CONTROL)
+
+    def _start_node(self, name: str, images: Sequence[Path]) -> None:
+        config = control.kubeconfig(
+            self.hosts.address(CONTROL), self._tokens.nodes[name], f"{FOLDER}/ca.crt"
+        )
+        nodes.prepare(
+            self.hosts,
+            name,
+            self.nodes.index(name),
+            kubeconfig=config,
+            authority=self._authority,
+            dns=self.hosts.address(CONTROL),
+        )
+        nodes.start_containerd(self.hosts, name, tuple(images))
+        nodes.start_kubelet(self.hosts, name)
+
+    def wait_ready(self, node: str, *, ready: bool = True) -> None:
+        """Wait until a node is Ready, or no longer is."""
+        path = "{.status.conditions[?(@.type=='Ready')].status}"
+        command = ("get", "node", node, "-o", f"jsonpath={path}", "--ignore-not-found")
+        log = self.hosts.path(node, f"{FOLDER}/kubelet.log") if ready else None
+        until(
+            f"node {node}",
+            lambda: (self.kubectl(*command, check=False).stdout == "True") == ready,
+            log,
+        )
+
+    # Talking to it.
+
+    @property
+    def folder(self) -> Path:
+        """Files of this cluster on the workstation."""
+        return self.hosts.state / "kubernetes"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.folder / "admin.kubeconfig"
+
+    def _write_config(self, name: str, token: str) -> Path:
+        path = self.folder / f"{name}.kubeconfig"
+        path.touch(mode=0o600)
+        authority = str(self.folder / "ca.crt")
+        path.write_text(control.kubeconfig(self.hosts.address(CONTROL), token, authority))
+        return path
+
+    def kubectl(
+        self, *arguments: str, check: bool = True, stdin: str = "", timeout: float = 120.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator. Raises CalledProcessError with what it said."""
+        command = [str(program("kubectl")), "--kubeconfig", str(self.kubeconfig), *arguments]
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout
+        )
+        if check and done.returncode:
+            sys.stderr.write(done.stderr)
+            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        return done
+
+    def _said(self, *arguments: str, stdin: str = "") -> str:
+        return self.kubectl(*arguments, stdin=stdin).stdout
+
+    def get(self, *arguments: str) -> Any:
+        """What `kubectl get ... -o json` says."""
+        return json.loads(self._said("get", *arguments, "-o", "json"))
+
+    @contextmanager
+    def namespace(self) -> Iterator[str]:
+        """A namespace of its own, gone afterwards with all that is in it."""
+        name = f"test-{secrets.token_hex(3)}"
+        self.kubectl("create", "namespace", name)
+        try:
+            yield name
+        finally:
+            self.kubectl("delete", "namespace", name, "--wait=true", timeout=180)
+
+    def kubeconfig_for(self, namespace: str, rules: Sequence[Mapping[str, Any]]) -> Path:
+        """A kubeconfig of a service account that may do in `namespace` what `rules` say."""
+        name = f"limited-{secrets.token_hex(3)}"
+        self.kubectl("-n", namespace, "create", "serviceaccount", name)
+        role = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": name, "namespace": namespace},
+            "rules": list(rules),
+        }
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(role))
+        who = f"--serviceaccount={namespace}:{name}"
+        self.kubectl("-n", namespace, "create", "rolebinding", name, f"--role={name}", who)
+        token = self._said("-n", namespace, "create", "token", name).strip()
+        return self._write_config(name, token)
+
+    def load_image(self, archive: Path) -> None:
+        """Import an image archive on every node."""
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda node: nodes.load(self.hosts, node, archive), self.nodes))
+
+    @staticmethod
+    def checkout_volumes() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Volumes and mounts by which a pod sees this checkout and its Python, as they lie here."""
+        needed = {
+            _ROOT / ".venv",
+            _ROOT / ".venv-mpi4",
+            *folders.environment_of(Path(sys.executable)),
+        }
+        volumes, mounts = [], []
+        for number, path in enumerate(sorted(p for p in needed if p.is_dir())):
+            name = f"checkout-{number}"
+            volumes.append({"name": name, "hostPath": {"path": str(path)}})
+            mounts.append({"name": name, "mountPath": str(path), "readOnly": True})
+        return volumes, mounts
+
+    # The bucket.
+
+    @property
+    def bucket_server(self) -> str:
+        """Where fake-gcs-server listens, for pods and for the workstation."""
+        return f"http://{self.hosts.address(CONTROL)}:{control.BUCKET_PORT}"
+
+    def stop_bucket(self) -> None:
+        """Let the bucket server be away; what it holds stays."""
+        self.hosts.run(CONTROL, "pkill -KILL -f '[f]ake-gcs-server'; :")
+
+    def start_bucket(self) -> None:
+        """Start the bucket server again."""
+        control.start_bucket(self.hosts, CONTROL)
+
+    # Faults.
+
+    def shape(self, rate: str = "100mbit") -> None:
+        """Limit the links of all nodes."""
+        self.hosts.rate = rate
+        for node in self.nodes:
+            self.hosts.shape(node)
+
+    def unshape(self) -> None:
+        """Lift the limits of all links."""
+        self.hosts.rate = None
+        for node in self.nodes:
+            self.hosts.shape(node)
+
+    def slow(self, node: str) -> None:
+        """Give a node's link half of what the others have."""
+        self.hosts.slow(node)
+
+    def cut(self, node: str) -> None:
+        """Pull the cable of a node."""
+        self.hosts.cut(node)
+
+    def join(self, node: str) -> None:
+        """Plug it in again."""
+        self.hosts.restore(node)
+
+    def stop_kubelet(self, node: str) -> None:
+        """Stop a node's kubelet; its pods go on."""
+        nodes.stop_kubelet(self.hosts, node)
+
+    def start_kubelet(self, node: str) -> None:
+        """Start it again."""
+        nodes.start_kubelet(self.hosts, node)
+
+    def stop_api(self) -> None:
+        """Let the API server be away."""
+        self.hosts.run(CONTROL, "pkill -KILL -f '[k]ube-apiserver'; :")
+
+    def start_api(self) -> None:
+        """Start the API server, again after `stop_api`, and wait until it answers."""
+        log = control.start_api(self.hosts, CONTROL)
+        ready = ("get", "--raw", "/readyz")
+        until("the API server", lambda: self.kubectl(*ready, check=False).returncode == 0, log)
+
+    def fake_gpus(self, node: str, count: int, accelerator: str) -> None:
+        """Let a node claim GPUs it does not have, as their device plugin would."""
+        self.kubectl("label", "node", node, f"cloud.google.com/gke-accelerator={accelerator}")
+        self._patch_gpus(node, [self._gpu_patch("add", field, str(count)) for field in _GPU_FIELDS])
+
+    def no_gpus(self, node: str) -> None:
+        """Undo `fake_gpus`."""
+        self.kubectl("label", "node", node, "cloud.google.com/gke-accelerator-")
+        self._patch_gpus(node, [self._gpu_patch("remove", field, None) for field in _GPU_FIELDS])
+
+    @staticmethod
+    def _gpu_patch(verb: str, field: str, value: str | None) -> dict[str, Any]:
+        patch = {"op": verb, "path": f"/status/{field}/nvidia.com~1gpu"}
+        return patch if value is None else {**patch, "value": value}
+
+    def _patch_gpus(self, node: str, patches: list[dict[str, Any]]) -> None:
+        self.kubectl(
+            "patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(patches)
+        )
+
+    # When something went wrong.
+
+    def keep_logs(self) -> Path:
+        """Copy the logs of all processes out of the cluster; say and return where to."""
+        target = Path(tempfile.mkdtemp(prefix="accept-cluster-logs-"))
+        for name in self.hosts.names:
+            try:
+                logs = list(self.hosts.path(name, FOLDER).glob("*.log"))
+            except Exception:
+                continue
+            for log in logs:
+                shutil.copyfile(log, target / f"{name}-{log.name}")
+        sys.stderr.write(f"logs of the cluster: {target}\n")
+        return target
+
+
+_GPU_FIELDS = ("capacity", "allocatable")

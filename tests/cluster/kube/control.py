@@ -1,0 +1,280 @@
+"""The control plane of the test cluster: real processes on one host of their own.
+
+Everything lies in that host's /run, which ends with it. The workstation has the kubeconfig, and
+copies of nothing else.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.hosts import Hosts
+from tests.cluster.kube.build import jobset_manifests, program
+
+FOLDER = "/run/kube"
+API_PORT, BUCKET_PORT = 6443, 4443
+SERVICES = "10.96.0.0/16"
+_HOOK_PORT = 9443
+#: Longest wait for one thing to be up.
+SECONDS = 120.0
+
+
+class NotUp(Exception):
+    """Something of the cluster did not come up; the text says what, and what its log ends with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Who may talk to the API server; drawn anew for each cluster."""
+
+    admin: str
+    nodes: dict[str, str]
+
+
+def tokens(nodes: tuple[str, ...]) -> Tokens:
+    """Draw a token for the administrator and for each node."""
+    return Tokens(
+        admin=secrets.token_hex(16), nodes={name: secrets.token_hex(16) for name in nodes}
+    )
+
+
+def until(what: str, ready: Callable[[], bool], log: Path | None = None) -> None:
+    """Wait until something is so. Raises NotUp, with the end of its log."""
+    end = time.monotonic() + SECONDS
+    while not ready():
+        if time.monotonic() > end:
+            said = log.read_text(errors="replace").splitlines()[-5:] if log else []
+            raise NotUp("\n".join([f"{what} is not up after {SECONDS:.0f} s", *said]))
+        time.sleep(0.1)
+
+
+def kubeconfig(address: str, token: str, authority: str) -> str:
+    """A kubeconfig, with its paths as whoever reads it sees them."""
+    return textwrap.dedent(f"""\
+        apiVersion: v1
+        kind: Config
+        clusters:
+          - name: test
+            cluster: {{server: "https://{address}:{API_PORT}", certificate-authority: {authority}}}
+        users:
+          - {{name: user, user: {{token: {token}}}}}
+        contexts:
+          - {{name: test, context: {{cluster: test, user: user}}}}
+        current-context: test
+        """)
+
+
+def write(hosts: Hosts, name: str, path: str, text: str) -> None:
+    """Write a file on a host, for its root alone."""
+    target = hosts.path(name, path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.touch(mode=0o600)
+    target.write_text(text)
+
+
+def start(hosts: Hosts, name: str, what: str, command: list[str]) -> Path:
+    """Start a process on a host, whose words go to FOLDER/NAME.log there; return that log."""
+    shown = f'mkdir -p {FOLDER}; exec "$@" >>{FOLDER}/{what}.log 2>&1'
+    hosts.popen(name, ["sh", "-c", shown, "sh", *command], stdout=None, stderr=None)
+    return hosts.path(name, f"{FOLDER}/{what}.log")
+
+
+def certificates(hosts: Hosts, host: str) -> str:
+    """Make an authority, and certificates of the API server and the webhooks; return the former."""
+    folder = hosts.path(host, f"{FOLDER}/pki")
+    folder.mkdir(parents=True, mode=0o700)
+    address = hosts.address(host)
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    request = ("-newkey", "rsa:2048", "-nodes")
+    openssl("req", "-x509", *request, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=test-ca")
+    names = {
+        "api": f"IP:{address},IP:127.0.0.1,IP:10.96.0.1,DNS:kubernetes.default.svc",
+        "tls": "IP:127.0.0.1",
+    }
+    for name, also in names.items():
+        (folder / f"{name}.ext").write_text(f"subjectAltName={also}\n")
+        openssl(
+            "req", *request, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
+        )
+        signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "30")
+        openssl(
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            *signed,
+            "-extfile",
+            f"{name}.ext",
+            "-out",
+            f"{name}.crt",
+        )
+    openssl("genrsa", "-out", "sa.key", "2048")
+    openssl("rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub")
+    return (folder / "ca.crt").read_text()
+
+
+def start_etcd(hosts: Hosts, host: str) -> None:
+    """Start the store."""
+    client = "http://127.0.0.1:2379"
+    start(
+        hosts,
+        host,
+        "etcd",
+        [
+            str(program("etcd")),
+            f"--data-dir={FOLDER}/etcd",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+        ],
+    )
+
+
+def start_api(hosts: Hosts, host: str) -> Path:
+    """Start the API server; return its log."""
+    pki = f"{FOLDER}/pki"
+    return start(
+        hosts,
+        host,
+        "kube-apiserver",
+        [
+            str(program("kube-apiserver")),
+            "--etcd-servers=http://127.0.0.1:2379",
+            f"--advertise-address={hosts.address(host)}",
+            f"--secure-port={API_PORT}",
+            f"--cert-dir={FOLDER}/api",
+            f"--tls-cert-file={pki}/api.crt",
+            f"--tls-private-key-file={pki}/api.key",
+            f"--token-auth-file={FOLDER}/tokens.csv",
+            "--authorization-mode=Node,RBAC",
+            f"--service-cluster-ip-range={SERVICES}",
+            f"--service-account-key-file={pki}/sa.pub",
+            f"--service-account-signing-key-file={pki}/sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--allow-privileged=true",
+            "--kubelet-preferred-address-types=InternalIP",
+        ],
+    )
+
+
+def start_controllers(hosts: Hosts, host: str) -> None:
+    """Start the controller manager, the scheduler and the DNS server."""
+    config = f"--kubeconfig={FOLDER}/admin.kubeconfig"
+    start(
+        hosts,
+        host,
+        "kube-controller-manager",
+        [
+            str(program("kube-controller-manager")),
+            config,
+            "--leader-elect=false",
+            f"--service-account-private-key-file={FOLDER}/pki/sa.key",
+            f"--root-ca-file={FOLDER}/pki/ca.crt",
+            # Lost nodes are found out in seconds, not in the usual 40.
+            "--node-monitor-period=1s",
+            "--node-monitor-grace-period=10s",
+        ],
+    )
+    start(
+        hosts,
+        host,
+        "kube-scheduler",
+        [str(program("kube-scheduler")), config, "--leader-elect=false"],
+    )
+    corefile = f"""\
+        .:53 {{
+          bind {hosts.address(host)}
+          errors
+          kubernetes cluster.local in-addr.arpa {{
+            kubeconfig {FOLDER}/admin.kubeconfig
+            pods insecure
+            ttl 30
+          }}
+          cache 30
+        }}
+        """
+    write(hosts, host, f"{FOLDER}/Corefile", textwrap.dedent(corefile))
+    start(hosts, host, "coredns", [str(program("coredns")), "-conf", f"{FOLDER}/Corefile"])
+
+
+def start_jobset(hosts: Hosts, host: str, kubectl: Callable[..., str], authority: str) -> Path:
+    """Install JobSet's CRD and webhooks, and start its controller; return its log."""
+    manifests = jobset_manifests()
+    kubectl("apply", "--server-side", "-f", str(manifests / "crd" / "bases"))
+    config = f"""\
+        apiVersion: config.jobset.x-k8s.io/v1alpha1
+        kind: Configuration
+        leaderElection: {{leaderElect: false}}
+        internalCertManagement: {{enable: false}}
+        webhook: {{port: {_HOOK_PORT}, certDir: {FOLDER}/pki}}
+        """
+    write(hosts, host, f"{FOLDER}/jobset.yaml", textwrap.dedent(config))
+    log = start(
+        hosts,
+        host,
+        "jobset",
+        [
+            str(program("jobset")),
+            f"--config={FOLDER}/jobset.yaml",
+            f"--kubeconfig={FOLDER}/admin.kubeconfig",
+            "--metrics-bind-address=0",
+            "--health-probe-bind-address=127.0.0.1:8089",
+            "--leader-elect=false",
+        ],
+    )
+    until("the JobSet controller", lambda: _listens(hosts, host, _HOOK_PORT), log)
+    kubectl("apply", "-f", "-", stdin=_webhooks(manifests, authority))
+    return log
+
+
+def _listens(hosts: Hosts, host: str, port: int) -> bool:
+    return any(place.endswith(f":{port}") for place in hosts.listening(host))
+
+
+def _webhooks(manifests: Path, authority: str) -> str:
+    """JobSet's own webhook manifests, by URL: there is no Service that leads to this process."""
+    import base64
+
+    import yaml
+
+    found = []
+    text = (manifests / "webhook" / "manifests.yaml").read_text()
+    for document in yaml.safe_load_all(text):
+        for hook in document["webhooks"]:
+            path = hook["clientConfig"].pop("service")["path"]
+            hook["clientConfig"]["url"] = f"https://127.0.0.1:{_HOOK_PORT}{path}"
+            hook["clientConfig"]["caBundle"] = base64.b64encode(authority.encode()).decode()
+            if "pod" in path:
+                # As in a release: otherwise no pod at all starts while the controller is away.
+                key = "jobset.sigs.k8s.io/jobset-name"
+                hook["objectSelector"] = {"matchExpressions": [{"key": key, "operator": "Exists"}]}
+        found.append(document)
+    return str(yaml.safe_dump_all(found))
+
+
+def start_bucket(hosts: Hosts, host: str) -> None:
+    """Start fake-gcs-server, which stands in for Google Cloud Storage."""
+    start(
+        hosts,
+        host,
+        "fake-gcs-server",
+        [
+            str(program("fake-gcs-server")),
+            "-scheme=http",
+            f"-port={BUCKET_PORT}",
+            "-backend=filesystem",
+            f"-filesystem-root={FOLDER}/buckets",
+            f"-public-host={hosts.address(host)}:{BUCKET_PORT}",
+        ],
+    )
+    until("fake-gcs-server", lambda: _listens(hosts, host, BUCKET_PORT))

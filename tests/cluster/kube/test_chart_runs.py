@@ -1,0 +1,28 @@
+"""`accept render | helm install`: the pods do the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cluster.kube.cluster import Cluster
+from tests.cluster.kube.desk import Desk
+from tests.cluster.runs import ALL_REDUCE, CONNECT
+
+
+@pytest.mark.parametrize("major", [4, 3])
+def test_good_nodes_are_accepted(
+    cluster: Cluster, namespace: str, tmp_path: Path, major: int
+) -> None:
+    desk = Desk(cluster, namespace, tmp_path)
+    desk.install(desk.render(checks=[*CONNECT, *ALL_REDUCE]), major=major)
+    assert desk.ended() == "Completed"
+    log = desk.log()
+    assert "hosts: 3 of 3 answered" in log
+    assert "\npass (no GPU tested)\n" in log
+    assert "evidence is kept here" in log
+    assert all("the run is over" in desk.log(index) for index in (1, 2))
+    saved = tmp_path / "pod.log"
+    saved.write_text(log)
+    again = desk.do("judge", str(saved), "--json")
+    assert (again.exit, set(again.result["hosts"])) == (0, set(cluster.nodes))

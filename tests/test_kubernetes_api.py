@@ -1,0 +1,247 @@
+"""The API's answers that go wrong: lists that move on, connections that break, tokens that end.
+
+Played by the stand-in of tests/apiserver.py.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apiserver import ApiServer, api_server
+from tests.test_kubernetes_state import job, running
+
+from accept.backends import Job
+from accept.backends.kubernetes import api as apis
+from accept.backends.kubernetes import follow
+from accept.backends.kubernetes.api import Api, ApiError, Place, decoded, find
+from accept.core.errors import BrokenOff, NotStarted
+
+PODS = "/api/v1/namespaces/lab/pods"
+JOB = "/apis/batch/v1/namespaces/lab/jobs/run"
+LOG = f"{PODS}/run-w-0-0-abcde/log"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with api_server() as one:
+        yield one
+
+
+@pytest.fixture
+def place(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    return find()
+
+
+def page(*names: str, more: str = "") -> dict[str, Any]:
+    meta = {"continue": more} if more else {}
+    return {"metadata": meta, "items": [{"metadata": {"name": n}} for n in names]}
+
+
+class TestThePlace:
+    def test_is_that_of_the_current_context(self, place: Place, tmp_path: Path) -> None:
+        assert place == Place(
+            kubeconfig=str(tmp_path / "kubeconfig"), context="standin", namespace="lab"
+        )
+
+    def test_is_what_the_options_say_where_they_say_it(self, place: Place) -> None:
+        assert find(namespace="other").namespace == "other"
+
+    def test_needs_a_context_that_is_there(self, place: Place) -> None:
+        with pytest.raises(NotStarted, match="'prod'") as caught:
+            find(context="prod")
+        assert "standin" in caught.value.hint
+
+    def test_needs_a_kubeconfig(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(NotStarted, match="no kubeconfig"):
+            find()
+
+    def test_says_what_is_wrong_with_a_kubeconfig(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "bad").write_text("]", encoding="utf-8")
+        with pytest.raises(NotStarted, match="bad"):
+            find(str(tmp_path / "bad"))
+
+    def test_is_told_to_helm_by_context_and_namespace(self, place: Place) -> None:
+        options, environment = place.helm()
+        assert options == ["--namespace", "lab", "--kube-context", "standin"]
+        assert environment == {"KUBECONFIG": place.kubeconfig}
+
+
+class TestAList:
+    def test_is_all_its_pages(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, page("a", "b", more="x"), page("c"))
+        assert [p["metadata"]["name"] for p in Api(place).items(PODS)] == ["a", "b", "c"]
+        assert server.seen[1][2]["continue"] == "x"
+
+    def test_that_moved_on_is_begun_again(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, page("old", more="x"), 410, page("new"))
+        assert [p["metadata"]["name"] for p in Api(place).items(PODS)] == ["new"]
+
+    def test_that_always_moves_on_is_an_error_in_the_end(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        server.says(PODS, 410)
+        with pytest.raises(ApiError) as caught:
+            Api(place).items(PODS)
+        assert caught.value.status == 410
+        assert caught.value.passing
+
+
+class TestAnAnswer:
+    def test_that_refuses_says_why_and_what_to_do(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, 403)
+        with pytest.raises(ApiError, match="status 403") as caught:
+            Api(place).get(PODS)
+        assert "--rbac" in caught.value.hint
+        assert not caught.value.passing
+
+    def test_that_is_missing_is_none_where_that_is_asked(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        assert Api(place).find(JOB) is None
+
+    def test_that_is_no_json_is_an_error(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, [1])
+        with pytest.raises(ApiError, match="no object"):
+            Api(place).get(PODS)
+
+    def test_after_a_token_ran_out_is_asked_for_with_the_new_one(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        def answer(_: dict[str, str], number: int) -> tuple[int, Any]:
+            if server.tokens[-1] == "Bearer one":
+                server.kubeconfig(tmp_path, token="two")
+                return 401, {"message": "expired"}
+            return 200, page("a")
+
+        server.answers[PODS] = answer
+        assert len(Api(place).items(PODS)) == 1
+        assert server.tokens == ["Bearer one", "Bearer two"]
+
+    def test_that_does_not_come_says_which_cluster(self, tmp_path: Path) -> None:
+        with api_server() as gone:
+            file = gone.kubeconfig(tmp_path)
+        with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port} does not answer") as caught:
+            Api(find(str(file))).get("/version")
+        assert caught.value.passing
+
+
+class TestTheConsole:
+    def test_goes_on_after_a_drop_without_saying_a_line_twice(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        log = "one\ntwo\nthree\nfour\n"
+        server.says(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
+        console = follow._Console(Api(place), "run-w-0-0-abcde")
+        console.start()
+        said = [console.said.get(timeout=20) for _ in range(4)]
+        console.over.set()
+        console.join(20)
+        assert said == [b"one\n", b"two\n", b"three\n", b"four\n"]
+        assert console.said.empty()
+
+
+def a_job() -> Job:
+    return Job(
+        schema=1, backend="kubernetes", attempt="run", hosts=(), first="", folder="",
+        place={"namespace": "lab", "context": "standin", "release": "run"},
+    )  # fmt: skip
+
+
+class TestWatching:
+    @pytest.fixture(autouse=True)
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(follow, "_LOOK", 0.05)
+        monkeypatch.setattr(follow, "_GRACE", 0.5)
+
+    def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
+        said: list[str] = []
+        one = a_job()
+        one.place["kubeconfig"] = place.kubeconfig
+        return follow.follow(one, folder=tmp_path, say=said.append), said
+
+    def test_survives_an_api_that_restarts(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        ended = running(0)
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 3}}
+        server.says(JOB, job(1), 503, 503, job(1))
+        server.says(PODS, *[{"items": [running(0)]}] * 3, {"items": [ended]})
+        server.says(LOG, "measured\n")
+        code, said = self.watch(place, tmp_path)
+        assert code == 3
+        assert said.count("measured") == 1
+
+    def test_gives_up_after_minutes_and_says_how_to_come_back(
+        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(follow, "_PATIENCE", 0.3)
+        server.says(JOB, 503)
+        with pytest.raises(BrokenOff) as caught:
+            self.watch(place, tmp_path)
+        assert "accept watch run" in caught.value.hint
+
+    def test_ends_where_the_run_was_deleted(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOB, job(1), job(1), 404)
+        server.says(PODS, {"items": [running(1)]})
+        with pytest.raises(BrokenOff, match="not in namespace lab"):
+            self.watch(place, tmp_path)
+
+    def test_ends_with_5_where_index_0_never_says_how_it_ended(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOB, job(1, ("FailureTarget", "DeadlineExceeded", "too long")))
+        server.says(PODS, {"items": [running(0)]})
+        server.says(LOG, "")
+        code, said = self.watch(place, tmp_path)
+        assert code == 5
+        assert "failed: DeadlineExceeded: too long" in said
+
+    def test_says_the_same_thing_once(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        ended = running(0)
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+        server.says(JOB, job(1))
+        server.says(PODS, *[{"items": [running(0)]}] * 5, {"items": [ended]})
+        server.says(LOG, "")
+        code, said = self.watch(place, tmp_path)
+        assert (code, said.count("pods: 1 running, of 1")) == (0, 1)
+
+
+class TestBytesOverATextStream:
+    @pytest.mark.parametrize("length", range(9))
+    def test_come_whole(self, length: int) -> None:
+        content = bytes(range(250, 256)) * 2
+        content = content[:length] if length else b""
+        assert decoded(base64.encodebytes(content).decode()) == content
+
+    def test_that_were_cut_are_the_first_ones(self) -> None:
+        content = bytes(range(256)) * 3
+        text = base64.encodebytes(content).decode()
+        for cut in range(len(text)):
+            part = decoded(text[:cut])
+            assert content.startswith(part)
+
+    def test_that_are_no_base64_are_an_error(self) -> None:
+        with pytest.raises(ValueError, match="ASCII"):
+            decoded("no base64: äöü")
+
+
+def test_nothing_else_imports_the_client() -> None:
+    folder = Path(apis.__file__).parents[2]
+    assert [
+        path.name
+        for path in sorted(folder.rglob("*.py"))
+        if "from kubernetes" in path.read_text(encoding="utf-8")
+    ] == ["api.py"]

@@ -1,0 +1,326 @@
+"""Commands about clusters, where no cluster is needed: names, Roles, site files, leftovers."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests import leftovers
+from tests.commandline import accept, refused
+from tests.test_kubernetes_api import a_job
+from tests.test_kubernetes_state import running
+
+from accept import backends, rundir
+from accept.backends import Job
+from accept.backends.kubernetes import api, fetch, install, needs
+from accept.backends.kubernetes.discover import Question, Seen, match_networks, site_text
+from accept.backends.kubernetes.state import read_state
+from accept.commands import cluster, flow, judging
+from accept.core import evidence
+from accept.core.errors import BadEvidence, BadInput, BrokenOff
+from accept.core.typed import dump, read
+from accept.spec import load_site
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No runs, and no cluster that a test could meet by mistake."""
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+
+
+class TestTheNameOfARun:
+    @pytest.mark.parametrize(
+        ("attempt", "release", "full"),
+        [
+            ("20261121-045334-1a2b", "", "accept-20261121-045334-1a2b"),
+            ("mine", "", "accept-mine-1"),
+            ("mine", "lab", "lab-mine"),
+            ("lab-two", "", "lab-two"),
+            ("1", "", "accept-1-1"),
+        ],
+    )
+    def test_is_release_and_attempt(self, attempt: str, release: str, full: str) -> None:
+        assert install.named(attempt, release).full == full
+
+    @pytest.mark.parametrize("attempt", ["20261121-045334-1a2b", "mine", "lab-two"])
+    def test_stays_what_it_is_when_it_is_read_again(self, attempt: str) -> None:
+        name = install.named(attempt)
+        assert install.named(name.full) == name
+
+    def test_of_two_launches_is_of_two_releases(self) -> None:
+        one, two = install.named("20261121-045334-1a2b"), install.named("20261121-045335-1a2b")
+        assert one.release != two.release
+        assert install.named("one").release != install.named("two").release
+
+    def test_may_have_what_a_pods_name_leaves(self) -> None:
+        fits = install.Name(release="a" * 46, attempt="bcde")
+        install.check_name(fits, 10)
+        with pytest.raises(BadInput, match="51 characters") as caught:
+            install.check_name(fits, 11)
+        assert "at most 50" in caught.value.hint
+
+    @pytest.mark.parametrize("release", ["Lab", "1lab", "lab_", "-lab"])
+    def test_is_one_that_dns_takes(self, release: str) -> None:
+        with pytest.raises(BadInput, match="cannot be used"):
+            install.check_name(install.Name(release=release, attempt="a"), 2)
+
+
+class TestTheRole:
+    def test_is_yaml_that_names_the_namespace(self) -> None:
+        done = accept("doctor", "--rbac", "--namespace", "lab")
+        assert done.code == 0
+        role, look = yaml.safe_load_all(done.out)
+        assert (role["kind"], role["metadata"]["namespace"]) == ("Role", "lab")
+        assert look["kind"] == "ClusterRole"
+
+    def test_only_reads_outside_of_the_namespace(self) -> None:
+        _, look = yaml.safe_load_all(needs.role("lab"))
+        assert {verb for rule in look["rules"] for verb in rule["verbs"]} == {"get", "list"}
+
+    def test_has_no_wildcard(self) -> None:
+        assert "*" not in re.sub(r"#.*", "", needs.role("lab"))
+
+
+class TestWithoutACluster:
+    @pytest.mark.parametrize("command", [["nodes"], ["init"], ["nodes", "--machine", "cpu"]])
+    def test_a_command_says_how_to_name_one(self, command: list[str], tmp_path: Path) -> None:
+        words = [*command, str(tmp_path / "site.yaml")] if command == ["init"] else command
+        assert "KUBECONFIG" in refused(*words, code=4)
+
+    def test_all_nodes_cannot_be_rendered(self) -> None:
+        assert "accept nodes" in refused("render", "--machine", "cpu", "--nodes", "all")
+
+    def test_nothing_is_left_of_a_run_that_could_not_start(self, tmp_path: Path) -> None:
+        site = tmp_path / "site.yaml"
+        site.write_text("kubernetes: {image: 'img:1'}\n", encoding="utf-8")
+        refused("run", "--machine", "cpu", "--nodes", "2", "--site", site, code=4)
+        assert not list((tmp_path / "runs").iterdir())
+
+
+class TestDeleting:
+    def test_has_to_know_which(self) -> None:
+        assert "which runs" in refused("delete")
+        assert "not both" in refused("delete", "last", "--older-than", "24h")
+        assert "24h" in refused("delete", "--older-than", "soon")
+
+    def test_finds_nothing_where_nothing_is_old(self) -> None:
+        done = accept("delete", "--older-than", "24h", "--dry-run")
+        assert (done.code, done.out) == (0, "nothing is left\n")
+
+    def test_takes_runs_that_were_started_so_long_ago(self) -> None:
+        for name, when in (
+            ("old", "2020-01-01T00:00:00+00:00"),
+            ("new", "2999-01-01T00:00:00+00:00"),
+        ):
+            folder = rundir.create(name)
+            one = Job(
+                schema=1, backend="local", attempt=name, hosts=(), first="",
+                folder=str(folder / "node"), submitted=when,
+            )  # fmt: skip
+            evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
+            (folder / "node").mkdir()
+        done = accept("delete", "--older-than", "24h", "--dry-run", "--json")
+        assert list(json.loads(done.out)["removed"]) == ["old"]
+
+    def test_of_a_run_on_this_machine_removes_its_folder(self, monkeypatch: Any) -> None:
+        folder = rundir.create("one")
+        one = Job(
+            schema=1, backend="local", attempt="one", hosts=(), first="",
+            folder=str(folder / "node"),
+        )  # fmt: skip
+        evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
+        leftovers.leave(folder / rundir.EVIDENCE)
+        (folder / "node").mkdir()
+        (folder / "node" / "kill.sh").write_text("", encoding="utf-8")
+        assert accept("delete", "one").out == f"removed {folder / 'node'}\n"
+        assert not (folder / "node").exists()
+        assert accept("delete", "one").out == "nothing is left\n"
+
+
+class TestAJob:
+    def test_that_was_written_before_there_were_clusters_is_read(self) -> None:
+        old = {
+            "schema": 1,
+            "backend": "ssh",
+            "attempt": "a",
+            "hosts": [],
+            "first": "",
+            "folder": "",
+        }
+        assert read(Job, old).place == {}
+
+    def test_says_where_the_cluster_keeps_it(self) -> None:
+        assert read(Job, dump(a_job())) == a_job()
+
+
+class TestWhatALogStillTells:
+    def collected(self, tmp_path: Path, log: str | None) -> tuple[Path, list[str]]:
+        """Evidence out of index 0's log, as it is when nothing else is left."""
+        folder = rundir.create("run")
+        (folder / rundir.RENDERED).mkdir()
+        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.RENDERED / "plan.json", json.dumps(dump(leftovers.PLAN)))
+        logs = folder / fetch.CLUSTER / "logs"
+        logs.mkdir(parents=True)
+        if log is not None:
+            (logs / "run-w-0-0-abcde.accept.log").write_text(log, encoding="utf-8")
+        state = read_state(jobset=None, job=None, pods=[running(0)])
+        target = folder / rundir.EVIDENCE
+        return folder, fetch._from_log(a_job(), state, folder, target)
+
+    def test_is_judged_like_the_evidence_it_was(self, tmp_path: Path) -> None:
+        folder, missing = self.collected(tmp_path, leftovers.console(leftovers.record()))
+        judged = judging.judge_path(str(folder), expect=())
+        assert judged.verdict == leftovers.verdict_of(leftovers.record())
+        assert "raw logs" in missing[0]
+
+    def test_is_written_as_a_report_like_any(self, tmp_path: Path) -> None:
+        folder, _ = self.collected(tmp_path, leftovers.console(leftovers.record()))
+        assert accept("report", "run").code == 0
+        assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
+
+    @pytest.mark.parametrize("log", [None, "it began\n", "-----BEGIN ACCEPT EVIDENCE----- x\ncut"])
+    def test_is_a_run_that_broke_off_where_it_tells_too_little(
+        self, tmp_path: Path, log: str | None
+    ) -> None:
+        folder, missing = self.collected(tmp_path, log)
+        verdict = judging.judge_path(str(folder), expect=()).verdict
+        assert verdict.broken_off
+        assert verdict.exit == 5
+        assert any("records" in line for line in missing)
+
+
+class TestAnArchive:
+    def test_that_was_changed_on_the_way_is_refused(self, tmp_path: Path) -> None:
+        left = leftovers.leave(tmp_path / "left")
+        (left / leftovers.record().log).write_text("another\n", encoding="utf-8")
+        archive = leftovers.archive(left, tmp_path / "a.tar")
+        with pytest.raises(BadEvidence, match="not as it was written"):
+            fetch._unpack(archive, tmp_path, tmp_path / "target")
+
+    def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
+        archive = tmp_path / "a.tar"
+        with tarfile.open(archive, "w") as tar:
+            tar.add(__file__, arcname="../outside")
+        with pytest.raises(BadEvidence, match="damaged"):
+            fetch._unpack(archive, tmp_path / "in", tmp_path / "target")
+
+    def test_comes_out_whole(self, tmp_path: Path) -> None:
+        left = leftovers.leave(tmp_path / "left")
+        fetch._unpack(leftovers.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target")
+        assert evidence.check_checksums(tmp_path / "target") == ()
+
+
+class TestASiteFile:
+    SEEN = Seen(
+        context="lab",
+        namespace="gpu",
+        questions=(),
+        networks={"a4-highgpu-8g": (("eth0", "default"), ("eth2", "my-rdma-0"))},
+        jobsets=True,
+        notes=(),
+    )
+
+    def read(self, tmp_path: Path, text: str) -> Any:
+        file = tmp_path / "site.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load_site(str(file)).value
+
+    def test_is_one_that_accept_reads(self, tmp_path: Path) -> None:
+        answers = {
+            "machine": "a4-highgpu-8g",
+            "queue": "a4",
+            "serviceAccount": "runner",
+            "image": "img:1",
+            "results": "gs://bucket/x",
+        }
+        site = self.read(tmp_path, site_text(self.SEEN, answers))
+        pods = site.kubernetes
+        assert (site.backend, pods.namespace, pods.queue) == ("kubernetes", "gpu", "a4")
+        assert (pods.image, pods.service_account) == ("img:1", "runner")
+        assert [n.network for n in pods.networks] == ["default", "my-rdma-0"]
+        assert site.results.location == "gs://bucket/x"
+
+    def test_says_what_is_still_open(self, tmp_path: Path) -> None:
+        text = site_text(self.SEEN, {"machine": "gpu"})
+        assert self.read(tmp_path, text).kubernetes.image is None
+        assert "kubernetes.image" in text.partition("name:")[0]
+
+    def test_is_never_written_over_another(self, tmp_path: Path) -> None:
+        (tmp_path / "site.yaml").write_text("mine\n", encoding="utf-8")
+        assert "there already" in refused("init", tmp_path / "site.yaml")
+
+    @pytest.mark.parametrize(
+        ("there", "matched"),
+        [
+            (("default", "x-rdma-1", "x-rdma-0"), ("x-rdma-0", "x-rdma-1")),
+            (("gvnic-1", "sub-rdma-10", "sub-rdma-9"), ("sub-rdma-9", "sub-rdma-10")),
+            (("a-0", "a-1"), ("a-0", "a-1")),
+            (("x-rdma-0",), None),
+        ],
+    )
+    def test_has_the_networks_in_the_order_of_their_numbers(
+        self, there: tuple[str, ...], matched: tuple[str, ...] | None
+    ) -> None:
+        wanted = (("eth0", "default"), ("eth2", "rdma-0"), ("eth3", "rdma-1"))
+        found = match_networks(wanted, there)
+        if matched is None:
+            assert found is None
+        else:
+            assert found == (("eth0", "default"), ("eth2", matched[0]), ("eth3", matched[1]))
+
+
+class TestAQuestion:
+    def test_with_one_candidate_is_not_asked(self) -> None:
+        only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))
+        assert cluster._answer(only, None, asks=False) == "a4"
+
+    def test_that_nobody_can_answer_says_what_there_is(self) -> None:
+        two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
+        with pytest.raises(BadInput, match="there are: a, b") as caught:
+            cluster._answer(two, None, asks=False)
+        assert "--queue" in caught.value.hint
+
+    def test_that_was_answered_is_not_asked(self) -> None:
+        two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
+        assert cluster._answer(two, "b", asks=True) == "b"
+        assert cluster._answer(two, "none", asks=True) == ""
+
+    def test_may_stay_open_where_it_can(self) -> None:
+        image = Question(key="image", text="Image", option="image", optional=True)
+        assert cluster._answer(image, None, asks=False) == ""
+
+
+class TestABackEndThatIsAFolder:
+    def test_is_found_like_the_others(self) -> None:
+        assert "kubernetes" in backends.names()
+        assert backends.load("kubernetes").__doc__
+
+    def test_says_how_to_get_its_client(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import sys
+
+        monkeypatch.setitem(sys.modules, "kubernetes", None)
+        with pytest.raises(Exception, match="not installed") as caught:
+            api.find()
+        assert "gpu-accept[kubernetes]" in str(caught.value)
+
+
+class TestCollecting:
+    def test_of_a_run_that_was_cut_off_waits_for_its_end(self, monkeypatch: Any) -> None:
+        # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
+        folder = rundir.create("run")
+        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+
+        def goes_on(*_: Any, **__: Any) -> Path:
+            raise BrokenOff("run is still running", hint="accept watch run")
+
+        monkeypatch.setattr(fetch, "fetch", goes_on)
+        assert "still running" in refused("collect", "run", code=5)
+        assert flow.load_job(folder) == a_job()
