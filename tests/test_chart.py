@@ -74,6 +74,12 @@ class TestChart:
         assert read(Values, data) == Values()
         assert _keys(data) == _fields(Values)
 
+    def test_every_value_is_read_by_a_template(self) -> None:
+        templates = "".join(path.read_text() for path in sorted(CHART.rglob("templates/*")))
+        keys = _fields(Values) - {"machine.source"}
+        words = set(re.findall(r"\.(\w+)", templates))
+        assert [key for key in sorted(keys) if key.rpartition(".")[2] not in words] == []
+
     def test_its_schema_is_that_of_the_types_that_are_rendered(self) -> None:
         """`accept schema values > chart/values.schema.json` writes it."""
         written = json.loads((CHART / "values.schema.json").read_text())
