@@ -403,7 +403,7 @@ class TestEntry:
         entry = self.start(pod)
         self.ready(pod, entry)
         entry.terminate()
-        assert self.ended(entry) == (23, "ended before the run was over (stop)")
+        assert self.ended(entry) == (23, "ended before the run was over (ending)")
 
     def test_ends_when_its_time_is_up(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_LIFE_SECONDS="1")
