@@ -40,10 +40,10 @@ class TestTheNameOfARun:
         ("attempt", "release", "full"),
         [
             ("20261121-045334-1a2b", "", "accept-20261121-045334-1a2b-1"),
-            ("mine", "", "accept-mine-1"),
+            ("mine", "", "mine-1"),
             ("mine", "lab", "lab-mine"),
             ("lab-two", "", "lab-two-1"),
-            ("1", "", "accept-1-1"),
+            ("2", "", "accept-2-1"),
         ],
     )
     def test_is_release_and_attempt(self, attempt: str, release: str, full: str) -> None:
