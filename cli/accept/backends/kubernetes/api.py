@@ -159,6 +159,12 @@ class Api:
             self._client = ApiClient(configuration=settings)
         return self._client
 
+    def close(self) -> None:
+        """End the connections; they are made again where something is asked."""
+        if self._client is not None:
+            self._client.rest_client.pool_manager.clear()
+            self._client = None
+
     def _headers(self) -> dict[str, str]:
         settings = self._connected().configuration
         headers = {"Accept": "application/json", "User-Agent": "accept"}
@@ -200,7 +206,7 @@ class Api:
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise _silent(client.configuration.host, error) from None
             if answer.status == 401 and again:
-                self._client = None
+                self.close()
                 continue
             break
         if not 200 <= answer.status <= 299:

@@ -104,4 +104,9 @@ def _labelled(api: Api, name: str) -> list[tuple[str, str, dict[str, Any]]]:
                 raise
             continue
         found += [(where, kind, one) for one in items]
+    # The JobSet's controller makes it, labels it as its own, and lets it go with the JobSet.
+    service = path(api, "api/v1", "services")
+    if all((kind, one["metadata"]["name"]) != ("Service", name) for _, kind, one in found):
+        one = api.find(f"{service}/{name}")
+        found += [(service, "Service", one)] if one else []
     return found
