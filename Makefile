@@ -16,7 +16,7 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 unexport VIRTUAL_ENV
 
-.PHONY: help run test setup setup-dev lint bench repeat cluster cluster-down debian clean
+.PHONY: help run test setup setup-dev lint bench repeat cluster cluster-down debian programs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -26,7 +26,7 @@ help: ## this list
 run: .venv/.stamp-run ## set up what is missing, then test this machine
 	@.venv/bin/accept run $(ARGS)
 
-test: setup-dev debian ## every test that can run here; says at the end what was left out
+test: setup-dev debian programs ## every test that can run here; says at the end what was left out
 	@.venv/bin/python -m pytest $(ARGS)
 
 setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and torch, from PyPI
@@ -42,7 +42,7 @@ bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
 repeat: setup-dev debian ## whether verdicts hold: accepted, and a slow link, 20 times each (half an hour)
 	@.venv/bin/python -m tests.cluster.repeat $(ARGS)
 
-cluster: setup-dev debian ## a Kubernetes on this machine to try things on; the first time builds it (ARGS="--nodes 5")
+cluster: setup-dev debian programs ## a Kubernetes on this machine to try things on; the first time builds it (ARGS="--nodes 5")
 	@.venv/bin/python -m tests.cluster.kube up $(ARGS)
 
 cluster-down: ## ends it; nothing is left
@@ -55,6 +55,10 @@ clean: ## removes what was set up and built; runs stay
 # Without root, or without apt, the tests that need these packages are left out and named.
 debian:
 	@bash tests/cluster/install.sh || echo 'make: what needs these packages is left out' >&2
+
+# Built once, into a cache outside the checkout: a quarter of an hour, and nothing after that.
+programs: .venv/.stamp-dev
+	@.venv/bin/python -m tests.cluster.kube.build || echo 'make: what needs these programs is left out' >&2
 
 $(UV): Makefile
 	@command -v "$(PYTHON)" >/dev/null || { \

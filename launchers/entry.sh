@@ -2,7 +2,8 @@
 # entry.sh: what every pod of a run executes, in the folder the archive was unpacked to. It starts
 # the run's own sshd, and on index 0 the coordinator; then it waits on the pipe `events`:
 #   over       the run has ended
-#   stop       end the run now, as a cancel or the end of the pod does, but keep its evidence
+#   stop       end the run now, as a cancel does, but keep its evidence
+#   ending     the pod is being deleted
 #   expired    this pod's time is up
 #   unwanted   the coordinator never came, or has been gone for minutes
 # Ends with the verdict's code on index 0; elsewhere with 0 after `over`, and with a code of its own:
@@ -77,7 +78,7 @@ write_sshd_config "$sshd" || leave 20 "cannot write to $ACCEPT_DIR: is its disk 
 rm -f events
 mkfifo events
 exec 3<>events
-trap 'echo stop > events' TERM INT
+trap ': > ending; echo ending > events' TERM INT
 listen "$sshd" "$ACCEPT_SSH_PORT" || leave 20 "no sshd on port $ACCEPT_SSH_PORT: $(tail -n 1 sshd.log)"
 start_timer "$ACCEPT_LIFE_SECONDS"
 
@@ -179,9 +180,8 @@ if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; th
     exit "$code"
 fi
 say "evidence is kept here for $ACCEPT_HOLD_SECONDS s: accept collect fetches it, and ends the wait"
-trap ': > collected' TERM INT
 n=${ACCEPT_HOLD_SECONDS%.*}
-until [ -e collected ] || [ "$n" -le 0 ]; do
+until [ -e collected ] || [ -e ending ] || [ "$n" -le 0 ]; do
     n=$((n - 1))
     sleep 1
 done

@@ -1,4 +1,4 @@
-"""The table of the chart's values in docs/kubernetes.md; `python -m tests.chartvalues` writes it."""
+"""The table of the chart's values in docs/kubernetes.md; run as a module, this writes it."""
 
 from __future__ import annotations
 

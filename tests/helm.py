@@ -20,7 +20,19 @@ CHART = assets.chart()
 KUBERNETES = "1.34.0"
 JOBSET = "jobset.x-k8s.io/v1alpha2"
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+#: Objects by their kind.
+Objects = dict[str, dict[str, Any]]
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """YAML as strict readers take it: a key comes once in a mapping."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001 - yaml's own
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(set(keys)) == len(keys), f"{sorted(keys)}: one of them twice"
+        return super().construct_mapping(node, deep)
 
 
 @cache
@@ -67,7 +79,7 @@ def text(
 
 def objects(
     major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
-) -> dict[str, dict[str, Any]]:
+) -> Objects:
     """What helm renders, by kind; a kind comes once."""
     rendered = yaml.load_all(text(major, values, *words, name=name, jobset=jobset), Loader=_Loader)
     found = [one for one in rendered if one]
@@ -82,3 +94,33 @@ def refusal(major: int, *words: object, name: str = "mytest") -> str:
     assert done.returncode != 0
     assert done.stdout.strip() == ""
     return done.stderr
+
+
+def job(found: Objects) -> dict[str, Any]:
+    """The spec of the Job, a JobSet's child or a plain one."""
+    if "Job" in found:
+        return dict(found["Job"]["spec"])
+    (replicated,) = found["JobSet"]["spec"]["replicatedJobs"]
+    return dict(replicated["template"]["spec"])
+
+
+def pod(found: Objects) -> dict[str, Any]:
+    """The spec of the pods."""
+    return dict(job(found)["template"]["spec"])
+
+
+def container(found: Objects) -> dict[str, Any]:
+    """The main container."""
+    (one,) = pod(found)["containers"]
+    assert one["name"] == "accept"
+    return dict(one)
+
+
+def notes_of(found: Objects) -> dict[str, str]:
+    """The annotations of the pods."""
+    return dict(job(found)["template"]["metadata"]["annotations"])
+
+
+def environment(found: Objects) -> dict[str, str]:
+    """What stands in the environment as text."""
+    return {one["name"]: one["value"] for one in container(found)["env"] if "value" in one}

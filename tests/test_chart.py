@@ -13,37 +13,30 @@ from typing import Any
 import pytest
 import yaml
 from tests import chartvalues
-from tests.helm import CHART, call, helm, objects, refusal, text
+from tests.chartcases import IMAGE, MACHINES, SITES, values
+from tests.helm import (
+    CHART,
+    call,
+    container,
+    environment,
+    helm,
+    job,
+    objects,
+    pod,
+    refusal,
+    text,
+)
 
 from accept import __version__, spec
 from accept.core.shape import fields_of, split
 from accept.core.typed import read
-from accept.render import helm_values, render
-from accept.resolve import Options, resolve
 from accept.spec.values import Values
 
-#: Whatever holds a mapping of Kubernetes.
-Objects = dict[str, dict[str, Any]]
 #: Writes the values of a run to a file.
 Write = Callable[..., Path]
 
-IMAGE = "registry.example/accept:1"
 SAME = ("--set", "attempt=a1,ssh.existingSecret=mine")
-MACHINES = spec.names("machines")
 KNOWN = "a4-highgpu-8g"
-
-
-def values(folder: Path, machine: str = "cpu", *, site: str = "", **options: Any) -> Path:
-    """The values of a run of two nodes, as `accept render` prints them, in a file."""
-    (folder / "site.yaml").write_text(f"kubernetes:\n  image: {IMAGE}\n{site}")
-    given = {"nodes": 2, "suite": "quick", "site": str(folder / "site.yaml"), **options}
-    if machine == "gpu":
-        given.setdefault("gpus_per_node", 8)
-    run = resolve(Options(machine=machine, **given))
-    bundle = render(run)
-    path = folder / "values.yaml"
-    path.write_text(helm_values(run, bundle))
-    return path
 
 
 @pytest.fixture
@@ -55,38 +48,6 @@ def write(tmp_path: Path) -> Write:
 def major(request: pytest.FixtureRequest) -> int:
     helm(request.param)
     return int(request.param)
-
-
-def job(found: Objects) -> dict[str, Any]:
-    """The spec of the Job, a JobSet's child or a plain one."""
-    if "Job" in found:
-        spec: dict[str, Any] = found["Job"]["spec"]
-    else:
-        (replicated,) = found["JobSet"]["spec"]["replicatedJobs"]
-        spec = replicated["template"]["spec"]
-    return spec
-
-
-def pod(found: Objects) -> dict[str, Any]:
-    """The spec of the pods."""
-    spec: dict[str, Any] = job(found)["template"]["spec"]
-    return spec
-
-
-def main(found: Objects) -> dict[str, Any]:
-    """The main container."""
-    (container,) = pod(found)["containers"]
-    assert container["name"] == "accept"
-    return dict(container)
-
-
-def annotations(found: Objects) -> dict[str, str]:
-    return dict(job(found)["template"]["metadata"]["annotations"])
-
-
-def environment(found: Objects) -> dict[str, str]:
-    """What stands in the environment as text."""
-    return {one["name"]: one["value"] for one in main(found)["env"] if "value" in one}
 
 
 def texts(data: Any) -> Iterator[str]:
@@ -112,6 +73,12 @@ class TestChart:
         data = yaml.safe_load((CHART / "values.yaml").read_text())
         assert read(Values, data) == Values()
         assert _keys(data) == _fields(Values)
+
+    def test_every_value_is_read_by_a_template(self) -> None:
+        templates = "".join(path.read_text() for path in sorted(CHART.rglob("templates/*")))
+        keys = _fields(Values) - {"machine.source"}
+        words = set(re.findall(r"\.(\w+)", templates))
+        assert [key for key in sorted(keys) if key.rpartition(".")[2] not in words] == []
 
     def test_its_schema_is_that_of_the_types_that_are_rendered(self) -> None:
         """`accept schema values > chart/values.schema.json` writes it."""
@@ -157,15 +124,15 @@ def _fields(cls: Any, prefix: str = "") -> set[str]:
 @pytest.mark.real
 class TestEveryRun:
     @pytest.mark.parametrize("suite", spec.names("suites"))
-    @pytest.mark.parametrize("machine", MACHINES)
+    @pytest.mark.parametrize("machine", [*MACHINES, "domain"])
     def test_is_one_indexed_job_whose_first_pod_decides(
         self, major: int, machine: str, suite: str, write: Write
     ) -> None:
-        file = write(machine, suite=suite, nodes=64)
-        for jobset in (True, False):
-            found = objects(major, file, jobset=jobset)
+        for name, site in SITES.items():
+            file = write(machine, suite=suite, nodes=3, site=site)
+            found = objects(major, file)
             spec = job(found)
-            assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (64,) * 3
+            assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (3,) * 3
             assert (spec["completionMode"], spec["backoffLimitPerIndex"]) == ("Indexed", 0)
             assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
             (rule,) = spec["podFailurePolicy"]["rules"]
@@ -181,10 +148,11 @@ class TestEveryRun:
             assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(life)
             assert pod(found)["restartPolicy"] == "Never"
             assert pod(found)["automountServiceAccountToken"] is False
-            assert main(found)["image"] == IMAGE
-            assert not main(found)["securityContext"].get("privileged")
+            main = container(found)
+            assert main["image"] == IMAGE
+            assert main["securityContext"]["privileged"] is (name == "strong and suspended")
 
-    @pytest.mark.parametrize("machine", MACHINES)
+    @pytest.mark.parametrize("machine", [*MACHINES, "domain"])
     def test_is_the_same_pod_in_a_jobset_and_in_a_plain_job(
         self, major: int, machine: str, write: Write
     ) -> None:
@@ -208,7 +176,7 @@ class TestEveryRun:
         del first["containers"][0]["env"], second["containers"][0]["env"]
         assert first == second
 
-    @pytest.mark.parametrize("machine", MACHINES)
+    @pytest.mark.parametrize("machine", [*MACHINES, "domain"])
     def test_is_the_same_from_helm_3_and_4(self, machine: str, write: Write) -> None:
         file = write(machine)
         assert objects(3, file, *SAME) == objects(4, file, *SAME)
@@ -255,7 +223,7 @@ class TestEveryRun:
         }
         fields = {
             one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"]
-            for one in main(found)["env"]
+            for one in container(found)["env"]
             if "valueFrom" in one
         }
         assert fields == {"ACCEPT_NODE": "spec.nodeName", "ACCEPT_POD": "metadata.name"}

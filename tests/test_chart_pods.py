@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helm import objects
-from tests.test_chart import KNOWN, annotations, environment, job, main, major, pod, write
-
-__all__ = ["major", "write"]
+from tests.chartcases import values
+from tests.helm import container, environment, helm, job, notes_of, objects, pod
 
 pytestmark = pytest.mark.real
 
 Write = Callable[..., Path]
+KNOWN = "a4-highgpu-8g"
 HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    return lambda *args, **options: values(tmp_path, *args, **options)
+
+
+@pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])
+def major(request: pytest.FixtureRequest) -> int:
+    helm(request.param)
+    return int(request.param)
 
 
 def volumes(found: Any) -> dict[str, dict[str, Any]]:
@@ -29,7 +39,7 @@ def volumes(found: Any) -> dict[str, dict[str, Any]]:
 
 def mounts(found: Any) -> dict[str, str]:
     """Names of what is mounted, by place, and each place but once."""
-    listed = main(found)["volumeMounts"]
+    listed = container(found)["volumeMounts"]
     by_place = {one["mountPath"]: one["name"] for one in listed}
     assert len(by_place) == len(listed)
     assert set(by_place.values()) <= set(volumes(found))
@@ -37,8 +47,8 @@ def mounts(found: Any) -> dict[str, str]:
 
 
 class TestNetwork:
-    def test_of_the_machine_becomes_annotations(self, major: int, write: Write) -> None:
-        said = annotations(objects(major, write(KNOWN)))
+    def test_of_the_machine_becomes_notes_of(self, major: int, write: Write) -> None:
+        said = notes_of(objects(major, write(KNOWN)))
         assert said["networking.gke.io/default-interface"] == "eth0"
         listed = json.loads(said["networking.gke.io/interfaces"])
         assert listed[:2] == [
@@ -49,9 +59,9 @@ class TestNetwork:
 
     def test_of_the_site_goes_before_the_machines(self, major: int, write: Write) -> None:
         site = "  networks: [{interface: eth0, network: default}, {interface: eth1, network: n}]\n"
-        said = annotations(objects(major, write(KNOWN, site=site)))
+        said = notes_of(objects(major, write(KNOWN, site=site)))
         assert json.loads(said["networking.gke.io/interfaces"])[1]["network"] == "n"
-        none = annotations(objects(major, write(KNOWN, site="  networks: []\n")))
+        none = notes_of(objects(major, write(KNOWN, site="  networks: []\n")))
         assert not [key for key in none if "networking" in key]
 
     def test_of_the_node_itself(self, major: int, write: Write) -> None:
@@ -61,16 +71,16 @@ class TestNetwork:
             True,
             "ClusterFirstWithHostNet",
         )
-        assert main(found)["ports"] == [
+        assert container(found)["ports"] == [
             {"name": "ssh", "containerPort": 2345, "hostPort": 2345, "protocol": "TCP"}
         ]
         assert environment(found)["ACCEPT_SSH_PORT"] == "2345"
-        assert not [key for key in annotations(found) if "networking" in key]
+        assert not [key for key in notes_of(found) if "networking" in key]
 
     def test_of_pods_leaves_the_nodes_port_alone(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN))
         assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (False, "ClusterFirst")
-        assert "hostPort" not in main(found)["ports"][0]
+        assert "hostPort" not in container(found)["ports"][0]
 
     def test_policy_can_be_left_out(self, major: int, write: Write) -> None:
         assert "NetworkPolicy" not in objects(major, write(site="  networkPolicy: false\n"))
@@ -173,7 +183,7 @@ class TestPlacement:
         labels = queued["metadata"]["labels"]
         assert labels["kueue.x-k8s.io/queue-name"] == "a4"
         assert labels["kueue.x-k8s.io/priority-class"] == "high"
-        said = {key: value for key, value in annotations(found).items() if "kueue" in key}
+        said = {key: value for key, value in notes_of(found).items() if "kueue" in key}
         assert said == {
             "kueue.x-k8s.io/podset-required-topology": "block",
             "kueue.x-k8s.io/podset-slice-required-topology": "rack",
@@ -190,34 +200,36 @@ class TestPlacement:
         self,
         major: int,
         site: str,
-        suspended: bool,
-        write: Write,  # noqa: FBT001
+        suspended: bool,  # noqa: FBT001
+        write: Write,
     ) -> None:
         assert objects(major, write(site=site))["JobSet"]["spec"]["suspend"] is suspended
 
 
 class TestGpus:
     def test_whole_nodes_are_asked_for(self, major: int, write: Write) -> None:
-        assert main(objects(major, write(KNOWN)))["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+        assert container(objects(major, write(KNOWN)))["resources"] == {
+            "limits": {"nvidia.com/gpu": 8}
+        }
 
     def test_part_of_one_node(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN, nodes=1, gpus_per_node=4))
-        assert main(found)["resources"]["limits"]["nvidia.com/gpu"] == 4
+        assert container(found)["resources"]["limits"]["nvidia.com/gpu"] == 4
 
     def test_part_of_several_nodes_where_the_site_says_so(self, major: int, write: Write) -> None:
         site = "  gpusPerPod: 2\n  resources: {requests: {cpu: 8}, limits: {rdma/ib: 1}}\n"
-        resources = main(objects(major, write(KNOWN, site=site)))["resources"]
+        resources = container(objects(major, write(KNOWN, site=site)))["resources"]
         assert resources == {"limits": {"nvidia.com/gpu": 2, "rdma/ib": 1}, "requests": {"cpu": 8}}
 
     def test_part_of_several_nodes_leaves_the_rest_to_nobody(
         self, major: int, write: Write
     ) -> None:
         found = objects(major, write(KNOWN, gpus_per_node=4))
-        assert main(found)["resources"]["limits"]["nvidia.com/gpu"] == 8
+        assert container(found)["resources"]["limits"]["nvidia.com/gpu"] == 8
 
     def test_a_node_of_any_kind(self, major: int, write: Write) -> None:
         found = objects(major, write("gpu", gpus_per_node=None, site="  gpusPerPod: 8\n"))
-        assert main(found)["resources"]["limits"] == {"nvidia.com/gpu": 8}
+        assert container(found)["resources"]["limits"] == {"nvidia.com/gpu": 8}
 
 
 class TestVolumes:
@@ -233,8 +245,12 @@ class TestVolumes:
 
     @pytest.mark.parametrize(
         ("machine", "site", "limit"),
-        [(KNOWN, "", "250Gi"), (KNOWN, "  sharedMemory: 9Gi\n", "9Gi"), ("cpu", "  sharedMemory: 1Gi\n", "1Gi")],
-    )  # fmt: skip
+        [
+            (KNOWN, "", "250Gi"),
+            (KNOWN, "  sharedMemory: 9Gi\n", "9Gi"),
+            ("cpu", "  sharedMemory: 1Gi\n", "1Gi"),
+        ],
+    )
     def test_shared_memory(
         self, major: int, machine: str, site: str, limit: str, write: Write
     ) -> None:
@@ -261,8 +277,8 @@ class TestVolumes:
     def test_results_to_a_bucket_that_is_mounted(
         self,
         major: int,
-        host: bool,
-        write: Write,  # noqa: FBT001
+        host: bool,  # noqa: FBT001
+        write: Write,
     ) -> None:
         site = (
             f"  hostNetwork: {str(host).lower()}\n"
@@ -271,7 +287,7 @@ class TestVolumes:
             "      volumeAttributes: {bucketName: my.bucket_1}\n"
         )
         found = objects(major, write(site=site))
-        assert annotations(found)["gke-gcsfuse/volumes"] == "true"
+        assert notes_of(found)["gke-gcsfuse/volumes"] == "true"
         attributes = volumes(found)["accept-results"]["csi"]["volumeAttributes"]
         own = {"hostNetworkPodKSA": "true"} if host else {}
         assert attributes == {"bucketName": "my.bucket_1", **own}
@@ -307,7 +323,7 @@ class TestContainers:
         found = objects(major, write(KNOWN, site=site))
         env = environment(found)
         assert (env["BIG"], env["LD_LIBRARY_PATH"], env["Q"]) == ("8388608", "/mine", 'a "b" $(C)')
-        assert main(found)["envFrom"] == [{"secretRef": {"name": "s"}}]
+        assert container(found)["envFrom"] == [{"secretRef": {"name": "s"}}]
 
     @pytest.mark.parametrize(
         "value", ["y", "N", "on", "~", "null", "1e3", "0o17", "0x1f", "1_000", "12:30", "=", "- a",
@@ -328,21 +344,21 @@ class TestContainers:
 
     def test_names_are_each_there_once(self, major: int, write: Write) -> None:
         found = objects(major, write(site="  extraEnv: {ACCEPT_NODES: 9, ACCEPT_NODE: x}\n"))
-        names = [one["name"] for one in main(found)["env"]]
+        names = [one["name"] for one in container(found)["env"]]
         assert len(set(names)) == len(names)
         assert environment(found)["ACCEPT_NODES"] == "2"
 
     def test_rights(self, major: int, write: Write) -> None:
-        plain = main(objects(major, write(KNOWN)))["securityContext"]
+        plain = container(objects(major, write(KNOWN)))["securityContext"]
         assert plain == {"privileged": False, "allowPrivilegeEscalation": False}
         site = (
             "  securityContext: {capabilities: {add: [IPC_LOCK]}}\n"
             "  podSecurityContext: {fsGroup: 1000}\n"
         )
         found = objects(major, write(KNOWN, site=site))
-        assert main(found)["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+        assert container(found)["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
         assert pod(found)["securityContext"] == {"fsGroup": 1000}
-        strong = main(objects(major, write(site="  securityContext: {privileged: true}\n")))
+        strong = container(objects(major, write(site="  securityContext: {privileged: true}\n")))
         assert strong["securityContext"] == {"privileged": True}
 
     def test_image(self, major: int, write: Write) -> None:
@@ -350,7 +366,7 @@ class TestContainers:
             "  imagePullPolicy: Never\n  imagePullSecrets: [one, two]\n  runtimeClassName: nvidia\n"
         )
         found = objects(major, write(site=site))
-        assert main(found)["imagePullPolicy"] == "Never"
+        assert container(found)["imagePullPolicy"] == "Never"
         assert pod(found)["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
         assert pod(found)["runtimeClassName"] == "nvidia"
 
@@ -359,7 +375,7 @@ class TestContainers:
         found = objects(major, write(site=site), "--set", "attempt=a1")
         labels = job(found)["template"]["metadata"]["labels"]
         assert (labels["team"], labels["accept-run"]) == ("x", "mytest-a1")
-        assert annotations(found)["note"] == "y"
+        assert notes_of(found)["note"] == "y"
 
 
 class TestLifetime:
@@ -382,33 +398,14 @@ class TestLifetime:
 class TestDevices:
     """Dynamic resource allocation, as on machines of one NVLink domain."""
 
-    @pytest.fixture
-    def machine(self, tmp_path: Path) -> str:
-        path = tmp_path / "mine.yaml"
-        path.write_text(
-            "name: mine\ndescription: One NVLink domain.\n"
-            "gpus: {count: 4}\n"
-            "kubernetes:\n"
-            "  computeDomain: true\n"
-            "  resources: {limits: {nvidia.com/gpu: 4}}\n"
-            "  resourceClaims:\n"
-            "    - {name: theirs, template: default-rdma}\n"
-            "    - name: rdma\n"
-            "      devices:\n"
-            "        requests:\n"
-            "          - name: nics\n"
-            "            exactly: {deviceClassName: mrdma.google.com, allocationMode: All}\n"
-        )
-        return str(path)
-
-    def test_are_claimed_by_every_pod(self, major: int, machine: str, write: Write) -> None:
-        found = objects(major, write(machine, nodes=18), "--set", "attempt=a1")
+    def test_are_claimed_by_every_pod(self, major: int, write: Write) -> None:
+        found = objects(major, write("domain", nodes=18), "--set", "attempt=a1")
         assert pod(found)["resourceClaims"] == [
             {"name": "theirs", "resourceClaimTemplateName": "default-rdma"},
             {"name": "rdma", "resourceClaimTemplateName": "mytest-a1-rdma"},
             {"name": "compute-domain-channel", "resourceClaimTemplateName": "mytest-a1-channel"},
         ]
-        claims = main(found)["resources"]["claims"]
+        claims = container(found)["resources"]["claims"]
         assert [one["name"] for one in claims] == ["theirs", "rdma", "compute-domain-channel"]
         template = found["ResourceClaimTemplate"]
         assert template["metadata"]["name"] == "mytest-a1-rdma"

@@ -434,6 +434,18 @@ def test_the_users_expectation_replaces_references(lower: float, state: State) -
     assert kinds == {"expectation"}
 
 
+@pytest.mark.parametrize("size", [None, TOP])
+def test_of_three_hosts_a_bound_at_the_largest_size_names_the_slow_one(size: int | None) -> None:
+    # Two of three pairs are slow: without a bound nothing tells which is the usual.
+    own = replace(
+        FLOOR, kind="expectation", source="--expect", lower=9.0, size=size, max_nodes=None
+    )
+    names = hosts(3)
+    of = plan(PAIRS, references=(own,))
+    verdict = judged(of, found(names), *measured(PAIRS, names, slow("h1")))
+    assert [(s.name, s.cause) for s in verdict.suspects] == [("h1", "below-reference")]
+
+
 def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:
     own = replace(FLOOR, kind="expectation", source="--expect", size=8 << 30)
     verdict = judged(plan(ALL, references=(own,)), *healthy(ALL))

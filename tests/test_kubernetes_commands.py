@@ -39,11 +39,11 @@ class TestTheNameOfARun:
     @pytest.mark.parametrize(
         ("attempt", "release", "full"),
         [
-            ("20261121-045334-1a2b", "", "accept-20261121-045334-1a2b"),
-            ("mine", "", "accept-mine-1"),
+            ("20261121-045334-1a2b", "", "accept-20261121-045334-1a2b-1"),
+            ("mine", "", "mine-1"),
             ("mine", "lab", "lab-mine"),
-            ("lab-two", "", "lab-two"),
-            ("1", "", "accept-1-1"),
+            ("lab-two", "", "lab-two-1"),
+            ("2", "", "accept-2-1"),
         ],
     )
     def test_is_release_and_attempt(self, attempt: str, release: str, full: str) -> None:
@@ -55,7 +55,8 @@ class TestTheNameOfARun:
         assert install.named(name.full) == name
 
     def test_of_two_launches_is_of_two_releases(self) -> None:
-        one, two = install.named("20261121-045334-1a2b"), install.named("20261121-045335-1a2b")
+        # Within the same second, too.
+        one, two = install.named("20261121-045334-1a2b"), install.named("20261121-045334-3c4d")
         assert one.release != two.release
         assert install.named("one").release != install.named("two").release
 

@@ -42,7 +42,9 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rendered")
     for machine in spec.names("machines"):
         (folder / machine).mkdir()
-        options = Options(machine=machine, nodes=2, suite="standard", nccl=("NCCL_X=a 'b'",))
+        options = Options(
+            machine=machine, nodes=2, backend="ssh", suite="standard", nccl=("NCCL_X=a 'b'",)
+        )
         render(resolve(options)).write(folder / machine)
     return folder
 
@@ -146,7 +148,7 @@ class TestRank:
     @pytest.fixture
     def node(self, tmp_path: Path) -> Path:
         (tmp_path / "site.yaml").write_text("nccl: {env: {NCCL_OWN: 'a b'}}\n")
-        options = Options(machine="cpu", nodes=2, site=str(tmp_path / "site.yaml"))
+        options = Options(machine="cpu", nodes=2, backend="ssh", site=str(tmp_path / "site.yaml"))
         folder = tmp_path / "node"
         folder.mkdir()
         render(resolve(options)).write(folder)
@@ -339,7 +341,7 @@ class TestEntry:
             pytest.skip("no ssh-keygen here")
         pod = tmp_path / "pod"
         pod.mkdir()
-        render(resolve(Options(machine="cpu", nodes=2))).write(pod)
+        render(resolve(Options(machine="cpu", nodes=2, backend="ssh"))).write(pod)
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "key"], check=True
         )
@@ -401,7 +403,7 @@ class TestEntry:
         entry = self.start(pod)
         self.ready(pod, entry)
         entry.terminate()
-        assert self.ended(entry) == (23, "ended before the run was over (stop)")
+        assert self.ended(entry) == (23, "ended before the run was over (ending)")
 
     def test_ends_when_its_time_is_up(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_LIFE_SECONDS="1")

@@ -78,9 +78,7 @@ class Site:
     ] = False
     start_timeout: Annotated[
         Seconds | None,
-        Doc(
-            "Longest wait for hosts to answer; none: 60s where they should be up, 15m on Kubernetes, else 5m."
-        ),
+        Doc("Longest wait for hosts; none: 60s where they should be up, Kubernetes 15m, else 5m."),
     ] = None
     deadline: Annotated[Seconds | None, Doc("Longest run; none: as the suite says.")] = None
     keep: Annotated[Seconds, Doc("How long the first host keeps evidence nobody collected.")] = (

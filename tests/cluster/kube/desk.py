@@ -1,8 +1,9 @@
-"""A workstation before the test cluster: renders, installs with helm, and looks what becomes of it."""
+"""A workstation before the test cluster: renders, installs with helm, sees what becomes of it."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,7 +40,15 @@ class Desk(Workstation):
         }
         if venv:
             site["tools"] = {"venv": str(VENV)}
-        environment = {"KUBECONFIG": str(cluster.kubeconfig), "HELM": str(helm(4))}
+        tools = folder / "bin"
+        tools.mkdir()
+        (tools / "helm").symlink_to(helm(4))
+        environment = {
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            # What helm keeps of its own.
+            "HOME": str(folder),
+        }
         # JSON is YAML.
         super().__init__(folder, site=json.dumps(site), environment=environment)
         self.cluster = cluster
@@ -61,13 +70,19 @@ class Desk(Workstation):
         return values
 
     def install(
-        self, values: Path, *options: str, name: str = "mytest", major: int = 4, check: bool = True
+        self,
+        values: Path,
+        *options: str,
+        name: str = "mytest",
+        major: int = 4,
+        verb: str = "install",
+        check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """`helm install`, with nothing of `accept` but its chart."""
-        command = [str(helm(major)), "install", name, str(assets.chart()), "-f", str(values)]
+        command = [str(helm(major)), verb, name, str(assets.chart()), "-f", str(values)]
         done = subprocess.run(
             [*command, "--namespace", self.namespace, *options],
-            env={**self.environment, "HOME": str(self.folder)},
+            env=self.environment,
             capture_output=True,
             text=True,
             check=False,
@@ -89,6 +104,15 @@ class Desk(Workstation):
         """The objects of a kind in the namespace."""
         found: list[dict[str, Any]] = self.cluster.get(kind, "-n", self.namespace)["items"]
         return found
+
+    def everything(self) -> set[str]:
+        """Every object of the namespace, but events and what the cluster itself keeps there."""
+        kinds = self.cluster.kubectl(
+            "api-resources", "--verbs=list", "--namespaced", "-o", "name"
+        ).stdout.split()
+        wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
+        words = ("get", wanted, "-n", self.namespace, "-o", "name", "--ignore-not-found")
+        return set(self.cluster.kubectl(*words).stdout.split())
 
     def jobset(self) -> dict[str, Any]:
         """The one JobSet there is."""

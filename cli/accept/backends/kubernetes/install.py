@@ -44,17 +44,13 @@ class Name:
 def named(attempt: str, release: str = "") -> Name:
     """The name of a run: what is given, and `accept-` before it where no release is.
 
-    What follows the last dash is the attempt, so `20261121-045334-1a2b` is the attempt `1a2b` of
-    the release `accept-20261121-045334`: no two runs share a release.
+    Without a release the whole is the release's name, so that no two runs share one, whenever they
+    begin, and has one attempt. A full name may be read again: it stays what it is.
     """
     if release:
         return Name(release=release, attempt=attempt)
-    whole = attempt if "-" in attempt and attempt[:1].isalpha() else f"accept-{attempt}"
-    first, _, last = whole.rpartition("-")
-    if first == "accept":
-        # One word given by hand: the release's, so that another word is another release.
-        return Name(release=whole, attempt="1")
-    return Name(release=first, attempt=last)
+    whole = attempt if attempt[:1].isalpha() else f"accept-{attempt}"
+    return Name(release=whole.removesuffix("-1"), attempt="1")
 
 
 def check_name(name: Name, nodes: int) -> None:

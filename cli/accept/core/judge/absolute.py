@@ -8,7 +8,7 @@ user's own expectation speaks about a measurement, references about it are silen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from accept.core.checks import Evidence
 from accept.core.judge.complete import some
@@ -57,12 +57,17 @@ def _is_device(wanted: str, devices: Sequence[str]) -> bool:
     return bool(devices) and all(wanted.lower() in device.lower() for device in devices)
 
 
-def least(evidence: Evidence, nodes: int, metric: str) -> float | None:
-    """The greatest lower bound of `metric` at the largest size for groups of `nodes` hosts."""
-    fitting = [b for b in bounds_of(evidence) if b.metric == metric and _spans(b, nodes)]
+def least(
+    evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
+) -> float | None:
+    """The greatest lower bound of `metric` on `nodes` hosts, at a size in `top` or at any."""
+    fitting = [
+        b
+        for b in bounds_of(evidence)
+        if b.metric == metric and _spans(b, nodes) and (b.size is None or b.size in top)
+    ]
     own = [b for b in fitting if b.kind == "expectation"]
-    lowers = [b.lower for b in own or fitting if b.lower is not None and b.size is None]
-    return max(lowers, default=None)
+    return max((b.lower for b in own or fitting if b.lower is not None), default=None)
 
 
 def _spans(bound: Reference, nodes: int) -> bool:

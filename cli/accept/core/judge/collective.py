@@ -9,7 +9,7 @@ from accept.core.judge import absolute, complete, transport
 from accept.core.judge.absolute import number
 from accept.core.judge.compare import Compared, compare
 from accept.core.judge.population import FEWEST
-from accept.core.judge.reading import Reading, nominal, reached, read
+from accept.core.judge.reading import Reading, nominal, planned_sizes, reached, read
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Record, State, Step, Suspect
@@ -40,7 +40,11 @@ def judge(evidence: Evidence) -> Judged:
     findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
     held = absolute.findings(evidence, nominal)
     findings += held
-    compared = compare(evidence, known, lambda nodes: absolute.least(evidence, nodes, "busbw"))
+    # What groups are compared by is measured at the largest planned size.
+    top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
+    compared = compare(
+        evidence, known, lambda nodes: absolute.least(evidence, nodes, "busbw", top=top)
+    )
     promised = evidence.plan.machine.speed_promised
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     for one in compared:

@@ -1,0 +1,118 @@
+"""What goes wrong with pods and nodes: named, judged, ended, with the logs kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.cluster.kube.cluster import Cluster
+from tests.cluster.kube.desk import Desk
+from tests.cluster.runs import CONNECT, endless, until
+
+HOLD = {"holdSeconds": 120}
+
+
+def test_a_pod_that_is_killed_in_the_middle_is_named(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    desk = Desk(cluster, namespace, tmp_path, results=HOLD)
+    started = desk.start(checks=endless())
+    desk.says("[1/2]")
+    victim = desk.pods()[1]
+    node = victim["spec"]["nodeName"]
+    name = victim["metadata"]["name"]
+    cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
+    done = started.wait()
+    assert done.exit == 3, done.err
+    assert (node, "host-died") in done.suspects
+    assert desk.ended() == "Failed"
+
+
+def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    desk = Desk(cluster, namespace, tmp_path, startTimeout="20s")
+    desk.install(desk.render(nodes=4, checks=CONNECT))
+    desk.says("-----END ACCEPT")
+    said = time.monotonic()
+    assert desk.ended(60) == "Failed"
+    assert time.monotonic() - said < 60
+    assert "hosts: 3 of 4 answered" in desk.log()
+
+
+def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    desk = Desk(cluster, namespace, tmp_path, results=HOLD)
+    started = desk.start(checks=endless())
+    desk.says("[1/2]")
+    pods = desk.pods()
+    node = pods[2]["spec"]["nodeName"]
+    cluster.stop_kubelet(node)
+    cluster.cut(node)
+    try:
+        done = started.wait()
+        assert done.exit == 3, done.err
+        assert (node, "host-died") in done.suspects
+        assert desk.state() in ("", "Failed")
+        # The Job ends when the lost pod's object is gone, and not before.
+        name = pods[2]["metadata"]["name"]
+        cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
+        assert desk.ended() == "Failed"
+    finally:
+        cluster.join(node)
+        cluster.start_kubelet(node)
+        cluster.wait_ready(node)
+
+
+def test_without_index_0_the_run_broke_off(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    desk = Desk(cluster, namespace, tmp_path, results=HOLD)
+    started = desk.start(checks=endless())
+    desk.says("[1/2]")
+    name = desk.pods()[0]["metadata"]["name"]
+    cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
+    done = started.wait()
+    assert done.exit in (5, 6), done.err
+
+
+def test_an_image_without_mpirun_is_said(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    desk = Desk(cluster, namespace, tmp_path, venv=False)
+    desk.install(desk.render(checks=CONNECT))
+    assert desk.ended() == "Failed"
+    assert "the image lacks: mpirun" in desk.log()
+
+
+def test_a_pod_without_its_sshd_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    desk = Desk(cluster, namespace, tmp_path, results=HOLD)
+    started = desk.start(checks=endless())
+    desk.says("[1/2]")
+    victim = desk.pods()[1]
+    node, name = victim["spec"]["nodeName"], victim["metadata"]["name"]
+    cluster.kubectl("-n", namespace, "exec", name, "-c", "accept", "--", "pkill", "-KILL", "sshd")
+    done = started.wait()
+    assert done.exit == 3, done.err
+    assert node in {who for who, _ in done.suspects}
+
+
+def test_a_run_that_is_on_its_way_is_not_upgraded(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    desk = Desk(cluster, namespace, tmp_path)
+    values = desk.render(checks=endless())
+    desk.install(values)
+    until(lambda: len(desk.pods()) == 3)
+    again = desk.install(values, check=False, verb="upgrade")
+    assert again.returncode != 0
+    assert "still runs" in again.stderr or "on its way" in again.stderr
+    assert desk.state() == ""
+
+
+def test_a_name_too_long_is_refused_with_the_longest_there_may_be(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    desk = Desk(cluster, namespace, tmp_path)
+    before = desk.everything()
+    done = desk.install(desk.render(checks=CONNECT), name="a" * 53, check=False)
+    assert done.returncode != 0
+    assert "at most" in done.stderr
+    assert desk.everything() == before
