@@ -17,7 +17,7 @@ from tests.test_kubernetes_state import running
 
 from accept import backends, rundir
 from accept.backends import Job
-from accept.backends.kubernetes import api, fetch, install, needs
+from accept.backends.kubernetes import api, fetch, install, rules
 from accept.backends.kubernetes.discover import Question, Seen, match_networks, site_text
 from accept.backends.kubernetes.state import read_state
 from accept.commands import cluster, flow, judging
@@ -82,11 +82,11 @@ class TestTheRole:
         assert look["kind"] == "ClusterRole"
 
     def test_only_reads_outside_of_the_namespace(self) -> None:
-        _, look = yaml.safe_load_all(needs.role("lab"))
+        _, look = yaml.safe_load_all(rules.role("lab"))
         assert {verb for rule in look["rules"] for verb in rule["verbs"]} == {"get", "list"}
 
     def test_has_no_wildcard(self) -> None:
-        assert "*" not in re.sub(r"#.*", "", needs.role("lab"))
+        assert "*" not in re.sub(r"#.*", "", rules.role("lab"))
 
 
 class TestWithoutACluster:

@@ -108,11 +108,11 @@ def do_nodes(
 
 def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> int:
     """The Role that a run needs, as YAML."""
-    from accept.backends.kubernetes import needs
+    from accept.backends.kubernetes import rules
 
     # Asked of nobody, so that it can be had before there is any access.
     name = place.get("namespace") or _site(site).kubernetes.namespace
-    text = needs.role(name)
+    text = rules.role(name)
     terminal.result({"yaml": text}, text)
     return Exit.PASS
 

@@ -15,7 +15,7 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.control import until
 from tests.cluster.kube.workstation import Workstation
 
-from accept.backends.kubernetes import fetch, needs
+from accept.backends.kubernetes import fetch, rules
 from accept.backends.kubernetes.api import Api, Place
 from accept.core import evidence
 from accept.spec import load_site
@@ -66,7 +66,7 @@ class TestARunThatPasses:
         self, here: Workstation, cluster: Cluster
     ) -> None:
         before = here.objects()
-        role, _ = yaml.safe_load_all(needs.role(here.namespace))
+        role, _ = yaml.safe_load_all(rules.role(here.namespace))
         here.kubeconfig = cluster.kubeconfig_for(here.namespace, role["rules"])
         before |= here.objects()
         done = here.accept("run", *here.plan(), "--json")

@@ -1,4 +1,4 @@
-"""What a run needs of a cluster: the questions of `accept doctor`, and the Role of a user's."""
+"""What a run needs of a cluster: the questions of `accept doctor`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from accept.backends import Say
@@ -14,6 +13,7 @@ from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.capacity import shortage
 from accept.backends.kubernetes.look import path
 from accept.backends.kubernetes.nodes import fits_of, place_of, wanted_of
+from accept.backends.kubernetes.rules import CLUSTER_RULES, RULES, Rule
 from accept.core.plaintext import plain
 from accept.probe import Need
 from accept.resolve import Resolved
@@ -21,108 +21,6 @@ from accept.resolve import Resolved
 _OLDEST = (1, 31)
 _SHOWN = 12
 _KUEUE = ("v1beta2", "v1beta1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """What a user of this back end must be allowed to do."""
-
-    group: str
-    resources: tuple[str, ...]
-    verbs: tuple[str, ...]
-    why: str
-    #: Whether a run starts without it, with less to say.
-    optional: bool = False
-
-
-_ALL = ("get", "list", "create", "patch", "update", "delete")
-#: In the run's namespace.
-RULES = (
-    Rule(group="jobset.x-k8s.io", resources=("jobsets",), verbs=_ALL, why="to run the pods"),
-    Rule(group="batch", resources=("jobs",), verbs=_ALL, why="to run and follow the pods"),
-    Rule(group="", resources=("pods",), verbs=("get", "list", "delete"), why="to follow them"),
-    Rule(group="", resources=("pods/log",), verbs=("get",), why="to show and collect logs"),
-    # A websocket is asked for with GET; newer servers ask for `create` then, too.
-    Rule(group="", resources=("pods/exec",), verbs=("create", "get"), why="to collect and cancel"),
-    Rule(group="", resources=("secrets",), verbs=_ALL, why="for the run's key and helm's records"),
-    Rule(group="", resources=("configmaps", "services"), verbs=_ALL, why="for what the pods run"),
-    Rule(
-        group="networking.k8s.io",
-        resources=("networkpolicies",),
-        verbs=_ALL,
-        why="to keep others out of the run's pods",
-    ),
-    Rule(group="", resources=("events",), verbs=("get", "list"), why="to say why pods wait"),
-    Rule(
-        group="",
-        resources=("serviceaccounts",),
-        verbs=("get", "list"),
-        why="to check the site file",
-        optional=True,
-    ),
-    Rule(
-        group="kueue.x-k8s.io",
-        resources=("localqueues", "workloads"),
-        verbs=("get", "list"),
-        why="to say why a run is suspended",
-        optional=True,
-    ),
-)
-#: In the whole cluster.
-CLUSTER_RULES = (
-    Rule(
-        group="",
-        resources=("nodes", "pods"),
-        verbs=("get", "list"),
-        why="to count free nodes, and to say how they are",
-        optional=True,
-    ),
-    Rule(
-        group="networking.gke.io",
-        resources=("networks", "gkenetworkparamsets"),
-        verbs=("get", "list"),
-        why="to check the site file",
-        optional=True,
-    ),
-)
-
-
-def role(namespace: str) -> str:
-    """The Role of a run and the ClusterRole that lets it look, as YAML."""
-    import yaml
-
-    def rules(of: tuple[Rule, ...]) -> list[dict[str, Any]]:
-        return [
-            {"apiGroups": [r.group], "resources": list(r.resources), "verbs": list(r.verbs)}
-            for r in of
-        ]
-
-    version = "rbac.authorization.k8s.io/v1"
-    texts = [
-        yaml.safe_dump(one, sort_keys=False)
-        for one in (
-            {
-                "apiVersion": version,
-                "kind": "Role",
-                "metadata": {"name": "accept", "namespace": namespace},
-                "rules": rules(RULES),
-            },
-            {
-                "apiVersion": version,
-                "kind": "ClusterRole",
-                "metadata": {"name": "accept-look"},
-                "rules": rules(CLUSTER_RULES),
-            },
-        )
-    ]
-    return (
-        "# What whoever starts a run needs; the pods themselves need nothing of the API.\n"
-        f"# kubectl create rolebinding accept -n {namespace} --role=accept --user=NAME\n"
-        f"{texts[0]}---\n"
-        "# Reading only, to count free nodes before a start; a run starts without it.\n"
-        "# kubectl create clusterrolebinding accept-look --clusterrole=accept-look --user=NAME\n"
-        f"{texts[1]}"
-    )
 
 
 def needs(run: Resolved, *, say: Say) -> tuple[Need, ...]:
