@@ -443,7 +443,7 @@ def test_of_three_hosts_a_bound_at_the_largest_size_names_the_slow_one(size: int
     names = hosts(3)
     of = plan(PAIRS, references=(own,))
     verdict = judged(of, found(names), *measured(PAIRS, names, slow("h1")))
-    assert [(s.name, s.cause) for s in verdict.suspects] == [("h1", "below-reference")]
+    assert [(s.name, s.cause) for s in verdict.suspects] == [("h1", "slow-outlier")]
 
 
 def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:

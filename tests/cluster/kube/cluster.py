@@ -172,7 +172,9 @@ class Cluster:
         self, *arguments: str, check: bool = True, stdin: str = "", timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator. Raises CalledProcessError with what it said."""
-        command = [str(program("kubectl")), "--kubeconfig", str(self.kubeconfig), *arguments]
+        # A cache of its own: another cluster may have had this address.
+        options = ["--kubeconfig", str(self.kubeconfig), "--cache-dir", str(self.folder / "cache")]
+        command = [str(program("kubectl")), *options, *arguments]
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout
         )

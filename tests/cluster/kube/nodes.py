@@ -144,10 +144,11 @@ def sweep_groups() -> None:
 def start_containerd(hosts: Hosts, name: str, archives: tuple[Path, ...]) -> None:
     """Start a node's containerd and give it the images."""
     log = start(hosts, name, "containerd", ["containerd", "-c", f"{FOLDER}/containerd.toml"])
-    ctr = ["ctr", "--address", SOCKET]
+    # The kubelet gives up for good where it comes before the part that serves it.
+    ready = f"ctr --address {SOCKET} plugins list | grep -q '[[:space:]]cri[[:space:]].*ok'"
     until(
         f"containerd on {name}",
-        lambda: hosts.run(name, [*ctr, "version"], check=False).returncode == 0,
+        lambda: hosts.run(name, ready, check=False).returncode == 0,
         log,
     )
     for archive in archives:

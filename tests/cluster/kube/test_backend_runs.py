@@ -36,7 +36,7 @@ def test_a_slow_link_is_found_and_its_node_named(
     finally:
         cluster.unshape()
     assert done.exit == 3, done.err
-    assert done.suspects == {(node, "below-reference")}
+    assert done.suspects == {(node, "slow-outlier")}
     assert desk.ended() == "Failed"
     assert all(desk.log(index) for index in range(3))
     desk.evidence_holds(done)

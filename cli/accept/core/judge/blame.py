@@ -69,19 +69,17 @@ def decode(samples: Iterable[Sample], noise: float, bound: float | None = None) 
     among = spread(list(best.values()), noise)
     limit = among.limit if among else float("-inf")
     judged = [(pair, id(pair) in dead or (pair.value or 0.0) < limit) for pair in pairs]
-    nodes, unknown = accuse(judged, among, floor)
+    nodes, unknown = accuse(judged, among)
     return Decoded(
         nodes=nodes,
-        links=_links(judged, {name for node in nodes for name in node.hosts}, noise, floor),
+        links=_links(judged, {name for node in nodes for name in node.hosts}, noise),
         unknown=unknown,
         spread=among,
     )
 
 
 def accuse(
-    judged: Sequence[tuple[Sample, bool]],
-    among: Spread | None = None,
-    floor: float = float("-inf"),
+    judged: Sequence[tuple[Sample, bool]], among: Spread | None = None
 ) -> tuple[tuple[Accusation, ...], tuple[str, ...]]:
     """Accuse hosts by AND-decoding of (pair, is bad): accusations, and hosts left unknown.
 
@@ -103,7 +101,7 @@ def accuse(
             unknown.append(host)
             continue
         against = [pair for pair, _ in pairs if not candidates.issuperset(pair.hosts)]
-        named.append(_against(host, pairs, against, len(cleared), among, floor))
+        named.append(_against(host, pairs, against, len(cleared), among))
     return tuple(named), tuple(unknown)
 
 
@@ -113,9 +111,8 @@ def _against(
     against: Sequence[Sample],
     cleared: int,
     among: Spread | None,
-    floor: float,
 ) -> Accusation:
-    cause = _cause(against, floor)
+    cause = _cause(against)
     best = max((pair.value for pair, _ in pairs if pair.value is not None), default=None)
     figures = ""
     if cause == "slow-outlier" and best is not None and among and among.median:
@@ -133,18 +130,16 @@ def _against(
     )
 
 
-def _cause(pairs: Sequence[Sample], floor: float = float("-inf")) -> str:
+def _cause(pairs: Sequence[Sample]) -> str:
     """The gravest thing seen in bad pairs: wrong data, then death, then slowness."""
     causes = [pair.cause for pair in pairs if pair.cause]
     if "wrong-data" in causes:
         return "wrong-data"
-    below = all(pair.value is not None and pair.value < floor for pair in pairs)
-    slow = "below-reference" if below else "slow-outlier"
-    return max(set(causes), key=lambda cause: (causes.count(cause), cause), default=slow)
+    return max(set(causes), key=lambda cause: (causes.count(cause), cause), default="slow-outlier")
 
 
 def _links(
-    judged: Sequence[tuple[Sample, bool]], named: set[str], noise: float, floor: float
+    judged: Sequence[tuple[Sample, bool]], named: set[str], noise: float
 ) -> tuple[Accusation, ...]:
     """Accuse links: bad pairs that no accused host explains.
 
@@ -161,8 +156,8 @@ def _links(
         Accusation(
             hosts=pair.hosts,
             strength="moderate" if pair.cause else "weak",
-            cause=_cause([pair], floor),
-            why=f"the pair was bad ({_cause([pair], floor)}) and neither host is alone to blame",
+            cause=_cause([pair]),
+            why=f"the pair was bad ({_cause([pair])}) and neither host is alone to blame",
             logs=(pair.log,) if pair.log else (),
         )
         for pair in bad_pairs
