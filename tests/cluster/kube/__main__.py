@@ -16,9 +16,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.cluster import folders
 from tests.cluster.kube.build import NotBuilt, cache, program
 from tests.cluster.kube.cluster import Cluster, why_not
 from tests.cluster.kube.control import NotUp
+from tests.cluster.kube.nodes import sweep_groups
 
 _STARTED, _SECONDS = "cluster.json", 3600.0
 
@@ -106,6 +108,9 @@ def down() -> int:
     """End the cluster and wait until nothing of it is left."""
     found = _running()
     if not found:
+        # One that was killed ended by itself, and left a little.
+        folders.sweep()
+        sweep_groups()
         sys.stderr.write("there is no cluster\n")
         return 0
     pid = int(found["pid"])

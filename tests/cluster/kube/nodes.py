@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import textwrap
@@ -125,11 +126,10 @@ def remove_groups(prefix: str) -> None:
     """Remove the cgroups whose name begins with `prefix`, once their processes are gone."""
     for hierarchy in _hierarchies():
         for top in hierarchy.glob(f"{prefix}*"):
-            for folder in sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True):
+            # Another cluster may be removing the same ones: `walk` takes no notice of that.
+            for folder, _, _ in os.walk(top, topdown=False):
                 with suppress(OSError):
-                    folder.rmdir()
-            with suppress(OSError):
-                top.rmdir()
+                    Path(folder).rmdir()
 
 
 def sweep_groups() -> None:

@@ -1,0 +1,107 @@
+"""A cluster is gone when it ends, also when it is killed half way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cluster import folders
+from tests.cluster.kube import __main__ as command
+from tests.cluster.kube import nodes
+from tests.cluster.kube.cluster import why_not
+
+ROOT = Path(__file__).resolve().parents[3]
+GROUPS = Path("/sys/fs/cgroup")
+PATIENCE = 120.0
+#: A cluster of one node that says its state folder and its link, then goes on until killed.
+HALF_WAY = """
+import time
+from tests.cluster.kube.cluster import Cluster
+
+class Told(Cluster):
+    def _start_control(self):
+        print(self.hosts.state.name, self.hosts.switch.interface, flush=True)
+        super()._start_control()
+
+with Told(1):
+    time.sleep(3600)
+"""
+
+
+def until(so: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def left(state: str, link: str) -> set[str]:
+    """What this machine has of a cluster: processes, mounts, cgroups, files, links, routes."""
+    found = {folder for folder, _, _ in os.walk(GROUPS) if state in folder}
+    found |= {str(path) for path in Path(tempfile.gettempdir()).glob(f"{state}*")}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes() + (process / "cgroup").read_bytes()
+        except OSError:
+            continue
+        if state.encode() in words:
+            found.add(str(process))
+    for shown in (["cat", "/proc/self/mounts"], ["ip", "-br", "link"], ["ip", "route"]):
+        lines = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+        found |= {line for line in lines.splitlines() if state in line or link in line}
+    return found
+
+
+@pytest.mark.parametrize("moment", ["a node starts", "a pod may run"])
+def test_what_a_killed_cluster_leaves_is_swept(moment: str) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with subprocess.Popen(
+        [sys.executable, "-c", HALF_WAY], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as child:
+        try:
+            assert child.stdout
+            state, link = child.stdout.readline().split()
+            # The kubelet makes the second kind once it takes pods.
+            group = f"{state}-h2" if moment == "a node starts" else f"{state}-h2/kubepods"
+            until(lambda: list(GROUPS.glob(f"*/{group}")) or (GROUPS / group).exists())
+            assert left(state, link)
+        finally:
+            child.send_signal(signal.SIGKILL)
+    until(lambda: not [each for each in left(state, link) if each.startswith("/proc/")])
+    folders.sweep()
+    nodes.sweep_groups()
+    assert left(state, link) == set()
+
+
+def test_up_is_harmless_twice_and_down_leaves_nothing() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    if command._running():
+        pytest.skip("a cluster is up, and is not this test's: make cluster-down")
+
+    def do(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "tests.cluster.kube", *words]
+        return subprocess.run(line, capture_output=True, text=True, check=False, cwd=ROOT)
+
+    first = do("up", "--nodes", "1")
+    assert first.returncode == 0, first.stderr
+    try:
+        found = command._running()
+        state = Path(found["kubeconfig"]).parent.parent.name
+        assert do("up").stdout == first.stdout
+        assert command._running() == found
+        assert do("status").stdout == first.stdout
+        assert Path(found["kubeconfig"]).stat().st_mode & 0o077 == 0
+    finally:
+        assert do("down").returncode == 0
+    assert left(state, state) == set()
+    assert do("status").returncode == 1
+    assert do("down").returncode == 0
