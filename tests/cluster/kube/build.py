@@ -59,13 +59,23 @@ def helm(major: int) -> Path:
 
 def jobset_manifests() -> Path:
     """The folder of JobSet's own manifests: its CRD under `crd/bases`, its webhooks."""
-    target = cache() / f"jobset-manifests-{JOBSET.version}"
+    return _kept(JOBSET, "config/components", "jobset-manifests")
+
+
+def openapi() -> Path:
+    """The folder of Kubernetes' OpenAPI v3, a document for each group and version."""
+    return _kept(KUBERNETES, "api/openapi-spec/v3", "kubernetes-openapi")
+
+
+def _kept(module: Module, inside: str, name: str) -> Path:
+    """A folder of a module's source, copied into the cache."""
+    target = cache() / f"{name}-{module.version}"
     if not target.is_dir():
-        with alone("build"):
-            source = Path(_downloaded(JOBSET)["Dir"]) / "config" / "components"
-            with tempfile.TemporaryDirectory(dir=cache()) as scratch:
-                made = Path(shutil.copytree(source, Path(scratch) / "components"))
-                subprocess.run(["chmod", "-R", "u+w", str(made)], check=True)
+        with alone("build"), tempfile.TemporaryDirectory(dir=cache()) as scratch:
+            source = Path(_downloaded(module)["Dir"]) / inside
+            made = Path(shutil.copytree(source, Path(scratch) / "made"))
+            subprocess.run(["chmod", "-R", "u+w", str(made)], check=True)
+            if not target.is_dir():
                 made.rename(target)
     return target
 
@@ -173,6 +183,7 @@ def main() -> int:
                 build(module)
         if root:
             jobset_manifests()
+            openapi()
     except NotBuilt as error:
         sys.stderr.write(f"{error}\n")
         return 1

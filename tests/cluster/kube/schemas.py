@@ -2,16 +2,24 @@
 
 What the API server would drop as unknown is refused. Not checked here, and left to the API server
 in dry-run mode: rules in CEL, what webhooks want, and what only code knows (a name's length).
+
+    command = [str(program("kubeconform")), "-strict", "-schema-location", location(), "-"]
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-#: After the folder: where kubeconform (`-schema-location`) looks for a kind.
+import yaml
+from tests.cluster.kube.build import alone, cache, jobset_manifests, openapi
+from tests.cluster.kube.versions import JOBSET, KUBERNETES
+
+#: Below the folder: where kubeconform (`-schema-location`) looks for a kind.
 LAYOUT = "{{.ResourceKind}}{{.KindSuffix}}.json"
 _KINDS = "x-kubernetes-group-version-kind"
 _REF = "#/components/schemas/"
@@ -20,6 +28,25 @@ _METADATA = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 class NoSchema(Exception):
     """What was given is no OpenAPI of Kubernetes, or no CRD."""
+
+
+def location() -> str:
+    """What kubeconform's `-schema-location` takes for the test cluster's kinds; made once."""
+    code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    target = cache() / f"schemas-{KUBERNETES.version}-{JOBSET.version}-{code}"
+    # Both first: each of them holds the lock of its own accord.
+    documents, manifests = openapi(), jobset_manifests() / "crd" / "bases"
+    with alone("schemas"):
+        if not target.is_dir():
+            with tempfile.TemporaryDirectory(dir=cache()) as scratch:
+                made = Path(scratch) / "made"
+                write(
+                    made,
+                    [json.loads(path.read_text()) for path in documents.glob("*.json")],
+                    [yaml.safe_load(path.read_text()) for path in manifests.glob("*.yaml")],
+                )
+                made.rename(target)
+    return str(target / LAYOUT)
 
 
 def write(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.kube.schemas import LAYOUT, NoSchema, write
+from tests.cluster.kube.build import NotBuilt, program
+from tests.cluster.kube.schemas import LAYOUT, NoSchema, location, write
 
 REF = "#/components/schemas/"
 META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -94,3 +97,52 @@ def test_what_is_no_description_of_kubernetes_is_refused(tmp_path: Path) -> None
         write(tmp_path, [document()], [{"kind": "ConfigMap"}])
     with pytest.raises(NoSchema, match="Gone is referred to"):
         write(tmp_path, [document(A=kind("", "v1", "A", a={"$ref": f"{REF}Gone"}))])
+
+
+CONTAINER = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+POD = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}
+JOB = {"completionMode": "Indexed", "backoffLimitPerIndex": 0, "template": POD}
+JOBSET = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "a"},
+    "spec": {"replicatedJobs": [{"name": "w", "template": {"spec": JOB}}]},
+}
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"a": "YQ=="}}
+
+
+def found_good(thing: Any) -> bool:
+    try:
+        command = [str(program("kubeconform")), "-strict", "-schema-location", location(), "-"]
+    except NotBuilt as error:
+        pytest.skip(str(error))
+    said = json.dumps(thing)
+    done = subprocess.run(command, input=said, capture_output=True, text=True, check=False)
+    assert "invalid" in done.stdout or done.returncode == 0, done
+    return done.returncode == 0
+
+
+def test_kubeconform_takes_what_is_right_by_the_schemas_of_the_test_cluster() -> None:
+    assert found_good(JOBSET)
+    assert found_good({"apiVersion": "batch/v1", "kind": "Job", "spec": JOB})
+    assert found_good(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (("spec", "sucessPolicy"), {}),
+        (("metadata", "label"), {}),
+        (("spec", "replicatedJobs", 0, "template", "spec", "completions"), "3"),
+        (("spec", "replicatedJobs", 0, "template", "spec", "template", "spec", "volume"), []),
+    ],
+)
+def test_kubeconform_refuses_a_field_that_is_unknown_or_of_another_type(
+    where: tuple[str | int, ...], what: object
+) -> None:
+    wrong: Any = copy.deepcopy(JOBSET)
+    inner = wrong
+    for step in where[:-1]:
+        inner = inner[step]
+    inner[where[-1]] = what
+    assert not found_good(wrong)
