@@ -103,7 +103,7 @@ def test_a_run_that_is_on_its_way_is_not_upgraded(
     until(lambda: len(desk.pods()) == 3)
     again = desk.install(values, check=False, verb="upgrade")
     assert again.returncode != 0
-    assert "still runs" in again.stderr or "on its way" in again.stderr
+    assert "is still running: wait for its end, or helm uninstall mytest" in again.stderr
     assert desk.state() == ""
 
 
