@@ -1,0 +1,72 @@
+"""What the chart renders is valid: by Kubernetes' own schemas, and for the real API server."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests import helm
+from tests.chartcases import MACHINES, SITES, values
+from tests.cluster.kube import schemas
+from tests.cluster.kube.build import program
+from tests.cluster.kube.cluster import Cluster
+
+from accept import spec
+
+#: Its CRD cannot be had here: its shape is held in tests/test_chart_pods.py.
+FOREIGN = "ComputeDomain"
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Every machine, suite and site, as a JobSet and as a Job: what helm 4 renders."""
+    found = {}
+    folder = tmp_path_factory.mktemp("rendered")
+    for machine in (*MACHINES, "domain"):
+        for suite in spec.names("suites"):
+            for name, site in SITES.items():
+                file = values(folder, machine, site=site, suite=suite)
+                # The suite is data inside the ConfigMap: the kinds of both ways once is enough.
+                ways = (True, False) if suite == "quick" else (True,)
+                for jobset in ways:
+                    kind = "JobSet" if jobset else "Job"
+                    found[f"{machine}, {suite}, {name}, {kind}"] = helm.text(4, file, jobset=jobset)
+    return found
+
+
+def documents(text: str) -> Iterator[str]:
+    for one in text.split("\n---\n"):
+        if "kind:" in one and f"kind: {FOREIGN}" not in one:
+            yield one
+
+
+def test_every_object_is_what_its_schema_says(rendered: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    for number, text in enumerate(rendered.values()):
+        (folder / f"{number}.yaml").write_text("\n---\n".join(documents(text)))
+    command = [str(program("kubeconform")), "-strict", "-summary"]
+    command += ["-schema-location", schemas.location(), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "Skipped: 0" in done.stdout
+
+
+def test_the_api_server_takes_every_object(
+    cluster: Cluster, rendered: dict[str, str], tmp_path: Path
+) -> None:
+    cluster.kubectl("create", "namespace", "team")
+    refused = {}
+    try:
+        for name, text in rendered.items():
+            if ", quick," not in name:
+                continue
+            words = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
+            done = cluster.kubectl(*words, stdin="\n---\n".join(documents(text)), check=False)
+            if done.returncode:
+                refused[name] = done.stderr
+    finally:
+        cluster.kubectl("delete", "namespace", "team", "--wait=true")
+    assert refused == {}
