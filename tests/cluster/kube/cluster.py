@@ -35,6 +35,7 @@ CONTROL = "h1"
 TOOLS = ("containerd", "ctr", "runc", "openssl", "debootstrap")
 #: What the nodes keep in memory: images, and what pods write.
 _SIZE = "6g"
+_WATCHES = 1024
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -49,6 +50,13 @@ def why_not() -> str:
     if missing:
         return f"a cluster needs {', '.join(missing)}: see tests/debian-packages.txt"
     return ""
+
+
+def _allow_watches() -> None:
+    """Let root watch enough files for a few clusters at once; the usual 128 is for about one."""
+    limit = Path("/proc/sys/fs/inotify/max_user_instances")
+    if int(limit.read_text()) < _WATCHES:
+        limit.write_text(str(_WATCHES))
 
 
 class Cluster:
@@ -69,6 +77,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         images = archives()
+        _allow_watches()
         self.hosts.__enter__()
         nodes.sweep_groups()
         try:
