@@ -134,7 +134,7 @@ if [ "$index" != 0 ]; then
     sed 's/^/sshd: /' sshd.log | tail -n 20 >> pod.log
     /bin/sh ./kill.sh "ACCEPT_RUN=$ACCEPT_ATTEMPT" >/dev/null
     say "$words"
-    mkdir -p pods && cp pod.log "pods/$index.log" && upload pods --under pods
+    mkdir -p pods && cp pod.log "pods/$index.log" && upload "pods/$index.log" --partial --under pods
     exit "$code"
 fi
 

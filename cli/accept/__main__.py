@@ -357,7 +357,7 @@ def collect(run_: _RUN = "last", **values: Any) -> int:
 def judge(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Run, evidence folder, archive, saved log."),
+        typer.Argument(metavar="[PATH]...", help="Run, evidence folder, archive, saved log, URL."),
     ] = None,
     expect: Annotated[
         list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+import shutil
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept import backends, rundir
+from accept import backends, rundir, storage
 from accept.backends import Job
 from accept.commands import judging
 from accept.commands.planning import plan_text, planned, prepare, write_run
@@ -158,24 +160,53 @@ def _asked_to_detach() -> bool:
 
 
 def do_collect(name: str, terminal: Terminal) -> int:
-    """Fetch a run's evidence."""
-    folder = rundir.find(name)
-    place = collect(folder, terminal)
+    """Fetch a run's evidence, or that of a place in a bucket, which becomes a run here."""
+    place = _fetch(name, terminal) if storage.is_url(name) else collect(rundir.find(name), terminal)
     terminal.result({"evidence": str(place)}, str(place))
     return Exit.PASS
 
 
-def collect(folder: Path, terminal: Terminal) -> Path:
-    """The evidence of a run, fetched where it is not here yet."""
+def _fetch(url: str, terminal: Terminal) -> Path:
+    folder = rundir.create(url.rstrip("/").rpartition("/")[2])
     target = folder / rundir.EVIDENCE
-    if target.is_dir():
-        return target
+    try:
+        finished = storage.fetch(url, target)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    if not finished:
+        terminal.progress("the upload was never finished: this is what there is of it")
+    return target
+
+
+def collect(folder: Path, terminal: Terminal) -> Path:
+    """The evidence of a run, fetched where it is not here yet, and sent where the site says."""
+    place = folder / rundir.EVIDENCE
+    if place.is_dir() and not (folder / rundir.JOB).is_file():
+        # Fetched from elsewhere: it was not run from here.
+        return place
     job = load_job(folder)
     # The command that follows a run and one that cancels it come here at the same moment.
     with rundir.held(folder):
-        if target.is_dir():
-            return target
-        return backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+        if not place.is_dir():
+            backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+    if location := _results(folder):
+        failed = storage.send(place, location, attempt=job.attempt)
+        where = f"{location.rstrip('/')}/runs/{job.attempt}"
+        terminal.progress(f"not sent to {where}: {failed}" if failed else f"sent to {where}")
+        if failed:
+            terminal.progress(f"the evidence is here; again: accept collect {job.attempt}")
+    return place
+
+
+def _results(folder: Path) -> str:
+    """The bucket of a run, where its site names one that can be reached from here."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        run = json.loads((folder / rundir.RUN).read_text(encoding="utf-8"))["run"]
+        location = run["site"]["results"]["location"]
+        if isinstance(location, str) and storage.is_url(location):
+            return location
+    return ""
 
 
 def do_cancel(name: str, terminal: Terminal) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accept import rundir
+from accept import rundir, storage
 from accept.commands.terminal import Terminal
 from accept.core import evidence
 from accept.core import report as reports
@@ -35,6 +35,11 @@ class Judged:
 
 def judge_path(path: str, *, expect: Sequence[str]) -> Judged:
     """Judge what `path` names. Raises BadEvidence where it is incomplete or no evidence at all."""
+    if storage.is_url(path):
+        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
+            target = Path(scratch) / "evidence"
+            storage.fetch(path, target, partial=False)
+            return replace(_judge_folder(target, expect), folder=None)
     if path != "last" and rundir.kind(Path(path)) == "file":
         return _judge_file(Path(path), expect)
     folder = rundir.find(path)
