@@ -51,7 +51,7 @@ python=$(command -v "$ACCEPT_PYTHON")
 
 missing=''
 sshd=$(find_sshd) || missing="$missing sshd"
-for tool in ssh ssh-keygen mpirun; do
+for tool in ssh ssh-keygen mpirun base64 sha256sum; do
     command -v "$tool" >/dev/null || missing="$missing $tool"
 done
 # Some images have a Python without most of its library.
@@ -67,7 +67,11 @@ secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
 if ! cp "$secret" key || ! chmod 600 key; then
     leave 20 "the run's key cannot be read: $secret"
 fi
+id -un >/dev/null 2>&1 || leave 20 "the user id $(id -u) has no name in the image (/etc/passwd), and ssh needs one"
 public=$(ssh-keygen -y -f key) || leave 20 "the run's key is none that ssh-keygen reads"
+case $(sed -n "s/^$(id -un):\([^:]*\):.*/\1/p" /etc/shadow 2>/dev/null) in
+    '!'*) leave 20 "the account $(id -un) is locked in the image (/etc/shadow), so sshd lets nobody in: usermod -p '*' $(id -un)" ;;
+esac
 printf 'restrict,pty %s\n' "$public" > authorized_keys
 printf 'accept-run %s\n' "$public" > known_hosts
 printf '%s\n' "$ACCEPT_ATTEMPT" > run
@@ -121,7 +125,6 @@ if [ "$index" != 0 ]; then
     watcher=$!
     next
     kill "$watcher" 2>/dev/null
-    kill "$daemon" 2>/dev/null
     end_timer
     case $event in
         over) code=0 words='the run is over' ;;
@@ -134,7 +137,10 @@ if [ "$index" != 0 ]; then
     sed 's/^/sshd: /' sshd.log | tail -n 20 >> pod.log
     /bin/sh ./kill.sh "ACCEPT_RUN=$ACCEPT_ATTEMPT" >/dev/null
     say "$words"
-    mkdir -p pods && cp pod.log "pods/$index.log" && upload "pods/$index.log" --partial --under pods
+    mkdir -p pods && cp pod.log "pods/$index.log" &&
+        upload "pods/$index.log" --partial --under pods --seconds 30
+    # Last: index 0 waits until nobody listens here, and its end may be the end of this pod.
+    kill "$daemon" 2>/dev/null
     exit "$code"
 fi
 

@@ -14,6 +14,9 @@ from accept.backends.kubernetes.capacity import (
     tolerates,
     whole,
 )
+from accept.backends.kubernetes.nodes import wanted
+from accept.spec import Site, load_machine
+from accept.spec.kubernetes import Kubernetes
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
@@ -148,3 +151,10 @@ class TestAShortage:
         assert shortage(fits([node("a")], [], WANTED), 2, WANTED) == (
             f"2 nodes are wanted, and there are 1 with 8 {GPU} free"
         )
+
+
+def test_a_pod_asks_for_the_machines_gpus_whatever_else_the_site_limits() -> None:
+    machine = load_machine("a4-highgpu-8g").value
+    site = Site(kubernetes=Kubernetes(resources={"limits": {"memory": "500Gi"}}))
+    found = wanted(machine, site)
+    assert (found.resource, found.amount) == (GPU, 8)

@@ -85,10 +85,11 @@ def free_nodes(options: Options) -> tuple[str, ...]:
     from accept.backends.kubernetes import api, nodes
 
     site = _site(options.site)
-    client = api.Api(nodes.place_of(options.place, site))
-    machine = options.machine or nodes.machine_of(client, site)
-    wanted = nodes.wanted(load_machine(machine).value, site, options.gpus_per_node)
-    names = nodes.free(client, wanted)
+    with api.before_start():
+        client = api.Api(nodes.place_of(options.place, site))
+        machine = options.machine or nodes.machine_of(client, site)
+        wanted = nodes.wanted(load_machine(machine).value, site, options.gpus_per_node)
+        names = nodes.free(client, wanted)
     if not names:
         raise NotStarted(
             f"no node of {machine} is free in this cluster",
@@ -125,8 +126,9 @@ def do_init(
 
     if out.exists():
         raise BadInput(f"{out} is there already", hint="name another file, or remove that one")
-    client = api.Api(api.find(**{k: v for k, v in place.items() if k != "release"}))
-    seen = discover.look_around(client)
+    with api.before_start():
+        client = api.Api(api.find(**{k: v for k, v in place.items() if k != "release"}))
+        seen = discover.look_around(client)
     for line in seen.notes:
         terminal.progress(line)
     asks = sys.stdin.isatty() and sys.stderr.isatty()

@@ -224,8 +224,8 @@ def _cancel(job: Job, folder: Path, terminal: Terminal) -> None:
         place = collect(folder, terminal)
     except AcceptError as error:
         terminal.progress(f"cancelled; no evidence: {error.message}")
-        return
-    terminal.progress(f"cancelled; evidence so far: {place}")
+    else:
+        terminal.progress(f"cancelled; evidence so far: {place}")
     if job.place:
         # What a cluster was given stays there until it is removed.
         for what in backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress):

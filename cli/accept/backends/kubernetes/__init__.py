@@ -18,7 +18,8 @@ from accept.spec.kubernetes import RESULTS
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     """The machine whose nodes the cluster has."""
-    return nodes.machine_of(api.Api(nodes.place_of(place, site)), site)
+    with api.before_start():
+        return nodes.machine_of(api.Api(nodes.place_of(place, site)), site)
 
 
 def named(attempt: str, place: dict[str, str]) -> str:
@@ -32,11 +33,14 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     own = attempt.removeprefix(f"{release}-") if release else attempt
     name = install.named(own, release)
     install.check_name(name, run.plan.nodes or 1)
-    client = api.Api(nodes.place_of(run.place, run.site))
-    client.get("/version")
-    if short := _shortage(client, run, say):
-        raise NotStarted(short, hint="accept doctor shows every node; accept nodes the free ones")
-    install.install(client, name, folder / VALUES, say=say)
+    with api.before_start():
+        client = api.Api(nodes.place_of(run.place, run.site))
+        client.get("/version")
+        if short := _shortage(client, run, say):
+            raise NotStarted(
+                short, hint="accept doctor shows every node; accept nodes the free ones"
+            )
+        install.install(client, name, folder / VALUES, say=say)
     place = client.place
     return Job(
         schema=1,

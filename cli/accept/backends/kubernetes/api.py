@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ _ANEW = 5
 class ApiError(AcceptError):
     """What the API answered instead of what was asked; `status` 0: it did not answer."""
 
-    code = Exit.NOT_STARTED
+    #: Where nothing was submitted yet it is 4: see `before_start`.
+    code = Exit.BROKEN_OFF
 
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -51,6 +53,15 @@ class ApiError(AcceptError):
         A token that was refused may have been renewed by then.
         """
         return self.status in (0, 401, 408, 410, 429) or self.status >= 500
+
+
+@contextmanager
+def before_start() -> Iterator[None]:
+    """What the API refuses while nothing was submitted yet is no start: exit code 4, not 5."""
+    try:
+        yield
+    except ApiError as error:
+        raise NotStarted(error.message, hint=error.hint) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ def wanted(
 ) -> Wanted:
     """What a pod on the machine asks for; `gpus` of each node, or all."""
     of_machine, of_site = machine.kubernetes, site.kubernetes
-    resource, amount = _resource({**of_machine.resources, **of_site.resources})
+    resource, amount = _resource(of_machine.resources, of_site.resources)
     tolerations = [*of_machine.tolerations, *of_site.tolerations, *_OF_GPUS]
     selector = {**of_machine.node_selector, **of_site.node_selector}
     if of_site.spot:
@@ -69,10 +69,11 @@ def wanted(
     )
 
 
-def _resource(resources: Mapping[str, Any]) -> tuple[str, int]:
-    """The GPUs that a pod asks for."""
+def _resource(machine: Mapping[str, Any], site: Mapping[str, Any]) -> tuple[str, int]:
+    """The GPUs that a pod asks for; the chart merges the two as this does, name by name."""
     for kind in ("limits", "requests"):
-        for name, amount in (resources.get(kind) or {}).items():
+        merged = {**(machine.get(kind) or {}), **(site.get(kind) or {})}
+        for name, amount in merged.items():
             if name.endswith("/gpu"):
                 return name, whole(amount)
     return "", 0
