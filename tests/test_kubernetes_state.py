@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from accept.backends.kubernetes.scrub import scrubbed
-from accept.backends.kubernetes.state import lines, read_pod, read_state, reasons, started
+from accept.backends.kubernetes.state import (
+    Pod,
+    State,
+    lines,
+    read_pod,
+    read_state,
+    reasons,
+    started,
+)
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 NOT_TOLERATED = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
@@ -258,3 +266,10 @@ class TestWhatIsKeptOfAnObject:
     def test_still_says_where_a_variable_comes_from(self) -> None:
         source = {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
         assert scrubbed({"env": [source]}) == {"env": [source]}
+
+
+def test_index_0_is_the_newest_where_a_queue_let_the_run_in_again() -> None:
+    old = Pod(name="a", index=0, phase="ended", code=5, created="2026-01-01T00:00:00Z")
+    new = Pod(name="Z", index=0, phase="running", created="2026-01-01T00:09:00Z")
+    assert State(there=True, pods=(old, new)).first is new
+    assert State(there=True, pods=(new, old)).first is new

@@ -34,7 +34,7 @@ class _Console(threading.Thread):
 
     def __init__(self, api: Api, pod: str) -> None:
         super().__init__(daemon=True)
-        self._api, self._pod = api, pod
+        self._api, self.pod = api, pod
         self.said: queue.Queue[bytes] = queue.Queue()
         #: Set once the container has ended: what the log holds then is all of it.
         self.over = threading.Event()
@@ -46,7 +46,7 @@ class _Console(threading.Thread):
             final = self.over.is_set()
             try:
                 for number, line in enumerate(
-                    self._api.log(self._pod, MAIN, follow="true"), start=1
+                    self._api.log(self.pod, MAIN, follow="true"), start=1
                 ):
                     # A last line without its end was cut by a drop, unless nothing can follow.
                     if number > seen and (line.endswith(b"\n") or final):
@@ -101,8 +101,11 @@ def follow(job: Job, *, folder: Path, say: Say) -> int:
                 f"{job.attempt} is not in namespace {api.place.namespace}",
                 hint="it was deleted, or its time to be kept is over",
             )
-        if console is None and started(state) and state.first is not None:
-            console = _Console(api, state.first.name)
+        first = state.first
+        if started(state) and first is not None and (console is None or console.pod != first.name):
+            # Another one where the run was taken back and let in again: it begins anew.
+            verdict |= _drain(console, say, 0.0)
+            console = _Console(api, first.name)
             console.start()
         code = _code(state)
         if code is None and verdict:

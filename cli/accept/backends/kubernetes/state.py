@@ -52,6 +52,8 @@ class Pod:
     why: str = ""
     #: Exit code of the main container, once it ended.
     code: int | None = None
+    #: When it was made, as the API writes times, which sort as texts.
+    created: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +74,9 @@ class State:
 
     @property
     def first(self) -> Pod | None:
-        """Index 0, the coordinator."""
-        return next((p for p in self.pods if p.index == 0), None)
+        """Index 0, the coordinator; the newest, where a queue let the run in once more."""
+        found = (p for p in self.pods if p.index == 0)
+        return max(found, key=lambda p: (p.created, p.phase != "leaving"), default=None)
 
 
 def read_state(
@@ -169,6 +172,7 @@ def read_pod(pod: Object, told: Mapping[str, str] = {}) -> Pod:
         node=str(pod.get("spec", {}).get("nodeName") or ""),
         why=plain(why, 300),
         code=code,
+        created=str(meta.get("creationTimestamp") or ""),
     )
 
 
