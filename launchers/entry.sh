@@ -60,7 +60,7 @@ done
 [ -z "$missing" ] || say "the image lacks:$missing"
 case " $missing " in
     *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" a-whole-"*)
-        leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, "Image"), or name another one" ;;
+        leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, under Image), or name another one" ;;
 esac
 
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
