@@ -70,7 +70,7 @@ def test_what_is_finished_is_not_written_over(folder: Path, place: Path) -> None
     (folder / "records.jsonl").write_text("another\n")
     done = send(folder, place)
     assert done.returncode == 1
-    assert "its records.jsonl is another: nothing was written over" in done.stderr
+    assert "its records.jsonl is not this one: nothing was written over" in done.stderr
     assert (place / "runs" / "a1" / "records.jsonl").read_text() == "one\n"
 
 
@@ -92,9 +92,9 @@ def test_two_that_send_the_same_at_once_both_succeed(folder: Path, place: Path) 
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("/nowhere/at/all", "is not there: is the volume mounted?"),
+        ("/nowhere/at/all", "is not there: make it, or mount it"),
         ("ftp://bucket", "is no gs://, s3://, az://"),
-        ("relative", "is not there"),
+        ("relative", "is no gs://, s3://, az://"),
     ],
 )
 def test_a_place_that_is_none_is_one_line(folder: Path, where: str, said: str) -> None:
