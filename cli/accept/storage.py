@@ -22,6 +22,8 @@ from accept.core.errors import BadEvidence, NotStarted
 from accept.core.plaintext import plain
 
 _SECONDS = 300.0
+#: For the first answer: somebody waits for it.
+_FIRST = 30.0
 _AT_ONCE = 16
 #: No evidence is larger; what claims to be is not fetched.
 _MOST_FILES, _MOST_BYTES = 100_000, 16 << 30
@@ -59,7 +61,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     until = time.monotonic() + _SECONDS
     try:
         place = program.place_of(url.rstrip("/"), _SECONDS)
-        there = program.again(place.look, url, until)
+        there = program.again(place.look, url, time.monotonic() + _FIRST)
         finished = program.again(lambda: program.manifest_in(place), url, until)
     except ImportError:
         raise NotStarted(

@@ -121,13 +121,13 @@ class Bucket:
         from obstore.store import from_url
 
         self.api = obstore
-        limit = f"{max(1, int(min(300, seconds)))}s"
+        options: Any = {"timeout": f"{max(1, int(min(300, seconds)))}s", "connect_timeout": "10s"}
+        # Options given here hide the one that the environment gives.
+        vendor = {"gs": "GOOGLE", "s3": "AWS", "az": "AZURE"}[url.partition(":")[0]]
+        if os.environ.get(f"{vendor}_ALLOW_HTTP", "").lower() in ("1", "true"):
+            options["allow_http"] = True
         # Trying again is done here, where the time for all of it is known.
-        self.store: Any = from_url(
-            url,
-            client_options={"timeout": limit, "connect_timeout": "10s"},
-            retry_config={"max_retries": 0},
-        )
+        self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
 
     def look(self) -> dict[str, tuple[int, str]]:
         """Size and ETag of everything there."""
@@ -208,6 +208,8 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
         except Exception as error:
             tries += 1
             kind = type(error).__name__
+            if re.search("404 Not Found|NoSuchBucket", str(error)):
+                raise FileNotFoundError(f"{tidy(url)} is not there") from None
             denied = kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError")
             if time.monotonic() + wait > until or (denied and tries == DENIED):
                 why = "it may not be read or written" if denied else tidy(error) or kind
@@ -426,7 +428,7 @@ def main() -> int:
     except Refused as error:
         end(1, str(error))
     except FileNotFoundError as error:
-        end(1, f"{tidy(arguments.url)}: {tidy(error)}: make the bucket or folder, or name another")
+        end(1, f"{tidy(error)}: make the bucket or folder, or name another")
     except (OSError, ValueError) as error:
         end(1, f"{tidy(error)}; send again")
     print(said)
