@@ -156,6 +156,28 @@ def test_one_who_may_not_read_is_told_so(
         storage.fetch(f"{place}/runs/a1", tmp_path / "fetched")
 
 
+def test_credentials_that_are_none_are_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", "no key at all")
+    done = send(folder, f"gs://{BUCKET}/x")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "check its address and credentials" in done.stderr
+    assert "no key at all" not in done.stderr
+    assert "check its address" in refused("judge", f"gs://{BUCKET}/x", code=6)
+
+
+def test_what_grows_while_it_is_read_is_bounded(
+    folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert send(folder, place, "--partial").returncode == 0
+    endless = iter(lambda: b"x" * 1000, None)
+    monkeypatch.setattr(storage._program().Bucket, "read", lambda _, name: endless)
+    monkeypatch.setattr(storage._program(), "manifest_in", lambda _: None)
+    with pytest.raises(BadEvidence, match="it grew while it was read"):
+        storage.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+
+
 def test_names_that_lead_out_are_refused(
     folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

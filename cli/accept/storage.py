@@ -89,8 +89,12 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
 
         def copy() -> tuple[int, str]:
+            left = there[name][0]
             with path.open("wb") as file:
                 for block in place.read(name):
+                    left -= len(block)
+                    if left < 0:
+                        raise program.Refused("it grew while it was read; fetch it again")
                     file.write(block)
             size, sha, _ = program.digests(program.blocks(path))
             return size, sha

@@ -127,7 +127,10 @@ class Bucket:
         if os.environ.get(f"{vendor}_ALLOW_HTTP", "").lower() in ("1", "true"):
             options["allow_http"] = True
         # Trying again is done here, where the time for all of it is known.
-        self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
+        try:
+            self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
+        except Exception as error:
+            raise Refused(f"{tidy(url)}: {tidy(error)}; check its address and credentials") from None
 
     def look(self) -> dict[str, tuple[int, str]]:
         """Size and ETag of everything there."""
