@@ -60,7 +60,7 @@ done
 [ -z "$missing" ] || say "the image lacks:$missing"
 case " $missing " in
     *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" a-whole-"*)
-        leave 20 "without these no run is possible: build them into the image (docker/README.md), or name another image" ;;
+        leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, "Image"), or name another one" ;;
 esac
 
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
@@ -105,7 +105,8 @@ watch_coordinator() {
         if [ -n "$seen" ] && [ "$idle" -ge 300 ]; then
             echo 22 > reason
             echo unwanted > events
-        elif [ -z "$seen" ] && [ "$idle" -ge "$ACCEPT_START_SECONDS" ]; then
+        elif [ -z "$seen" ] && [ "$idle" -ge "$((2 * ACCEPT_START_SECONDS))" ]; then
+            # Index 0 may have come that much later, and then waits as long for the last of the others.
             echo 21 > reason
             echo unwanted > events
         fi
@@ -131,7 +132,7 @@ if [ "$index" != 0 ]; then
         unwanted)
             code=$(cat reason)
             words='the coordinator has been gone for minutes'
-            [ "$code" != 21 ] || words="no coordinator came within $ACCEPT_START_SECONDS s" ;;
+            [ "$code" != 21 ] || words="no coordinator came within $((2 * ACCEPT_START_SECONDS)) s" ;;
         *) code=23 words="ended before the run was over ($event)" ;;
     esac
     sed 's/^/sshd: /' sshd.log | tail -n 20 >> pod.log

@@ -143,7 +143,7 @@ class TestEveryRun:
                 "values": [3, 5, 6, 7],
             }
             given = yaml.safe_load(file.read_text())
-            life = 900 + given["deadlineSeconds"] + 600
+            life = 2 * 900 + given["deadlineSeconds"] + 600
             assert spec["activeDeadlineSeconds"] == life + 300
             assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(life)
             assert pod(found)["restartPolicy"] == "Never"
@@ -217,7 +217,7 @@ class TestEveryRun:
             "ACCEPT_NAMESPACE": "team",
             "ACCEPT_SSH_PORT": "2222",
             "ACCEPT_START_SECONDS": "900",
-            "ACCEPT_LIFE_SECONDS": "2700",
+            "ACCEPT_LIFE_SECONDS": "3600",
             "ACCEPT_HOLD_SECONDS": "600",
             "ACCEPT_RESULTS": "",
         }

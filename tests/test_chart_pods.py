@@ -392,7 +392,7 @@ class TestLifetime:
         first, second = write(hold=0.0).read_text(), write(hold=3600.0)
         assert "debugHoldSeconds: 0" in first
         found = objects(major, second)
-        assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(2700 + 3600)
+        assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(3600 + 3600)
 
 
 class TestDevices:

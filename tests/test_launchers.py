@@ -411,7 +411,7 @@ class TestEntry:
 
     def test_ends_where_no_coordinator_ever_came(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
-        assert self.ended(entry) == (21, "no coordinator came within 2 s")
+        assert self.ended(entry) == (21, "no coordinator came within 4 s")
 
     def test_says_what_the_image_lacks(self, pod: Path) -> None:
         there = pod.parent / "there"

@@ -71,9 +71,12 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* What a pod may live at most once it has started: wait for the others, run, and be collected. */}}
+{{/*
+What a pod may live at most once it has started: wait for index 0, which may come that much later and then
+waits as long for the others, run, and be collected.
+*/}}
 {{- define "accept.life" -}}
-{{- add (int64 .Values.startSeconds) (int64 .Values.deadlineSeconds) (int64 (ceil .Values.results.holdSeconds)) (int64 .Values.debugHoldSeconds) -}}
+{{- add (mul 2 (int64 .Values.startSeconds)) (int64 .Values.deadlineSeconds) (int64 (ceil .Values.results.holdSeconds)) (int64 .Values.debugHoldSeconds) -}}
 {{- end -}}
 
 {{/* The Secret with the run's key: the user's own, else the chart's. */}}

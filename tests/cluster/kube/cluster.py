@@ -68,6 +68,7 @@ class Cluster:
         )
         self.nodes = self.hosts.names[1:]
         self._authority = ""
+        self._shared: list[Path] = []
 
     @staticmethod
     def _names(count: int) -> tuple[str, ...]:
@@ -104,6 +105,8 @@ class Cluster:
 
     def close(self) -> None:
         """End the cluster and remove what was made for it. May be called twice."""
+        for folder in self._shared:
+            shutil.rmtree(folder, ignore_errors=True)
         prefix = self.hosts.state.name if hasattr(self.hosts, "state") else ""
         self.hosts.close()
         if prefix:
@@ -244,6 +247,13 @@ class Cluster:
             volumes.append({"name": name, "hostPath": {"path": str(path)}})
             mounts.append({"name": name, "mountPath": str(path), "readOnly": True})
         return volumes, mounts
+
+    def shared_folder(self, name: str) -> Path:
+        """A folder that pods of every node reach by the same path; it goes with the cluster."""
+        folder = cache() / f"{self.hosts.state.name}-{name}"
+        folder.mkdir(mode=0o700)
+        self._shared.append(folder)
+        return folder
 
     # The bucket.
 

@@ -121,7 +121,7 @@ class TestARunThatPasses:
         assert here.accept("submit", *plan, "--attempt=logonly").exit == 0
         watched = here.accept("watch", "last")
         assert watched.exit == 0, watched.err
-        name = "accept-logonly-1"
+        name = "logonly-1"
         here.cluster.kubectl(
             "-n", here.namespace, "wait", "--for=condition=Completed", f"jobset/{name}",
             "--timeout=60s",
@@ -171,7 +171,7 @@ class TestWatching:
         watch = here.start("watch", "last")
         watch.says("suspended")
         here.cluster.kubectl(
-            "-n", here.namespace, "patch", "jobset", "accept-held-1", "--type=merge",
+            "-n", here.namespace, "patch", "jobset", "held-1", "--type=merge",
             "-p", '{"spec":{"suspend":false}}',
         )  # fmt: skip
         assert watch.wait().exit == 0
@@ -261,7 +261,7 @@ class TestCancelling:
         assert here.accept("submit", *plan, "--attempt=one").exit == 0
         mine = here.objects()
         assert here.accept("submit", *plan, "--attempt=two").exit == 0
-        assert here.accept("cancel", "accept-two-1").exit == 0
+        assert here.accept("cancel", "two-1").exit == 0
         assert here.objects() == mine
 
 

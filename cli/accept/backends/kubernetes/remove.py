@@ -29,7 +29,7 @@ _KINDS = (
 )
 #: How long the coordinator may take to stop, and objects to be gone, in seconds.
 _STOPPING = 75.0
-_LEAVING = 120.0
+_LEAVING = 180.0
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
@@ -74,12 +74,12 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     until = time.monotonic() + _LEAVING
     asked: set[str] = set()
     while there := _labelled(api, job.attempt):
-        for where, kind, one in there:
-            name = str(one["metadata"]["name"])
+        for where, _, one in there:
+            place = f"{where}/{one['metadata']['name']}"
             # Pods go with their Job; one that has none is asked to go like everything else.
-            if name not in asked and not one["metadata"].get("deletionTimestamp"):
-                asked.add(f"{kind} {name}")
-                api.delete(f"{where}/{name}")
+            if place not in asked and not one["metadata"].get("deletionTimestamp"):
+                asked.add(place)
+                api.delete(place)
         if time.monotonic() > until:
             names = ", ".join(f"{kind} {one['metadata']['name']}" for _, kind, one in there[:4])
             raise NotStarted(

@@ -35,6 +35,20 @@ RULES = (
         verbs=_ALL,
         why="to keep others out of the run's pods",
     ),
+    Rule(
+        group="resource.k8s.io",
+        resources=("resourceclaimtemplates",),
+        verbs=_ALL,
+        why="for machines whose devices are claimed (DRA)",
+        optional=True,
+    ),
+    Rule(
+        group="resource.nvidia.com",
+        resources=("computedomains",),
+        verbs=_ALL,
+        why="for machines of one NVLink domain",
+        optional=True,
+    ),
     Rule(group="", resources=("events",), verbs=("get", "list"), why="to say why pods wait"),
     Rule(
         group="",
