@@ -34,6 +34,7 @@ class Proxy:
 
     port: int
     google: bool
+    server: str = "127.0.0.1"
     url: str = ""
     #: Seconds added to each request; whether all of them are answered 503.
     delay: float = 0.0
@@ -65,19 +66,21 @@ def google(url: str) -> dict[str, str]:
 
 
 @contextmanager
-def proxy(port: int, *, google: bool) -> Iterator[Proxy]:
-    """A proxy before the server on `port`."""
-    state = Proxy(port=port, google=google)
+def proxy(
+    port: int, *, google: bool, server: str = "127.0.0.1", listen: str = "127.0.0.1"
+) -> Iterator[Proxy]:
+    """A proxy on the address `listen` before what answers on `port` of `server`."""
+    state = Proxy(port=port, google=google, server=server)
     handler = type("Handler", (_Handler,), {"state": state})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    state.url = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    front = ThreadingHTTPServer((listen, 0), handler)
+    front.daemon_threads = True
+    state.url = f"http://{listen}:{front.server_address[1]}"
+    threading.Thread(target=front.serve_forever, daemon=True).start()
     try:
         yield state
     finally:
-        server.shutdown()
-        server.server_close()
+        front.shutdown()
+        front.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -102,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             path += f"&name={quote(unquote(name), safe='')}"
             if when := self.headers.get("x-goog-if-generation-match"):
                 path += f"&ifGenerationMatch={when}"
-        with closing(http.client.HTTPConnection("127.0.0.1", state.port, timeout=60)) as server:
+        with closing(http.client.HTTPConnection(state.server, state.port, timeout=60)) as server:
             server.request(method, path, body, kept)
             answer = server.getresponse()
             content, status = answer.read(), answer.status

@@ -171,3 +171,22 @@ def test_a_run_is_judged_from_where_it_was_sent(
     nothing = accept("judge", f"{place.as_uri()}/runs/other")
     assert nothing.code == 6
     assert "holds no evidence" in nothing.err
+
+
+@pytest.mark.real
+def test_a_place_that_refuses_costs_nothing_and_how_to_repeat_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    place = tmp_path / "later"
+    (tmp_path / "site.yaml").write_text(f"results: {{location: '{place}'}}\n")
+    (tmp_path / "suite.yaml").write_text("name: s\ndescription: d\nchecks: [check: connectivity]\n")
+    words = ["run", "-m", "cpu", "--site", str(tmp_path / "site.yaml"), "--attempt", "mine"]
+    ran = accept(*words, "--suite", str(tmp_path / "suite.yaml"))
+    assert ran.code == 0, ran.err
+    assert f"not sent to {place}/runs/mine" in ran.err
+    assert "again: accept collect mine" in ran.err
+    place.mkdir()
+    again = accept("collect", "mine")
+    assert (again.code, f"sent to {place}/runs/mine" in again.err) == (0, True)
+    assert (place / "runs" / "mine" / "MANIFEST.json").is_file()

@@ -130,7 +130,9 @@ class Bucket:
         try:
             self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
         except Exception as error:
-            raise Refused(f"{tidy(url)}: {tidy(error)}; check its address and credentials") from None
+            raise Refused(
+                f"{tidy(url)}: {tidy(error)}; check its address and credentials"
+            ) from None
 
     def look(self) -> dict[str, tuple[int, str]]:
         """Size and ETag of everything there."""
