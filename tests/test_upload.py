@@ -70,7 +70,7 @@ def test_what_is_finished_is_not_written_over(folder: Path, place: Path) -> None
     (folder / "records.jsonl").write_text("another\n")
     done = send(folder, place)
     assert done.returncode == 1
-    assert "its records.jsonl is another: nothing was written over" in done.stderr
+    assert "its records.jsonl is not this one: nothing was written over" in done.stderr
     assert (place / "runs" / "a1" / "records.jsonl").read_text() == "one\n"
 
 
@@ -92,9 +92,9 @@ def test_two_that_send_the_same_at_once_both_succeed(folder: Path, place: Path) 
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("/nowhere/at/all", "is not there: is the volume mounted?"),
+        ("/nowhere/at/all", "is not there: make it, or mount it"),
         ("ftp://bucket", "is no gs://, s3://, az://"),
-        ("relative", "is not there"),
+        ("relative", "is no gs://, s3://, az://"),
     ],
 )
 def test_a_place_that_is_none_is_one_line(folder: Path, where: str, said: str) -> None:
@@ -171,3 +171,22 @@ def test_a_run_is_judged_from_where_it_was_sent(
     nothing = accept("judge", f"{place.as_uri()}/runs/other")
     assert nothing.code == 6
     assert "holds no evidence" in nothing.err
+
+
+@pytest.mark.real
+def test_a_place_that_refuses_costs_nothing_and_how_to_repeat_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    place = tmp_path / "later"
+    (tmp_path / "site.yaml").write_text(f"results: {{location: '{place}'}}\n")
+    (tmp_path / "suite.yaml").write_text("name: s\ndescription: d\nchecks: [check: connectivity]\n")
+    words = ["run", "-m", "cpu", "--site", str(tmp_path / "site.yaml"), "--attempt", "mine"]
+    ran = accept(*words, "--suite", str(tmp_path / "suite.yaml"))
+    assert ran.code == 0, ran.err
+    assert f"not sent to {place}/runs/mine" in ran.err
+    assert "again: accept collect mine" in ran.err
+    place.mkdir()
+    again = accept("collect", "mine")
+    assert (again.code, f"sent to {place}/runs/mine" in again.err) == (0, True)
+    assert (place / "runs" / "mine" / "MANIFEST.json").is_file()

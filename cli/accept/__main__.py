@@ -192,6 +192,9 @@ _RELEASE = {
     "release": _one(str, "Name of the helm release; left out: from the attempt.", "--release")
 }
 _RUN = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
+_EVIDENCE = Annotated[
+    str, typer.Argument(metavar="RUN", help="Attempt, folder, `last`, or URL in a bucket.")
+]
 
 
 def _command(**options: tuple[Any, Any]) -> Callable[[Callable[..., int]], Callable[..., None]]:
@@ -346,7 +349,7 @@ def watch(run_: _RUN = "last", **values: Any) -> int:
 
 
 @_command()
-def collect(run_: _RUN = "last", **values: Any) -> int:
+def collect(run_: _EVIDENCE = "last", **values: Any) -> int:
     """Fetch the evidence and release the hosts: accept collect last"""
     from accept.commands import flow
 
@@ -372,7 +375,7 @@ def judge(
 
 @_command()
 def report(
-    run_: _RUN = "last",
+    run_: _EVIDENCE = "last",
     format_: Annotated[
         Literal["files", "md", "junit"],
         typer.Option("--format", help="Write files, or print one form."),

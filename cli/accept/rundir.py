@@ -54,9 +54,14 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_name(attempt: str) -> bool:
+    """Whether a run may be called that."""
+    return _ATTEMPT.fullmatch(attempt) is not None and attempt != "last"
+
+
 def create(attempt: str) -> Path:
     """Make the folder of a new attempt. Raises BadInput where the name is taken or is none."""
-    if not _ATTEMPT.fullmatch(attempt) or attempt == "last":
+    if not is_name(attempt):
         raise BadInput(
             f"--attempt {attempt[:80]!r} is no name", hint="use up to 63 of a-z, 0-9 and '-'"
         )

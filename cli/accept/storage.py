@@ -22,6 +22,8 @@ from accept.core.errors import BadEvidence, NotStarted
 from accept.core.plaintext import plain
 
 _SECONDS = 300.0
+#: For the first answer: somebody waits for it.
+_FIRST = 30.0
 _AT_ONCE = 16
 #: No evidence is larger; what claims to be is not fetched.
 _MOST_FILES, _MOST_BYTES = 100_000, 16 << 30
@@ -59,7 +61,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     until = time.monotonic() + _SECONDS
     try:
         place = program.place_of(url.rstrip("/"), _SECONDS)
-        there = program.again(place.look, url, until)
+        there = program.again(place.look, url, time.monotonic() + _FIRST)
         finished = program.again(lambda: program.manifest_in(place), url, until)
     except ImportError:
         raise NotStarted(
@@ -87,8 +89,12 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
 
         def copy() -> tuple[int, str]:
+            left = there[name][0]
             with path.open("wb") as file:
                 for block in place.read(name):
+                    left -= len(block)
+                    if left < 0:
+                        raise program.Refused("it grew while it was read; fetch it again")
                     file.write(block)
             size, sha, _ = program.digests(program.blocks(path))
             return size, sha

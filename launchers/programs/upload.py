@@ -1,12 +1,12 @@
 """Sends evidence to a bucket or a folder; whole, resumed, and never over what is finished.
 
-    python upload.py FOLDER URL --attempt NAME              all of it, and finished
-    python upload.py FOLDER URL --attempt NAME --partial    what there is so far
-    python upload.py 3.log URL --attempt NAME --partial --under pods    one pod's own log
+    python upload.py FOLDER URL --attempt NAME                          all of it, and finished
+    python upload.py FOLDER URL --attempt NAME --partial                what there is so far
+    python upload.py 3.log  URL --attempt NAME --partial --under pods   one pod's own log
 
-URL is gs://, s3://, az://, file:// or an absolute path that is there. Everything goes below
+URL is gs://, s3://, az://, file:// or an absolute path, which must be there. Everything goes below
 URL/runs/NAME (without --attempt below URL itself). Buckets are written by obstore where it can be
-imported, else by `gcloud storage` or `aws s3` where they are on PATH; folders by plain copying.
+imported, else by `gcloud storage` or `aws s3` where they are on PATH; folders by a copy with fsync.
 
 MANIFEST.json is written last: {"schema": 1, "files": {PATH: {"size", "sha256"}}, "leftOver":
 [PATH]}; left over is what a part sent earlier and the whole no longer has. Evidence in a bucket is
@@ -34,10 +34,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -54,6 +56,7 @@ LATER = ("verdict.json", "report.md", "report.html", "junit.xml", "console.log")
 IN_ONE = 32 << 20
 #: Tries where the answer is no: rights may be on their way.
 DENIED = 3
+AT_ONCE = 32
 
 
 class Refused(Exception):
@@ -106,7 +109,7 @@ class Folder:
 
     def close(self) -> None:
         """Remove what was only on the way."""
-        with contextlib.suppress(OSError):  # Another one may write there.
+        with contextlib.suppress(OSError):  # Another one writes there.
             self.scratch.rmdir()
 
 
@@ -118,13 +121,18 @@ class Bucket:
         from obstore.store import from_url
 
         self.api = obstore
-        limit = f"{max(1, int(min(300, seconds)))}s"
+        options: Any = {"timeout": f"{max(1, int(min(300, seconds)))}s", "connect_timeout": "10s"}
+        # Options given here hide the one that the environment gives.
+        vendor = {"gs": "GOOGLE", "s3": "AWS", "az": "AZURE"}[url.partition(":")[0]]
+        if os.environ.get(f"{vendor}_ALLOW_HTTP", "").lower() in ("1", "true"):
+            options["allow_http"] = True
         # Trying again is done here, where the time for all of it is known.
-        self.store: Any = from_url(
-            url,
-            client_options={"timeout": limit, "connect_timeout": "10s"},
-            retry_config={"max_retries": 0},
-        )
+        try:
+            self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
+        except Exception as error:
+            raise Refused(
+                f"{tidy(url)}: {tidy(error)}; check its address and credentials"
+            ) from None
 
     def look(self) -> dict[str, tuple[int, str]]:
         """Size and ETag of everything there."""
@@ -171,7 +179,7 @@ def digests(parts: Iterable[bytes]) -> tuple[int, str, str]:
 
 
 def files_of(source: Path) -> dict[str, Path]:
-    """The files to send, by name; none that is still being written."""
+    """The files to send, by name; none that is being written."""
     if source.is_file():
         return {source.name: source}
     found = sorted(p for p in source.rglob("*") if p.is_file() and not p.is_symlink())
@@ -205,6 +213,8 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
         except Exception as error:
             tries += 1
             kind = type(error).__name__
+            if re.search("404 Not Found|NoSuchBucket", str(error)):
+                raise FileNotFoundError(f"{tidy(url)} is not there") from None
             denied = kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError")
             if time.monotonic() + wait > until or (denied and tries == DENIED):
                 why = "it may not be read or written" if denied else tidy(error) or kind
@@ -227,87 +237,22 @@ def manifest_in(place: Any) -> Files | None:
 
 def conflict(ours: Files, theirs: Files, *, whole: bool) -> str:
     """The first file in which `ours` is not what was finished; empty: there is none."""
-    for name in sorted({*ours, *(theirs if whole else ())}):
-        added = name.startswith(PODS) and not (name in ours and name in theirs)
-        if name not in LATER and not added and ours.get(name) != theirs.get(name):
-            return str(name)
+    names: set[str] = {*ours, *theirs} if whole else {*ours}
+    for name in sorted(names):
+        if name in LATER or (name.startswith(PODS) and not (name in ours and name in theirs)):
+            continue
+        if ours.get(name) != theirs.get(name):
+            return name
     return ""
 
 
-def upload(
-    source: Path,
-    url: str,
-    *,
-    under: str = "",
-    partial: bool = False,
-    until: float,
-    at_once: int = 16,
-) -> str:
-    """Send a folder or a file to `url`; returns what was done. Raises Refused."""
-    prefix = f"{under.strip('/')}/" if under.strip("/") else ""
-    files = {prefix + n: p for n, p in files_of(source).items() if n != MANIFEST}
-    if not files:
-        raise Refused(f"{source} holds no files: name the folder of the evidence")
-    try:
-        place = place_of(url, until - time.monotonic())
-    except ImportError:
-        return with_tool(files, url, partial=partial or bool(prefix), until=until)
-    there = again(place.look, url, until)
-    done = again(lambda: manifest_in(place), url, until) if MANIFEST in there else None
-    sent: list[int] = []
-
-    def equal(name: str, size: int, sha: str) -> bool:
-        return digests(place.read(name))[:2] == (size, sha)
-
-    def put(name: str, content: bytes | Path) -> dict[str, Any]:
-        size, sha, md5 = digests(blocks(content))
-        known = there.get(name)
-        fresh = done is None or (name.startswith(PODS) and name not in done)
-        same = known is not None and known[0] == size
-        if same and known is not None and known[1] != md5:
-            same = again(lambda: equal(name, size, sha), url, until)
-        if fresh and not same:
-            try:
-                again(lambda: place.write(name, content, new=known is None), url, until)
-                sent.append(size)
-            except FileExistsError:
-                if not again(lambda: equal(name, size, sha), url, until):
-                    raise Refused(
-                        f"{tidy(url)}: somebody else sends another {name} there now: "
-                        "send again when that is over"
-                    ) from None
-        return {"size": size, "sha256": sha}
-
-    def one(name: str) -> dict[str, Any]:
-        path = files[name]
-        while True:
-            before = path.stat()
-            told = put(name, path if before.st_size > IN_ONE else path.read_bytes())
-            if before.st_size <= IN_ONE or path.stat().st_mtime_ns == before.st_mtime_ns:
-                return told
-
-    try:
-        with ThreadPoolExecutor(at_once) as pool:
-            waiting = {name: pool.submit(one, name) for name in files}
-            try:
-                ours = {name: future.result() for name, future in waiting.items()}
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        whole = not (partial or prefix)
-        if done is None and whole:
-            left = sorted(n for n in {*there} - {*ours, MANIFEST} if not n.startswith(PODS))
-            text = manifest(ours, left)
-            try:
-                again(lambda: place.write(MANIFEST, text, new=MANIFEST not in there), url, until)
-            except FileExistsError:
-                done = again(lambda: manifest_in(place), url, until) or {}
-        check(ours, done, url, whole=whole)
-    finally:
-        place.close()
-    return f"sent {len(sent)} of {len(files)} files, {sum(sent)} bytes, to {tidy(url)}" + (
-        "; finished" * whole
-    )
+def check(ours: Files, done: Files | None, url: str, *, whole: bool) -> None:
+    """Raise Refused where something else is finished there."""
+    if done is not None and (name := conflict(ours, done, whole=whole)):
+        raise Refused(
+            f"{tidy(url)} is finished, and its {tidy(name)} is not this one: nothing was written "
+            "over; send to another place or under another attempt"
+        )
 
 
 def manifest(files: Files, left: list[str]) -> bytes:
@@ -316,30 +261,81 @@ def manifest(files: Files, left: list[str]) -> bytes:
     return f"{text}\n".encode()
 
 
-def check(ours: Files, done: Files | None, url: str, *, whole: bool) -> None:
-    """Raise Refused where something else is finished there."""
-    if done is not None and (name := conflict(ours, done, whole=whole)):
-        raise Refused(
-            f"{tidy(url)} is finished and its {name} is another: nothing was written over; "
-            "send to another place or under another attempt"
-        )
+def is_open(name: str, done: Files | None) -> bool:
+    """Whether a file may be written, with that finished there."""
+    return done is None or (name.startswith(PODS) and name not in done)
 
 
-def with_tool(files: dict[str, Path], url: str, *, partial: bool, until: float) -> str:
+def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: float) -> str:
+    """Send files by their names; returns what was done. Raises Refused, and what is not there."""
+    there = again(place.look, url, until)
+    done = again(lambda: manifest_in(place), url, until) if MANIFEST in there else None
+    sent: list[int] = []
+
+    def equal(name: str, size: int, sha: str) -> bool:
+        return again(lambda: digests(place.read(name))[:2] == (size, sha), url, until)
+
+    def one(name: str) -> dict[str, Any] | None:
+        path = files[name]
+        while True:
+            try:
+                before = path.stat()
+                content = path if before.st_size > IN_ONE else path.read_bytes()
+                size, sha, md5 = digests(blocks(content))
+            except FileNotFoundError:
+                if not whole:
+                    return None  # What is still written moves now and then.
+                raise Refused(f"{path} went away while it was sent: send again") from None
+            known = there.get(name)
+            same = known is not None and known[0] == size
+            if is_open(name, done) and not (
+                same and known and (known[1] == md5 or equal(name, size, sha))
+            ):
+                try:
+                    again(partial(place.write, name, content, new=known is None), url, until)
+                    sent.append(size)
+                except FileExistsError:
+                    if not equal(name, size, sha):
+                        raise Refused(
+                            f"{tidy(url)}: somebody else sends another {tidy(name)} there now; "
+                            "send again when that is over"
+                        ) from None
+            if isinstance(content, bytes) or path.stat().st_mtime_ns == before.st_mtime_ns:
+                return {"size": size, "sha256": sha}
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        waiting = {name: pool.submit(one, name) for name in files}
+        try:
+            results = {name: future.result() for name, future in waiting.items()}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    ours = {name: entry for name, entry in results.items() if entry}
+    if whole and done is None:
+        left = sorted(n for n in {*there} - {*ours, MANIFEST} if not n.startswith(PODS))
+        text = manifest(ours, left)
+        try:
+            again(lambda: place.write(MANIFEST, text, new=MANIFEST not in there), url, until)
+        except FileExistsError:
+            done = again(lambda: manifest_in(place), url, until) or {}
+    check(ours, done, url, whole=whole)
+    return f"sent {len(sent)} of {len(files)} files, {sum(sent)} bytes, to {tidy(url)}"
+
+
+def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) -> str:
     """The same through a command line tool, for images that have no obstore."""
     scheme = url.partition(":")[0]
     tool = {"gs": "gcloud", "s3": "aws"}.get(scheme, "")
     if not tool or not shutil.which(tool):
-        also = f", or an image that has {tool}" if tool else ""
         raise Refused(
-            f"{scheme}:// takes the Python package obstore, and it is not here: "
-            f"pip install obstore{also}"
+            f"{scheme}:// takes the Python package obstore, and {sys.executable} has none: "
+            "pip install obstore" + f", or install {tool}" * bool(tool)
         )
-    storage = [tool, "storage"] if tool == "gcloud" else [tool, "s3"]
+    cloud = tool == "gcloud"
 
     def call(*arguments: str) -> bytes:
         ran = subprocess.run(
-            [*storage, *arguments],
+            [tool, "storage" if cloud else "s3", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -349,15 +345,13 @@ def with_tool(files: dict[str, Path], url: str, *, partial: bool, until: float) 
             said = ran.stderr.decode(errors="replace").strip()
             if re.search("404|[Nn]ot [Ff]ound|matched no|does not exist|NoSuchKey", said):
                 raise FileNotFoundError(said)
-            raise OSError(f"{tool}: {tidy(said.splitlines()[-1] if said else ran.returncode)}")
+            raise OSError(f"{tool}: {(said or 'failed').splitlines()[-1]}")
         return ran.stdout
 
     class There:
         @staticmethod
         def read(name: str) -> list[bytes]:
-            if tool == "gcloud":
-                return [call("cat", f"{url}/{name}")]
-            return [call("cp", f"{url}/{name}", "-", "--quiet")]
+            return [call("cat", f"{url}/{name}") if cloud else call("cp", f"{url}/{name}", "-")]
 
     done = again(lambda: manifest_in(There), url, until)
     with tempfile.TemporaryDirectory(prefix="accept-upload-") as scratch:
@@ -369,56 +363,88 @@ def with_tool(files: dict[str, Path], url: str, *, partial: bool, until: float) 
             shutil.copyfile(path, copy)
             size, sha, _ = digests(blocks(copy))
             ours[name] = {"size": size, "sha256": sha}
-        if done is not None:
-            check(ours, done, url, whole=not partial)
-            return f"sent 0 of {len(files)} files to {tidy(url)}"
-        folder = f"{scratch}/files"
-        send = ["rsync", "--recursive", "--checksums-only", folder, url]
-        if tool == "aws":
-            send = ["cp", "--recursive", "--quiet", folder, url]
-        try:
-            again(lambda: call(*send), url, until)
-            if not partial:
-                last = Path(scratch) / MANIFEST
-                last.write_bytes(manifest(ours, []))
-                again(lambda: call("cp", str(last), f"{url}/{MANIFEST}"), url, until)
-        except FileNotFoundError as error:
-            raise Refused(f"{tidy(url)}: {tidy(error)}; make the bucket, or name another") from None
-    return f"sent {len(files)} files with {tool} to {tidy(url)}" + "; finished" * (not partial)
+            if not is_open(name, done):
+                copy.unlink()
+        check(ours, done, url, whole=whole)
+        sending = [f"{scratch}/files", url]
+        if cloud:
+            sending = ["rsync", "--recursive", "--checksums-only", *sending]
+        else:
+            sending = ["cp", "--recursive", "--only-show-errors", *sending]
+        again(lambda: call(*sending), url, until)
+        if whole and done is None:
+            last = Path(scratch) / MANIFEST
+            last.write_bytes(manifest(ours, []))
+            again(lambda: call("cp", str(last), f"{url}/{MANIFEST}"), url, until)
+    return f"sent {len(files)} files with {tool} to {tidy(url)}"
+
+
+def send(arguments: argparse.Namespace, until: float) -> str:
+    """Do what the command line says."""
+    base, source = arguments.url.rstrip("/") or "/", Path(arguments.folder)
+    attempt, under = arguments.attempt, arguments.under.strip("/")
+    if {".", ".."} & {attempt, *under.split("/")} or "/" in attempt:
+        raise Refused(f"{tidy(attempt)} {tidy(under)}: name an attempt, and a folder in it")
+    found = files_of(source)
+    files = {f"{under}/{n}" if under else n: p for n, p in found.items() if n != MANIFEST}
+    if not files:
+        raise Refused(f"{source} holds no files: name the folder of the evidence")
+    url = f"{base}/runs/{attempt}" if attempt else base
+    whole = not (arguments.partial or under)
+    try:
+        place, above = place_of(url, arguments.seconds), place_of(base, arguments.seconds)
+    except ImportError:
+        return with_tool(files, url, whole=whole, until=until)
+    if isinstance(above, Folder) and not above.root.is_dir():
+        raise Refused(f"{tidy(base)} is not there: make it, or mount it")
+    try:
+        return upload(files, place, url, whole=whole, until=until)
+    finally:
+        place.close()
 
 
 def main() -> int:
-    """Send what the command line names; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("source", type=Path, help="folder of evidence, or one file")
-    parser.add_argument(
-        "url", help="gs://, s3://, az://, file:/// or an absolute path that is there"
+    """Read the command line and send; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description="Sends a folder of evidence to a bucket or a folder. What is there already is "
+        "not sent again, MANIFEST.json is written last, and what is finished stays as it is.",
     )
-    parser.add_argument("--attempt", default="", help="name of the run: below URL/runs/NAME")
-    parser.add_argument("--under", default="", help="folder below that, such as pods")
-    parser.add_argument("--partial", action="store_true", help="more will come: do not finish it")
-    parser.add_argument("--seconds", type=float, default=300.0, help="to try for (default 300)")
-    given = parser.parse_args()
-    url = given.url.rstrip("/")
+    parser.add_argument("folder", metavar="FOLDER", help="what to send; a file does, too")
+    parser.add_argument(
+        "url", metavar="URL", help="gs://, s3://, az://, file:/// or an absolute path that is there"
+    )
+    parser.add_argument("--attempt", default="", help="send to URL/runs/ATTEMPT")
+    parser.add_argument(
+        "--partial", action="store_true", help="what there is so far: without MANIFEST.json"
+    )
+    parser.add_argument(
+        "--under", default="", metavar="SUB", help="to a folder in it; as --partial does"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="limit of time for all of it (%(default)s)"
+    )
+    arguments = parser.parse_args()
+    # Whatever hangs in a library: the time is what was said.
+    last = threading.Timer(arguments.seconds + 15, end, [1, f"no end in {arguments.seconds:.0f} s"])
+    last.daemon = True
+    last.start()
     try:
-        if not re.match(r"\w+://", url) and not Path(url).is_dir():
-            raise Refused(f"{tidy(url)} is not there: is the volume mounted?")
-        print(
-            upload(
-                given.source,
-                f"{url}/runs/{given.attempt}" if given.attempt else url,
-                under=given.under,
-                partial=given.partial,
-                until=time.monotonic() + given.seconds,
-            )
-        )
+        said = send(arguments, time.monotonic() + arguments.seconds)
     except Refused as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    except OSError as error:
-        sys.stderr.write(f"{tidy(url)}: {tidy(error)}; send again: it goes on from here\n")
-        return 1
+        end(1, str(error))
+    except FileNotFoundError as error:
+        end(1, f"{tidy(error)}: make the bucket or folder, or name another")
+    except (OSError, ValueError) as error:
+        end(1, f"{tidy(error)}; send again")
+    print(said)
     return 0
+
+
+def end(code: int, said: str) -> None:
+    """Say it and end at once, also where threads still wait for an answer."""
+    sys.stderr.write(f"upload: {said}\n")
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from accept.commands.planning import plan_text, planned, prepare, write_run
 from accept.commands.terminal import Terminal
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NotStarted
 from accept.core.evidence import write
+from accept.core.plaintext import plain
 from accept.core.typed import dump, read
 from accept.render import Bundle, load_bundle
 from accept.resolve import Options, Resolved
@@ -167,7 +168,10 @@ def do_collect(name: str, terminal: Terminal) -> int:
 
 
 def _fetch(url: str, terminal: Terminal) -> Path:
-    folder = rundir.create(url.rstrip("/").rpartition("/")[2])
+    attempt = url.rstrip("/").rpartition("/")[2]
+    if not rundir.is_name(attempt):
+        raise BadInput(f"{plain(url, 200)} names no run", hint="name one: …/runs/ATTEMPT")
+    folder = rundir.create(attempt)
     target = folder / rundir.EVIDENCE
     try:
         finished = storage.fetch(url, target)
@@ -190,7 +194,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     with rundir.held(folder):
         if not place.is_dir():
             backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
-    if location := _results(folder):
+    if location := _results(folder, job.backend):
         failed = storage.send(place, location, attempt=job.attempt)
         where = f"{location.rstrip('/')}/runs/{job.attempt}"
         terminal.progress(f"not sent to {where}: {failed}" if failed else f"sent to {where}")
@@ -199,12 +203,14 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     return place
 
 
-def _results(folder: Path) -> str:
-    """The bucket of a run, where its site names one that can be reached from here."""
+def _results(folder: Path, backend: str) -> str:
+    """The bucket or folder of a run, where its site names one that can be reached from here."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         run = json.loads((folder / rundir.RUN).read_text(encoding="utf-8"))["run"]
         location = run["site"]["results"]["location"]
-        if isinstance(location, str) and storage.is_url(location):
+        # A folder of a cluster's is one in its pods.
+        here = backend != "kubernetes" and str(location).startswith("/")
+        if isinstance(location, str) and (here or storage.is_url(location)):
             return location
     return ""
 

@@ -1,0 +1,70 @@
+"""How long evidence of 1,000 files takes to a bucket, where each request takes 20 ms longer.
+
+Against the same files put one by one with the same library. Both go through the proxy of
+tests/buckets.py, which stands before moto: the delay is the proxy's, moto's own time is in both.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+from accept import assets
+from benchmarks import Row
+
+_FILES = 1000
+_DELAY = 0.02
+_BAR = 5.0
+_ONE_BY_ONE = """
+import sys
+from pathlib import Path
+import obstore
+from obstore.store import from_url
+store = from_url(sys.argv[2], client_options={"allow_http": True})
+root = Path(sys.argv[1])
+for path in sorted(p for p in root.rglob("*") if p.is_file()):
+    obstore.put(store, path.relative_to(root).as_posix(), path.read_bytes(), use_multipart=False)
+"""
+
+
+def _seconds(*command: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def rows(files: int = _FILES) -> list[Row]:
+    """One upload of each kind, into places of their own; all of it must have arrived."""
+    from tests import buckets
+
+    program = str(assets.launchers() / "programs" / "upload.py")
+    with tempfile.TemporaryDirectory(prefix="accept-bench-") as scratch, buckets.s3() as server:
+        folder = Path(scratch) / "evidence"
+        (folder / "logs").mkdir(parents=True)
+        for n in range(files):
+            (folder / "logs" / f"{n}.log").write_text(f"{n}\n" * 500)
+        server.delay = _DELAY
+        with mock.patch.dict(os.environ, server.environment()):
+            bucket = f"s3://{buckets.BUCKET}"
+            theirs = _seconds("-c", _ONE_BY_ONE, str(folder), f"{bucket}/theirs")
+            if len(server.written) != files:
+                raise RuntimeError(f"{len(server.written)} of {files} files were written")
+            server.written.clear()
+            ours = _seconds(program, str(folder), f"{bucket}/ours", "--attempt", "a1")
+            if len(server.written) != files + 1:
+                raise RuntimeError(f"{len(server.written)} of {files + 1} files were written")
+    return [
+        Row(
+            what=f"evidence of {files:,} files to a bucket, {_DELAY * 1e3:.0f} ms a request",
+            measured=f"{ours:.1f} s",
+            yardstick=f"one by one {theirs:.1f} s",
+            ratio=ours / theirs,
+            bar=f"{1 / _BAR:.2f}",
+            met=ours * _BAR <= theirs,
+        )
+    ]
