@@ -7,24 +7,39 @@ from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import ALL_REDUCE, CONNECT
+from tests.cluster.runs import ALL_REDUCE, CONNECT, endless, until
+
+
+def desk_of(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:
+    """A desk whose runs leave their evidence in a folder of this machine, as in a mounted bucket."""
+    volumes, mounts = cluster.checkout_volumes()
+    volumes.append({"name": "shared", "hostPath": {"path": str(shared)}})
+    mounts.append({"name": "shared", "mountPath": "/shared"})
+    keys = {"extraVolumes": volumes, "extraVolumeMounts": mounts}
+    results = {"location": "file:///shared", "holdSeconds": 600}
+    return Desk(cluster, namespace, folder, kubernetes=keys, results=results)
+
+
+def test_what_was_measured_is_there_after_every_step(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    shared = cluster.shared_folder("steps")
+    desk = desk_of(cluster, namespace, tmp_path, shared)
+    desk.install(desk.render(checks=endless()))
+    desk.says("[1/2]")
+    place = shared / "runs" / desk.jobset()["metadata"]["name"]
+    until(lambda: (place / "records.jsonl").exists())
+    assert "10-connectivity" in (place / "records.jsonl").read_text()
+    assert not (place / "MANIFEST.json").exists()
+    judged = desk.do("judge", place.as_uri())
+    assert (judged.exit, "was never finished" in judged.err) == (6, True)
 
 
 def test_pods_leave_their_evidence_and_the_run_ends_at_once(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    # A folder of this machine, which all nodes share: what a mounted bucket is to pods.
     shared = cluster.shared_folder("bucket")
-    volumes, mounts = cluster.checkout_volumes()
-    volumes.append({"name": "shared", "hostPath": {"path": str(shared)}})
-    mounts.append({"name": "shared", "mountPath": "/shared"})
-    desk = Desk(
-        cluster,
-        namespace,
-        tmp_path,
-        kubernetes={"extraVolumes": volumes, "extraVolumeMounts": mounts},
-        results={"location": "file:///shared", "holdSeconds": 600},
-    )
+    desk = desk_of(cluster, namespace, tmp_path, shared)
     desk.install(desk.render(checks=[*CONNECT, *ALL_REDUCE]))
     assert desk.ended() == "Completed"
     (place,) = (shared / "runs").iterdir()
