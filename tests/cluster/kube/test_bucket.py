@@ -11,7 +11,7 @@ from tests.cluster.runs import ALL_REDUCE, CONNECT, endless, until
 
 
 def desk_of(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:
-    """A desk whose runs leave their evidence in a folder of this machine, as in a mounted bucket."""
+    """A desk whose runs leave evidence in a folder of this machine, as in a mounted bucket."""
     volumes, mounts = cluster.checkout_volumes()
     volumes.append({"name": "shared", "hostPath": {"path": str(shared)}})
     mounts.append({"name": "shared", "mountPath": "/shared"})
@@ -28,7 +28,7 @@ def test_what_was_measured_is_there_after_every_step(
     desk.install(desk.render(checks=endless()))
     desk.says("[1/2]")
     place = shared / "runs" / desk.jobset()["metadata"]["name"]
-    until(lambda: (place / "records.jsonl").exists())
+    until((place / "records.jsonl").exists)
     assert "10-connectivity" in (place / "records.jsonl").read_text()
     assert not (place / "MANIFEST.json").exists()
     judged = desk.do("judge", place.as_uri())
