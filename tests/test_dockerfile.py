@@ -57,7 +57,7 @@ def test_host_keys_go_in_the_layer_that_made_them() -> None:
 
 def test_every_build_argument_is_documented_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `([A-Z][A-Z_]+)` \| `?([^`|]*?)`? \|", README, re.MULTILINE))
-    assert rows == {name: value or "–" for name, value in dockerfile.arguments().items()}
+    assert rows == {name: value or "\u2013" for name, value in dockerfile.arguments().items()}
 
 
 def test_every_target_is_documented() -> None:

@@ -1,7 +1,7 @@
-"""The image, built by the build step of cloudbuild.yml on a Debian of debootstrap, and what is in it.
+"""The image, built by the build step of cloudbuild.yml, and what is in it.
 
-buildah stands in for docker. No registry can be reached, hence another base than the pinned one and no
-cache; and PyPI's torch alone is 5 GB, hence without it.
+buildah stands in for docker. No registry can be reached, hence a Debian of debootstrap instead of
+the pinned base, and no cache; PyPI's torch alone is 5 GB, hence without it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ echo 'eval "$SSH_ORIGINAL_COMMAND"' > session.sh
 . /launchers/sshd.sh
 write_sshd_config "$(find_sshd)"
 listen "$(find_sshd)" PORT || { cat sshd.log; exit 1; }
-ssh -i key -p PORT -o StrictHostKeyChecking=no -o BatchMode=yes 127.0.0.1 'echo "uid $(id -u)"' || cat sshd.log
+ssh -i key -p PORT -o StrictHostKeyChecking=no -o BatchMode=yes 127.0.0.1 'echo uid $(id -u)' ||
+    cat sshd.log
 kill "$daemon"
 """
 
 
 class Store:
-    """Images of buildah in a folder; without overlays, so that no mount is left behind."""
+    """Images of buildah in a folder; what it mounts goes with each call, however that ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,8 +54,9 @@ class Store:
     def __call__(self, *words: str | Path) -> str:
         """Call buildah in the checkout; return its stdout."""
         where = [f"--root={self.folder}/root", f"--runroot={self.folder}/run"]
+        buildah = ["unshare", "--mount", "buildah", *where, "--storage-driver=overlay"]
         done = subprocess.run(
-            ["buildah", *where, "--storage-driver=vfs", *map(str, words)],
+            [*buildah, *map(str, words)],
             cwd=ROOT,
             env={**os.environ, "BUILDAH_ISOLATION": "chroot"},
             stdin=subprocess.DEVNULL,
@@ -68,12 +70,8 @@ class Store:
 
     def run(self, script: str) -> str:
         """Run a shell script in the image, with the launchers of this checkout."""
-        container = self("from", f"{NAME}:test")
         volume = f"{ROOT / 'launchers'}:/launchers:ro"
-        try:
-            return self("run", "--volume", volume, container, "--", "sh", "-c", script)
-        finally:
-            self("rm", container)
+        return self("run", "--volume", volume, "tried", "--", "sh", "-c", script)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +87,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     container = made("from", image.BASE)
     # So that installing it makes host keys, as on a base that has no sshd.
     made("run", container, "--", "dpkg", "--purge", "--force-depends", "openssh-server")
-    # An authority that this machine asks for packages with is one of the base's, as docker/README.md says.
+    # A certificate authority of this machine's must be in the base, as docker/README.md says.
     if authority := os.environ.get("PIP_CERT"):
         made("copy", container, authority, "/etc/registry-ca.crt")
         made("config", "--env", "PIP_CERT=/etc/registry-ca.crt", container)
@@ -101,6 +99,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     few = f"--build-arg=PIP_PACKAGES={' '.join(PACKAGES)}"
     # Layer by layer, as docker does it: what a later one removes would still be in the earlier.
     made(command, "--layers", *options, few, context)
+    made("from", "--name", "tried", f"{NAME}:test")
     yield made
     made("rm", "--all")
     shutil.rmtree(made.folder)
