@@ -110,7 +110,7 @@ def test_the_sdist_can_be_tested(dist: Path) -> None:
     (sdist,) = dist.glob("gpu_accept-*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names >= set(tracked("cli", "tests", *FOLDERS))
+    assert names >= set(tracked("cli", "tests", "docker", ".github", "cloudbuild.yml", *FOLDERS))
     assert names >= {"LICENSE", "Makefile", "README.md", "pyproject.toml", "uv.lock"}
 
 

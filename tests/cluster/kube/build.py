@@ -179,7 +179,7 @@ def main() -> int:
     root = os.geteuid() == 0
     try:
         for module in missing():
-            if root or any(name.startswith("helm") for name in module.programs):
+            if root or any(name.startswith(("helm", "actionlint")) for name in module.programs):
                 build(module)
         if root:
             jobset_manifests()

@@ -74,4 +74,10 @@ MODULES = (
         version="v0.8.0",
         programs={"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
     ),
+    # Not for the cluster: it reads the workflow files.
+    Module(
+        path="github.com/rhysd/actionlint",
+        version="v1.7.12",
+        programs={"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"},
+    ),
 )

@@ -1,0 +1,75 @@
+"""cloudbuild.yml as Cloud Build reads it: substitutions filled in, steps in order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FILE = Path(__file__).parent.parent / "cloudbuild.yml"
+#: What Cloud Build sets for every build, one that no trigger started too:
+#: https://cloud.google.com/build/docs/configuring-builds/substitute-variable-values
+BUILT_IN = {
+    "BUILD_ID": "11111111-2222",
+    "LOCATION": "region1",
+    "PROJECT_ID": "project1",
+    "PROJECT_NUMBER": "1",
+}
+_NAME = re.compile(r"\$(?:(\$)|\{(\w+)\}|([A-Z_][A-Z0-9_]*))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step with nothing left to fill in."""
+
+    id: str
+    image: str
+    entrypoint: str | None
+    args: list[str]
+    env: dict[str, str]
+
+
+def document() -> dict[str, Any]:
+    """The file as written."""
+    found: dict[str, Any] = yaml.safe_load(FILE.read_text())
+    return found
+
+
+def names(text: str) -> set[str]:
+    """The substitutions that a text refers to."""
+    return {braced or bare for _, braced, bare in _NAME.findall(text)} - {""}
+
+
+def values(**given: str) -> dict[str, str]:
+    """Every substitution's value, those `given` on the command line instead of their defaults.
+
+    With dynamicSubstitutions a value may refer to others, in any order.
+    """
+    known = {**BUILT_IN, **document()["substitutions"], **given}
+    for _ in known:
+        known = {name: filled(value, known) for name, value in known.items()}
+    return known
+
+
+def filled(text: str, known: dict[str, str]) -> str:
+    """A text with its substitutions filled in. A name that is not known is a KeyError."""
+    return _NAME.sub(lambda m: "$" if m[1] else known[m[2] or m[3]], text)
+
+
+def steps(**given: str) -> dict[str, Step]:
+    """The steps by id, in their order."""
+    known = values(**given)
+    found = {}
+    for step in document()["steps"]:
+        pairs = (filled(text, known).partition("=") for text in step.get("env", ()))
+        found[step["id"]] = Step(
+            id=step["id"],
+            image=step["name"],
+            entrypoint=step.get("entrypoint"),
+            args=[filled(text, known) for text in step["args"]],
+            env={name: value for name, _, value in pairs},
+        )
+    return found
