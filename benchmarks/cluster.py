@@ -10,6 +10,7 @@ import json
 import re
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 
 from tests.chartcases import values
@@ -18,6 +19,7 @@ from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import CONNECT
 
 from benchmarks import Row
+from benchmarks.overhead import MACHINE_TEXT, shares
 
 _NODES = (3, 16)
 _SIZES = (8, 64, 1000)
@@ -32,45 +34,96 @@ _HOSTNAME = (
 )
 
 
-def _found(nodes: int) -> Row:
+def _seconds(stamp: str) -> float:
+    """Of a time as Kubernetes writes it, up to nanoseconds."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z", r"\1Z", stamp)).timestamp()
+
+
+def _first(cluster: Cluster) -> None:
+    """A run that is not measured: a new JobSet controller takes ten seconds over its first."""
+    with (
+        cluster.namespace() as namespace,
+        tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
+    ):
+        desk = Desk(cluster, namespace, Path(folder))
+        desk.install(desk.render(nodes=1))
+        desk.ended()
+
+
+def _found(nodes: int) -> list[Row]:
     """One cluster of this many nodes, and one run on it."""
     with (
         Cluster(nodes) as cluster,
         cluster.namespace() as namespace,
         tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
     ):
+        _first(cluster)
         desk = Desk(cluster, namespace, Path(folder))
         (Path(folder) / "own.sh").write_text(_OWN)
         file = desk.render(nodes=nodes, checks=[*CONNECT, _WAITS])
         began = time.time()
         desk.install(file)
         desk.says("[1/2]")
-        pod = desk.pods()[0]["metadata"]["name"]
+        pods = desk.pods()
+        pod = pods[0]["metadata"]["name"]
         inside = ("-n", namespace, "exec", pod, "-c", "accept", "--", "sh", "-c")
-        # The coordinator's own words, stamped by the kubelet: what `says` sees comes later.
-        log = cluster.kubectl("-n", namespace, "logs", pod, "-c", "accept", "--timestamps").stdout
-        (line,) = (one for one in log.splitlines() if f"hosts: {nodes} of {nodes}" in one)
-        stamp = re.sub(r"(\.\d{6})\d*Z", r"\1+00:00", line.split()[0])
-        ready = time.mktime(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
-        ready += float(stamp[19:26])
+
+        # Stamped by the kubelet, because what `says` sees comes later.
+        def said(index: int, words: str) -> float:
+            name = pods[index]["metadata"]["name"]
+            asked = ("logs", name, "-c", "accept", "--timestamps", "--tail=-1")
+            log = cluster.kubectl("-n", namespace, *asked).stdout
+            return next(_seconds(one.split()[0]) for one in log.splitlines() if words in one)
+
+        ready = said(0, f"hosts: {nodes} of {nodes}")
+        running = max(said(index, "accept: ") for index in pods)
         start = time.perf_counter()
-        said = cluster.kubectl(*inside, _HOSTNAME).stdout
+        answer = cluster.kubectl(*inside, _HOSTNAME).stdout
         taken = time.perf_counter() - start - 0.3
         cluster.kubectl(*inside, "touch /tmp/go-on")
-        if said.count("-w-0-") < nodes:
-            raise RuntimeError(f"mpirun did not reach all: {said[-500:]}")
+        if answer.count("-w-0-") < nodes:
+            raise RuntimeError(f"mpirun did not reach all: {answer[-500:]}")
         desk.ended()
-    return Row(
-        what=f"{nodes} pods: from helm install to the hostfile",
-        measured=f"{ready - began:.1f} s",
-        yardstick=f"`mpirun hostname` in them {taken:.1f} s",
-        ratio=(ready - began) / taken,
-    )
+    yardstick = f"`mpirun hostname` in them {taken:.1f} s"
+    return [
+        Row(
+            what=f"{nodes} pods: {what}",
+            measured=f"{seconds:.1f} s",
+            yardstick=yardstick,
+            ratio=seconds / taken,
+        )
+        for what, seconds in (
+            ("from `helm install` to the hostfile", ready - began),
+            ("… of it after the last pod runs", ready - running),
+        )
+    ]
+
+
+def _overhead(nodes: int = 3) -> list[Row]:
+    """A whole `accept run` of `quick`, pods' start and the fetching of evidence included."""
+    with (
+        Cluster(nodes) as cluster,
+        cluster.namespace() as namespace,
+        tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
+    ):
+        _first(cluster)
+        desk = Desk(cluster, namespace, Path(folder), results={"holdSeconds": 60})
+        desk.machine.write_text(MACHINE_TEXT)
+        options = ("--nodes", str(nodes), "--machine", str(desk.machine), "--site", str(desk.site))
+        began = time.time()
+        done = desk.command("run", *options, "--json").wait()
+        wall = time.time() - began
+        if done.exit != 0:
+            raise RuntimeError(done.err[-2000:])
+        (lines,) = Path(desk.environment["ACCEPT_RUNS"]).glob("*/evidence/records.jsonl")
+        records = [json.loads(line) for line in lines.read_text().splitlines()]
+    return shares(records, wall, f"`quick` on {nodes} pods")
 
 
 def rows() -> list[Row]:
-    """Pods found, and bytes rendered."""
-    found = [_found(nodes) for nodes in _NODES]
+    """Pods found, a run's overhead, and bytes rendered."""
+    found = [row for nodes in _NODES for row in _found(nodes)]
+    found += _overhead()
     with tempfile.TemporaryDirectory(prefix="accept-bench-") as folder:
         for nodes in _SIZES:
             size = len(values(Path(folder), "a4-highgpu-8g", nodes=nodes).read_bytes())
