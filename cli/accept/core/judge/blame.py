@@ -1,20 +1,33 @@
-"""Who is to blame, as a pure function of executions that were good or bad.
+"""Who is to blame, as a pure function of what pairs of hosts reached.
 
-Pairs are decoded by AND: a host is a candidate when every pair it was in was bad. A bad pair alone
-accuses two hosts; a partner that did well elsewhere is thereby cleared and leaves the other. With
-disjoint random rounds in which no two hosts meet twice, one bad host among healthy ones is named
-by the second round, and nobody else.
+Hosts are named one after the other, the likeliest first, and what one of them explains is not held
+against its partners (forward selection under the model of `likelihood`). A bad pair alone accuses
+two hosts; only a partner that did well elsewhere is cleared by that and leaves the other. A switch
+is accused by the pairs that cross its border, as one cause where its hosts would be many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
 from typing import Literal, NamedTuple
 
+from accept.core.judge.likelihood import (
+    ALARMS,
+    DEAD,
+    LEAST,
+    gains,
+    now_and_then,
+    surprise,
+    threshold,
+)
 from accept.core.judge.population import Spread, spread
 
 Strength = Literal["strong", "moderate", "weak"]
+
+#: A switch has at least so many hosts: of fewer, each is bad by itself as likely.
+_SWITCH_HOSTS = 3
 
 
 class Sample(NamedTuple):
@@ -27,10 +40,12 @@ class Sample(NamedTuple):
     cause: str = ""
     #: Raw log.
     log: str = ""
+    #: Local ranks of each host; empty: all.
+    ranks: tuple[int, ...] = ()
 
 
 class Accusation(NamedTuple):
-    """A host, or two of whom it cannot be told which, with the pairs that speak against them."""
+    """A host, the two ends of a link, or those behind a switch, and what speaks against them."""
 
     hosts: tuple[str, ...]
     strength: Strength
@@ -41,93 +56,242 @@ class Accusation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """What pairs say: hosts to blame, links to blame, and the limit they were held against."""
+    """What pairs say: hosts, links and switches to blame, and what they were held against."""
 
     nodes: tuple[Accusation, ...] = ()
     links: tuple[Accusation, ...] = ()
-    #: Hosts of which nothing can be said: all their partners are themselves suspects.
+    switches: tuple[Accusation, ...] = ()
+    #: Hosts of which nothing can be said: all their partners are bad, or may be.
     unknown: tuple[str, ...] = ()
-    #: Of each host's best pair; None below four hosts.
+    #: Of healthy pairs; None below four hosts.
     spread: Spread | None = None
+    #: Fewest pairs that a host was in.
+    rounds: int = 0
 
 
-def decode(samples: Iterable[Sample], noise: float, bound: float | None = None) -> Decoded:
-    """Name hosts and links from pairs.
+@dataclass(frozen=True)
+class _Suspicion:
+    """The best that can be said for a host, or the hosts of a switch, being bad."""
 
-    A host is held to its best pair, and the limit is that of the hosts' bests: with a quarter of
-    the hosts bad nearly half of the pairs are slow, and their median would say nothing. `bound`: a
-    value below which a pair is bad whatever the others did.
+    hosts: tuple[str, ...]
+    gain: float
+    shift: float
+    pairs: tuple[int, ...]
+    #: Slow in some of its pairs only.
+    at_times: bool = False
+
+
+def decode(
+    samples: Iterable[Sample],
+    noise: float,
+    bound: float | None = None,
+    *,
+    places: Mapping[str, str] | None = None,
+    alarms: float = ALARMS,
+) -> Decoded:
+    """Name hosts, links and switches from pairs.
+
+    `noise`: least sigma of healthy pairs, as a share. `bound`: what a pair should reach; slower ones
+    are not taken for healthy, and below four healthy hosts it stands for what those reach. `places`: where hosts are (`row/rack/host`), for switches. `alarms`:
+    healthy clusters in which somebody may be accused, as a share. The order of hosts and samples
+    does not matter.
     """
     pairs = [sample for sample in samples if len(set(sample.hosts)) == 2]
-    floor = float("-inf") if bound is None else bound
-    dead = {id(pair) for pair in pairs if pair.cause or pair.value is None or pair.value < floor}
-    best: dict[str, float] = {}
-    for pair in pairs:
-        if id(pair) not in dead and pair.value is not None:
-            for host in pair.hosts:
-                best[host] = max(best.get(host, pair.value), pair.value)
-    among = spread(list(best.values()), noise)
-    limit = among.limit if among else float("-inf")
-    judged = [(pair, id(pair) in dead or (pair.value or 0.0) < limit) for pair in pairs]
-    nodes, unknown = accuse(judged, among)
+    among = _healthy(pairs, noise, bound)
+    centre, sigma = (among.median, among.sigma) if among else (bound or 0.0, noise * (bound or 0.0))
+    work = _Search(pairs, [_deviation(pair, centre, sigma) for pair in pairs], alarms)
+    work.name(_behind(places or {}, work.met))
+    nodes = tuple(work.accuse(found, among) for found in work.found if len(found.hosts) == 1)
     return Decoded(
         nodes=nodes,
-        links=_links(judged, {name for node in nodes for name in node.hosts}, noise),
-        unknown=unknown,
+        links=work.links(),
+        switches=tuple(work.accuse(f, among) for f in work.found if len(f.hosts) > 1),
+        unknown=work.unknown(),
         spread=among,
+        rounds=min((len(mine) for mine in work.met.values()), default=0),
     )
 
 
-def accuse(
-    judged: Sequence[tuple[Sample, bool]], among: Spread | None = None
-) -> tuple[tuple[Accusation, ...], tuple[str, ...]]:
-    """Accuse hosts by AND-decoding of (pair, is bad): accusations, and hosts left unknown.
-
-    Two cleared partners make a strong accusation, one a moderate one. Bad hosts that met do not
-    clear each other and do not count against each other.
-    """
-    met: dict[str, list[tuple[Sample, bool]]] = {}
-    for pair, bad in judged:
+def _healthy(pairs: Sequence[Sample], noise: float, bound: float | None) -> Spread | None:
+    """Of pairs without a bad host. First each host is held to its best pair: with a quarter of the
+    hosts bad nearly half of the pairs are slow, and their median would say nothing."""
+    floor = 0.0 if bound is None else bound
+    live = [p for p in pairs if not p.cause and p.value is not None and p.value > floor]
+    best: dict[str, float] = {}
+    for pair in live:
         for host in pair.hosts:
-            met.setdefault(host, []).append((pair, bad))
-    candidates = {host for host, pairs in met.items() if all(bad for _, bad in pairs)}
-    named, unknown = [], []
-    for host, pairs in met.items():
-        if host not in candidates:
-            continue
-        partners = {other for pair, _ in pairs for other in pair.hosts} - {host}
-        cleared = partners - candidates
-        if not cleared:
-            unknown.append(host)
-            continue
-        against = [pair for pair, _ in pairs if not candidates.issuperset(pair.hosts)]
-        named.append(_against(host, pairs, against, len(cleared), among))
-    return tuple(named), tuple(unknown)
+            best[host] = max(best.get(host, 0.0), pair.value or 0.0)
+    among = spread(list(best.values()), noise)
+    if among is None:
+        return None
+    fine = [pair.value for pair in live if pair.value is not None and pair.value >= among.limit]
+    return spread(fine, noise) or among
 
 
-def _against(
-    host: str,
-    pairs: Sequence[tuple[Sample, bool]],
-    against: Sequence[Sample],
-    cleared: int,
-    among: Spread | None,
-) -> Accusation:
-    cause = _cause(against)
-    best = max((pair.value for pair, _ in pairs if pair.value is not None), default=None)
-    figures = ""
-    if cause == "slow-outlier" and best is not None and among and among.median:
-        figures = f"; its best is {best / among.median:.0%} of the hosts' median"
-    elif cause != "slow-outlier":
-        figures = f" ({cause})"
-    partners = "partner was" if cleared == 1 else "partners were"
-    return Accusation(
-        hosts=(host,),
-        strength="strong" if cleared >= 2 else "moderate",
-        cause=cause,
-        why=f"bad in each of its {len(pairs)} pairs, while {cleared} {partners} fine elsewhere"
-        f"{figures}",
-        logs=tuple(pair.log for pair in against if pair.log),
-    )
+def _deviation(pair: Sample, centre: float, sigma: float) -> float:
+    """In sigma, below zero where slower than healthy; 0 where there is nothing to compare with."""
+    if pair.cause or pair.value is None or pair.value <= 0:
+        return -DEAD
+    return max(log(pair.value / centre) * centre / sigma, -DEAD) if sigma > 0 else 0.0
+
+
+def _behind(places: Mapping[str, str], met: Mapping[str, object]) -> list[frozenset[str]]:
+    """Hosts that share a place, for each place at each level: those behind one switch."""
+    groups: dict[str, set[str]] = {}
+    for host in met:
+        parts = [part for part in places.get(host, "").split("/") if part]
+        for depth in range(1, len(parts) + 1):
+            groups.setdefault("/".join(parts[:depth]), set()).add(host)
+    found = {frozenset(g) for g in groups.values() if _SWITCH_HOSTS <= len(g) < len(met)}
+    return sorted(found, key=lambda group: sorted(group))
+
+
+@dataclass
+class _Search:
+    """Forward selection: the suspicion with the largest gain is believed, then the next."""
+
+    pairs: Sequence[Sample]
+    deviations: Sequence[float]
+    alarms: float
+    met: dict[str, list[int]] = field(default_factory=dict)
+    #: What is known to slow a pair, in sigma (<= 0).
+    explained: list[float] = field(default_factory=list)
+    found: list[_Suspicion] = field(default_factory=list)
+    accused: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.explained = [0.0] * len(self.pairs)
+        for index, pair in enumerate(self.pairs):
+            for host in pair.hosts:
+                self.met.setdefault(host, []).append(index)
+
+    def name(self, switches: Sequence[frozenset[str]]) -> None:
+        """Fill `found` with all that can be named."""
+        least = threshold(len(self.met), self.alarms)
+        open_ = {(host,): tuple(mine) for host, mine in self.met.items()}
+        for group in switches:
+            crossing = (i for i, p in enumerate(self.pairs) if len(group.intersection(p.hosts)) == 1)
+            open_[tuple(h for h in self.met if h in group)] = tuple(crossing)
+        suspicions = {who: self._suspicion(who, mine) for who, mine in open_.items()}
+        while True:
+            held = {
+                who: s for who, s in suspicions.items() if s.gain >= least and self._clear(s)
+            }
+            most = max((s.gain for s in held.values()), default=0.0)
+            # Equals are named together: which comes first in a list must not decide.
+            now = [s for s in held.values() if s.gain > most - 1e-9]
+            if not now:
+                return
+            if any(len(s.hosts) > 1 for s in now):
+                now = [s for s in now if len(s.hosts) > 1]
+            touched: set[int] = set()
+            for one in now:
+                self.found.append(one)
+                self.accused.update(one.hosts)
+                touched.update(i for i in one.pairs if self.deviations[i] < -LEAST)
+                for index in one.pairs:
+                    if not one.at_times or self.deviations[index] < -LEAST:
+                        self.explained[index] = min(self.explained[index], -one.shift)
+            for who in list(suspicions):
+                if self.accused.issuperset(who):
+                    del suspicions[who]
+                elif not touched.isdisjoint(open_[who]):
+                    suspicions[who] = self._suspicion(who, open_[who])
+
+    def _suspicion(self, who: tuple[str, ...], mine: tuple[int, ...]) -> _Suspicion:
+        """The best shift is near one of those seen."""
+        z = [self.deviations[index] for index in mine]
+        known = [self.explained[index] for index in mine]
+        slow = sorted({-a for a, b in zip(z, known, strict=True) if a <= -LEAST and b > a})
+        best = _Suspicion(who, 0.0, 0.0, mine)
+        for shift in slow if len(slow) < 9 else slow[:: len(slow) // 8]:
+            each = gains(z, known, shift)
+            if (gain := sum(each)) > best.gain:
+                best = _Suspicion(who, gain, shift, mine)
+            # One bad pair is the pair's, not the host's.
+            if len(who) == 1 and sum(a > 0 for a in each) > 1:
+                gain = sum(map(now_and_then, each))
+                if gain > best.gain:
+                    best = _Suspicion(who, gain, shift, mine, at_times=True)
+        return best
+
+    def _bad(self, suspicion: _Suspicion) -> list[Sample]:
+        return [self.pairs[i] for i in suspicion.pairs if self.deviations[i] <= -LEAST]
+
+    def _clear(self, suspicion: _Suspicion) -> set[str]:
+        """Partners in bad pairs that are not suspects and did well in another pair."""
+        partners = {host for pair in self._bad(suspicion) for host in pair.hosts}
+        return {
+            host
+            for host in partners.difference(suspicion.hosts, self.accused)
+            if any(self.deviations[index] > -LEAST for index in self.met[host])
+        }
+
+    def accuse(self, suspicion: _Suspicion, among: Spread | None) -> Accusation:
+        """Put a suspicion into words."""
+        bad, cleared = self._bad(suspicion), len(self._clear(suspicion))
+        against = [p for p in bad if len(self.accused.intersection(p.hosts)) == 1] or bad
+        cause = _cause(against)
+        if suspicion.at_times and cause == "slow-outlier":
+            cause = "intermittent"
+        count = len(suspicion.pairs)
+        much = f"each of its {count} pairs" if len(bad) == count else f"{len(bad)} of its {count} pairs"
+        if len(suspicion.hosts) > 1:
+            much = f"{len(bad)} of the {count} pairs across its border"
+        figures = f" ({cause})" if cause not in ("slow-outlier", "intermittent") else ""
+        best = max((pair.value for pair in bad if pair.value is not None), default=None)
+        if not figures and best is not None and among and among.median:
+            figures = f"; the best of them is {best / among.median:.0%} of the median"
+        partners = "partner was" if cleared == 1 else "partners were"
+        return Accusation(
+            hosts=suspicion.hosts,
+            strength="strong" if cleared >= 2 else "moderate",
+            cause=cause,
+            why=f"bad in {much}, while {cleared} {partners} fine elsewhere{figures}",
+            logs=tuple(dict.fromkeys(pair.log for pair in against if pair.log)),
+        )
+
+    def unknown(self) -> tuple[str, ...]:
+        """Hosts whose pairs were all bad and who are not accused."""
+        return tuple(
+            host
+            for host, mine in self.met.items()
+            if host not in self.accused and all(self.deviations[i] <= -LEAST for i in mine)
+        )
+
+    def links(self) -> tuple[Accusation, ...]:
+        """Bad pairs that nothing explains.
+
+        Where half of what is left is bad, something common to all is, and no link is named; a
+        single pair of two hosts is.
+        """
+        rest: dict[frozenset[str], list[int]] = {}
+        for index, pair in enumerate(self.pairs):
+            if not self.explained[index]:
+                rest.setdefault(frozenset(pair.hosts), []).append(index)
+        least = threshold(len(rest), self.alarms)
+        bad = [mine for mine in rest.values() if self._link_is_bad(mine, least)]
+        if len(rest) > 1 and len(bad) * 2 >= len(rest):
+            return ()
+        return tuple(self._link(mine) for mine in bad)
+
+    def _link_is_bad(self, mine: Sequence[int], least: float) -> bool:
+        z = [self.deviations[index] for index in mine]
+        if max(z) > -LEAST:
+            return False
+        dead = any(self.pairs[index].cause for index in mine)
+        return dead or min(z) <= -DEAD or sum(map(surprise, z)) >= least
+
+    def _link(self, mine: Sequence[int]) -> Accusation:
+        pairs = [self.pairs[index] for index in mine]
+        cause = _cause(pairs)
+        return Accusation(
+            hosts=pairs[0].hosts,
+            strength="moderate" if cause != "slow-outlier" or len(pairs) > 1 else "weak",
+            cause=cause,
+            why=f"the pair was bad ({cause}) and neither host is alone to blame",
+            logs=tuple(pair.log for pair in pairs if pair.log),
+        )
 
 
 def _cause(pairs: Sequence[Sample]) -> str:
@@ -136,55 +300,3 @@ def _cause(pairs: Sequence[Sample]) -> str:
     if "wrong-data" in causes:
         return "wrong-data"
     return max(set(causes), key=lambda cause: (causes.count(cause), cause), default="slow-outlier")
-
-
-def _links(
-    judged: Sequence[tuple[Sample, bool]], named: set[str], noise: float
-) -> tuple[Accusation, ...]:
-    """Accuse links: bad pairs that no accused host explains.
-
-    Where half of what is left is bad, something common to all is, and no link is named; a single
-    pair of two hosts is.
-    """
-    rest = [(pair, bad) for pair, bad in judged if named.isdisjoint(pair.hosts)]
-    among = spread([p.value for p, bad in rest if not bad and p.value is not None], noise)
-    limit = among.limit if among else float("-inf")
-    bad_pairs = [pair for pair, bad in rest if bad or (pair.value or 0.0) < limit]
-    if len(rest) > 1 and len(bad_pairs) * 2 >= len(rest):
-        return ()
-    return tuple(
-        Accusation(
-            hosts=pair.hosts,
-            strength="moderate" if pair.cause else "weak",
-            cause=_cause([pair]),
-            why=f"the pair was bad ({_cause([pair])}) and neither host is alone to blame",
-            logs=(pair.log,) if pair.log else (),
-        )
-        for pair in bad_pairs
-    )
-
-
-class Slow(NamedTuple):
-    """Members of a population that are bad, by index, and the limit they were held against."""
-
-    bad: tuple[int, ...]
-    spread: Spread | None
-
-
-def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None) -> Slow:
-    """Bad ones among equal executions: dead, wrong, below `bound`, or clearly slower than the rest.
-
-    Where more than half are bad nothing is wrong with one of them in particular: none is returned.
-    """
-    floor = float("-inf") if bound is None else bound
-    live = [s.value for s in samples if s.value is not None and not s.cause]
-    among = spread(live, noise)
-    limit = max(floor, among.limit) if among else floor
-    bad = tuple(
-        index
-        for index, sample in enumerate(samples)
-        if sample.cause or sample.value is None or sample.value < limit
-    )
-    if len(samples) > 1 and len(bad) * 2 > len(samples):
-        return Slow((), among)
-    return Slow(bad, among)

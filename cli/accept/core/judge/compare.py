@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from accept.core import causes
 from accept.core.checks import Evidence, Score
-from accept.core.judge.blame import Accusation, Sample, decode, outliers
+from accept.core.judge.blame import Accusation, Sample, decode
+from accept.core.judge.outliers import outliers
 from accept.core.judge.population import Spread
 from accept.core.judge.states import state_of
 from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
@@ -40,7 +41,7 @@ def sample(check: str, score: Score, record: Record, step: Step) -> Sample | Non
     if not cause and value is None:
         cause = next((p.cause for p in (*named_by(mine), *mine)), "")
         cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
-    return Sample(record.hosts, value, cause, record.log)
+    return Sample(record.hosts, value, cause, record.log, record.local_ranks)
 
 
 def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:

@@ -1,0 +1,88 @@
+"""How strongly measurements of pairs speak for a slow host, as a log-likelihood ratio in nats.
+
+A pair runs as fast as the slower of its two hosts, times noise. Deviations are counted in sigma, on
+a logarithmic scale, from what healthy pairs reach. Noise is taken as Student's t with four degrees
+of freedom: of normal noise it costs some power, but real networks have outliers, and under a normal
+law one of them would outweigh everything else that is known of a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, expm1, log, log1p, sqrt
+
+FREEDOM = 4.0
+#: Sigma is estimated as for normal values; this is the scale of Student's t with the same MAD
+#: (quartiles 0.6745 and 0.7407).
+_SCALE = 0.6745 / 0.7407
+#: A pair that died counts as this many sigma: more would let one pair outweigh several.
+DEAD = 20.0
+#: Less is not held against a host, however sure it is: of several nodes one is always the slowest.
+LEAST = 3.0
+#: Healthy clusters in which a host may be accused by chance, before suspects are tested again.
+ALARMS = 1e-3
+#: The same for being tested again, which costs minutes and accuses nobody.
+CANDIDATES = 0.05
+
+#: What `rounds_for` is to find: a node 6 % slow, the deficit of bad B200 nodes in the field
+#: (https://github.com/togethercomputer/together-nccl-baselines: -6 to -6.7 %).
+DEFICIT = 0.06
+#: One-sided quantile of the normal law at 99.9 %, for the power of `rounds_for`.
+_POWER = 3.1
+#: What a healthy deviation costs on average: `surprise` of one sigma.
+_USUAL = 0.5 * (FREEDOM + 1) * log1p(1 / _SCALE**2 / FREEDOM)
+#: More cost minutes each, and name little more: a smaller deficit is told instead (`least_found`).
+MOST_ROUNDS = 5
+
+
+def surprise(deviation: float) -> float:
+    """Minus the logarithm of a deviation's density (in sigma), 0 where there is none."""
+    scaled = deviation / _SCALE
+    return 0.5 * (FREEDOM + 1) * log1p(scaled * scaled / FREEDOM)
+
+
+def threshold(hypotheses: int, alarms: float) -> float:
+    """The ratio above which one of so many hypotheses is believed: at most `alarms` false ones."""
+    return log(max(hypotheses, 1) / alarms)
+
+
+def gains(deviations: Sequence[float], explained: Sequence[float], shift: float) -> list[float]:
+    """What each pair says for its host being `shift` sigma slow.
+
+    `explained`: the shift (<= 0) that each pair has already, because of its other host.
+    """
+    return [
+        surprise(z - known) - surprise(z - min(known, -shift))
+        for z, known in zip(deviations, explained, strict=True)
+    ]
+
+
+def now_and_then(gain: float) -> float:
+    """What a pair says for a host that is slow in half of its pairs: the ratio of the mixture."""
+    return gain + log(0.5 + 0.5 * exp(-gain)) if gain > 0 else log(0.5 + 0.5 * exp(gain))
+
+
+def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
+    """How many rounds of pairs find a host that is slow by the share `deficit` with 99.9 %.
+
+    `noise`: sigma of healthy pairs, as a share. One round is taken to be lost to a partner that is
+    bad too. What the rounds find is tested again, so the threshold is that of candidates.
+    """
+    shift = -log(1 - deficit) / noise
+    mean = surprise(shift) - _USUAL
+    slope = (FREEDOM + 1) * shift / _SCALE / (FREEDOM + (shift / _SCALE) ** 2) / _SCALE
+    needed = threshold(hosts, CANDIDATES)
+    for rounds in range(2, min(MOST_ROUNDS, max(hosts - 1, 2)) + 1):
+        counted = rounds - 1
+        if mean > 0 and counted * mean - _POWER * slope * sqrt(counted) >= needed:
+            return rounds
+    return max(1, min(MOST_ROUNDS, hosts - 1 + hosts % 2))
+
+
+def least_found(hosts: int, sigma: float, pairs: int) -> float:
+    """The deficit, as a share, at which a host with so many pairs is accused one time in two."""
+    each = threshold(hosts, ALARMS) / max(pairs, 1) + _USUAL
+    shift = _SCALE * sqrt(FREEDOM * expm1(each / (0.5 * (FREEDOM + 1))))
+    return -expm1(-max(shift, LEAST) * sigma)
+
+
