@@ -22,7 +22,7 @@ from accept.core.judge.likelihood import (
     surprise,
     threshold,
 )
-from accept.core.judge.population import Spread, spread
+from accept.core.judge.population import SIGMAS, Spread, spread
 
 Strength = Literal["strong", "moderate", "weak"]
 
@@ -116,16 +116,24 @@ def _healthy(pairs: Sequence[Sample], noise: float, bound: float | None) -> Spre
     """Of pairs without a bad host. First each host is held to its best pair: with a quarter of the
     hosts bad nearly half of the pairs are slow, and their median would say nothing."""
     floor = 0.0 if bound is None else bound
+    # Loaded where it is used: those who only plan load this module too.
+    from statistics import NormalDist
+
     live = [p for p in pairs if not p.cause and p.value is not None and p.value > floor]
     best: dict[str, float] = {}
     for pair in live:
         for host in pair.hosts:
             best[host] = max(best.get(host, 0.0), pair.value or 0.0)
-    among = spread(list(best.values()), noise)
-    if among is None:
+    bests = spread(list(best.values()), 0.0)
+    if bests is None:
         return None
-    fine = [pair.value for pair in live if pair.value is not None and pair.value >= among.limit]
-    return spread(fine, noise) or among
+    # Where the best of r normal values lies, and how much less it varies (within 4 % up to r = 10).
+    rounds = len(live) * 2 / len(best)
+    sigma = bests.sigma * rounds**0.24
+    centre = bests.median - sigma * NormalDist().inv_cdf((rounds - 0.375) / (rounds + 0.25))
+    limit = centre - SIGMAS * max(sigma, noise * centre)
+    fine = [pair.value for pair in live if pair.value is not None and pair.value >= limit]
+    return spread(fine, noise) or spread(list(best.values()), noise)
 
 
 def _deviation(pair: Sample, centre: float, sigma: float) -> float:
@@ -170,13 +178,13 @@ class _Search:
         least = threshold(len(self.met), self.alarms)
         open_ = {(host,): tuple(mine) for host, mine in self.met.items()}
         for group in switches:
-            crossing = (i for i, p in enumerate(self.pairs) if len(group.intersection(p.hosts)) == 1)
+            crossing = (
+                i for i, p in enumerate(self.pairs) if len(group.intersection(p.hosts)) == 1
+            )
             open_[tuple(h for h in self.met if h in group)] = tuple(crossing)
         suspicions = {who: self._suspicion(who, mine) for who, mine in open_.items()}
         while True:
-            held = {
-                who: s for who, s in suspicions.items() if s.gain >= least and self._clear(s)
-            }
+            held = {who: s for who, s in suspicions.items() if s.gain >= least and self._clear(s)}
             most = max((s.gain for s in held.values()), default=0.0)
             # Equals are named together: which comes first in a list must not decide.
             now = [s for s in held.values() if s.gain > most - 1e-9]
@@ -208,12 +216,15 @@ class _Search:
             each = gains(z, known, shift)
             if (gain := sum(each)) > best.gain:
                 best = _Suspicion(who, gain, shift, mine)
-            # One bad pair is the pair's, not the host's.
-            if len(who) == 1 and sum(a > 0 for a in each) > 1:
-                gain = sum(map(now_and_then, each))
-                if gain > best.gain:
-                    best = _Suspicion(who, gain, shift, mine, at_times=True)
+            gain = sum(map(now_and_then, each)) if len(who) == 1 else 0.0
+            if gain > best.gain and self._several(mine, each):
+                best = _Suspicion(who, gain, shift, mine, at_times=True)
         return best
+
+    def _several(self, mine: Sequence[int], each: Sequence[float]) -> bool:
+        """Whether it was bad with two partners: with one alone it is the link's."""
+        bad = (self.pairs[index] for index, gain in zip(mine, each, strict=True) if gain > 0)
+        return len({host for pair in bad for host in pair.hosts}) > 2
 
     def _bad(self, suspicion: _Suspicion) -> list[Sample]:
         return [self.pairs[i] for i in suspicion.pairs if self.deviations[i] <= -LEAST]
@@ -235,7 +246,11 @@ class _Search:
         if suspicion.at_times and cause == "slow-outlier":
             cause = "intermittent"
         count = len(suspicion.pairs)
-        much = f"each of its {count} pairs" if len(bad) == count else f"{len(bad)} of its {count} pairs"
+        much = (
+            f"each of its {count} pairs"
+            if len(bad) == count
+            else f"{len(bad)} of its {count} pairs"
+        )
         if len(suspicion.hosts) > 1:
             much = f"{len(bad)} of the {count} pairs across its border"
         figures = f" ({cause})" if cause not in ("slow-outlier", "intermittent") else ""
@@ -276,11 +291,12 @@ class _Search:
         return tuple(self._link(mine) for mine in bad)
 
     def _link_is_bad(self, mine: Sequence[int], least: float) -> bool:
-        z = [self.deviations[index] for index in mine]
-        if max(z) > -LEAST:
+        best = max(self.deviations[index] for index in mine)
+        if best > -LEAST:
             return False
-        dead = any(self.pairs[index].cause for index in mine)
-        return dead or min(z) <= -DEAD or sum(map(surprise, z)) >= least
+        dead = any(self.pairs[i].cause or self.pairs[i].value is None for i in mine)
+        # Held to its best: it is measured again because it stood out, by chance perhaps.
+        return dead or len(mine) * surprise(best) >= least
 
     def _link(self, mine: Sequence[int]) -> Accusation:
         pairs = [self.pairs[index] for index in mine]

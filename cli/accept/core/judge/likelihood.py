@@ -9,7 +9,7 @@ law one of them would outweigh everything else that is known of a host.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, expm1, log, log1p, sqrt
+from math import comb, exp, expm1, log, log1p, sqrt
 
 FREEDOM = 4.0
 #: Sigma is estimated as for normal values; this is the scale of Student's t with the same MAD
@@ -27,8 +27,12 @@ CANDIDATES = 0.05
 #: What `rounds_for` is to find: a node 6 % slow, the deficit of bad B200 nodes in the field
 #: (https://github.com/togethercomputer/together-nccl-baselines: -6 to -6.7 %).
 DEFICIT = 0.06
-#: One-sided quantile of the normal law at 99.9 %, for the power of `rounds_for`.
-_POWER = 3.1
+#: Of the hosts, how many may be bad beside the one that is to be found.
+BAD = 0.02
+#: How often a bad host may be missed, half of it for want of good partners, half by noise: the
+#: one-sided quantile of the normal law.
+_MISSED = 1e-3
+_POWER = 3.29
 #: What a healthy deviation costs on average: `surprise` of one sigma.
 _USUAL = 0.5 * (FREEDOM + 1) * log1p(1 / _SCALE**2 / FREEDOM)
 #: More cost minutes each, and name little more: a smaller deficit is told instead (`least_found`).
@@ -63,20 +67,31 @@ def now_and_then(gain: float) -> float:
 
 
 def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
-    """How many rounds of pairs find a host that is slow by the share `deficit` with 99.9 %.
+    """How many rounds of pairs find 99.9 % of the hosts that are slow by the share `deficit`.
 
-    `noise`: sigma of healthy pairs, as a share. One round is taken to be lost to a partner that is
-    bad too. What the rounds find is tested again, so the threshold is that of candidates.
+    `noise`: sigma of healthy pairs, as a share. Pairs with a partner that is bad too say nothing.
+    What the rounds find is measured again, so the threshold is that of candidates.
     """
     shift = -log(1 - deficit) / noise
     mean = surprise(shift) - _USUAL
     slope = (FREEDOM + 1) * shift / _SCALE / (FREEDOM + (shift / _SCALE) ** 2) / _SCALE
     needed = threshold(hosts, CANDIDATES)
-    for rounds in range(2, min(MOST_ROUNDS, max(hosts - 1, 2)) + 1):
-        counted = rounds - 1
-        if mean > 0 and counted * mean - _POWER * slope * sqrt(counted) >= needed:
+    # A round of an odd number of hosts leaves one out, and there is one round more.
+    most = min(MOST_ROUNDS, hosts - 1 + hosts % 2)
+    for rounds in range(2, most):
+        left = rounds - _lost(rounds)
+        if left > 0 and left * mean - _POWER * slope * sqrt(left) >= needed:
             return rounds
-    return max(1, min(MOST_ROUNDS, hosts - 1 + hosts % 2))
+    return max(1, most)
+
+
+def _lost(rounds: int) -> int:
+    """How many of its partners are bad, with all but half of `_MISSED`, by the binomial law."""
+    lost, tail = 0, 1 - (1 - BAD) ** rounds
+    while tail > _MISSED / 2:
+        lost += 1
+        tail -= comb(rounds, lost) * BAD**lost * (1 - BAD) ** (rounds - lost)
+    return lost
 
 
 def least_found(hosts: int, sigma: float, pairs: int) -> float:
@@ -84,5 +99,3 @@ def least_found(hosts: int, sigma: float, pairs: int) -> float:
     each = threshold(hosts, ALARMS) / max(pairs, 1) + _USUAL
     shift = _SCALE * sqrt(FREEDOM * expm1(each / (0.5 * (FREEDOM + 1))))
     return -expm1(-max(shift, LEAST) * sigma)
-
-
