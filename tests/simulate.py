@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from accept.core.judge.again import pairs_again
+from accept.core.judge.again import confirming, doubtful
 from accept.core.judge.blame import Decoded, Sample, decode
 from accept.core.judge.likelihood import rounds_for
 from accept.core.schedule import Wave, pair_rounds
@@ -116,7 +116,8 @@ def accept(one: Cluster, rounds: int | None = None) -> Outcome:
     count = rounds or rounds_for(len(one.hosts), FLOOR)
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
     samples = [sample for wave in waves for sample in one.measure(wave)]
-    again = pairs_again(samples, one.hosts, FLOOR, seed=seed)
+    met = {frozenset(sample.hosts) for sample in samples}
+    again = confirming(one.hosts, *doubtful(samples, FLOOR, {}), met, seed=seed)
     samples += one.measure(again)
     decoded = decode(samples, FLOOR)
     accused = frozenset(host for node in decoded.nodes for host in node.hosts)

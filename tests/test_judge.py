@@ -29,7 +29,8 @@ from tests.imagined import (
 )
 
 from accept.core.causes import CAUSES
-from accept.core.judge import judge, rails_to_follow
+from accept.core.judge import judge
+from accept.core.judge.again import waves_again
 from accept.core.model import (
     Fact,
     Metric,
@@ -587,10 +588,15 @@ def test_a_slow_rail_whose_pairs_name_a_host_accuses_its_gpu() -> None:
 def test_slow_rails_are_known_while_the_run_goes_on() -> None:
     of, records = rails(5, None)
     whole = [r for r in records if r.wave == 0]
-    assert rails_to_follow(big(of), of, whole, EIGHT) == (5,)
+
+    def followed(records: list[Record]) -> set[tuple[int, ...]]:
+        waves = waves_again(big(of), of, records, EIGHT, {})
+        return {group.local_ranks for wave in waves for group in wave}
+
+    assert followed(whole) == {(5,)}
     dead = [replace(whole[2], metrics=(), exit=1)]
-    assert rails_to_follow(big(of), of, [*whole[:2], *dead, *whole[3:]], EIGHT) == (2, 5)
-    assert rails_to_follow(big(of), of, whole[:5], EIGHT) == ()
+    assert followed([*whole[:2], *dead, *whole[3:]]) == {(2,), (5,)}
+    assert followed(whole[:5]) == set()
 
 
 def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:

@@ -17,18 +17,20 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core import evidence, report
 from accept.core.errors import Exit
 from accept.core.execute import Run, execute_wave, lose_silent_hosts
 from accept.core.hosts import Candidate, discover
-from accept.core.judge import judge, rails_to_follow
+from accept.core.judge import judge
+from accept.core.judge.again import waves_again
+from accept.core.judge.hosts import places
 from accept.core.model import Plan, Problem, Record, Step
 from accept.core.plaintext import plain
 from accept.core.remote import Host, run
-from accept.core.schedule import Wave, pair_rounds, waves
+from accept.core.schedule import Wave, waves
 from accept.core.typed import read
 
 HOSTS = "hosts.json"
@@ -38,8 +40,6 @@ EVENTS = "events"
 RELEASE = "release"
 _OVER_SECONDS = 60.0
 _PUBLISH_SECONDS = 60.0
-#: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
-_FOLLOWING_ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +221,12 @@ async def _execute(state: Run, step: Step, place: str) -> None:
     began = time.time()
     mine: list[Record] = []
     await _execute_waves(state, step, plan_waves, mine)
-    if step.groups == "rails":
-        names = [h.name for h in state.alive()]
-        for rank in rails_to_follow(state.plan, step, mine, names):
-            # Pairs of this local rank alone name the host on the rail.
-            rounds = pair_rounds(names, rounds=_FOLLOWING_ROUNDS, seed=state.plan.seed)
-            followed = [tuple(replace(g, local_ranks=(rank,)) for g in wave) for wave in rounds]
-            await _execute_waves(state, step, followed, mine)
+    names = [h.name for h in state.alive()]
+    again = waves_again(state.plan, step, mine, names, places(state.records))
+    if again:
+        many = sum(map(len, again))
+        _say(f"  {step.id}: something stood out; measured again, {many} group{'s' * (many > 1)}")
+        await _execute_waves(state, step, again, mine)
     if len(mine) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     failed = [r for r in mine if r.exit != 0 or r.problems]

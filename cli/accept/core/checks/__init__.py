@@ -7,7 +7,7 @@ collective ones share is `accept.core.collectives`.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
@@ -63,6 +63,8 @@ class Evidence:
     missing: tuple[str, ...] = ()
     #: Hosts lost on the way, with the cause.
     lost: dict[str, str] = field(default_factory=dict)
+    #: Where hosts are, as the machine's `topology` said: `row/rack/host`.
+    places: Mapping[str, str] = field(default_factory=dict)
     #: What finding the hosts measured for this check, such as clock offsets.
     beforehand: tuple[Metric, ...] = ()
     #: Names of the GPUs that the inventory found.

@@ -11,7 +11,6 @@ from accept.core import checks
 from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
-from accept.core.judge.compare import slow_rails
 from accept.core.judge.states import worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
@@ -94,25 +93,6 @@ def _part(plan: Plan) -> str:
     return f"{used}{f' of the {there}' if there else ''} GPUs of each node"
 
 
-def rails_to_follow(
-    plan: Plan, step: Step, records: Sequence[Record], hosts: Sequence[str]
-) -> tuple[int, ...]:
-    """Local ranks whose rail is slow or failed in a step of rails, while the run goes on.
-
-    They are to be followed, in later waves of the same step, by rounds of pairs restricted to that
-    local rank: these name the host.
-    """
-    found: set[int] = set()
-    for name in step.checks:
-        score = checks.load(name).score
-        if score is not None:
-            evidence = Evidence(
-                check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts)
-            )
-            found.update(slow_rails(evidence, score, step))
-    return tuple(sorted(found))
-
-
 def _evidences(
     plan: Plan, records: Sequence[Record], found: hosts.Found, broken_off: str
 ) -> dict[str, Evidence]:
@@ -137,6 +117,7 @@ def _evidences(
             hosts=found.present,
             missing=found.missing,
             lost=found.lost,
+            places=found.places,
             beforehand=tuple(m for m in beforehand if m.check == name),
             devices=devices,
             broken_off=broken_off,
@@ -243,4 +224,4 @@ def _touches(record: Record, suspect: Suspect) -> bool:
     return host_of(suspect) in record.hosts
 
 
-__all__ = ["HOSTS_STEP", "judge", "rails_to_follow"]
+__all__ = ["HOSTS_STEP", "judge"]

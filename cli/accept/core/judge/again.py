@@ -1,40 +1,101 @@
-"""What is measured again after the rounds of a step: who stood out, against who is known to be good."""
+"""What is measured again while the run goes on: who stood out, against who is known to be good."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from accept.core import checks
+from accept.core.checks import Evidence
 from accept.core.judge.blame import Sample, decode
+from accept.core.judge.compare import samples_of, slow_groups, slow_rails
 from accept.core.judge.likelihood import CANDIDATES
-from accept.core.schedule import Group, Wave
+from accept.core.model import Plan, Record, Step
+from accept.core.schedule import Group, Wave, pair_rounds
+
+#: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
+_RAIL_ROUNDS = 3
+
+_Pair = tuple[str, ...]
 
 
-def pairs_again(
-    samples: Sequence[Sample],
+def waves_again(
+    plan: Plan,
+    step: Step,
+    records: Sequence[Record],
     hosts: Sequence[str],
-    noise: float,
-    bound: float | None = None,
-    *,
-    places: Mapping[str, str] | None = None,
-    seed: int = 1,
-) -> Wave:
-    """One wave of disjoint pairs that confirms or clears, or none where nobody stood out.
+    places: Mapping[str, str],
+) -> tuple[Wave, ...]:
+    """What is to follow the waves of a step, and belongs to it.
 
-    Each suspect meets a good host that it did not meet before, and a suspected link is measured
-    again; the other good hosts meet each other, so that the network carries what it did before.
+    Pairs: suspects against good hosts, in one wave. Single hosts and blocks of a ladder: those that
+    stood out, in one wave. A slow rail: rounds of pairs of its local rank, which name the host.
     """
-    found = decode(samples, noise, bound, places=places, alarms=CANDIDATES)
+    suspects: set[str] = set()
+    links: list[_Pair] = []
+    groups: list[Group] = []
+    rails: set[int] = set()
+    for name in step.checks:
+        score = checks.load(name).score
+        if score is None:
+            continue
+        evidence = Evidence(
+            check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts)
+        )
+        if step.groups == "pairs":
+            samples = samples_of(evidence, score, step, records)
+            some, pairs = doubtful(samples, plan.machine.noise, places)
+            suspects |= some
+            links += pairs
+        elif step.groups == "rails":
+            rails.update(slow_rails(evidence, score, step))
+        else:
+            groups += slow_groups(evidence, score, step)
+    if step.groups == "rails":
+        rounds = pair_rounds(hosts, rounds=_RAIL_ROUNDS, seed=plan.seed)
+        return tuple(
+            tuple(replace(group, local_ranks=(rank,)) for group in wave)
+            for rank in sorted(rails)
+            for wave in rounds
+        )
+    met = {frozenset(record.hosts) for record in records}
+    wave = confirming(hosts, suspects, links, met, seed=plan.seed) or tuple(dict.fromkeys(groups))
+    return (wave,) if wave else ()
+
+
+def doubtful(
+    samples: Sequence[Sample], noise: float, places: Mapping[str, str]
+) -> tuple[set[str], list[_Pair]]:
+    """Hosts, and pairs between other hosts, that rounds of pairs give reason to measure again."""
+    found = decode(samples, noise, places=places, alarms=CANDIDATES)
     accused = [*found.nodes, *found.switches]
     suspects = {host for one in accused for host in one.hosts}.union(found.unknown)
-    links = [one.hosts for one in found.links if suspects.isdisjoint(one.hosts)]
+    return suspects, [link.hosts for link in found.links if suspects.isdisjoint(link.hosts)]
+
+
+def confirming(
+    hosts: Sequence[str],
+    suspects: set[str],
+    links: Sequence[_Pair],
+    met: set[frozenset[str]],
+    *,
+    seed: int,
+) -> Wave:
+    """A wave of disjoint pairs that confirms or clears; none where there is nobody to doubt.
+
+    Each suspect meets a good host, one that it did not meet before where there is one, and a
+    doubtful pair is measured again. The other good hosts meet each other, so that the network
+    carries what it did before.
+    """
     if not suspects and not links:
         return ()
-    busy = suspects.union(*links)
-    met = {frozenset(sample.hosts) for sample in samples}
-    good = [host for host in hosts if host not in busy]
+    good = [host for host in hosts if host not in suspects.union(*links)]
     random.Random(seed).shuffle(good)
-    result = [tuple(link) for link in _disjoint(links)]
+    result: list[_Pair] = []
+    for link in links:
+        if suspects.isdisjoint(link) and all(set(link).isdisjoint(other) for other in result):
+            result.append(link)
     for host in (host for host in hosts if host in suspects):
         result += _met_by(host, good, met)
     while len(good) > 1:
@@ -42,19 +103,9 @@ def pairs_again(
     return tuple(Group(hosts=pair) for pair in result)
 
 
-def _met_by(host: str, good: list[str], met: set[frozenset[str]]) -> list[tuple[str, str]]:
-    """A pair of `host` and one of `good`, which is taken out; somebody it has not met, if it can be."""
+def _met_by(host: str, good: list[str], met: set[frozenset[str]]) -> list[_Pair]:
+    """A pair of `host` and one of `good`, which is taken out."""
     if not good:
         return []
     new = (i for i, other in enumerate(good) if frozenset((host, other)) not in met)
     return [(host, good.pop(next(new, 0)))]
-
-
-def _disjoint(links: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    busy: set[str] = set()
-    result = []
-    for link in links:
-        if busy.isdisjoint(link):
-            busy.update(link)
-            result.append(link)
-    return result

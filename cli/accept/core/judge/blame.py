@@ -89,12 +89,12 @@ def decode(
     places: Mapping[str, str] | None = None,
     alarms: float = ALARMS,
 ) -> Decoded:
-    """Name hosts, links and switches from pairs.
+    """Name hosts, links and switches from pairs; the order of hosts and samples does not matter.
 
-    `noise`: least sigma of healthy pairs, as a share. `bound`: what a pair should reach; slower ones
-    are not taken for healthy, and below four healthy hosts it stands for what those reach. `places`: where hosts are (`row/rack/host`), for switches. `alarms`:
-    healthy clusters in which somebody may be accused, as a share. The order of hosts and samples
-    does not matter.
+    `noise`: least sigma of healthy pairs, as a share. `bound`: what a pair should reach; slower
+    ones are not taken for healthy, and below four healthy hosts it stands for what those reach.
+    `places`: where hosts are (`row/rack/host`), for switches. `alarms`: healthy clusters in which
+    somebody may be accused, as a share.
     """
     pairs = [sample for sample in samples if len(set(sample.hosts)) == 2]
     among = _healthy(pairs, noise, bound)
@@ -151,7 +151,7 @@ def _behind(places: Mapping[str, str], met: Mapping[str, object]) -> list[frozen
         for depth in range(1, len(parts) + 1):
             groups.setdefault("/".join(parts[:depth]), set()).add(host)
     found = {frozenset(g) for g in groups.values() if _SWITCH_HOSTS <= len(g) < len(met)}
-    return sorted(found, key=lambda group: sorted(group))
+    return sorted(found, key=sorted)
 
 
 @dataclass
@@ -176,7 +176,9 @@ class _Search:
     def name(self, switches: Sequence[frozenset[str]]) -> None:
         """Fill `found` with all that can be named."""
         least = threshold(len(self.met), self.alarms)
-        open_ = {(host,): tuple(mine) for host, mine in self.met.items()}
+        open_: dict[tuple[str, ...], tuple[int, ...]] = {
+            (host,): tuple(mine) for host, mine in self.met.items()
+        }
         for group in switches:
             crossing = (
                 i for i, p in enumerate(self.pairs) if len(group.intersection(p.hosts)) == 1

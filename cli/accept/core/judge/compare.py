@@ -13,6 +13,7 @@ from accept.core.judge.population import Spread
 from accept.core.judge.states import state_of
 from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
 from accept.core.model import Record, State, Step, Suspect
+from accept.core.schedule import Group
 
 #: Nodes of a group -> the least value that its score may have, or None.
 Bound = Callable[[int], float | None]
@@ -62,9 +63,10 @@ def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:
     return result
 
 
-def _samples(
+def samples_of(
     evidence: Evidence, score: Score, step: Step, records: Iterable[Record]
 ) -> list[Sample]:
+    """What each execution says of its group."""
     found = (sample(evidence.check, score, record, step) for record in records)
     return [one for one in found if one is not None]
 
@@ -72,20 +74,24 @@ def _samples(
 def _pairs(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
 ) -> Compared:
-    samples = _samples(evidence, score, step, records)
-    decoded = decode(samples, evidence.plan.machine.noise, bound)
+    samples = samples_of(evidence, score, step, records)
+    decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
     suspects = [_suspect("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
     order = {host: place for place, host in enumerate(evidence.hosts)}
     for link in decoded.links:
         ends = sorted(link.hosts, key=lambda host: order.get(host, len(order)))
         suspects.append(_suspect("link", LINK.join(ends), evidence.check, link))
+    for switch in decoded.switches:
+        hosts = sorted(switch.hosts, key=lambda host: order.get(host, len(order)))
+        name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
+        suspects.append(_suspect("switch", name, evidence.check, switch))
     return Compared(step, tuple(suspects), len(samples), decoded.spread, decoded.unknown)
 
 
 def _each(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
 ) -> Compared:
-    samples = _samples(evidence, score, step, records)
+    samples = samples_of(evidence, score, step, records)
     slow = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = tuple(
         _alone("node", samples[index].hosts[0], evidence.check, samples[index], slow.spread, bound)
@@ -102,7 +108,7 @@ def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Recor
     for index in slow:
         rail = whole[index].local_ranks[0]
         pairs = [r for r in records if r.local_ranks == (rail,) and r not in whole]
-        nodes = decode(_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
+        nodes = decode(samples_of(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
         suspects += [
             _suspect("gpu", f"{node.hosts[0]}:{rail}", evidence.check, node) for node in nodes
         ]
@@ -122,7 +128,7 @@ def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
 def _slow(
     evidence: Evidence, score: Score, step: Step, whole: Sequence[Record]
 ) -> tuple[list[Sample], tuple[int, ...]]:
-    samples = _samples(evidence, score, step, whole)
+    samples = samples_of(evidence, score, step, whole)
     if len(samples) != len(whole):
         return samples, ()
     return samples, outliers(samples, evidence.plan.machine.noise).bad
@@ -136,24 +142,46 @@ def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
     return tuple(sorted({whole[index].local_ranks[0] for index in slow}))
 
 
-def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
-    """The smallest blocks that are slow among blocks of their size: a link, or a switch."""
-    accused: list[set[str]] = []
-    suspects, widest, count = [], None, 0
+def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
+    """Single hosts, or blocks of a ladder, that stand out among their equals."""
+    records = [record for record in evidence.records if record.step == step.id]
+    if step.groups == "ladder":
+        return [Group(hosts=one.hosts) for one, _ in _blocks(evidence, score, step, records)[0]]
+    if step.groups != "each":
+        return []
+    samples = samples_of(evidence, score, step, records)
+    slow = outliers(samples, evidence.plan.machine.noise)
+    return [Group(hosts=samples[index].hosts) for index in slow.bad]
+
+
+def _blocks(
+    evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
+) -> tuple[list[tuple[Sample, Spread | None]], Spread | None, int]:
+    """The smallest blocks that are slow among those of their size, each with what it was held
+    against; the spread of the smallest size that has one; the number of all."""
+    found: list[tuple[Sample, Spread | None]] = []
+    first, count = None, 0
     for size in sorted({len(record.hosts) for record in records}):
-        samples = _samples(evidence, score, step, (r for r in records if len(r.hosts) == size))
-        found = outliers(samples, evidence.plan.machine.noise)
+        samples = samples_of(evidence, score, step, (r for r in records if len(r.hosts) == size))
+        slow = outliers(samples, evidence.plan.machine.noise)
         count += len(samples)
-        widest = widest or found.spread
-        for index in found.bad if len(samples) > 1 else ():
-            hosts = samples[index].hosts
-            if any(smaller.issubset(hosts) for smaller in accused):
-                continue
-            accused.append(set(hosts))
-            kind: Kind = "link" if size == 2 else "switch" if size > 2 else "node"
-            name = {2: LINK.join(hosts), 1: hosts[0]}.get(size, f"{hosts[0]}{SWITCH}{hosts[-1]}")
-            suspects.append(_alone(kind, name, evidence.check, samples[index], found.spread, None))
-    return Compared(step, tuple(suspects), count, widest)
+        first = first or slow.spread
+        for index in slow.bad if len({one.hosts for one in samples}) > 1 else ():
+            if not any(set(one.hosts).issubset(samples[index].hosts) for one, _ in found):
+                found.append((samples[index], slow.spread))
+    return found, first, count
+
+
+def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
+    """A slow block accuses a link, or a switch."""
+    blocks, among, count = _blocks(evidence, score, step, records)
+    suspects = []
+    for found, spread in blocks:
+        hosts = found.hosts
+        kind: Kind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
+        name = {2: LINK.join(hosts), 1: hosts[0]}.get(len(hosts), f"{hosts[0]}{SWITCH}{hosts[-1]}")
+        suspects.append(_alone(kind, name, evidence.check, found, spread, None))
+    return Compared(step, tuple(suspects), count, among)
 
 
 def _alone(

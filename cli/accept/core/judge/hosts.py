@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ class Found:
     lost: dict[str, str]
     #: What was said about hosts that never answered.
     problems: tuple[Problem, ...]
+    #: Where hosts are, of those that said.
+    places: dict[str, str]
     #: Whether there is a record of how the hosts were found.
     recorded: bool
 
@@ -42,8 +44,20 @@ def find(records: Sequence[Record]) -> Found:
         missing=tuple(missing),
         lost=lost,
         problems=problems,
+        places=places(records),
         recorded=first is not None,
     )
+
+
+def places(records: Iterable[Record]) -> dict[str, str]:
+    """Where hosts are, as the machine's `topology` said on each: `row/rack/host`."""
+    return {
+        fact.host: fact.value
+        for record in records
+        if record.step == HOSTS_STEP
+        for fact in record.facts
+        if fact.name == "place" and fact.host and isinstance(fact.value, str)
+    }
 
 
 def verdict(plan: Plan, found: Found) -> CheckVerdict:
