@@ -5,7 +5,7 @@ ACCEPT_DIR=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_RUN=$(cat "$ACCEPT_DIR/run")
 export ACCEPT_DIR ACCEPT_RUN
 cd "$ACCEPT_DIR" || exit 5
-PYTHONPATH=$ACCEPT_DIR PYTHONDONTWRITEBYTECODE=1 "$1" -m accept.core.coordinator "$ACCEPT_DIR" > "${2:-console.log}" 2>&1 &
+PYTHONPATH=$ACCEPT_DIR/accept.zip PYTHONDONTWRITEBYTECODE=1 "$1" -m accept.core.coordinator "$ACCEPT_DIR" > "${2:-console.log}" 2>&1 &
 echo $! > coordinator.pid
 wait $!
 code=$?

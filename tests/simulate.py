@@ -15,7 +15,7 @@ from typing import Literal
 
 from accept.core.judge.again import confirming, doubtful
 from accept.core.judge.blame import Decoded, Sample, decode
-from accept.core.judge.likelihood import rounds_for
+from accept.core.likelihood import rounds_for
 from accept.core.schedule import Wave, pair_rounds
 
 #: `normal`; `heavy`: Student's t with three degrees of freedom; `switch`: half of the variance is

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accept.core.judge.blame import Sample, decode
-from accept.core.judge.likelihood import least_found, rounds_for
 from accept.core.judge.outliers import outliers
 from accept.core.judge.population import spread
+from accept.core.likelihood import least_found, rounds_for
 from accept.core.schedule import pair_rounds
 
 NOISE = 0.01

@@ -121,8 +121,8 @@ class TestArchive:
     def test_the_core_in_it_runs_by_itself(self, tmp_path: Path) -> None:
         rendered()[1].write(tmp_path)
         done = subprocess.run(
-            [sys.executable, "-S", "-E", "-c", "import accept.core.coordinator as c; print(c)"],
-            cwd=tmp_path,
+            [sys.executable, "-S", "-c", "import accept.core.coordinator as c; print(c)"],
+            env={"PYTHONPATH": str(tmp_path / "accept.zip")},
             capture_output=True,
             text=True,
             check=False,
@@ -242,12 +242,12 @@ class TestFolder:
         assert load_bundle(tmp_path, bundle.plan).archive() == bundle.archive()
 
     @pytest.mark.parametrize(
-        "name", ["steps/20-connectivity.sh", "env.sh", "programs/train.py", "accept/core/model.py"]
+        "name", ["steps/20-connectivity.sh", "env.sh", "programs/train.py", "accept.zip"]
     )
     def test_that_was_edited_is_not_run(self, tmp_path: Path, name: str) -> None:
         folder = self.folder(tmp_path)
         path = folder / "rendered" / name
-        path.write_text(path.read_text() + "\n# mine\n")
+        path.write_bytes(path.read_bytes() + b"\n# mine\n")
         said = refused("submit", folder, "--dry-run")
         assert "was changed after it was rendered" in said
         assert "render again" in said

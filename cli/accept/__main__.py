@@ -156,6 +156,10 @@ _PLAN: dict[str, tuple[Any, Any]] = {
     "nccl": _many("NCCL setting: KEY=VALUE.", "--nccl"),
     "expect": _many("Threshold of your own: 'all-reduce@8G>=380'.", "--expect"),
     "gpus_per_node": _one(int, "GPUs of each node to use; left out: all.", "--gpus-per-node"),
+    "rounds": (
+        Annotated[str, typer.Option(help="Rounds of pairs: a number, or auto; none: the suite's.")],
+        "",
+    ),
     "seed": (Annotated[int, typer.Option(help="Seed of the pairing of hosts.")], 1),
     "require_all_nodes": (
         Annotated[
@@ -269,6 +273,7 @@ def _options(values: dict[str, Any]) -> Any:
         nccl=tuple(values["nccl"] or ()),
         expect=tuple(values["expect"] or ()),
         gpus_per_node=values["gpus_per_node"],
+        rounds=values["rounds"],
         seed=values["seed"],
         require_all_nodes=values["require_all_nodes"],
         busy_ok=values["busy_ok"],

@@ -13,7 +13,8 @@ from typing import Any
 
 from accept.core.checks import Check, launch_seconds, load
 from accept.core.errors import BadInput
-from accept.core.model import Plan, Reference, Skipped, Step
+from accept.core.likelihood import DEFICIT, GROSS, rounds_for
+from accept.core.model import Plan, PlannedMachine, Reference, Skipped, Step
 from accept.core.schedule import waves
 from accept.core.shape import Invalid, known, plain
 from accept.core.typed import dump, read
@@ -33,7 +34,7 @@ from accept.spec.fields import check_env
 from accept.spec.machine import check_gpus_per_node
 from accept.spec.placement import check_results, gpus_of_pod, placed
 from accept.spec.plant import read_plants
-from accept.spec.suite import SuiteCheck
+from accept.spec.suite import Rounds, SuiteCheck
 from accept.spec.units import parse_expectation
 from accept.yamlfile import Document, parse
 
@@ -63,6 +64,8 @@ class Options:
     expect: tuple[str, ...] = ()
     gpus_per_node: int | None = None
     seed: int = 1
+    #: Of pairs, whatever the suite says: a number or "auto".
+    rounds: str = ""
     require_all_nodes: bool = False
     busy_ok: bool = False
     start_timeout: float | None = None
@@ -298,7 +301,8 @@ def _steps(
                 known(groups, check.groups),
             )
         names = [f"n{i}" for i in range(nodes)]
-        planned_waves = waves(groups, names, rounds=entry.rounds, seed=options.seed, ranks=ranks)
+        rounds = _rounds(options, entry, planned, nodes) if groups == "pairs" else 1
+        planned_waves = waves(groups, names, rounds=rounds, seed=options.seed, ranks=ranks)
         if not planned_waves or (groups == "rails" and ranks == 1):
             few = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {few}", optional=True))
@@ -313,7 +317,7 @@ def _steps(
             script=check.template,
             groups=groups,
             params=params,
-            rounds=entry.rounds,
+            rounds=rounds,
             timeout=entry.timeout or 0.0,
             estimate=work + launching,
             optional=entry.optional,
@@ -330,6 +334,22 @@ def _steps(
     _refuse_unused(changed, used)
     named = tuple(_named(step, number) for number, step in enumerate(steps, 1))
     return named, tuple(skipped), {named[int(i)].id: text for i, text in scripts.items()}
+
+
+def _rounds(options: Options, entry: SuiteCheck, machine: PlannedMachine, nodes: int) -> int:
+    """As asked for, else as the machine's noise and the number of nodes need."""
+    asked: str | int = options.rounds or entry.rounds
+    if asked != "auto":
+        try:
+            return read(Rounds, int(asked))
+        except (ValueError, Invalid):
+            raise BadInput(
+                f"--rounds {plain(str(asked))!r} is no number of rounds",
+                hint="write a number from 1 to 64, or auto",
+            ) from None
+    # Where no speed is promised, what a slow node could lack is more than noise.
+    deficit = DEFICIT if machine.speed_promised else GROSS
+    return rounds_for(nodes, machine.noise, deficit)
 
 
 def _probed_first(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from accept.core import checks
 from accept.core.model import GroupKind
 from accept.core.shape import Bounds, Doc, Invalid, Pattern, known
 from accept.spec.fields import Name
 from accept.spec.units import Seconds
+
+#: Rounds of pairs; more than these few name nobody that fewer do not.
+Rounds = Annotated[int, Bounds(min=1, max=64)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,10 @@ class SuiteCheck:
             "On one host, groups of two or more are left out."
         ),
     ] = None
-    rounds: Annotated[int, Bounds(min=1, max=64), Doc("Rounds of disjoint pairs, for `pairs`.")] = 1
+    rounds: Annotated[
+        Rounds | Literal["auto"],
+        Doc("Rounds of disjoint pairs, for `pairs`; auto: as many as the number of nodes needs."),
+    ] = "auto"
     optional: Annotated[
         bool, Doc("Whether a run can be accepted where it could not be tested.")
     ] = False
@@ -48,7 +54,7 @@ class SuiteCheck:
                 f"check {self.check!r} does not exist",
                 known(self.check, checks.names()),
             )
-        if self.rounds > 1 and self.groups != "pairs":
+        if self.rounds != "auto" and self.rounds > 1 and self.groups != "pairs":
             raise Invalid(("rounds",), "only `groups: pairs` has rounds")
         scripted = self.check == "script"
         if scripted and not self.script:

@@ -10,7 +10,7 @@ from accept.core import checks
 from accept.core.checks import Evidence
 from accept.core.judge.blame import Sample, decode
 from accept.core.judge.compare import samples_of, slow_groups, slow_rails
-from accept.core.judge.likelihood import CANDIDATES
+from accept.core.likelihood import CANDIDATES
 from accept.core.model import Plan, Record, Step
 from accept.core.schedule import Group, Wave, pair_rounds
 

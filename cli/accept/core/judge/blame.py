@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Literal, NamedTuple
 
-from accept.core.judge.likelihood import (
+from accept.core.judge.population import SIGMAS, Spread, spread
+from accept.core.likelihood import (
     ALARMS,
     DEAD,
     LEAST,
@@ -22,7 +23,6 @@ from accept.core.judge.likelihood import (
     surprise,
     threshold,
 )
-from accept.core.judge.population import SIGMAS, Spread, spread
 
 Strength = Literal["strong", "moderate", "weak"]
 
