@@ -93,6 +93,10 @@ CAUSES: dict[str, Cause] = {
         "clearly slower than its equals in the same run",
         "swap the host out or have its links, NICs and GPUs (clocks, throttling) looked at",
     ),
+    "intermittent": Cause(
+        "slow in some of its pairs and fine in others, in the same run",
+        "run `pairs` again with more rounds; look at its links' error counters and its clocks",
+    ),
     "transport-fallback": Cause(
         "NCCL used another network than the machine promises, such as plain sockets",
         "check that the network plugin is installed and its settings reached the ranks",

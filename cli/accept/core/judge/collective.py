@@ -135,6 +135,10 @@ def _population(check: str, compared: Compared, suspects: Sequence[Suspect]) -> 
         else:
             usual = f"the median {number(among.median)} {_UNIT}"
             text = f"{what}: none below {among.share:.0%} of {usual}"
+            if compared.least is not None:
+                text = (
+                    f"{what}: none stands out from {usual}; a node {compared.least:.1%} slow would"
+                )
         if compared.unknown:
             text += f"; nothing is known of {complete.some(compared.unknown)}"
         return [Finding(check=check, judgement="population", state=State.PASS, message=text)]

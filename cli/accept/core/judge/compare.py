@@ -12,6 +12,7 @@ from accept.core.judge.outliers import outliers
 from accept.core.judge.population import Spread
 from accept.core.judge.states import state_of
 from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
+from accept.core.likelihood import least_found
 from accept.core.model import Record, State, Step, Suspect
 from accept.core.schedule import Group
 
@@ -29,6 +30,8 @@ class Compared(NamedTuple):
     spread: Spread | None
     #: Hosts that met suspects only.
     unknown: tuple[str, ...] = ()
+    #: Deficit of a host, as a share, that would have been found one time in two.
+    least: float | None = None
 
 
 def sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
@@ -85,7 +88,10 @@ def _pairs(
         hosts = sorted(switch.hosts, key=lambda host: order.get(host, len(order)))
         name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
         suspects.append(_suspect("switch", name, evidence.check, switch))
-    return Compared(step, tuple(suspects), len(samples), decoded.spread, decoded.unknown)
+    among, least = decoded.spread, None
+    if among is not None and among.median > 0:
+        least = least_found(len(evidence.hosts), among.sigma / among.median, decoded.rounds)
+    return Compared(step, tuple(suspects), len(samples), among, decoded.unknown, least)
 
 
 def _each(
