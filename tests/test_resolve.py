@@ -362,3 +362,30 @@ def test_a_field_of_the_site_that_a_run_takes_over_is_named_alike(tmp_path: Path
 def test_the_same_options_resolve_to_the_same_run() -> None:
     assert run(FULL, suite="standard", nodes=64) == run(FULL, suite="standard", nodes=64)
     assert dataclasses.asdict(plan(seed=2)) != dataclasses.asdict(plan())
+
+
+# -- rounds of pairs ---------------------------------------------------------------------------
+
+
+def rounds(found: Plan) -> list[int]:
+    return [step.rounds for step in found.steps if step.groups == "pairs"]
+
+
+def test_rounds_are_as_many_as_nodes_and_noise_need() -> None:
+    assert rounds(plan(FULL, nodes=8)) == [4]
+    assert rounds(plan(FULL, nodes=1000, site=SITE, backend="kubernetes")) == [5]
+    assert rounds(plan(nodes=3)) == [2]
+
+
+def test_rounds_of_the_command_line_win_over_those_of_the_suite(tmp_path: Path) -> None:
+    own = suite(tmp_path, "{check: all-reduce, groups: pairs, rounds: 7}")
+    assert rounds(plan(nodes=16, suite=own)) == [7]
+    assert rounds(plan(nodes=16, suite=own, rounds="3")) == [3]
+    assert rounds(plan(FULL, nodes=16, suite=own, rounds="auto")) == [4]
+
+
+@pytest.mark.parametrize("text", ["0", "65", "many", "2.5"])
+def test_rounds_that_are_none_are_refused(text: str) -> None:
+    error = refusal(nodes=4, rounds=text)
+    assert f"--rounds '{text}' is no number of rounds" in error.message
+    assert "1 to 64, or auto" in error.hint

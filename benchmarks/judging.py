@@ -1,0 +1,121 @@
+"""Judging a large run: 4,096 nodes of eight GPUs, five rounds of pairs, one core.
+
+The records are those of real-looking logs: read once, then given the hosts of every pair. A node is
+6 % slow and must be the one that is named.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+from accept.core import checks
+from accept.core.judge import judge
+from accept.core.model import Plan, PlannedMachine, Record, Step
+from accept.core.schedule import pair_rounds
+from benchmarks import Row
+from benchmarks.nccl_text import table_text
+
+NODES, ROUNDS, GPUS = 4096, 5, 8
+_SECONDS, _MEGABYTES = 5.0, 500.0
+_BAD = "node0007"
+_STEP = Step(
+    id="10-all-reduce-pairs",
+    checks=("all-reduce",),
+    script="steps/10.sh",
+    groups="pairs",
+    params={"min": "512M", "max": "8G", "factor": 2, "iters": 20, "warmup": 5, "dtype": "float"},
+    rounds=ROUNDS,
+)
+
+
+def plan() -> Plan:
+    """Pairs alone, on a GPU machine."""
+    machine = PlannedMachine(name="big", gpus=GPUS, ranks=GPUS, noise=0.01)
+    return Plan(
+        schema=1,
+        version="0",
+        hash="0" * 16,
+        machine=machine,
+        suite="pairs",
+        nodes=NODES,
+        steps=(_STEP,),
+    )
+
+
+def records() -> list[Record]:
+    """One for each pair of each round."""
+    parsed = {}
+    for speed in (400.0, 376.0):
+        text = table_text(ranks=2 * GPUS, least=512 << 20, most=8 << 30, speed=speed)
+        parsed[speed] = checks.parse_log(("all-reduce",), text.encode().splitlines(keepends=True))
+    nodes = tuple(f"node{i:04d}" for i in range(NODES))
+    first = Record(step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=nodes, exit=0)
+    result = [first]
+    chance = random.Random(1)
+    for wave, groups in enumerate(pair_rounds(nodes, rounds=ROUNDS, seed=1)):
+        for number, group in enumerate(groups):
+            one = parsed[376.0 if _BAD in group.hosts else 400.0]
+            noise = 1 + chance.gauss(0, 0.01)
+            result.append(
+                Record(
+                    step=_STEP.id,
+                    checks=_STEP.checks,
+                    wave=wave,
+                    group=number,
+                    hosts=group.hosts,
+                    ranks=2 * GPUS,
+                    exit=0,
+                    log=f"logs/{_STEP.id}/{wave}-{number}.log",
+                    metrics=tuple(
+                        replace(m, value=m.value * noise) if m.name == "busbw" else replace(m)
+                        for m in one.metrics
+                    ),
+                    facts=one.facts,
+                    problems=one.problems,
+                )
+            )
+    return result
+
+
+def measured() -> dict[str, float]:
+    """Seconds of judging and the largest resident size of this process, in MB."""
+    of, found = plan(), records()
+    began = time.perf_counter()
+    verdict = judge(of, found, attempt="benchmark")
+    seconds = time.perf_counter() - began
+    if [suspect.name for suspect in verdict.suspects] != [_BAD]:
+        raise RuntimeError(f"the suspects are {verdict.suspects[:3]}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return {"seconds": seconds, "megabytes": peak}
+
+
+def rows() -> list[Row]:
+    """In a process of its own, for its memory."""
+    command = [sys.executable, "-m", "benchmarks.judging"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    what = f"judging {NODES:,} nodes x {ROUNDS} rounds x {GPUS} GPUs"
+    return [
+        Row(
+            what=what,
+            measured=f"{found['seconds']:.1f} s",
+            bar=f"{_SECONDS:.0f} s",
+            met=found["seconds"] <= _SECONDS,
+        ),
+        Row(
+            what="… memory, records included",
+            measured=f"{found['megabytes']:.0f} MB",
+            bar=f"{_MEGABYTES:.0f} MB",
+            met=found["megabytes"] <= _MEGABYTES,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured()))
