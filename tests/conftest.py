@@ -1,8 +1,9 @@
 """Order of the tests, and honesty about those left out.
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
-tests/cluster carries that mark. What was left out is listed at the end with its reason. Where
-CI=true, leaving out a test that carries either mark is a failure.
+tests/cluster carries that mark. With several processes (`-n 2`, as `make test` does) one has all of
+`cluster`, which mostly waits, and the others the rest meanwhile. What was left out is listed at the
+end with its reason. Where CI=true, leaving out a test that carries either mark is a failure.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ def _rank(item: pytest.Item) -> int:
     return 1 if item.get_closest_marker("real") else 0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if CLUSTER in item.path.parents:
             item.add_marker("cluster")
-    items.sort(key=_rank)
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+    # The longest first where others go on beside it.
+    shared = hasattr(config, "workerinput")
+    items.sort(key=lambda item: -(_rank(item) // 2) if shared else _rank(item))
 
 
 def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -84,8 +88,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         left_out[_reason(report)].append(report.nodeid)
     for item in terminalreporter.stats.get("deselected", []):
         left_out["not selected by the options given"].append(item.nodeid)
-    if not left_out:
+    # Of several processes none tells what it did not select.
+    options = terminalreporter.config.option
+    if getattr(options, "dist", "no") != "no" and (options.keyword or options.markexpr):
+        terminalreporter.write_line("What -k and -m do not select was left out.")
+    elif not left_out:
         terminalreporter.write_line("Nothing was left out.")
+    if not left_out:
         return
     terminalreporter.section("left out")
     for reason, tests in sorted(left_out.items()):

@@ -32,6 +32,10 @@ def test_data():
 """
 
 
+#: As `make test` does it.
+PARALLEL = ("-n", "2", "--dist", "loadgroup")
+
+
 def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProcess[str]:
     """Run the sample under the project's own conftest and settings."""
     tests = folder / "tests"
@@ -49,8 +53,9 @@ def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProc
     )
 
 
-def test_a_test_left_out_is_named_with_its_reason(tmp_path: Path) -> None:
-    done = run_sample(tmp_path, ci="")
+@pytest.mark.parametrize("options", [(), PARALLEL])
+def test_a_test_left_out_is_named_with_its_reason(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = run_sample(tmp_path, *options, ci="")
     assert done.returncode == 0
     assert "1 left out: no such program here" in done.stdout
     assert "1 left out: no recorded logs here" in done.stdout
@@ -62,8 +67,17 @@ def test_a_test_not_selected_is_named_too(tmp_path: Path) -> None:
     assert "3 left out: not selected by the options given" in done.stdout
 
 
-def test_in_ci_leaving_out_a_real_test_is_a_failure(tmp_path: Path) -> None:
-    done = run_sample(tmp_path, ci="true")
+def test_several_processes_do_not_call_everything_run(tmp_path: Path) -> None:
+    done = run_sample(tmp_path, *PARALLEL, "-k", "fast", ci="true")
+    assert done.returncode == 0
+    assert "What -k and -m do not select was left out." in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), PARALLEL])
+def test_in_ci_leaving_out_a_real_test_is_a_failure(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    done = run_sample(tmp_path, *options, ci="true")
     assert done.returncode == 1
     assert "CI=true, and left out: no such program here" in done.stdout
     assert "1 failed, 2 passed, 1 skipped" in done.stdout
