@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.chartcases import values
 from tests.cluster.kube.cluster import Cluster
-from tests.cluster.kube.desk import Desk
+from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT
 
 from benchmarks import Row
@@ -23,9 +23,6 @@ from benchmarks.overhead import MACHINE_TEXT, shares
 
 _NODES = (3, 16)
 _SIZES = (8, 64, 1000)
-#: On one host, so that the pods stay until somebody lets the run go on.
-_WAITS = "check: script, script: own.sh, groups: all, timeout: 200s, params: {name: wait}"
-_OWN = "#!/bin/sh\nuntil [ -e /tmp/go-on ]; do sleep 0.2; done\n"
 _HOSTNAME = (
     "ACCEPT_DIR=/opt/accept ACCEPT_EXEC=bench; export ACCEPT_DIR ACCEPT_EXEC; cd /opt/accept; "
     "read -r ACCEPT_RUN < run; export ACCEPT_RUN; . ./lib.sh; read_group; "
@@ -59,8 +56,7 @@ def _found(nodes: int) -> list[Row]:
     ):
         _first(cluster)
         desk = Desk(cluster, namespace, Path(folder))
-        (Path(folder) / "own.sh").write_text(_OWN)
-        file = desk.render(nodes=nodes, checks=[*CONNECT, _WAITS])
+        file = desk.render(nodes=nodes, checks=[*CONNECT, WAITS])
         began = time.time()
         desk.install(file)
         desk.says("[1/2]")
@@ -70,9 +66,7 @@ def _found(nodes: int) -> list[Row]:
 
         # Stamped by the kubelet, because what `says` sees comes later.
         def said(index: int, words: str) -> float:
-            name = pods[index]["metadata"]["name"]
-            asked = ("logs", name, "-c", "accept", "--timestamps", "--tail=-1")
-            log = cluster.kubectl("-n", namespace, *asked).stdout
+            log = desk.log(index, "--timestamps")
             return next(_seconds(one.split()[0]) for one in log.splitlines() if words in one)
 
         ready = said(0, f"hosts: {nodes} of {nodes}")
@@ -80,7 +74,7 @@ def _found(nodes: int) -> list[Row]:
         start = time.perf_counter()
         answer = cluster.kubectl(*inside, _HOSTNAME).stdout
         taken = time.perf_counter() - start - 0.3
-        cluster.kubectl(*inside, "touch /tmp/go-on")
+        desk.let_go_on()
         if answer.count("-w-0-") < nodes:
             raise RuntimeError(f"mpirun did not reach all: {answer[-500:]}")
         desk.ended()
@@ -115,8 +109,8 @@ def _overhead(nodes: int = 3) -> list[Row]:
         wall = time.time() - began
         if done.exit != 0:
             raise RuntimeError(done.err[-2000:])
-        (lines,) = Path(desk.environment["ACCEPT_RUNS"]).glob("*/evidence/records.jsonl")
-        records = [json.loads(line) for line in lines.read_text().splitlines()]
+        text = (desk.evidence(desk.attempt()) / "records.jsonl").read_text()
+        records = [json.loads(line) for line in text.splitlines()]
     return shares(records, wall, f"`quick` on {nodes} pods")
 
 

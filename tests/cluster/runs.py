@@ -278,7 +278,7 @@ class Lab(Workstation):
             time.sleep(0.1)
 
 
-def until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
+def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
     """Wait until something holds, which is due."""
     deadline = time.monotonic() + patience
     while not holds():

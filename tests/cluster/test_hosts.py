@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.cluster.folders import PREFIX, sweep
 from tests.cluster.hosts import Hosts
 from tests.cluster.machines import HostGone
 from tests.cluster.network import bits, execute, inside
+from tests.cluster.runs import until
 
 Make = Callable[..., Hosts]
 PYTHON = sys.executable
@@ -73,14 +73,6 @@ def dropped(hosts: Hosts, name: str) -> int:
     """Return how many packets the shaper of a host's own end has dropped."""
     text = execute([*inside(hosts.init(name)), "tc", "-s", "qdisc", "show", "dev", "eth0"])
     return int(text.split("(dropped ")[1].split(",")[0])
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds, which is due."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.05)
 
 
 def traces(hosts: Hosts) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,16 @@ from tests.cluster.runs import CONNECT, VENV, Done, Started, Workstation, until
 
 from accept import assets
 
+#: What a run may make; everything there is of it in a namespace.
+MADE = "jobsets,jobs,pods,services,configmaps,secrets,networkpolicies"
+#: On one host, so that the pods stay until `Desk.let_go_on`.
+WAITS = "check: script, script: own.sh, groups: all, timeout: 200s, params: {name: wait}"
+_OWN = """\
+#!/bin/sh
+until [ -e /tmp/go-on ]; do sleep 0.2; done
+echo 'ACCEPT {"metric":"x","value":1,"unit":"m"}'
+"""
+
 
 class Desk(Workstation):
     """The files and commands of a person who tests the nodes of a cluster, in one namespace."""
@@ -24,7 +34,7 @@ class Desk(Workstation):
         self, cluster: Cluster, namespace: str, folder: Path, *, venv: bool = True, **keys: Any
     ) -> None:
         volumes, mounts = cluster.checkout_volumes()
-        site: dict[str, Any] = {
+        self._site: dict[str, Any] = {
             "backend": "kubernetes",
             "startTimeout": "90s",
             "kubernetes": {
@@ -39,7 +49,7 @@ class Desk(Workstation):
             **keys,
         }
         if venv:
-            site["tools"] = {"venv": str(VENV)}
+            self._site["tools"] = {"venv": str(VENV)}
         tools = folder / "bin"
         tools.mkdir()
         (tools / "helm").symlink_to(helm(4))
@@ -50,9 +60,16 @@ class Desk(Workstation):
             "HOME": str(folder),
         }
         # JSON is YAML.
-        super().__init__(folder, site=json.dumps(site), environment=environment)
+        super().__init__(folder, site=json.dumps(self._site), environment=environment)
+        (folder / "own.sh").write_text(_OWN)
         self.cluster = cluster
         self.namespace = namespace
+
+    def configure(self, *, results: Mapping[str, Any] | None = None, **kubernetes: Any) -> None:
+        """Write the site file anew, with these over what it says."""
+        self._site["kubernetes"] |= kubernetes
+        self._site["results"] |= results or {}
+        self.site.write_text(json.dumps(self._site))
 
     def options(self, nodes: int, checks: Iterable[str]) -> list[str]:
         """What every command that plans is given."""
@@ -98,12 +115,20 @@ class Desk(Workstation):
         """Start `accept run`."""
         return self.command("run", *self.options(nodes, checks), "--json", *options)
 
+    def submit(self, *options: str, nodes: int = 3, checks: Iterable[str] = ()) -> Done:
+        """`accept submit`."""
+        return self.do("submit", *self.options(nodes, checks), *options)
+
     # What the cluster says.
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """The objects of a kind in the namespace."""
         found: list[dict[str, Any]] = self.cluster.get(kind, "-n", self.namespace)["items"]
         return found
+
+    def made(self) -> set[str]:
+        """What runs have made in the namespace and is still there, by kind and name."""
+        return {f"{one['kind']} {one['metadata']['name']}" for one in self.objects(MADE)}
 
     def everything(self) -> set[str]:
         """Every object of the namespace, but events and what the cluster itself keeps there."""
@@ -128,27 +153,27 @@ class Desk(Workstation):
         until(lambda: self.state() != "", patience)
         return self.state()
 
+    def let_go_on(self) -> None:
+        """Let the run end that waits in `WAITS`."""
+        for pod in self.objects("pods"):
+            words = ("exec", pod["metadata"]["name"], "-c", "accept", "--", "touch", "/tmp/go-on")
+            self.cluster.kubectl("-n", self.namespace, *words, check=False)
+
     def pods(self) -> dict[int, dict[str, Any]]:
         """The pods by their index."""
         key = "batch.kubernetes.io/job-completion-index"
         return {int(p["metadata"]["annotations"][key]): p for p in self.objects("pods")}
 
-    def log(self, index: int = 0) -> str:
-        """What a pod said."""
-        name = self.pods()[index]["metadata"]["name"]
-        words = ("logs", name, "-c", "accept", "--tail=-1")
-        return self.cluster.kubectl("-n", self.namespace, *words).stdout
+    def log(self, index: int = 0, *options: str, check: bool = True) -> str:
+        """What a pod said: nothing without one, unless `check`. `options` are those of kubectl."""
+        pods = self.pods()
+        if index not in pods and not check:
+            return ""
+        name = pods[index]["metadata"]["name"]
+        words = ("logs", name, "-c", "accept", "--tail=-1", *options)
+        return self.cluster.kubectl("-n", self.namespace, *words, check=check).stdout
 
     def says(self, words: str, index: int = 0, patience: float = 120.0) -> None:
         """Wait until a pod has said something."""
 
-        def said() -> bool:
-            pods = self.pods()
-            if index not in pods:
-                return False
-            name = pods[index]["metadata"]["name"]
-            asked = ("logs", name, "-c", "accept", "--tail=-1")
-            done = self.cluster.kubectl("-n", self.namespace, *asked, check=False)
-            return words in done.stdout
-
-        until(said, patience)
+        until(lambda: words in self.log(index, check=False), patience)

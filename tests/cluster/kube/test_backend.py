@@ -7,73 +7,42 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from tests.cluster.kube.cluster import Cluster
-from tests.cluster.kube.control import until
-from tests.cluster.kube.workstation import Workstation
+from tests.cluster.kube.desk import WAITS, Desk
+from tests.cluster.runs import CONNECT, until
 
 from accept.backends.kubernetes import fetch, rules
 from accept.backends.kubernetes.api import Api, Place
 from accept.core import evidence
 from accept.spec import load_site
 
-#: On one host, so that a run lasts until somebody lets it go on.
-WAITS = "check: script, script: own.sh, groups: all, timeout: 200s, params: {name: wait}"
-GO_ON = """
-until [ -e /tmp/go-on ]; do sleep 0.5; done
-echo 'ACCEPT {"metric":"x","value":1,"unit":"m"}'
-"""
-
 
 @pytest.fixture
-def here(
-    cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Workstation]:
-    # What kubectl remembers of another cluster on the same address is wrong for this one.
-    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "kube-cache"))
-    yield Workstation(cluster, namespace, tmp_path)
-    for file in sorted(tmp_path.glob("started-*.err")):
+def desk(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
+    yield made
+    made.close()
+    for file in sorted(tmp_path.glob("command-*.err")):
         print(f"== {file.name}\n{file.read_text()[-4000:]}")
-
-
-def first_pod(here: Workstation) -> str:
-    """The name of index 0's pod, once it runs."""
-    words = ("-n", here.namespace, "-l", "batch.kubernetes.io/job-completion-index=0")
-
-    def running() -> list[Any]:
-        items = here.cluster.get("pods", *words)["items"]
-        return [p for p in items if p["status"]["phase"] == "Running"]
-
-    until("index 0", lambda: bool(running()))
-    return str(running()[0]["metadata"]["name"])
-
-
-def let_go_on(here: Workstation) -> None:
-    """Let the run end."""
-    for pod in here.cluster.get("pods", "-n", here.namespace)["items"]:
-        name = pod["metadata"]["name"]
-        here.cluster.kubectl(
-            "-n", here.namespace, "exec", name, "-c", "accept", "--", "touch", "/tmp/go-on",
-            check=False,
-        )  # fmt: skip
 
 
 class TestARunThatPasses:
     def test_with_the_rights_of_the_printed_role_and_no_more(
-        self, here: Workstation, cluster: Cluster
+        self, desk: Desk, cluster: Cluster
     ) -> None:
-        before = here.objects()
-        role, _ = yaml.safe_load_all(rules.role(here.namespace))
-        here.kubeconfig = cluster.kubeconfig_for(here.namespace, role["rules"])
-        before |= here.objects()
-        done = here.accept("run", *here.plan(), "--json")
+        before = desk.made()
+        role, _ = yaml.safe_load_all(rules.role(desk.namespace))
+        limited = cluster.kubeconfig_for(desk.namespace, role["rules"])
+        desk.environment["KUBECONFIG"] = str(limited)
+        before |= desk.made()
+        done = desk.run()
         assert done.exit == 0, done.err
         assert "free nodes are not counted" in done.err
         attempt = done.result["attempt"]
-        folder = here.run_folder(attempt)
+        folder = desk.runs / attempt
         assert evidence.check_checksums(folder / "evidence") == ()
 
         told = folder / "cluster"
@@ -85,60 +54,51 @@ class TestARunThatPasses:
         # Of nodes this user may not know, and that is said.
         assert "node h" in (told / "missing.txt").read_text()
 
-        jobset = f"jobset/{attempt}"
-        cluster.kubectl(
-            "-n", here.namespace, "wait", "--for=condition=Completed", jobset, "--timeout=60s"
-        )
-        self.no_key_anywhere(here, attempt)
+        assert desk.ended() == "Completed"
+        self.no_key_anywhere(desk, attempt)
 
-        planned = here.accept("delete", "last", "--dry-run", "--json").result["removed"][attempt]
-        assert set(planned) >= here.objects() - before - {
-            o for o in here.objects() if "sh.helm" in o
-        }
-        assert here.accept("delete", "last").exit == 0
-        assert here.objects() == before
+        planned = desk.do("delete", "last", "--dry-run", "--json").result["removed"][attempt]
+        assert set(planned) >= desk.made() - before - {o for o in desk.made() if "sh.helm" in o}
+        assert desk.do("delete", "last").exit == 0
+        assert desk.made() == before
 
-    def no_key_anywhere(self, here: Workstation, attempt: str) -> None:
-        secret = here.cluster.get("secret", f"{attempt}-ssh", "-n", here.namespace)
+    def no_key_anywhere(self, desk: Desk, attempt: str) -> None:
+        secret = desk.cluster.get("secret", f"{attempt}-ssh", "-n", desk.namespace)
         coded = secret["data"]["ssh-privatekey"].encode()
         key = base64.b64decode(coded)
         shapes = (key.splitlines()[2], coded[40:120], base64.b64encode(coded)[40:120])
-        for file in here.run_folder(attempt).rglob("*"):
+        for file in (desk.runs / attempt).rglob("*"):
             if file.is_file():
                 content = file.read_bytes()
                 assert not any(shape in content for shape in shapes), file
 
-    def test_as_a_plain_job(self, here: Workstation) -> None:
-        done = here.accept(
-            "run", *here.plan(controller="job", nodes=2), "--release=plain", "--json"
-        )
+    def test_as_a_plain_job(self, desk: Desk) -> None:
+        desk.configure(controller="job")
+        done = desk.run("--release=plain", nodes=2)
         assert done.exit == 0, done.err
-        assert here.cluster.get("jobsets", "-n", here.namespace)["items"] == []
+        assert desk.cluster.get("jobsets", "-n", desk.namespace)["items"] == []
         assert done.result["attempt"].startswith("plain-")
 
-    def test_is_judged_from_its_log_where_nothing_else_is_left(self, here: Workstation) -> None:
-        plan = here.plan(nodes=2, results={"holdSeconds": 0})
-        assert here.accept("submit", *plan, "--attempt=logonly").exit == 0
-        watched = here.accept("watch", "last")
+    def test_is_judged_from_its_log_where_nothing_else_is_left(self, desk: Desk) -> None:
+        desk.configure(results={"holdSeconds": 0})
+        assert desk.submit("--attempt=logonly", nodes=2).exit == 0
+        watched = desk.do("watch", "last")
         assert watched.exit == 0, watched.err
         name = "logonly-1"
-        here.cluster.kubectl(
-            "-n", here.namespace, "wait", "--for=condition=Completed", f"jobset/{name}",
-            "--timeout=60s",
-        )  # fmt: skip
-        collected = here.accept("collect", name)
+        assert desk.ended() == "Completed"
+        collected = desk.do("collect", name)
         assert collected.exit == 0, collected.err
-        assert "raw logs" in (here.run_folder(name) / "cluster" / "missing.txt").read_text()
-        judged = here.accept("judge", name, "--json")
+        assert "raw logs" in (desk.runs / name / "cluster" / "missing.txt").read_text()
+        judged = desk.do("judge", name, "--json")
         assert judged.ending == ("pass", 0)
 
 
 class TestWatching:
     def test_survives_an_api_that_restarts_and_says_no_line_twice(
-        self, here: Workstation, cluster: Cluster
+        self, desk: Desk, cluster: Cluster
     ) -> None:
-        assert here.accept("submit", *here.plan(WAITS, script=GO_ON)).exit == 0
-        watch = here.start("watch", "last")
+        assert desk.submit(checks=[*CONNECT, WAITS]).exit == 0
+        watch = desk.command("watch", "last")
         watch.says("[1/2]")
         cluster.stop_api()
         try:
@@ -146,130 +106,130 @@ class TestWatching:
         finally:
             cluster.start_api()
         watch.says("the API answers again")
-        let_go_on(here)
+        desk.let_go_on()
         done = watch.wait()
         assert done.exit == 0, done.err
         assert done.err.count("[1/2]") == done.err.count("[2/2]") == 1
-        assert here.accept("collect", "last").exit == 0
+        assert desk.do("collect", "last").exit == 0
 
-    def test_can_be_left_and_taken_up_again(self, here: Workstation) -> None:
-        assert here.accept("submit", *here.plan(WAITS, script=GO_ON)).exit == 0
-        watch = here.start("watch", "last")
+    def test_can_be_left_and_taken_up_again(self, desk: Desk) -> None:
+        assert desk.submit(checks=[*CONNECT, WAITS]).exit == 0
+        watch = desk.command("watch", "last")
         watch.says("[1/2]")
         watch.kill()
-        refused = here.accept("collect", "last")
+        refused = desk.do("collect", "last")
         assert (refused.exit, "still running" in refused.err) == (5, True)
-        again = here.start("watch", "last")
+        again = desk.command("watch", "last")
         again.says("[1/2]")
-        let_go_on(here)
+        desk.let_go_on()
         assert again.wait().exit == 0
 
-    def test_says_that_a_run_is_suspended_and_goes_on_when_it_is_released(
-        self, here: Workstation
-    ) -> None:
-        assert here.accept("submit", *here.plan(suspend=True), "--attempt=held").exit == 0
-        watch = here.start("watch", "last")
+    def test_says_that_a_run_is_suspended_and_goes_on_when_it_is_released(self, desk: Desk) -> None:
+        desk.configure(suspend=True)
+        assert desk.submit("--attempt=held").exit == 0
+        watch = desk.command("watch", "last")
         watch.says("suspended")
-        here.cluster.kubectl(
-            "-n", here.namespace, "patch", "jobset", "held-1", "--type=merge",
+        desk.cluster.kubectl(
+            "-n", desk.namespace, "patch", "jobset", "held-1", "--type=merge",
             "-p", '{"spec":{"suspend":false}}',
         )  # fmt: skip
         assert watch.wait().exit == 0
 
-    def test_says_which_image_is_not_there(self, here: Workstation) -> None:
-        assert here.accept("submit", *here.plan(image="localhost/none:1")).exit == 0
-        watch = here.start("watch", "last")
+    def test_says_which_image_is_not_there(self, desk: Desk) -> None:
+        desk.configure(image="localhost/none:1")
+        assert desk.submit().exit == 0
+        watch = desk.command("watch", "last")
         watch.says("ErrImageNeverPull")
         watch.kill()
 
 
 class TestARunThatCannotStart:
-    def test_says_what_is_short_and_leaves_nothing(self, here: Workstation) -> None:
-        before = here.objects()
-        resources = {"requests": {"memory": "900Ti"}}
-        done = here.accept("run", *here.plan(resources=resources), "--start-timeout=5s")
+    def test_says_what_is_short_and_leaves_nothing(self, desk: Desk) -> None:
+        before = desk.made()
+        desk.configure(resources={"requests": {"memory": "900Ti"}})
+        done = desk.run("--start-timeout=5s")
         assert done.exit == 4, done.err
         assert "Insufficient memory" in done.err
-        assert here.objects() == before
+        assert desk.made() == before
 
-    def test_does_not_start_on_fewer_gpus_than_asked(
-        self, here: Workstation, cluster: Cluster
-    ) -> None:
-        before = here.objects()
-        plan = ["--machine=a4-highgpu-8g", "--suite=quick", f"--site={here.site()}"]
+    def test_does_not_start_on_fewer_gpus_than_asked(self, desk: Desk, cluster: Cluster) -> None:
+        before = desk.made()
+        plan = ["--machine=a4-highgpu-8g", "--suite=quick", f"--site={desk.site}"]
         for node in cluster.nodes[:2]:
             cluster.fake_gpus(node, 8, "nvidia-b200")
         try:
-            done = here.accept("run", *plan, "--nodes=3")
+            done = desk.do("run", *plan, "--nodes=3")
             assert done.exit == 4
             assert "3 nodes are wanted, and there are 2" in done.err
             assert "traceback" not in done.err.lower()
-            doctor = here.accept("doctor", *plan, "--nodes=3")
+            doctor = desk.do("doctor", *plan, "--nodes=3")
             assert doctor.exit == 4
             assert "rdma-0" in doctor.out
-            free = here.accept("nodes", "--machine=a4-highgpu-8g")
+            free = desk.do("nodes", "--machine=a4-highgpu-8g")
             assert tuple(free.out.split()) == cluster.nodes[:2]
-            planned = here.accept("run", *plan, "--nodes=all", "--dry-run", "--json")
+            planned = desk.do("run", *plan, "--nodes=all", "--dry-run", "--json")
             assert planned.result["nodes"] == 2
         finally:
             for node in cluster.nodes[:2]:
                 cluster.no_gpus(node)
-        assert here.objects() == before
+        assert desk.made() == before
 
-    def test_says_which_release_is_there_already(self, here: Workstation) -> None:
-        plan = here.plan(suspend=True)
-        assert here.accept("submit", *plan, "--release=same", "--attempt=one").exit == 0
-        before = here.objects()
-        done = here.accept("submit", *plan, "--release=same", "--attempt=two")
+    def test_says_which_release_is_there_already(self, desk: Desk) -> None:
+        desk.configure(suspend=True)
+        assert desk.submit("--release=same", "--attempt=one").exit == 0
+        before = desk.made()
+        done = desk.submit("--release=same", "--attempt=two")
         assert (done.exit, "release same" in done.err) == (4, True)
-        assert here.objects() == before
+        assert desk.made() == before
 
-    def test_says_what_the_chart_refuses_and_leaves_nothing(self, here: Workstation) -> None:
-        before = here.objects()
-        plan = here.plan(affinity={"nodeAffinity": {"nonsense": True}})
-        done = here.accept("submit", *plan)
+    def test_says_what_the_chart_refuses_and_leaves_nothing(self, desk: Desk) -> None:
+        before = desk.made()
+        desk.configure(affinity={"nodeAffinity": {"nonsense": True}})
+        done = desk.submit()
         assert (done.exit, "helm install" in done.err) == (4, True)
-        assert here.objects() == before
+        assert desk.made() == before
 
-    def test_says_that_a_name_is_too_long(self, here: Workstation) -> None:
-        done = here.accept("submit", *here.plan(), f"--release={'a' * 50}", "--attempt=b")
+    def test_says_that_a_name_is_too_long(self, desk: Desk) -> None:
+        done = desk.submit(f"--release={'a' * 50}", "--attempt=b")
         assert (done.exit, "at most 51" in done.err) == (2, True)
 
 
 class TestCancelling:
-    def test_keeps_the_evidence_and_leaves_nothing_else(self, here: Workstation) -> None:
-        before = here.objects()
-        assert here.accept("submit", *here.plan(WAITS, script=GO_ON)).exit == 0
-        watch = here.start("watch", "last")
+    def test_keeps_the_evidence_and_leaves_nothing_else(self, desk: Desk) -> None:
+        before = desk.made()
+        assert desk.submit(checks=[*CONNECT, WAITS]).exit == 0
+        watch = desk.command("watch", "last")
         watch.says("[1/2]")
-        done = here.accept("cancel", "last")
+        done = desk.do("cancel", "last")
         assert done.exit == 0, done.err
-        assert here.objects() == before
-        judged = here.accept("judge", "last", "--json")
+        assert desk.made() == before
+        judged = desk.do("judge", "last", "--json")
         assert judged.exit == 5
         assert "cancelled" in judged.result["brokenOff"]
         watch.kill()
 
-    def test_of_a_run_that_never_started_leaves_nothing(self, here: Workstation) -> None:
-        before = here.objects()
-        assert here.accept("submit", *here.plan(suspend=True)).exit == 0
-        assert here.accept("cancel", "last").exit == 0
-        assert here.objects() == before
+    def test_of_a_run_that_never_started_leaves_nothing(self, desk: Desk) -> None:
+        before = desk.made()
+        desk.configure(suspend=True)
+        assert desk.submit().exit == 0
+        assert desk.do("cancel", "last").exit == 0
+        assert desk.made() == before
 
-    def test_two_runs_do_not_touch_each_other(self, here: Workstation) -> None:
-        plan = here.plan(suspend=True)
-        assert here.accept("submit", *plan, "--attempt=one").exit == 0
-        mine = here.objects()
-        assert here.accept("submit", *plan, "--attempt=two").exit == 0
-        assert here.accept("cancel", "two-1").exit == 0
-        assert here.objects() == mine
+    def test_two_runs_do_not_touch_each_other(self, desk: Desk) -> None:
+        desk.configure(suspend=True)
+        assert desk.submit("--attempt=one").exit == 0
+        mine = desk.made()
+        assert desk.submit("--attempt=two").exit == 0
+        assert desk.do("cancel", "two-1").exit == 0
+        assert desk.made() == mine
 
 
 class TestExec:
-    def test_brings_any_bytes_whole(self, here: Workstation, tmp_path: Path) -> None:
-        assert here.accept("submit", *here.plan(WAITS, script=GO_ON), "--attempt=bytes").exit == 0
-        pod = first_pod(here)
-        place = Place(kubeconfig=str(here.kubeconfig), namespace=here.namespace)
+    def test_brings_any_bytes_whole(self, desk: Desk, tmp_path: Path) -> None:
+        assert desk.submit("--attempt=bytes", checks=[*CONNECT, WAITS]).exit == 0
+        until(lambda: desk.pods().get(0, {}).get("status", {}).get("phase") == "Running")
+        pod = desk.pods()[0]["metadata"]["name"]
+        place = Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace)
         api = Api(place)
         archive = "/opt/accept/evidence.tar"
         made = f"head -c 5000003 /dev/urandom > {archive}; sha256sum {archive}"
@@ -284,10 +244,10 @@ class TestExec:
 
 
 class TestTheSiteFile:
-    def test_is_written_from_what_the_cluster_shows(self, here: Workstation) -> None:
-        file = here.folder / "new.yaml"
-        done = here.accept("init", str(file), f"--namespace={here.namespace}", "--image=img:1")
+    def test_is_written_from_what_the_cluster_shows(self, desk: Desk) -> None:
+        file = desk.folder / "new.yaml"
+        done = desk.do("init", str(file), f"--namespace={desk.namespace}", "--image=img:1")
         assert done.exit == 0, done.err
         site = load_site(str(file)).value
-        assert (site.backend, site.kubernetes.namespace) == ("kubernetes", here.namespace)
+        assert (site.backend, site.kubernetes.namespace) == ("kubernetes", desk.namespace)
         assert site.kubernetes.image == "img:1"

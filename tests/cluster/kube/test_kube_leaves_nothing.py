@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,10 @@ from tests.cluster import folders
 from tests.cluster.kube import __main__ as command
 from tests.cluster.kube import nodes
 from tests.cluster.kube.cluster import why_not
+from tests.cluster.runs import until
 
 ROOT = Path(__file__).resolve().parents[3]
 GROUPS = Path("/sys/fs/cgroup")
-PATIENCE = 120.0
 #: A cluster of one node that says its state folder and its link, then goes on until killed.
 HALF_WAY = """
 import time
@@ -33,13 +31,6 @@ class Told(Cluster):
 with Told(1):
     time.sleep(3600)
 """
-
-
-def until(so: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not so():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def left(state: str, link: str) -> set[str]:
