@@ -143,7 +143,7 @@ def test_a_bucket_that_is_not_there_is_said_at_once(
 def test_one_who_may_not_read_is_told_so(
     place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = storage._program()
+    places = storage._places()
 
     class PermissionDeniedError(Exception):
         pass
@@ -151,7 +151,7 @@ def test_one_who_may_not_read_is_told_so(
     def no(self: object) -> object:
         raise PermissionDeniedError("403")
 
-    monkeypatch.setattr(program.Bucket, "look", no)
+    monkeypatch.setattr(places.Bucket, "look", no)
     with pytest.raises(BadEvidence, match="may not be read or written; check rights"):
         storage.fetch(f"{place}/runs/a1", tmp_path / "fetched")
 
@@ -172,8 +172,8 @@ def test_what_grows_while_it_is_read_is_bounded(
 ) -> None:
     assert send(folder, place, "--partial").returncode == 0
     endless = iter(lambda: b"x" * 1000, None)
-    monkeypatch.setattr(storage._program().Bucket, "read", lambda _, name: endless)
-    monkeypatch.setattr(storage._program(), "manifest_in", lambda _: None)
+    monkeypatch.setattr(storage._places().Bucket, "read", lambda _, name: endless)
+    monkeypatch.setattr(storage._places(), "manifest_in", lambda _: None)
     with pytest.raises(BadEvidence, match="it grew while it was read"):
         storage.fetch(f"{place}/runs/a1", tmp_path / "fetched")
 
@@ -181,7 +181,7 @@ def test_what_grows_while_it_is_read_is_bounded(
 def test_names_that_lead_out_are_refused(
     folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage._program().Bucket, "look", lambda _: {"../../x": (1, "")})
+    monkeypatch.setattr(storage._places().Bucket, "look", lambda _: {"../../x": (1, "")})
     with pytest.raises(BadEvidence, match="holds an object named"):
         storage.fetch(f"{place}/runs/a1", tmp_path / "fetched")
     assert [p.name for p in tmp_path.iterdir()] == ["evidence"]

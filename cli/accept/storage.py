@@ -1,6 +1,6 @@
 """Evidence in buckets and shared folders, from the workstation.
 
-Reading and writing are those of `launchers/programs/upload.py`, which the nodes use too.
+Sending is `launchers/programs/upload.py`'s and reading that of `places.py` beside it, as on nodes.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     check sums where `partial` allows it, so that it is judged as a run that broke off. Raises
     BadEvidence where nothing is there, it cannot be had, or it is not as it was written.
     """
-    program = _program()
+    places = _places()
     until = time.monotonic() + _SECONDS
     try:
-        place = program.place_of(url.rstrip("/"), _SECONDS)
-        there = program.again(place.look, url, time.monotonic() + _FIRST)
-        finished = program.again(lambda: program.manifest_in(place), url, until)
+        place = places.place_of(url.rstrip("/"), _SECONDS)
+        there = places.again(place.look, url, time.monotonic() + _FIRST)
+        finished = places.again(lambda: places.manifest_in(place), url, until)
     except ImportError:
         raise NotStarted(
             f"{plain(url, 200)}: buckets are read with obstore, which is not here",
             hint="pip install 'gpu-accept[storage]'",
         ) from None
-    except (program.Refused, OSError) as error:
+    except (places.Refused, OSError) as error:
         raise BadEvidence(plain(str(error), 400), hint="is it the right place?") from None
     _refuse_odd(url, there)
-    names = set(there) - {program.MANIFEST}
+    names = set(there) - {places.MANIFEST}
     if evidence.PLAN not in names:
         raise BadEvidence(
             f"{plain(url, 200)} holds no evidence", hint="name the run: …/runs/ATTEMPT"
         )
     if finished is None and not partial:
         raise BadEvidence(
-            f"{plain(url, 200)} was never finished: it has no {program.MANIFEST}",
+            f"{plain(url, 200)} was never finished: it has no {places.MANIFEST}",
             hint="accept collect fetches what there is of it",
         )
     wanted = names - {evidence.CHECKSUMS} if finished is None else names
@@ -94,17 +94,17 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
                 for block in place.read(name):
                     left -= len(block)
                     if left < 0:
-                        raise program.Refused("it grew while it was read; fetch it again")
+                        raise places.Refused("it grew while it was read; fetch it again")
                     file.write(block)
-            size, sha, _ = program.digests(program.blocks(path))
+            size, sha, _ = places.digests(places.blocks(path))
             return size, sha
 
         try:
-            size, sha = program.again(copy, url, until)
-        except (program.Refused, OSError) as error:
+            size, sha = places.again(copy, url, until)
+        except (places.Refused, OSError) as error:
             return f"{name}: {plain(str(error), 200)}"
         said = (finished or {}).get(name)
-        if said is None or name in program.LATER or said == {"size": size, "sha256": sha}:
+        if said is None or name in places.LATER or said == {"size": size, "sha256": sha}:
             return ""
         return f"{name} is not as it was written"
 
@@ -136,10 +136,10 @@ def _refuse_odd(url: str, there: Mapping[str, tuple[int, str]]) -> None:
 
 
 @cache
-def _program() -> Any:
-    """The program that nodes upload with, as a module."""
-    path = assets.launchers() / "programs" / "upload.py"
-    spec = importlib.util.spec_from_file_location("accept_upload", path)
+def _places() -> Any:
+    """The module by which nodes read and write, which is none of this package."""
+    path = assets.launchers() / "programs" / "places.py"
+    spec = importlib.util.spec_from_file_location("accept_places", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

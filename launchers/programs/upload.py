@@ -24,11 +24,7 @@ Exit status 0: sent, or there already; 1: not, with one line on stderr that says
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
-import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -36,234 +32,32 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
-T = TypeVar("T")
-#: Size and SHA-256 of every file, by its path.
-Files = dict[str, dict[str, Any]]
+from places import (
+    MANIFEST,
+    PODS,
+    Files,
+    Folder,
+    Refused,
+    again,
+    blocks,
+    check,
+    digests,
+    files_of,
+    is_open,
+    manifest,
+    manifest_in,
+    place_of,
+    tidy,
+)
 
-MANIFEST = "MANIFEST.json"
-PODS = "pods/"
-#: A judgement made again rewrites these, and the console ends after the rest.
-LATER = ("verdict.json", "report.md", "report.html", "junit.xml", "console.log")
 #: Above this many bytes a file is sent in parts; an ETag is an MD5 only of what was sent in one.
 IN_ONE = 32 << 20
-#: Tries where the answer is no: rights may be on their way.
-DENIED = 3
 AT_ONCE = 32
-
-
-class Refused(Exception):
-    """Why it was not sent, and what to do: one line."""
-
-
-class Folder:
-    """A folder, or a mount of something. Its files appear whole."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        # Beside the evidence: what is cut off here must not be taken for a part of it.
-        self.scratch = root.parent / f".{root.name}.sending"
-
-    def look(self) -> dict[str, tuple[int, str]]:
-        """Size and MD5 (where it is known) of everything there."""
-        return {name: (path.stat().st_size, "") for name, path in files_of(self.root).items()}
-
-    def read(self, name: str) -> Iterator[bytes]:
-        """Content in blocks; FileNotFoundError where it is not there."""
-        return blocks(self.root / name)
-
-    def write(self, name: str, content: bytes | Path, *, new: bool) -> None:
-        """Write a file; FileExistsError where it was to be new and is there."""
-        target, scratch = self.root / name, self.scratch / uuid.uuid4().hex
-        for folder in (target.parent, self.scratch):
-            folder.mkdir(parents=True, exist_ok=True)
-        with scratch.open("xb") as file:
-            for block in blocks(content):
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            if new:
-                try:
-                    os.link(scratch, target)
-                except FileExistsError:
-                    raise
-                except OSError:  # A mount without links.
-                    with target.open("xb"):
-                        pass
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
-        opened = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
-
-    def close(self) -> None:
-        """Remove what was only on the way."""
-        with contextlib.suppress(OSError):  # Another one writes there.
-            self.scratch.rmdir()
-
-
-class Bucket:
-    """A bucket through obstore; ImportError where there is none."""
-
-    def __init__(self, url: str, seconds: float) -> None:
-        import obstore
-        from obstore.store import from_url
-
-        self.api = obstore
-        options: Any = {"timeout": f"{max(1, int(min(300, seconds)))}s", "connect_timeout": "10s"}
-        # Options given here hide the one that the environment gives.
-        vendor = {"gs": "GOOGLE", "s3": "AWS", "az": "AZURE"}[url.partition(":")[0]]
-        if os.environ.get(f"{vendor}_ALLOW_HTTP", "").lower() in ("1", "true"):
-            options["allow_http"] = True
-        # Trying again is done here, where the time for all of it is known.
-        try:
-            self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
-        except Exception as error:
-            raise Refused(
-                f"{tidy(url)}: {tidy(error)}; check its address and credentials"
-            ) from None
-
-    def look(self) -> dict[str, tuple[int, str]]:
-        """Size and ETag of everything there."""
-        listed: Any = self.api.list(self.store)
-        return {
-            o["path"]: (o["size"], (o["e_tag"] or "").strip('"')) for page in listed for o in page
-        }
-
-    def read(self, name: str) -> Iterator[bytes]:
-        """Content in blocks; FileNotFoundError where it is not there."""
-        return map(bytes, self.api.get(self.store, name).stream(min_chunk_size=1 << 20))
-
-    def write(self, name: str, content: bytes | Path, *, new: bool) -> None:
-        """Write an object; FileExistsError where it was to be new and is there."""
-        parts = isinstance(content, Path)
-        mode: Any = "create" if new and not parts else "overwrite"
-        try:
-            self.api.put(self.store, name, content, mode=mode, use_multipart=parts)
-        except self.api.exceptions.AlreadyExistsError:
-            raise FileExistsError(name) from None
-
-    def close(self) -> None:
-        """Nothing is left open."""
-
-
-def blocks(content: bytes | Path) -> Iterator[bytes]:
-    """A file's content piece by piece."""
-    if isinstance(content, bytes):
-        yield content
-        return
-    with content.open("rb") as file:
-        while block := file.read(1 << 20):
-            yield block
-
-
-def digests(parts: Iterable[bytes]) -> tuple[int, str, str]:
-    """Size, SHA-256 and MD5."""
-    size, sha, md5 = 0, hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-    for part in parts:
-        size += len(part)
-        sha.update(part)
-        md5.update(part)
-    return size, sha.hexdigest(), md5.hexdigest()
-
-
-def files_of(source: Path) -> dict[str, Path]:
-    """The files to send, by name; none that is being written."""
-    if source.is_file():
-        return {source.name: source}
-    found = sorted(p for p in source.rglob("*") if p.is_file() and not p.is_symlink())
-    return {p.relative_to(source).as_posix(): p for p in found if p.suffix != ".new"}
-
-
-def place_of(url: str, seconds: float) -> Folder | Bucket:
-    """Where a URL leads. Raises ImportError where that takes obstore, and there is none."""
-    if re.match("(gs|s3|az)://.", url):
-        return Bucket(url, seconds)
-    path = unquote(urlsplit(url).path) if url.startswith("file:///") else url
-    if not path.startswith("/"):
-        raise Refused(f"{tidy(url)} is no gs://, s3://, az://, file:/// or absolute path: name one")
-    return Folder(Path(path))
-
-
-def tidy(text: object) -> str:
-    """One short line without what a URL may hold that is secret."""
-    line = re.sub(r"//[^/@\s]*@|\?\S*", lambda m: "//" if m[0][0] == "/" else "", str(text).strip())
-    return re.sub(r"[^\x20-\x7e\xa0-\uffff]+", " ", line.split("\n")[0])[:300]
-
-
-def again(work: Callable[[], T], url: str, until: float) -> T:
-    """Try until it succeeds or its time is over. Raises Refused; what is (not) there passes."""
-    wait, tries = 0.2, 0
-    while True:
-        try:
-            return work()
-        except (FileExistsError, FileNotFoundError, Refused):
-            raise
-        except Exception as error:
-            tries += 1
-            kind = type(error).__name__
-            if re.search("404 Not Found|NoSuchBucket", str(error)):
-                raise FileNotFoundError(f"{tidy(url)} is not there") from None
-            denied = kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError")
-            if time.monotonic() + wait > until or (denied and tries == DENIED):
-                why = "it may not be read or written" if denied else tidy(error) or kind
-                what = "rights and credentials" if denied else "the way there"
-                raise Refused(
-                    f"{tidy(url)}: {why}; check {what}, then send again: it goes on from here"
-                ) from None
-        time.sleep(wait * random.uniform(0.5, 1))
-        wait = min(2 * wait, 10)
-
-
-def manifest_in(place: Any) -> Files | None:
-    """What is finished there; None: nothing is, also where the manifest itself is cut off."""
-    try:
-        files = json.loads(b"".join(place.read(MANIFEST)))["files"]
-        return {str(name): {"size": e["size"], "sha256": e["sha256"]} for name, e in files.items()}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def conflict(ours: Files, theirs: Files, *, whole: bool) -> str:
-    """The first file in which `ours` is not what was finished; empty: there is none."""
-    names: set[str] = {*ours, *theirs} if whole else {*ours}
-    for name in sorted(names):
-        if name in LATER or (name.startswith(PODS) and not (name in ours and name in theirs)):
-            continue
-        if ours.get(name) != theirs.get(name):
-            return name
-    return ""
-
-
-def check(ours: Files, done: Files | None, url: str, *, whole: bool) -> None:
-    """Raise Refused where something else is finished there."""
-    if done is not None and (name := conflict(ours, done, whole=whole)):
-        raise Refused(
-            f"{tidy(url)} is finished, and its {tidy(name)} is not this one: nothing was written "
-            "over; send to another place or under another attempt"
-        )
-
-
-def manifest(files: Files, left: list[str]) -> bytes:
-    """The manifest's text: the same for the same evidence, whoever sends it."""
-    text = json.dumps({"schema": 1, "files": files, "leftOver": left}, indent=1, sort_keys=True)
-    return f"{text}\n".encode()
-
-
-def is_open(name: str, done: Files | None) -> bool:
-    """Whether a file may be written, with that finished there."""
-    return done is None or (name.startswith(PODS) and name not in done)
 
 
 def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: float) -> str:
