@@ -1,4 +1,4 @@
-"""What every rank must hold after a collective, and who is to blame where it does not.
+"""What every rank must hold after a collective.
 
 The data are integers that float32 holds exactly and that depend on rank, index and trial. Only
 `Pattern` needs torch.
@@ -6,7 +6,7 @@ The data are integers that float32 holds exactly and that depend on rank, index 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,47 +117,6 @@ def parts(kind: Collective, count: int, rank: int, ranks: int) -> list[Part]:
         Part(offset=s * count, length=count, start=start, ones=1, weight=s, source=s)
         for s in range(ranks)
     ]
-
-
-def observers(kind: Collective, source: int, ranks: int) -> list[int]:
-    """The other ranks that receive the data of `source` as they are."""
-    if kind.redop == "sum" and kind.name != "sendrecv":
-        return []
-    if kind.name == "sendrecv":
-        return [(source + 1) % ranks] if ranks > 1 else []
-    return [rank for rank in range(ranks) if rank != source]
-
-
-def blame(
-    matrix: Sequence[Sequence[int]], seen_by: Sequence[Sequence[int]]
-) -> tuple[list[int], list[int]]:
-    """Ranks that sent wrong data, and ranks that spoil what they receive.
-
-    matrix[r][s] counts the wrong elements that rank r found in what came from rank s; on the
-    diagonal, what a rank found wrong in its own contribution. seen_by[s] lists the ranks that
-    receive from s. A sender is blamed when its own contribution is wrong, or when more than half of
-    at least two receivers found its data wrong; a receiver when that holds for the data of at least
-    two senders not blamed, and of more than half of them. A single pair cannot tell which of its
-    ends is to blame, and nobody is named.
-    """
-    ranks = range(len(matrix))
-    senders = [
-        s
-        for s in ranks
-        if matrix[s][s]
-        or (len(seen_by[s]) > 1 and 2 * sum(matrix[r][s] > 0 for r in seen_by[s]) > len(seen_by[s]))
-    ]
-    from_others: list[list[int]] = [[] for _ in ranks]
-    for s in ranks:
-        if s not in senders:
-            for r in seen_by[s]:
-                from_others[r].append(matrix[r][s])
-    receivers = []
-    for r in ranks:
-        wrong = sum(found > 0 for found in from_others[r])
-        if r not in senders and wrong > 1 and 2 * wrong > len(from_others[r]):
-            receivers.append(r)
-    return senders, receivers
 
 
 def count_of(kind: Collective, size: int, ranks: int) -> int:

@@ -6,12 +6,13 @@ CUDA with gloo beside it for what is said about the measurement.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import socket
 from pathlib import Path
 
-from rank_io import Ended, Identity, Unusable, problem
+from rank_io import Ended, Identity, Plant, Progress, Unusable, planted, problem
 
 
 def rendezvous(me: Identity) -> str:
@@ -79,6 +80,25 @@ def join(me: Identity, device: str, timeout: float) -> None:
         world_size=me.size,
         timeout=datetime.timedelta(seconds=timeout),
     )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `begin` needs."""
+    parser.add_argument(
+        "--timeout", type=float, default=60, help="seconds to wait for other ranks (default 60)"
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto"
+    )
+
+
+def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tuple[Plant, str]:
+    """The faults planted on this rank and its device, once all ranks have joined."""
+    plant = planted(me)
+    device = pick_device(me, options.device)
+    progress.enter("rendezvous")
+    join(me, device, options.timeout)
+    return plant, device
 
 
 def gather_text(text: str, width: int) -> list[str]:

@@ -296,18 +296,13 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=256, help="of the layers (default 256)")
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate (default 0.05)")
     parser.add_argument(
-        "--timeout", type=float, default=60, help="seconds to wait for other ranks (default 60)"
-    )
-    parser.add_argument(
         "--averaging",
         choices=("auto", "ddp", "flat"),
         default="auto",
         help="of gradients, by DistributedDataParallel or by one all-reduce of all "
         "(default: ddp on CUDA, flat on CPU)",
     )
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto"
-    )
+    torch_io.add_options(parser)
     options = parser.parse_args(arguments)
     if options.steps < LEAST_STEPS or options.batch < LEAST_BATCH:
         parser.error(
@@ -328,10 +323,7 @@ def main() -> None:
     progress = rank_io.Progress(me.rank)
 
     def work() -> int:
-        plant = rank_io.planted(me)
-        device = torch_io.pick_device(me, options.device)
-        progress.enter("rendezvous")
-        torch_io.join(me, device, options.timeout)
+        plant, device = torch_io.begin(me, progress, options)
         # Making the model may import more of torch: no work yet.
         training = Training(options, me, plant, progress, device)
         if me.rank == 0:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tests.programs.conftest import PROGRAMS, Ran, Start
 
 from accept.core import nccl_tests
-from collective import bandwidth, fixed, options_of, read_size
-from expected import COLLECTIVES, blame, count_of, observers
+from blame import blame, observers
+from collective import options_of, read_size
+from expected import COLLECTIVES, count_of
+from table import bandwidth, fixed
 
 CHECKS = ["all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv"]
 SMALL = ("--min", "1K", "--max", "64K", "--factor", "8", "--iters", "2")
@@ -173,7 +175,8 @@ SABOTAGE = """
 import sys
 sys.path.insert(0, {programs!r})
 import collective
-honest = collective.Bench.operate
+from operations import Operations
+honest = Operations.operate
 
 def operate(self, kind, send, recv, size):
     honest(self, kind, send, recv, size)
@@ -181,7 +184,7 @@ def operate(self, kind, send, recv, size):
     block = len(recv) // ranks
     {damage}
 
-collective.Bench.operate = operate
+Operations.operate = operate
 collective.main()
 """
 

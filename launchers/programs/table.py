@@ -1,0 +1,69 @@
+"""What nccl-tests prints around its measurements, written as it writes it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch_io
+from expected import Collective
+from operations import Operations
+
+
+def fixed(value: float, width: int) -> str:
+    """A number in `width` characters with up to two decimals, as nccl-tests prints times."""
+    digits = len(str(int(value)))
+    if digits < width - 2:
+        return f"{value:{width}.2f}"
+    if digits < width - 1:
+        return f"{value:{width}.1f}"
+    return f"{value:{width}.0f}" if digits <= width else f"{value:{width}.1e}"
+
+
+def bandwidth(value: float) -> str:
+    """GB/s in six characters; four decimals below 1, where two would be too coarse."""
+    return f"{value:6.4f}" if value < 1 else f"{value:6.2f}"
+
+
+def devices(operations: Operations) -> tuple[list[str], list[str]]:
+    """Every rank's host, and its line in the header. All ranks call it together."""
+    me, device, name = operations.me, operations.device, "CPU"
+    number, bus = 0, "0x00"
+    if device != "cpu":
+        number = int(device.partition(":")[2])
+        shown = operations.torch.cuda.get_device_properties(number)
+        ids = (getattr(shown, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+        name, bus = shown.name, "{:04x}:{:02x}:{:02x}".format(*ids)
+    operations.progress.enter("hosts")
+    lines = torch_io.gather_text(f"{os.getpid()}\t{me.host}\t{number}\t{bus}\t{name}", 384)
+    rows = [line.split("\t") for line in lines]
+    return [row[1] for row in rows], [
+        f"#  Rank {rank:2d} Group  0 Pid {int(pid):6d} on {host:>10} device {int(number):2d} "
+        f"[{bus}] {name}"
+        for rank, (pid, host, number, bus, name) in enumerate(rows)
+    ]
+
+
+def header(
+    kind: Collective, options: argparse.Namespace, operations: Operations, devices: list[str]
+) -> str:
+    """What stands above the rows."""
+    version = operations.torch.__version__
+    backend = "gloo" if operations.device == "cpu" else "nccl"
+    counts = f"step: {options.factor}(factor) warmup iters: {options.warmup} "
+    counts += f"iters: {options.iters} agg iters: 1 validation: 1 graph: 0"
+    side = f"{'time':>9}{'algbw':>8}{'busbw':>8}{'#wrong':>8}"
+    units = f"{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}"
+    lines = [
+        f"# accept collective.py, torch {version}, {backend}; table as nccl-tests",
+        f"# Collective test starting: {kind.name}_perf",
+        f"# nThread 1 nGpus 1 minBytes {options.min} maxBytes {options.max} {counts}",
+        "#",
+        "# Using devices",
+        *devices,
+        "#",
+        f"#{'out-of-place':>74}{'in-place':>31}          ",
+        f"#{'size':>11}{'count':>14}{'type':>10}{'redop':>8}{'root':>8}{side}{side}",
+        f"#{'(B)':>11}{'(elements)':>14}{'(us)':>35}{units}{'(us)':>9}{units}",
+    ]
+    return "\n".join(lines)
