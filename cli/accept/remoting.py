@@ -74,3 +74,9 @@ def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
         return {}
     with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as pool:
         return dict(zip(names, pool.map(action, names), strict=True))
+
+
+def last_line(text: str) -> str:
+    """What a command said last, in 300 characters, for a message."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no answer"
