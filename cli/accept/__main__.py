@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
 import os
-import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from accept import __version__
 from accept.core.errors import AcceptError, Exit
+from accept.declare import Group, command
+from accept.options import CLUSTER, EVIDENCE, LAUNCH, PLAN, RELEASE, RUN, asked, place
 
 _HELP = """Acceptance of GPU nodes: is the machine good, and if not, which part of it is bad?
 
@@ -47,60 +45,11 @@ Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 5 broke off or timed out, 6 evidence incomplete, 7 inconclusive, 130 Ctrl-C.
 """
 
-#: Nodes by name: a file, or names with a digit, a dot, a dash, a comma or a range in them.
-_NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
-
-#: What takes text as it was typed.
-_TEXT = (str, str | None, list[str] | None)
-
-
-class _Command(TyperCommand):
-    """A command that asks pydantic about nothing but numbers, paths and choices that were given.
-
-    Typer has it check every value, and importing it takes as long as all of `accept render`.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line."""
-        declared = inspect.signature(self.callback or main).parameters
-        kinds = {name: get_args(one.annotation)[:1] for name, one in declared.items()}
-        _shorten(
-            self, ctx, texts={name for name, kind in kinds.items() if kind and kind[0] in _TEXT}
-        )
-        return super().parse_args(ctx, args)
-
-
-class _Group(TyperGroup):
-    """The same for what stands before the command."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line up to the command."""
-        _shorten(self, ctx, texts=set())
-        return super().parse_args(ctx, args)
-
-
-def _shorten(command: Any, ctx: Any, *, texts: set[str]) -> None:
-    """Let options return at once what needs no conversion: nothing, and text that stays text."""
-    for param in command.get_params(ctx):
-        param.process_value = functools.partial(
-            _process_value, param, param.process_value, param.name in texts
-        )
-
-
-def _process_value(param: Any, convert: Any, is_text: bool, ctx: Any, value: Any) -> Any:  # noqa: FBT001 - click's order
-    if value is None and not param.required:
-        return param.callback(ctx, param, None) if param.callback else None
-    stays = is_text or not isinstance(value, (str, list, tuple))
-    if param.callback or value in (None, ()) or not stays:
-        return convert(ctx, value)
-    return value
-
-
 #: Both script names; completion is for the one that is asked.
 _NAMES = ("accept", "gpu-accept")
 
 app = typer.Typer(
-    cls=_Group,
+    cls=Group,
     help=_HELP,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -108,126 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-_OUTPUT: dict[str, tuple[Any, Any]] = {
-    "json_": (
-        Annotated[
-            bool, typer.Option("--json", help="The result as JSON on stdout, and nothing else.")
-        ],
-        False,
-    ),
-    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")], False),
-    "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")], False),
-}
-
-
-def _many(text: str, *names: str) -> tuple[Any, Any]:
-    return Annotated[list[str] | None, typer.Option(*names, help=text)], None
-
-
-def _one(kind: Any, text: str, *names: str) -> tuple[Any, Any]:
-    return Annotated[kind | None, typer.Option(*names, help=text)], None
-
-
-_PLAN: dict[str, tuple[Any, Any]] = {
-    "machine": _one(
-        str,
-        "Machine: a name, or a file of your own. Left out: found on the hosts.",
-        "--machine",
-        "-m",
-    ),
-    "suite": (
-        Annotated[str, typer.Option("--suite", "-s", help="Suite: a name, or a file of your own.")],
-        "quick",
-    ),
-    "site": _one(str, "Site file: your cluster.", "--site"),
-    "nodes": _one(
-        str,
-        "Number of nodes, a list a,b,c, @FILE of names, or all: every free one of a cluster.",
-        "--nodes",
-        "-n",
-    ),
-    "hosts": _many("Hosts over ssh: a,b,c, node[01-16], @FILE.", "--hosts"),
-    "backend": _one(
-        str,
-        "Back end: local, ssh, kubernetes; left out: taken from the hosts and the site.",
-        "--backend",
-    ),
-    "set_": _many("Parameter of a check: CHECK.PARAM=VALUE.", "--set"),
-    "nccl": _many("NCCL setting: KEY=VALUE.", "--nccl"),
-    "expect": _many("Threshold of your own: 'all-reduce@8G>=380'.", "--expect"),
-    "gpus_per_node": _one(int, "GPUs of each node to use; left out: all.", "--gpus-per-node"),
-    "rounds": (
-        Annotated[str, typer.Option(help="Rounds of pairs: a number, or auto; none: the suite's.")],
-        "",
-    ),
-    "seed": (Annotated[int, typer.Option(help="Seed of the pairing of hosts.")], 1),
-    "require_all_nodes": (
-        Annotated[
-            bool, typer.Option("--require-all-nodes", help="Stop where a host never answers.")
-        ],
-        False,
-    ),
-    "busy_ok": (
-        Annotated[bool, typer.Option("--busy-ok", help="Measure GPUs that somebody uses.")],
-        False,
-    ),
-    "start_timeout": _one(str, "Longest wait for hosts: 90s, 5m.", "--start-timeout"),
-    "deadline": _one(str, "Longest run once the hosts are found.", "--deadline"),
-    "budget": _one(str, "Hard limit: keep the checks that add most within it.", "--budget"),
-    "hold": _one(str, "Keep the hosts this long after a failed run, to look at.", "--hold"),
-    "keep": _one(str, "How long the first host keeps evidence nobody fetched.", "--keep"),
-    "plant": _many(
-        "Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, nan, hang, die, slow).", "--plant"
-    ),
-}
-_LAUNCH: dict[str, tuple[Any, Any]] = {
-    "attempt": (
-        Annotated[str, typer.Option(help="Name of this launch; left out: time and chance.")],
-        "",
-    ),
-    "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")], False),
-}
-_CLUSTER: dict[str, tuple[Any, Any]] = {
-    "kubeconfig": _one(str, "Kubeconfig; left out: as kubectl finds it.", "--kubeconfig"),
-    "context": _one(str, "Context of the kubeconfig; left out: its current one.", "--context"),
-    "namespace": _one(str, "Namespace; left out: the site's, else the context's.", "--namespace"),
-}
-_RELEASE = {
-    "release": _one(str, "Name of the helm release; left out: from the attempt.", "--release")
-}
-_RUN = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
-_EVIDENCE = Annotated[
-    str, typer.Argument(metavar="RUN", help="Attempt, folder, `last`, or URL in a bucket.")
-]
-
-
-def _command(**options: tuple[Any, Any]) -> Callable[[Callable[..., int]], Callable[..., None]]:
-    """Declare a command whose function also takes `options`: annotation and default by name."""
-
-    def declare(function: Callable[..., int]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def command(**values: Any) -> None:
-            raise typer.Exit(function(**values))
-
-        own = [
-            p
-            for p in inspect.signature(function, eval_str=True).parameters.values()
-            if p.kind != p.VAR_KEYWORD
-        ]
-        shared = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-            )
-            for name, (kind, default) in {**options, **_OUTPUT}.items()
-        ]
-        command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        # The list of commands is no place for the example, which would be cut off there.
-        short = (function.__doc__ or "").partition(": accept")[0] + "."
-        name = function.__name__.rstrip("_")
-        app.command(name=name, cls=_Command, short_help=short)(command)
-        return command
-
-    return declare
+_command = functools.partial(command, app)
 
 
 def _terminal(values: dict[str, Any]) -> Any:
@@ -236,65 +66,7 @@ def _terminal(values: dict[str, Any]) -> Any:
     return Terminal(json=values["json_"], quiet=values["quiet"], verbose=values["verbose"])
 
 
-def _options(values: dict[str, Any]) -> Any:
-    """The plan's options as `resolve` takes them."""
-    from accept.core.errors import BadInput
-    from accept.resolve import Options
-    from accept.spec.units import parse_duration
-
-    def seconds(name: str) -> float | None:
-        text = values[name]
-        try:
-            return None if text is None else parse_duration(text)
-        except ValueError as error:
-            option = name.replace("_", "-")
-            raise BadInput(f"--{option}: {error}", hint="such as 90s, 15m, 2h") from None
-
-    nodes, hosts = values["nodes"], tuple(values["hosts"] or ())
-    all_nodes = nodes == "all"
-    if all_nodes:
-        nodes = None
-    named = nodes is not None and re.fullmatch(_NODE_LIST, nodes, re.DOTALL) is not None
-    if nodes is not None and not named and not re.fullmatch(r"[0-9]{1,9}", nodes):
-        raise BadInput(
-            f"--nodes {nodes[:40]!r} is no number", hint="give a number, a list a,b,c, or @FILE"
-        )
-    if named:
-        hosts, nodes = (*hosts, nodes), None
-    return Options(
-        machine=values["machine"] or "",
-        suite=values["suite"],
-        site=values["site"],
-        nodes=None if nodes is None else int(nodes),
-        hosts=hosts,
-        named=named and not values["hosts"],
-        backend=values["backend"],
-        settings=tuple(values["set_"] or ()),
-        nccl=tuple(values["nccl"] or ()),
-        expect=tuple(values["expect"] or ()),
-        gpus_per_node=values["gpus_per_node"],
-        rounds=values["rounds"],
-        seed=values["seed"],
-        require_all_nodes=values["require_all_nodes"],
-        busy_ok=values["busy_ok"],
-        start_timeout=seconds("start_timeout"),
-        deadline=seconds("deadline"),
-        budget=seconds("budget"),
-        hold=seconds("hold") or 0.0,
-        keep=seconds("keep"),
-        plant=tuple(values["plant"] or ()),
-        place=_place(values),
-        all_nodes=all_nodes,
-    )
-
-
-def _place(values: dict[str, Any]) -> dict[str, str]:
-    """Where a cluster is to run it, as far as the options say."""
-    keys = (*_CLUSTER, *_RELEASE)
-    return {key: values[key] for key in keys if values.get(key)}
-
-
-@_command(**_PLAN, **_CLUSTER)
+@_command(**PLAN, **CLUSTER)
 def doctor(
     *,
     rbac: Annotated[
@@ -308,11 +80,11 @@ def doctor(
     if rbac:
         from accept.commands import cluster
 
-        return cluster.do_rbac(_place(values), _terminal(values), site=values["site"])
-    return flow.do_doctor(_options(values), _terminal(values))
+        return cluster.do_rbac(place(values), _terminal(values), site=values["site"])
+    return flow.do_doctor(asked(values), _terminal(values))
 
 
-@_command(**_PLAN)
+@_command(**PLAN)
 def render(
     *,
     out: Annotated[
@@ -323,10 +95,10 @@ def render(
     """Print the run as Helm values, or write all of it: accept render -m cpu -n 2 --out run1"""
     from accept.commands import planning
 
-    return planning.do_render(_options(values), _terminal(values), out=out)
+    return planning.do_render(asked(values), _terminal(values), out=out)
 
 
-@_command(**_PLAN, **_LAUNCH, **_CLUSTER, **_RELEASE)
+@_command(**PLAN, **LAUNCH, **CLUSTER, **RELEASE)
 def submit(
     run_: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="A run that was rendered before.")
@@ -337,7 +109,7 @@ def submit(
     from accept.commands import flow
 
     return flow.do_submit(
-        _options(values),
+        asked(values),
         _terminal(values),
         folder=run_,
         attempt=values["attempt"],
@@ -346,7 +118,7 @@ def submit(
 
 
 @_command()
-def watch(run_: _RUN = "last", **values: Any) -> int:
+def watch(run_: RUN = "last", **values: Any) -> int:
     """Follow a run to its end: accept watch last"""
     from accept.commands import flow
 
@@ -354,7 +126,7 @@ def watch(run_: _RUN = "last", **values: Any) -> int:
 
 
 @_command()
-def collect(run_: _EVIDENCE = "last", **values: Any) -> int:
+def collect(run_: EVIDENCE = "last", **values: Any) -> int:
     """Fetch the evidence and release the hosts: accept collect last"""
     from accept.commands import flow
 
@@ -380,7 +152,7 @@ def judge(
 
 @_command()
 def report(
-    run_: _EVIDENCE = "last",
+    run_: EVIDENCE = "last",
     format_: Annotated[
         Literal["files", "md", "junit"],
         typer.Option("--format", help="Write files, or print one form."),
@@ -393,18 +165,18 @@ def report(
     return flow.do_report(run_, _terminal(values), form=format_)
 
 
-@_command(**_PLAN, **_LAUNCH, **_CLUSTER, **_RELEASE)
+@_command(**PLAN, **LAUNCH, **CLUSTER, **RELEASE)
 def run(**values: Any) -> int:
     """All of it, to a verdict: accept run; accept run --hosts a,b,c"""
     from accept.commands import flow
 
     return flow.do_run(
-        _options(values), _terminal(values), attempt=values["attempt"], dry_run=values["dry_run"]
+        asked(values), _terminal(values), attempt=values["attempt"], dry_run=values["dry_run"]
     )
 
 
 @_command()
-def cancel(run_: _RUN = "last", **values: Any) -> int:
+def cancel(run_: RUN = "last", **values: Any) -> int:
     """End a run, keep what it measured, remove the rest: accept cancel last"""
     from accept.commands import flow
 
@@ -432,7 +204,7 @@ def delete(
     )
 
 
-@_command(**_CLUSTER)
+@_command(**CLUSTER)
 def init(
     out: Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write.")] = Path(
         "site.yaml"
@@ -454,10 +226,10 @@ def init(
         "image": image,
         "results": results,
     }
-    return cluster.do_init(out, _place(values), _terminal(values), given=given)
+    return cluster.do_init(out, place(values), _terminal(values), given=given)
 
 
-@_command(**_CLUSTER)
+@_command(**CLUSTER)
 def nodes(
     *,
     machine: Annotated[
@@ -469,7 +241,7 @@ def nodes(
     """The nodes that match and have all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
     from accept.commands import cluster
 
-    return cluster.do_nodes(_place(values), _terminal(values), machine=machine, site=site)
+    return cluster.do_nodes(place(values), _terminal(values), machine=machine, site=site)
 
 
 @_command()

@@ -1,0 +1,162 @@
+"""The options that commands share, and what the user asks for with them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from accept.core.errors import BadInput
+
+#: Nodes by name: a file, or names with a digit, a dot, a dash, a comma or a range in them.
+_NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
+
+OUTPUT: dict[str, tuple[Any, Any]] = {
+    "json_": (
+        Annotated[
+            bool, typer.Option("--json", help="The result as JSON on stdout, and nothing else.")
+        ],
+        False,
+    ),
+    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")], False),
+    "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")], False),
+}
+
+
+def _many(text: str, *names: str) -> tuple[Any, Any]:
+    return Annotated[list[str] | None, typer.Option(*names, help=text)], None
+
+
+def _one(kind: Any, text: str, *names: str) -> tuple[Any, Any]:
+    return Annotated[kind | None, typer.Option(*names, help=text)], None
+
+
+PLAN: dict[str, tuple[Any, Any]] = {
+    "machine": _one(
+        str,
+        "Machine: a name, or a file of your own. Left out: found on the hosts.",
+        "--machine",
+        "-m",
+    ),
+    "suite": (
+        Annotated[str, typer.Option("--suite", "-s", help="Suite: a name, or a file of your own.")],
+        "quick",
+    ),
+    "site": _one(str, "Site file: your cluster.", "--site"),
+    "nodes": _one(
+        str,
+        "Number of nodes, a list a,b,c, @FILE of names, or all: every free one of a cluster.",
+        "--nodes",
+        "-n",
+    ),
+    "hosts": _many("Hosts over ssh: a,b,c, node[01-16], @FILE.", "--hosts"),
+    "backend": _one(
+        str,
+        "Back end: local, ssh, kubernetes; left out: taken from the hosts and the site.",
+        "--backend",
+    ),
+    "set_": _many("Parameter of a check: CHECK.PARAM=VALUE.", "--set"),
+    "nccl": _many("NCCL setting: KEY=VALUE.", "--nccl"),
+    "expect": _many("Threshold of your own: 'all-reduce@8G>=380'.", "--expect"),
+    "gpus_per_node": _one(int, "GPUs of each node to use; left out: all.", "--gpus-per-node"),
+    "rounds": (
+        Annotated[str, typer.Option(help="Rounds of pairs: a number, or auto; none: the suite's.")],
+        "",
+    ),
+    "seed": (Annotated[int, typer.Option(help="Seed of the pairing of hosts.")], 1),
+    "require_all_nodes": (
+        Annotated[
+            bool, typer.Option("--require-all-nodes", help="Stop where a host never answers.")
+        ],
+        False,
+    ),
+    "busy_ok": (
+        Annotated[bool, typer.Option("--busy-ok", help="Measure GPUs that somebody uses.")],
+        False,
+    ),
+    "start_timeout": _one(str, "Longest wait for hosts: 90s, 5m.", "--start-timeout"),
+    "deadline": _one(str, "Longest run once the hosts are found.", "--deadline"),
+    "budget": _one(str, "Hard limit: keep the checks that add most within it.", "--budget"),
+    "hold": _one(str, "Keep the hosts this long after a failed run, to look at.", "--hold"),
+    "keep": _one(str, "How long the first host keeps evidence nobody fetched.", "--keep"),
+    "plant": _many(
+        "Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, nan, hang, die, slow).", "--plant"
+    ),
+}
+LAUNCH: dict[str, tuple[Any, Any]] = {
+    "attempt": (
+        Annotated[str, typer.Option(help="Name of this launch; left out: time and chance.")],
+        "",
+    ),
+    "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")], False),
+}
+CLUSTER: dict[str, tuple[Any, Any]] = {
+    "kubeconfig": _one(str, "Kubeconfig; left out: as kubectl finds it.", "--kubeconfig"),
+    "context": _one(str, "Context of the kubeconfig; left out: its current one.", "--context"),
+    "namespace": _one(str, "Namespace; left out: the site's, else the context's.", "--namespace"),
+}
+RELEASE = {
+    "release": _one(str, "Name of the helm release; left out: from the attempt.", "--release")
+}
+RUN = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
+EVIDENCE = Annotated[
+    str, typer.Argument(metavar="RUN", help="Attempt, folder, `last`, or URL in a bucket.")
+]
+
+
+def asked(values: dict[str, Any]) -> Any:
+    """The plan's options as `resolve` takes them."""
+    from accept.resolve import Options
+    from accept.spec.units import parse_duration
+
+    def seconds(name: str) -> float | None:
+        text = values[name]
+        try:
+            return None if text is None else parse_duration(text)
+        except ValueError as error:
+            option = name.replace("_", "-")
+            raise BadInput(f"--{option}: {error}", hint="such as 90s, 15m, 2h") from None
+
+    nodes, hosts = values["nodes"], tuple(values["hosts"] or ())
+    all_nodes = nodes == "all"
+    if all_nodes:
+        nodes = None
+    named = nodes is not None and re.fullmatch(_NODE_LIST, nodes, re.DOTALL) is not None
+    if nodes is not None and not named and not re.fullmatch(r"[0-9]{1,9}", nodes):
+        raise BadInput(
+            f"--nodes {nodes[:40]!r} is no number", hint="give a number, a list a,b,c, or @FILE"
+        )
+    if named:
+        hosts, nodes = (*hosts, nodes), None
+    return Options(
+        machine=values["machine"] or "",
+        suite=values["suite"],
+        site=values["site"],
+        nodes=None if nodes is None else int(nodes),
+        hosts=hosts,
+        named=named and not values["hosts"],
+        backend=values["backend"],
+        settings=tuple(values["set_"] or ()),
+        nccl=tuple(values["nccl"] or ()),
+        expect=tuple(values["expect"] or ()),
+        gpus_per_node=values["gpus_per_node"],
+        rounds=values["rounds"],
+        seed=values["seed"],
+        require_all_nodes=values["require_all_nodes"],
+        busy_ok=values["busy_ok"],
+        start_timeout=seconds("start_timeout"),
+        deadline=seconds("deadline"),
+        budget=seconds("budget"),
+        hold=seconds("hold") or 0.0,
+        keep=seconds("keep"),
+        plant=tuple(values["plant"] or ()),
+        place=place(values),
+        all_nodes=all_nodes,
+    )
+
+
+def place(values: dict[str, Any]) -> dict[str, str]:
+    """Where a cluster is to run it, as far as the options say."""
+    keys = (*CLUSTER, *RELEASE)
+    return {key: values[key] for key in keys if values.get(key)}
