@@ -173,8 +173,12 @@ class Switch:
         execute(["ip", "-batch", "-"], text="\n".join(known) + "\n")
 
     def leave(self, index: int) -> None:
-        """Remove the link of a host."""
-        self._batch(f"link delete port{index}")
+        """Remove the link of a host, if it has not gone with the host's own end of it."""
+        try:
+            self._batch(f"link delete port{index}")
+        except NoNetwork as error:
+            if "Cannot find device" not in str(error):
+                raise
 
     def link(self, index: int, *, up: bool) -> None:
         """Take the link of a host down, or up again."""
