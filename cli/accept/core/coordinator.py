@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
-import shlex
 import signal
 import sys
 import time
@@ -22,23 +21,20 @@ from pathlib import Path
 
 from accept.core import evidence, report
 from accept.core.errors import Exit
-from accept.core.execute import Run, execute_wave, lose_silent_hosts
+from accept.core.execute import execute_wave
 from accept.core.hosts import Candidate, discover
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
 from accept.core.judge.hosts import places
 from accept.core.model import Plan, Problem, Record, Step
 from accept.core.plaintext import plain
-from accept.core.remote import Host, run
+from accept.core.release import hold, tell_over
+from accept.core.remote import run
+from accept.core.run import Run, lose_silent_hosts
 from accept.core.schedule import Wave, waves
 from accept.core.typed import read
 
 HOSTS = "hosts.json"
-#: The pipe in a host's folder on which its guard waits to be told.
-EVENTS = "events"
-#: Ends a hold early.
-RELEASE = "release"
-_OVER_SECONDS = 60.0
 _PUBLISH_SECONDS = 60.0
 
 
@@ -91,13 +87,13 @@ async def coordinate(folder: Path) -> int:
     try:
         code = _conclude(state, broken)
         if plan.hold_seconds and code != 0:
-            await _hold(state, cancelled)
+            await hold(state, cancelled, _say)
     except OSError as error:
         # A full disk, mostly: without a verdict on it nothing was accepted.
         sys.stderr.write(f"no verdict could be written: {error}\n")
         code = Exit.BROKEN_OFF
     finally:
-        await _tell_over(state)
+        await tell_over(state)
     return code
 
 
@@ -273,46 +269,6 @@ def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
 def _why(record: Record) -> str:
     said = [f"{plain(p.message, 300)} ({p.cause})" for p in record.problems[:3]]
     return "; ".join(said) or f"exit {record.exit}"
-
-
-async def _hold(state: Run, cancelled: asyncio.Event) -> None:
-    """Keep the hosts for a while, so that somebody can look; `release` in the folder ends it."""
-    if cancelled.is_set():
-        return
-    until = time.monotonic() + state.plan.hold_seconds
-    _say(f"held for {state.plan.hold_seconds:.0f} s. To get in, on this host:")
-    for host in state.alive():
-        options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
-        _say(
-            f"  ssh -t {options} -p {host.port} {host.name}"
-            if not host.local
-            else f"  {host.name}: here"
-        )
-    _say(f"to end it now: touch {shlex.quote(str(state.folder / RELEASE))}")
-    released = state.folder / RELEASE
-    while time.monotonic() < until and not released.exists() and not cancelled.is_set():
-        await asyncio.sleep(1.0)
-
-
-async def _tell_over(state: Run) -> None:
-    """Tell every other host that the run is over, and wait until their sshds are gone."""
-    others = [h for h in state.hosts if not h.local]
-    folder = shlex.quote(str(state.folder))
-    await asyncio.gather(*(state.ask(h, f"echo over 1<>{folder}/{EVENTS}") for h in others))
-    told = [h for h in others if h.name not in state.lost]
-    until = time.monotonic() + _OVER_SECONDS
-    await asyncio.gather(*(_until_gone(h, until) for h in told))
-
-
-async def _until_gone(host: Host, until: float) -> None:
-    while time.monotonic() < until:
-        try:
-            connecting = asyncio.open_connection(host.address, host.port)
-            _, writer = await asyncio.wait_for(connecting, 2.0)
-        except (OSError, asyncio.TimeoutError):
-            return
-        writer.close()
-        await asyncio.sleep(0.2)
 
 
 def _say_plan(plan: Plan, launch: Launch) -> None:

@@ -1,0 +1,73 @@
+"""A run on its way: what there is of it, and which of its hosts still answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from accept.core import evidence
+from accept.core.model import Plan, Problem, Record
+from accept.core.remote import Answer, Host, arguments, environment, run
+
+#: Starts under way at once, over all groups; and questions to hosts, over all hosts.
+_STARTS = 128
+#: Longest that a host takes to answer, or a start to say something.
+ASK_SECONDS = 10.0
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A run on its way: where it lives, who takes part, and who was lost."""
+
+    folder: Path
+    attempt: str
+    plan: Plan
+    hosts: tuple[Host, ...] = ()
+    #: In the order they were written.
+    records: list[Record] = field(default_factory=list)
+    #: Host -> what became of it; such a host takes no further part.
+    lost: dict[str, Problem] = field(default_factory=dict)
+    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
+    asks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
+
+    @property
+    def evidence(self) -> Path:
+        """The folder of what is kept."""
+        return self.folder / "evidence"
+
+    def keep(self, record: Record) -> Record:
+        """Add a record to those of the run, on disk too, at once."""
+        self.records.append(record)
+        evidence.append_record(self.evidence, record)
+        return record
+
+    def host(self, name: str) -> Host:
+        """The host called `name`."""
+        return next(h for h in self.hosts if h.name == name)
+
+    def alive(self) -> tuple[Host, ...]:
+        """The hosts that still take part, in rank order."""
+        return tuple(h for h in self.hosts if h.name not in self.lost)
+
+    async def ask(self, host: Host, command: str, timeout: float = ASK_SECONDS) -> Answer:
+        """Run an sh command on a host."""
+        argv = arguments(self.folder, host, command)
+        env = environment(self.folder, self.attempt)
+        async with self.asks:
+            return await run(argv, env=env, timeout=timeout)
+
+
+async def lose_silent_hosts(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
+    """Ask each host whether it is alive; those that do not answer are lost, and returned."""
+    answers = await asyncio.gather(*(state.ask(h, "echo alive") for h in hosts))
+    gone = []
+    for host, answer in zip(hosts, answers, strict=True):
+        if answer.out.strip() != "alive" and host.name not in state.lost:
+            reason = answer.err.strip().splitlines()[-1:] or [f"ssh ended with {answer.exit}"]
+            message = f"{host.name} answered before and does not any more: {reason[0][:200]}"
+            problem = Problem(cause="host-died", message=message, check="hosts", host=host.name)
+            state.lost[host.name] = problem
+            gone.append(problem)
+    return tuple(gone)
