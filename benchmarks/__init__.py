@@ -31,6 +31,20 @@ class Row:
         return self.what, self.measured, self.yardstick, ratio, self.bar, met
 
 
+def beside(
+    what: str, measured: str, yardstick: str, *, ours: float, theirs: float, bar: float
+) -> Row:
+    """A line whose two times, in seconds, may stand to each other as `bar` at most."""
+    return Row(
+        what=what,
+        measured=measured,
+        yardstick=yardstick,
+        ratio=ours / theirs,
+        bar=f"{bar}",
+        met=ours <= bar * theirs,
+    )
+
+
 HEAD = ("what", "measured", "yardstick", "ratio", "bar", "met")
 
 

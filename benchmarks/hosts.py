@@ -15,7 +15,7 @@ from statistics import median
 
 from tests.cluster.hosts import Hosts
 
-from benchmarks import Row
+from benchmarks import Row, beside
 
 _HOSTS = 128
 _TIMES = 3
@@ -108,12 +108,12 @@ def rows(count: int = _HOSTS, times: int = _TIMES) -> list[Row]:
         taken = [(discovery(hosts), hostname(hosts)) for _ in range(times)]
     ours, theirs = (median(column) for column in zip(*taken, strict=True))
     return [
-        Row(
-            what=f"{count} ssh hosts up to hostfile written",
-            measured=f"{ours:.2f} s",
-            yardstick=f"`mpirun hostname` {theirs:.2f} s",
-            ratio=ours / theirs,
-            bar=f"{_BAR}",
-            met=ours <= _BAR * theirs,
+        beside(
+            f"{count} ssh hosts up to hostfile written",
+            f"{ours:.2f} s",
+            f"`mpirun hostname` {theirs:.2f} s",
+            ours=ours,
+            theirs=theirs,
+            bar=_BAR,
         )
     ]

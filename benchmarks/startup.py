@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks import Row
+from benchmarks import Row, beside
 
 _TIMES = 20
 _BAR = 1.5
@@ -42,13 +42,13 @@ def rows(times: int = _TIMES) -> list[Row]:
         taken = [(seconds(command), seconds(yardstick)) for _ in range(times + 1)][1:]
         ours, theirs = (median(column) for column in zip(*taken, strict=True))
         found.append(
-            Row(
-                what=f"{what}, cold",
-                measured=f"{ours * 1e3:.0f} ms",
-                yardstick=f'`python -c "{imports}"` {theirs * 1e3:.0f} ms',
-                ratio=ours / theirs,
-                bar=f"{_BAR}",
-                met=ours <= _BAR * theirs,
+            beside(
+                f"{what}, cold",
+                f"{ours * 1e3:.0f} ms",
+                f'`python -c "{imports}"` {theirs * 1e3:.0f} ms',
+                ours=ours,
+                theirs=theirs,
+                bar=_BAR,
             )
         )
     return found

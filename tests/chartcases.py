@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from accept import spec
 from accept.render import helm_values, render
 from accept.resolve import Options, resolve
+
+#: Writes the values of a run to a file: the fixture `write`.
+Write = Callable[..., Path]
 
 IMAGE = "registry.example/accept:1"
 MACHINES = spec.names("machines")

@@ -1,4 +1,4 @@
-"""Order of the tests, and honesty about those left out.
+"""Order of the tests, honesty about those left out, and fixtures that several files use.
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
 tests/cluster carries that mark. With several processes (`-n 2`, as `make test` does) one has all of
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,23 @@ settings.register_profile(
     "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=STRICT
 )
 settings.load_profile("here")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the values of a run to a file, as tests.chartcases.values does."""
+    from tests.chartcases import values
+
+    return lambda *args, **options: values(tmp_path, *args, **options)
+
+
+@pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])
+def major(request: pytest.FixtureRequest) -> int:
+    """Each helm there is, by the first number of its version."""
+    from tests.helm import helm
+
+    helm(request.param)
+    return int(request.param)
 
 
 def _rank(item: pytest.Item) -> int:

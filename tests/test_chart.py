@@ -6,20 +6,19 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests import chartvalues
-from tests.chartcases import IMAGE, MACHINES, SITES, values
+from tests.chartcases import IMAGE, MACHINES, SITES, Write
 from tests.helm import (
     CHART,
     call,
     container,
     environment,
-    helm,
     job,
     objects,
     pod,
@@ -32,22 +31,8 @@ from accept.core.shape import fields_of, split
 from accept.core.typed import read
 from accept.spec.values import Values
 
-#: Writes the values of a run to a file.
-Write = Callable[..., Path]
-
 SAME = ("--set", "attempt=a1,ssh.existingSecret=mine")
 KNOWN = "a4-highgpu-8g"
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    return lambda *args, **options: values(tmp_path, *args, **options)
-
-
-@pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])
-def major(request: pytest.FixtureRequest) -> int:
-    helm(request.param)
-    return int(request.param)
 
 
 def texts(data: Any) -> Iterator[str]:

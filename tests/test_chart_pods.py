@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.chartcases import values
-from tests.helm import container, environment, helm, job, notes_of, objects, pod
+from tests.chartcases import Write
+from tests.helm import container, environment, job, notes_of, objects, pod
 
 pytestmark = pytest.mark.real
 
-Write = Callable[..., Path]
 KNOWN = "a4-highgpu-8g"
 HARD = "requiredDuringSchedulingIgnoredDuringExecution"
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    return lambda *args, **options: values(tmp_path, *args, **options)
-
-
-@pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])
-def major(request: pytest.FixtureRequest) -> int:
-    helm(request.param)
-    return int(request.param)
 
 
 def volumes(found: Any) -> dict[str, dict[str, Any]]:

@@ -14,11 +14,10 @@ from tests import buckets
 from tests.buckets import BUCKET, Proxy
 from tests.cluster.kube.build import cache
 from tests.commandline import refused
+from tests.sending import command, evidence_in, send
 
-from accept import assets, storage
+from accept import storage
 from accept.core.errors import BadEvidence, NotStarted
-
-PROGRAM = assets.launchers() / "programs" / "upload.py"
 
 pytest.importorskip("obstore", reason="the extra `storage` is not installed")
 
@@ -54,17 +53,7 @@ def place(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "evidence"
-    (made / "logs").mkdir(parents=True)
-    (made / "plan.json").write_text("{}")
-    (made / "records.jsonl").write_text("one\n")
-    (made / "logs" / "odd name %20 ü.log").write_bytes(b"\xff\x00")
-    return made
-
-
-def send(source: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), str(source), url, "--attempt", "a1", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+    return evidence_in(tmp_path)
 
 
 def names(server: Proxy) -> list[str]:
@@ -121,8 +110,7 @@ def test_a_bucket_that_is_back_in_time_costs_nothing(
     folder: Path, place: str, server: Proxy
 ) -> None:
     server.down, before = True, server.refused
-    command = [sys.executable, str(PROGRAM), str(folder), place, "--attempt", "a1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(command(folder, place), stdout=subprocess.PIPE, text=True) as running:
         while server.refused == before:
             assert running.poll() is None
         server.down = False

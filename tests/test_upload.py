@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.commandline import accept
+from tests.sending import evidence_in, send
 
-from accept import assets, storage
+from accept import storage
 from accept.core.errors import BadEvidence
-
-PROGRAM = assets.launchers() / "programs" / "upload.py"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a run leaves, small."""
-    made = tmp_path / "evidence"
-    (made / "logs").mkdir(parents=True)
-    (made / "plan.json").write_text("{}")
-    (made / "records.jsonl").write_text("one\n")
-    (made / "logs" / "odd name %20 ü.log").write_bytes(b"\xff\x00")
-    return made
+    return evidence_in(tmp_path)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "bucket").mkdir()
     return tmp_path / "bucket"
-
-
-def send(source: Path, place: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), str(source), str(place), "--attempt", "a1", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def there(place: Path) -> set[str]:

@@ -64,6 +64,18 @@ class Ran:
 Start = Callable[..., Ran]
 
 
+def refusal(
+    options_of: Callable[[list[str]], object],
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """What a program says of a command line that it refuses."""
+    with pytest.raises(SystemExit) as refused:
+        options_of(arguments)
+    assert refused.value.code == 2
+    return capsys.readouterr().err
+
+
 def _environment(progress: Path, plant: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     with socket.socket() as probe:

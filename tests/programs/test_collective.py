@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.programs.conftest import PROGRAMS, Ran, Start
+from tests.programs.conftest import PROGRAMS, Ran, Start, refusal
 
 from accept.core import nccl_tests
 from blame import blame, observers
@@ -108,10 +108,7 @@ def test_sizes_are_binary(text: str, size: int) -> None:
 def test_the_impossible_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as refused:
-        options_of(arguments)
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
+    assert arguments[0] in refusal(options_of, arguments, capsys)
 
 
 # -- planted faults ----------------------------------------------------------------------------

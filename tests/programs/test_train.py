@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.programs.conftest import Start
+from tests.programs.conftest import Start, refusal
 
 from train import LEAST_BATCH, LEAST_STEPS, ends, odd_ones, options_of, slice_of
 
@@ -127,7 +127,4 @@ def test_the_minority_is_odd_and_without_a_majority_nobody_is() -> None:
 def test_what_could_not_be_judged_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as refused:
-        options_of(arguments)
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
+    assert arguments[0] in refusal(options_of, arguments, capsys)
