@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.cluster.kube.build import NotBuilt, alone, cache, go_build
 
 SUITE = "bookworm"
-PACKAGES = ("iproute2", "openssh-client", "openssh-server", "procps", "python3")
+PACKAGES = ("ca-certificates", "iproute2", "openssh-client", "openssh-server", "procps", "python3")
 BASE = "localhost/accept-test-base:1"
 PAUSE = "localhost/accept-test-pause:1"
 #: Not `select {}`: Go takes that for a deadlock.
