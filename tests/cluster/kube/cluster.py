@@ -236,10 +236,15 @@ class Cluster:
         token = self._said("-n", namespace, "create", "token", name).strip()
         return self._write_config(name, token)
 
-    def load_image(self, archive: Path) -> None:
-        """Import an image archive on every node."""
+    def load_image(self, archive: Path, *names: str) -> None:
+        """Import an image archive on nodes, by default on all."""
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda node: nodes.load(self.hosts, node, archive), self.nodes))
+            list(pool.map(lambda n: nodes.load(self.hosts, n, archive), names or self.nodes))
+
+    def remove_image(self, image: str, *names: str) -> None:
+        """Remove an image from nodes, by default from all."""
+        for name in names or self.nodes:
+            nodes.unload(self.hosts, name, image)
 
     @staticmethod
     def checkout_volumes() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

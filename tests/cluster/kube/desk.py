@@ -54,14 +54,14 @@ class Desk(Workstation):
         self.cluster = cluster
         self.namespace = namespace
 
-    def options(self, nodes: int, checks: Iterable[str]) -> list[str]:
+    def options(self, nodes: int | str, checks: Iterable[str]) -> list[str]:
         """What every command that plans is given."""
         return [
             *("--nodes", str(nodes), "--machine", str(self.machine), "--site", str(self.site)),
             *("--suite", str(self.suite(checks or CONNECT))),
         ]
 
-    def render(self, *options: str, nodes: int = 3, checks: Iterable[str] = ()) -> Path:
+    def render(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Path:
         """`accept render`; returns the file of the values."""
         done = self.do("render", *self.options(nodes, checks), *options)
         assert done.exit == 0, done.err
@@ -90,11 +90,11 @@ class Desk(Workstation):
         assert not check or done.returncode == 0, done.stderr
         return done
 
-    def run(self, *options: str, nodes: int = 3, checks: Iterable[str] = ()) -> Done:
+    def run(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Done:
         """`accept run` to its end."""
         return self.start(*options, nodes=nodes, checks=checks).wait()
 
-    def start(self, *options: str, nodes: int = 3, checks: Iterable[str] = ()) -> Started:
+    def start(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Started:
         """Start `accept run`."""
         return self.command("run", *self.options(nodes, checks), "--json", *options)
 
