@@ -182,7 +182,7 @@ code=$(cat status 2>/dev/null)
 case $code in 0 | 3 | 5 | 6 | 7) ;; *) code=5 ;; esac
 cp console.log evidence/ 2>/dev/null
 mkdir -p evidence/pods && cp pod.log "evidence/pods/$index.log"
-if upload evidence; then
+if upload evidence --seconds "${ACCEPT_SEND_SECONDS:-300}"; then
     say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
     exit "$code"
 fi

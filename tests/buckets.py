@@ -39,6 +39,8 @@ class Proxy:
     #: Seconds added to each request; whether all of them are answered 503.
     delay: float = 0.0
     down: bool = False
+    #: The name, or the end of it, with whose writing it goes down; empty: none.
+    until: str = ""
     written: list[str] = field(default_factory=list)
     refused: int = 0
 
@@ -67,14 +69,17 @@ def google(url: str) -> dict[str, str]:
 
 @contextmanager
 def proxy(
-    port: int, *, google: bool, server: str = "127.0.0.1", listen: str = "127.0.0.1"
+    port: int, *, google: bool, server: str = "127.0.0.1", listener: socket.socket | None = None
 ) -> Iterator[Proxy]:
-    """A proxy on the address `listen` before what answers on `port` of `server`."""
+    """A proxy before what answers on `port` of `server`; it ends `listener`, where one is given."""
     state = Proxy(port=port, google=google, server=server)
     handler = type("Handler", (_Handler,), {"state": state})
-    front = ThreadingHTTPServer((listen, 0), handler)
+    front = ThreadingHTTPServer(("127.0.0.1", 0), handler, bind_and_activate=False)
+    front.socket.close()
+    front.socket = listener or socket.create_server(("127.0.0.1", 0))
     front.daemon_threads = True
-    state.url = f"http://{listen}:{front.server_address[1]}"
+    host, bound = front.socket.getsockname()
+    state.url = f"http://{host}:{bound}"
     threading.Thread(target=front.serve_forever, daemon=True).start()
     try:
         yield state
@@ -92,14 +97,16 @@ class _Handler(BaseHTTPRequestHandler):
         state = self.state
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         time.sleep(state.delay)
+        method, path = self.command, self.path
+        _, bucket, name = [*urlsplit(path).path.split("/", 2), "", ""][:3]
+        writes = method == "PUT" and bool(name)
+        if writes and state.until and unquote(name).endswith(state.until):
+            state.down, state.until = True, ""
         if state.down:
             state.refused += 1
             self._answer(503, {}, b"down")
             return
-        method, path = self.command, self.path
         kept = {k: v for k, v in self.headers.items() if k.lower() in _PASSED_ON}
-        _, bucket, name = [*urlsplit(path).path.split("/", 2), "", ""][:3]
-        writes = method == "PUT" and bool(name)
         if writes and state.google:
             method, path = "POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media"
             path += f"&name={quote(unquote(name), safe='')}"
@@ -148,11 +155,11 @@ def s3() -> Iterator[Proxy]:
     server.start()
     _, port = server.get_host_and_port()
     try:
-        _ask(port, "PUT", f"/{BUCKET}")
+        _ask(f"http://127.0.0.1:{port}/{BUCKET}", "PUT")
         with proxy(port, google=False) as state:
             yield state
     finally:
-        _ask(port, "POST", "/moto-api/reset")
+        _ask(f"http://127.0.0.1:{port}/moto-api/reset", "POST")
         server.stop()
 
 
@@ -172,18 +179,22 @@ def gs(program: Path) -> Iterator[Proxy]:
                     if not probe.connect_ex(("127.0.0.1", port)):
                         break
                 time.sleep(0.05)
-            body = json.dumps({"name": BUCKET}).encode()
-            _ask(port, "POST", "/storage/v1/b?project=test", body)
+            make(f"http://127.0.0.1:{port}", BUCKET)
             with proxy(port, google=True) as state:
                 yield state
         finally:
             server.kill()
 
 
-def _ask(port: int, method: str, path: str, body: bytes = b"") -> None:
+def make(server: str, bucket: str) -> None:
+    """Make a bucket of fake-gcs-server's."""
+    _ask(f"{server}/storage/v1/b?project=test", "POST", json.dumps({"name": bucket}).encode())
+
+
+def _ask(url: str, method: str, body: bytes = b"") -> None:
     headers = {"Content-Type": "application/json"} if body else {}
-    asked = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}", method=method, data=body, headers=headers
-    )
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    asked = urllib.request.Request(url, method=method, data=body, headers=headers)
+    # The machine's own proxies lead elsewhere.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(asked, timeout=30) as answer:
         answer.read()

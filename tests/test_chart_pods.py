@@ -289,6 +289,12 @@ class TestVolumes:
         assert pod(found)["serviceAccountName"] == "s"
         assert pod(found)["automountServiceAccountToken"] is False
 
+    def test_sending_in_vain_does_not_cost_the_hold(self, major: int, write: Write) -> None:
+        keeps = job(objects(major, write()))["activeDeadlineSeconds"]
+        sends = job(objects(major, write(site="results: {location: 'gs://b/p'}\n")))
+        # So long index 0 tries: entry.sh.
+        assert sends["activeDeadlineSeconds"] - keeps >= 300
+
 
 class TestContainers:
     def test_sidecars_end_with_the_run(self, major: int, write: Write) -> None:

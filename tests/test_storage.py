@@ -155,6 +155,16 @@ def test_credentials_that_are_none_are_one_line(
     assert "check its address" in refused("judge", f"gs://{BUCKET}/x", code=6)
 
 
+def test_a_system_without_certificate_authorities_is_told_what_to_install(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nowhere"))
+    done = send(folder, f"s3://{BUCKET}/x")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "no certificate authorities here; install ca-certificates" in done.stderr
+
+
 def test_what_grows_while_it_is_read_is_bounded(
     folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,9 +109,9 @@ provreq.kueue.x-k8s.io/maxRunDurationSeconds: {{ include "accept.activeDeadline"
 {{- end -}}
 {{- end -}}
 
-{{/* A backstop: everything in the run has ended by then. */}}
+{{/* A backstop: everything in the run has ended by then, 300 s of trying to send the evidence too. */}}
 {{- define "accept.activeDeadline" -}}
-{{- add (int64 (include "accept.life" .)) 300 -}}
+{{- add (int64 (include "accept.life" .)) (include "accept.results" . | empty | ternary 300 660) -}}
 {{- end -}}
 
 {{/* A value of an environment variable: numbers without an exponent. */}}

@@ -102,9 +102,10 @@ class Bucket:
         try:
             self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
         except Exception as error:
-            raise Refused(
-                f"{tidy(url)}: {tidy(error)}; check its address and credentials"
-            ) from None
+            why = f"{tidy(error)}; check its address and credentials"
+            if "No CA certificates" in str(error):
+                why = "no certificate authorities here; install ca-certificates"
+            raise Refused(f"{tidy(url)}: {why}") from None
 
     def look(self) -> dict[str, tuple[int, str]]:
         """Size and ETag of everything there."""

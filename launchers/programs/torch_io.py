@@ -10,6 +10,7 @@ import argparse
 import datetime
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 from rank_io import Ended, Identity, Plant, Progress, Unusable, planted, problem
@@ -73,13 +74,22 @@ def join(me: Identity, device: str, timeout: float) -> None:
 
     # One thread a rank: several would fight for the cores with the other ranks of this host.
     torch.set_num_threads(1)
-    torch.distributed.init_process_group(
+    make = partial(
+        torch.distributed.init_process_group,
         "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
         init_method=rendezvous(me),
         rank=me.rank,
         world_size=me.size,
         timeout=datetime.timedelta(seconds=timeout),
     )
+    try:
+        make()
+    except RuntimeError as error:
+        # It asks for libuv by default, also where it was built without, as Debian's is.
+        if "without libuv" not in str(error):
+            raise
+        os.environ["USE_LIBUV"] = "0"
+        make()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

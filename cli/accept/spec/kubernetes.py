@@ -154,7 +154,7 @@ class Results:
     hold_seconds: Annotated[
         float,
         Bounds(min=0, max=86400),
-        Doc("How long pods wait to be collected where there is no location."),
+        Doc("How long index 0 waits to be collected where nothing could be sent."),
     ] = 600.0
 
     def __post_init__(self) -> None:

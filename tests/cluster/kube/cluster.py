@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from tests.cluster.kube import control, nodes
 from tests.cluster.kube.build import cache, program
 from tests.cluster.kube.control import FOLDER, until
 from tests.cluster.kube.image import archives
+from tests.cluster.network import inside
 
 CONTROL = "h1"
 TOOLS = ("containerd", "ctr", "runc", "openssl", "debootstrap")
@@ -36,6 +38,12 @@ TOOLS = ("containerd", "ctr", "runc", "openssl", "debootstrap")
 _SIZE = "6g"
 _WATCHES = 1024
 _ROOT = Path(__file__).resolve().parents[3]
+#: A socket belongs to the network it was made in, whoever holds it.
+_LISTEN = """\
+import socket, sys
+made = socket.create_server((sys.argv[1], 0))
+socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [made.fileno()])
+"""
 
 
 def why_not() -> str:
@@ -222,10 +230,15 @@ class Cluster:
         token = self._said("-n", namespace, "create", "token", name).strip()
         return self._write_config(name, token)
 
-    def load_image(self, archive: Path) -> None:
-        """Import an image archive on every node."""
+    def load_image(self, archive: Path, *names: str) -> None:
+        """Import an image archive on nodes, by default on all."""
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda node: nodes.load(self.hosts, node, archive), self.nodes))
+            list(pool.map(lambda n: nodes.load(self.hosts, n, archive), names or self.nodes))
+
+    def remove_image(self, image: str, *names: str) -> None:
+        """Remove an image from nodes, by default from all."""
+        for name in names or self.nodes:
+            nodes.unload(self.hosts, name, image)
 
     @staticmethod
     def checkout_volumes() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -255,6 +268,19 @@ class Cluster:
     def bucket_server(self) -> str:
         """Where fake-gcs-server listens, for pods and for the workstation."""
         return f"http://{self.hosts.address(CONTROL)}:{control.BUCKET_PORT}"
+
+    def listener(self) -> socket.socket:
+        """A socket of this process that listens where pods and the workstation reach it.
+
+        It is in the network of the control plane's host: no route leads from pods to this machine.
+        """
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            command = [sys.executable, "-c", _LISTEN, self.hosts.address(CONTROL)]
+            entered = [*inside(self.hosts.init(CONTROL)), *command, str(theirs.fileno())]
+            subprocess.run(entered, pass_fds=[theirs.fileno()], check=True)
+            _, (made,), _, _ = socket.recv_fds(ours, 1, 1)
+        return socket.socket(fileno=made)
 
     def stop_bucket(self) -> None:
         """Let the bucket server be away; what it holds stays."""

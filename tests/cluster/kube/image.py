@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.kube.build import NotBuilt, alone, cache, go_build
 
 SUITE = "bookworm"
-PACKAGES = ("iproute2", "openssh-client", "openssh-server", "procps", "python3")
+PACKAGES = ("ca-certificates", "iproute2", "openssh-client", "openssh-server", "procps", "python3")
 BASE = "localhost/accept-test-base:1"
 PAUSE = "localhost/accept-test-pause:1"
 #: Not `select {}`: Go takes that for a deadlock.
@@ -52,21 +53,27 @@ def base() -> Path:
     with alone("image"):
         if made.exists():
             return made
-        tool = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-        if tool is None:
-            raise NotBuilt("the pods' image needs debootstrap: see tests/debian-packages.txt")
         sys.stderr.write(f"making {BASE} (once)\n")
         with tempfile.TemporaryDirectory(dir=cache()) as scratch:
             root = Path(scratch) / "root"
-            include = f"--include={','.join(PACKAGES)}"
-            command = [tool, "--variant=minbase", include, SUITE, str(root)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise NotBuilt(f"debootstrap: {' / '.join(done.stdout.splitlines()[-3:])}")
-            for path in (*root.glob("etc/ssh/ssh_host_*"), *root.glob("var/cache/apt/**/*.deb")):
+            debian(root, SUITE, PACKAGES)
+            for path in root.glob("etc/ssh/ssh_host_*"):
                 path.unlink()
             _pack(root, BASE, made)
     return made
+
+
+def debian(root: Path, suite: str, packages: Sequence[str]) -> None:
+    """Make a small Debian in a folder. Raises NotBuilt with what debootstrap said."""
+    tool = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if tool is None:
+        raise NotBuilt("the pods' image needs debootstrap: see tests/debian-packages.txt")
+    command = [tool, "--variant=minbase", f"--include={','.join(packages)}", suite, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotBuilt(f"debootstrap: {' / '.join(done.stdout.splitlines()[-3:])}")
+    for path in root.glob("var/cache/apt/**/*.deb"):
+        path.unlink()
 
 
 def pause() -> Path:

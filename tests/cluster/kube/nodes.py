@@ -167,6 +167,11 @@ def load(hosts: Hosts, name: str, archive: Path) -> None:
     target.unlink()
 
 
+def unload(hosts: Hosts, name: str, image: str) -> None:
+    """Remove an image, and what it takes, from a node."""
+    hosts.run(name, f"ctr --address {SOCKET} --namespace k8s.io images remove --sync {image}")
+
+
 def start_kubelet(hosts: Hosts, name: str) -> None:
     """Start a node's kubelet, again after `stop_kubelet`."""
     start(

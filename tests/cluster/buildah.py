@@ -1,0 +1,68 @@
+"""docker/Dockerfile, built by the build step of cloudbuild.yml: buildah stands in for docker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests import cloudbuild
+
+ROOT = Path(__file__).parent.parent.parent
+NAME = "localhost/accept"
+BARE = "localhost/bare:1"
+
+
+def why_not() -> str:
+    """Return why no image can be built here, or nothing where it can."""
+    if os.geteuid() or not shutil.which("buildah"):
+        return "building the image needs root and buildah: see tests/debian-packages.txt"
+    return ""
+
+
+class Store:
+    """Images of buildah in a folder; what it mounts goes with each call, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *words: str | Path) -> str:
+        """Call buildah in the checkout; return its stdout."""
+        where = [f"--root={self.folder}/root", f"--runroot={self.folder}/run"]
+        buildah = ["unshare", "--mount", "buildah", *where, "--storage-driver=overlay"]
+        done = subprocess.run(
+            [*buildah, *map(str, words)],
+            cwd=ROOT,
+            env={**os.environ, "BUILDAH_ISOLATION": "chroot"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        return done.stdout.strip()
+
+    def build(self, container: str, *options: str) -> str:
+        """Build the target `cpu` on what a container holds, which is ended; return its name."""
+        # A certificate authority of this machine's must be in the base, as docker/README.md says.
+        if authority := os.environ.get("PIP_CERT"):
+            self("copy", container, authority, "/etc/registry-ca.crt")
+            self("config", "--env", "PIP_CERT=/etc/registry-ca.crt", container)
+        self("commit", "--squash", "--rm", container, BARE)
+        command, *words = step()
+        # Layer by layer, as docker does it: what a later one removes would still be in the earlier.
+        self(command, "--layers", *words[:-1], *options, words[-1])
+        return f"{NAME}:test"
+
+    def close(self) -> None:
+        """Remove all of it."""
+        self("rm", "--all")
+        shutil.rmtree(self.folder)
+
+
+def step() -> list[str]:
+    """The words of the build step; the last one is the folder that docker is given."""
+    words = cloudbuild.steps(_NAME=NAME, _TARGET="cpu", _BASE=BARE, _TAG="test")["build"].args
+    return [word for word in words if not word.startswith("--cache-from=")]

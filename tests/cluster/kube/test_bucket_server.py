@@ -1,0 +1,90 @@
+"""Evidence in a bucket that pods write to themselves: a stand-in for Google's (tests/buckets.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests import buckets
+from tests.buckets import Proxy
+from tests.cluster.kube.cluster import Cluster
+from tests.cluster.kube.control import BUCKET_PORT
+from tests.cluster.kube.desk import Desk
+from tests.cluster.runs import ALL_REDUCE, CONNECT, until
+
+
+@pytest.fixture
+def server(cluster: Cluster, namespace: str) -> Iterator[Proxy]:
+    """The server of a bucket that is called as the namespace is."""
+    host = cluster.bucket_server.removeprefix("http://").partition(":")[0]
+    buckets.make(cluster.bucket_server, namespace)
+    with buckets.proxy(BUCKET_PORT, google=True, server=host, listener=cluster.listener()) as found:
+        yield found
+
+
+def desk_of(
+    cluster: Cluster, namespace: str, folder: Path, server: Proxy, **environment: str
+) -> Desk:
+    """A desk whose pods write to the bucket, and that reads it, as the environment says."""
+    google = server.environment()
+    keys = {"extraEnv": {**google, **environment}}
+    results = {"location": f"gs://{namespace}/tests", "holdSeconds": 120}
+    desk = Desk(cluster, namespace, folder, kubernetes=keys, results=results)
+    desk.environment |= google
+    return desk
+
+
+def names(server: Proxy, attempt: str) -> list[str]:
+    """What was written to a run's place in the bucket, in that order."""
+    return [name.partition(f"/runs/{attempt}/")[2] for name in server.written]
+
+
+def test_pods_write_their_evidence_to_a_bucket(
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy
+) -> None:
+    desk = desk_of(cluster, namespace, tmp_path, server)
+    desk.install(desk.render(checks=[*CONNECT, *ALL_REDUCE]))
+    assert desk.ended() == "Completed"
+    attempt = desk.jobset()["metadata"]["name"]
+    written = names(server, attempt)
+    assert written[-1] == "MANIFEST.json"
+    assert {"records.jsonl", "verdict.json", "pods/0.log", "pods/1.log", "pods/2.log"} < {*written}
+    place = f"gs://{namespace}/tests/runs/{attempt}"
+    judged = desk.do("judge", place, "--json")
+    assert judged.ending == ("pass", 0), judged.err
+    assert set(judged.result["hosts"]) == set(cluster.nodes)
+    assert desk.do("collect", place).exit == 0
+    assert desk.do("judge", attempt, "--json").result == judged.result
+
+
+def test_a_bucket_that_refuses_at_the_end_costs_nothing(
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy
+) -> None:
+    desk = desk_of(cluster, namespace, tmp_path, server, ACCEPT_SEND_SECONDS="2")
+    server.until = "/verdict.json"
+    assert desk.command("submit", *desk.options(3, [*CONNECT, *ALL_REDUCE])).wait().exit == 0
+    attempt = desk.attempt()
+    desk.says("evidence is kept here for 120 s")
+    before = names(server, attempt)
+    assert "records.jsonl" in before
+    assert "MANIFEST.json" not in before
+
+    # While the bucket still refuses.
+    collect = desk.command("collect", attempt)
+    until((desk.runs / attempt / "evidence").is_dir)
+    refused = server.refused
+    until(lambda: server.refused > refused)
+    judged = desk.do("judge", attempt, "--json")
+    assert judged.ending == ("pass", 0), judged.err
+    assert set(judged.result["hosts"]) == set(cluster.nodes)
+    assert desk.ended() == "Completed"
+
+    server.down = False
+    place = f"gs://{namespace}/tests/runs/{attempt}"
+    done = collect.wait()
+    assert (done.exit, f"sent to {place}" in done.err) == (0, True), done.err
+    after = names(server, attempt)[len(before) :]
+    assert after[-1] == "MANIFEST.json"
+    assert not {"plan.json", "hosts.json"} & {*after}
+    assert desk.do("judge", place, "--json").result == judged.result
