@@ -18,7 +18,10 @@ from accept.backends import Job
 from accept.backends.kubernetes import api as apis
 from accept.backends.kubernetes import follow
 from accept.backends.kubernetes.api import Api, ApiError, Place, decoded, find
+from accept.backends.kubernetes.nodes import place_of
 from accept.core.errors import BrokenOff, NotStarted
+from accept.spec import Site
+from accept.spec.kubernetes import Kubernetes
 
 PODS = "/api/v1/namespaces/lab/pods"
 JOB = "/apis/batch/v1/namespaces/lab/jobs/run"
@@ -50,6 +53,16 @@ class TestThePlace:
 
     def test_is_what_the_options_say_where_they_say_it(self, place: Place) -> None:
         assert find(namespace="other").namespace == "other"
+
+    @pytest.mark.parametrize(
+        ("option", "site", "namespace"),
+        [("", None, "lab"), ("", "gpu", "gpu"), ("", "default", "default"), ("own", "gpu", "own")],
+    )
+    def test_is_the_namespace_that_is_named_else_the_contexts(
+        self, place: Place, option: str, site: str | None, namespace: str
+    ) -> None:
+        named = Site(kubernetes=Kubernetes(namespace=site))
+        assert place_of({"namespace": option}, named).namespace == namespace
 
     def test_needs_a_context_that_is_there(self, place: Place) -> None:
         with pytest.raises(NotStarted, match="'prod'") as caught:

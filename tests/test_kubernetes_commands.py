@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from tests import leftovers
+from tests.apiserver import ApiServer
 from tests.commandline import accept, refused
 from tests.test_kubernetes_api import a_job
 from tests.test_kubernetes_state import running
@@ -80,6 +81,15 @@ class TestTheRole:
         role, look = yaml.safe_load_all(done.out)
         assert (role["kind"], role["metadata"]["namespace"]) == ("Role", "lab")
         assert look["kind"] == "ClusterRole"
+
+    def test_is_of_the_namespace_that_a_run_would_go_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = ApiServer().kubeconfig(tmp_path, namespace="lab")
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        assert "namespace: lab\n" in accept("doctor", "--rbac").out
+        monkeypatch.delenv("KUBECONFIG")
+        assert "namespace: default\n" in accept("doctor", "--rbac").out
 
     def test_only_reads_outside_of_the_namespace(self) -> None:
         _, look = yaml.safe_load_all(rules.role("lab"))

@@ -37,8 +37,9 @@ class Kubernetes:
     """A Kubernetes cluster. The `extra` keys and those named as in a pod go into it as written."""
 
     namespace: Annotated[
-        Label, Doc("Namespace of the run; with `render | helm install` it is helm's.")
-    ] = "default"
+        Label | None,
+        Doc("Namespace of the run; none: the context's. With `render | helm install`: helm's."),
+    ] = None
     queue: Annotated[str | None, Doc("Kueue LocalQueue; none: no queue.")] = None
     suspend: Annotated[
         bool | None, Doc("Whether the run waits to be released; none: where there is a queue.")

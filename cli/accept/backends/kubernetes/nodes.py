@@ -29,13 +29,10 @@ _OF_FLEX = [
 
 def place_of(place: Mapping[str, str], site: Site) -> Place:
     """Where a run goes: what the options say, then the site file, then kubectl's own choice."""
-    named = site.kubernetes.namespace
-    # A site file that names none says `default`, and then the context's own is meant.
-    named = "" if named == Site().kubernetes.namespace else named
     return find(
         place.get("kubeconfig", ""),
         place.get("context", ""),
-        place.get("namespace", "") or named,
+        place.get("namespace", "") or site.kubernetes.namespace or "",
     )
 
 
