@@ -9,9 +9,8 @@ from accept.core.shape import Doc, Invalid, Pattern
 from accept.spec.fields import Env, Plain, Url
 
 #: A name of Kubernetes: DNS-1123.
-Label = Annotated[
-    str, Pattern(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "a name of a-z, 0-9, '.' and '-'")
-]
+NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+Label = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
 #: A name of something inside a pod.
 Short = Annotated[str, Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name of a-z, 0-9 and '-'")]
 Quantity = Annotated[

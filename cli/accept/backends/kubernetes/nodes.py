@@ -47,17 +47,21 @@ def wanted(
     """What a pod on the machine asks for; `gpus` of each node, or all."""
     of_machine, of_site = machine.kubernetes, site.kubernetes
     resource, amount = _resource(of_machine.resources, of_site.resources)
-    tolerations = [*of_machine.tolerations, *of_site.tolerations, *_OF_GPUS]
+    gpus = gpus or of_site.gpus_per_pod
+    if gpus and not resource:
+        resource = _GPU
+    tolerations = [*of_machine.tolerations, *of_site.tolerations]
+    if resource == _GPU:
+        tolerations += _OF_GPUS
     selector = {**of_machine.node_selector, **of_site.node_selector}
     if of_site.spot:
         tolerations += _OF_SPOT
     if of_site.flex_start:
         tolerations += _OF_FLEX
         selector[_ON_DEMAND] = "true"
-    if gpus and not resource:
-        resource = _GPU
     return Wanted(
         selector=selector,
+        affinity=of_site.affinity,
         tolerations=tolerations,
         include=hosts or of_site.include_nodes,
         exclude=of_site.exclude_nodes,
