@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests import leftovers
-from tests.apiserver import ApiServer
+from tests.apiserver import ApiServer, api_server
 from tests.commandline import accept, refused
 from tests.test_kubernetes_api import a_job
 from tests.test_kubernetes_state import running
@@ -19,7 +20,13 @@ from tests.test_kubernetes_state import running
 from accept import backends, rundir
 from accept.backends import Job
 from accept.backends.kubernetes import api, fetch, install, rules
-from accept.backends.kubernetes.discover import Question, Seen, match_networks, site_text
+from accept.backends.kubernetes.discover import (
+    Question,
+    Seen,
+    look_around,
+    match_networks,
+    site_text,
+)
 from accept.backends.kubernetes.state import read_state
 from accept.commands import cluster, flow, judging
 from accept.core import evidence
@@ -286,6 +293,52 @@ class TestASiteFile:
             assert found is None
         else:
             assert found == (("eth0", "default"), ("eth2", matched[0]), ("eth3", matched[1]))
+
+
+class TestTheQueuesOfACluster:
+    """As `accept init` looks for them."""
+
+    GROUP = "/apis/kueue.x-k8s.io"
+    OWN = "namespaces/lab/localqueues"
+
+    @pytest.fixture
+    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+        with api_server() as one:
+            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
+            one.says("/version", {"gitVersion": "v1.34.0"})
+            yield one
+
+    def queues(self) -> tuple[tuple[str, ...], str]:
+        """The candidates of the question, and all that is said besides."""
+        seen = look_around(api.Api(api.find()))
+        found = [q.candidates for q in seen.questions if q.key == "queue"]
+        return (found[0] if found else ()), "\n".join(seen.notes)
+
+    def listed(self, *names: tuple[str, str]) -> dict[str, Any]:
+        return {"items": [{"metadata": {"name": n, "namespace": ns}} for ns, n in names]}
+
+    def test_are_those_of_the_namespace_and_others_are_said(self, server: ApiServer) -> None:
+        found = self.listed(("lab", "a4"), ("other", "b"))
+        server.says(f"{self.GROUP}/v1beta1/localqueues", found)
+        queues, said = self.queues()
+        assert queues == ("a4",)
+        assert "namespaces other" in said
+
+    def test_are_seen_by_who_may_see_those_of_the_namespace_alone(self, server: ApiServer) -> None:
+        server.says(f"{self.GROUP}/v1beta2/localqueues", 403)
+        server.says(f"{self.GROUP}/v1beta1/localqueues", 403)
+        server.says(f"{self.GROUP}/v1beta1/{self.OWN}", self.listed(("lab", "a4")))
+        queues, said = self.queues()
+        assert queues == ("a4",)
+        assert "queues" not in said
+
+    def test_that_nobody_may_see_are_said_once(self, server: ApiServer) -> None:
+        for version in ("v1beta2", "v1beta1"):
+            server.says(f"{self.GROUP}/{version}/localqueues", 403)
+            server.says(f"{self.GROUP}/{version}/{self.OWN}", 403)
+        queues, said = self.queues()
+        assert queues == ()
+        assert said.count("queues cannot be seen") == 1
 
 
 class TestAQuestion:
