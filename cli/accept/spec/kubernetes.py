@@ -51,6 +51,9 @@ class Kubernetes:
     flex_start: Annotated[
         bool, Doc("Nodes of GKE's flex-start, which are there for as long as the run may last.")
     ] = False
+    autoscaling: Annotated[
+        bool, Doc("Whether nodes are made when pods ask for them, by an autoscaler of the cluster.")
+    ] = False
     spot: Annotated[bool, Doc("Whether to tolerate the taints of spot nodes.")] = False
     image: Annotated[str | None, Doc("Container image of the run.")] = None
     image_pull_policy: Annotated[

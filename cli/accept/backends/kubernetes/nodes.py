@@ -9,6 +9,7 @@ from accept import spec
 from accept.backends.kubernetes.api import Api, Place, find
 from accept.backends.kubernetes.capacity import Fit, Wanted, fits, whole
 from accept.core.errors import NotStarted
+from accept.core.plaintext import plain
 from accept.resolve import Resolved
 from accept.spec import Machine, Site
 
@@ -80,9 +81,16 @@ def _resource(machine: Mapping[str, Any], site: Mapping[str, Any]) -> tuple[str,
     return "", 0
 
 
-def made_on_demand(wanted: Wanted) -> bool:
-    """Whether the nodes are made when the run asks for them, so that none are there before."""
-    return _ON_DEMAND in wanted.selector
+def to_come(site: Site, wanted: Wanted) -> str:
+    """Why nodes may come that are not there yet, for people; empty: nobody says that any will."""
+    of_site = site.kubernetes
+    if of_site.queue:
+        return f"queue {plain(of_site.queue, 80)} admits the run when there are enough"
+    if of_site.suspend:
+        return "the run waits to be released"
+    if _ON_DEMAND in wanted.selector:
+        return "flex-start makes them"
+    return "the cluster makes them (kubernetes.autoscaling)" if of_site.autoscaling else ""
 
 
 def fits_of(api: Api, wanted: Wanted) -> tuple[Fit, ...]:
@@ -119,7 +127,7 @@ def machines_of(nodes: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def machine_of(api: Api, site: Site) -> str:
-    """The one machine of the cluster. Raises NotStarted where there are several."""
+    """The one machine of the cluster. Raises NotStarted where it is not to be seen which."""
     nodes = all_nodes(api)
     counted = machines_of(nodes)
     if len(counted) > 1:
@@ -128,4 +136,9 @@ def machine_of(api: Api, site: Site) -> str:
     if counted:
         return next(iter(counted))
     has = any(whole((n.get("status", {}).get("capacity") or {}).get(_GPU, 0)) for n in nodes)
+    if not has and (site.kubernetes.flex_start or site.kubernetes.autoscaling):
+        raise NotStarted(
+            "no node with GPUs is there yet to say which machine is meant",
+            hint="give --machine NAME; accept list machines shows them",
+        )
     return "gpu" if has else "cpu"
