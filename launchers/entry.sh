@@ -51,7 +51,7 @@ python=$(command -v "$ACCEPT_PYTHON")
 
 missing=''
 sshd=$(find_sshd) || missing="$missing sshd"
-for tool in ssh ssh-keygen mpirun base64 sha256sum; do
+for tool in ssh ssh-keygen mpirun sha256sum; do
     command -v "$tool" >/dev/null || missing="$missing $tool"
 done
 # Some images have a Python without most of its library.

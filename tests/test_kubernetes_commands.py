@@ -19,7 +19,7 @@ from tests.test_kubernetes_state import running
 
 from accept import backends, rundir
 from accept.backends import Job
-from accept.backends.kubernetes import api, fetch, install, rules
+from accept.backends.kubernetes import api, archive, fetch, install, place, rules
 from accept.backends.kubernetes.discover import (
     Question,
     Seen,
@@ -219,20 +219,20 @@ class TestAnArchive:
     def test_that_was_changed_on_the_way_is_refused(self, tmp_path: Path) -> None:
         left = leftovers.leave(tmp_path / "left")
         (left / leftovers.record().log).write_text("another\n", encoding="utf-8")
-        archive = leftovers.archive(left, tmp_path / "a.tar")
+        packed = leftovers.archive(left, tmp_path / "a.tar")
         with pytest.raises(BadEvidence, match="not as it was written"):
-            fetch._unpack(archive, tmp_path, tmp_path / "target")
+            archive.unpack(packed, tmp_path, tmp_path / "target")
 
     def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
-        archive = tmp_path / "a.tar"
-        with tarfile.open(archive, "w") as tar:
+        packed = tmp_path / "a.tar"
+        with tarfile.open(packed, "w") as tar:
             tar.add(__file__, arcname="../outside")
         with pytest.raises(BadEvidence, match="damaged"):
-            fetch._unpack(archive, tmp_path / "in", tmp_path / "target")
+            archive.unpack(packed, tmp_path / "in", tmp_path / "target")
 
     def test_comes_out_whole(self, tmp_path: Path) -> None:
         left = leftovers.leave(tmp_path / "left")
-        fetch._unpack(leftovers.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target")
+        archive.unpack(leftovers.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target")
         assert evidence.check_checksums(tmp_path / "target") == ()
 
 
@@ -310,7 +310,7 @@ class TestTheQueuesOfACluster:
 
     def queues(self) -> tuple[tuple[str, ...], str]:
         """The candidates of the question, and all that is said besides."""
-        seen = look_around(api.Api(api.find()))
+        seen = look_around(api.Api(place.find()))
         found = [q.candidates for q in seen.questions if q.key == "queue"]
         return (found[0] if found else ()), "\n".join(seen.notes)
 
@@ -372,7 +372,7 @@ class TestABackEndThatIsAFolder:
 
         monkeypatch.setitem(sys.modules, "kubernetes", None)
         with pytest.raises(Exception, match="not installed") as caught:
-            api.find()
+            place.find()
         assert "gpu-accept[kubernetes]" in str(caught.value)
 
 

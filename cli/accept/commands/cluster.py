@@ -128,11 +128,12 @@ def do_init(
 ) -> int:
     """Write a site file; what cannot be seen is asked for where somebody can answer."""
     from accept.backends.kubernetes import api, discover
+    from accept.backends.kubernetes.place import find
 
     if out.exists():
         raise BadInput(f"{out} is there already", hint="name another file, or remove that one")
     with api.before_start():
-        client = api.Api(api.find(**{k: v for k, v in place.items() if k != "release"}))
+        client = api.Api(find(**{k: v for k, v in place.items() if k != "release"}))
         seen = discover.look_around(client)
     for line in seen.notes:
         terminal.progress(line)

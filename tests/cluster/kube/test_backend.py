@@ -15,8 +15,10 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.control import until
 from tests.cluster.kube.workstation import Workstation
 
-from accept.backends.kubernetes import fetch, rules
-from accept.backends.kubernetes.api import Api, Place
+from accept.backends.kubernetes import archive, rules
+from accept.backends.kubernetes.api import Api
+from accept.backends.kubernetes.execute import execute
+from accept.backends.kubernetes.place import Place
 from accept.core import evidence
 from accept.spec import load_site
 
@@ -271,15 +273,15 @@ class TestExec:
         pod = first_pod(here)
         place = Place(kubeconfig=str(here.kubeconfig), namespace=here.namespace)
         api = Api(place)
-        archive = "/opt/accept/evidence.tar"
-        made = f"head -c 5000003 /dev/urandom > {archive}; sha256sum {archive}"
-        done = api.execute(pod, "accept", ["sh", "-c", made])
+        there = "/opt/accept/evidence.tar"
+        made = f"head -c 5000003 /dev/urandom > {there}; sha256sum {there}"
+        done = execute(api, pod, "accept", ["sh", "-c", made])
         assert done.exit == 0
         digest = done.out.split()[0]
         target = tmp_path / "bytes"
-        fetch._copy(api, pod, target, 5000003, digest)
+        archive.copy(api, pod, target, 5000003, digest)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
-        assert api.execute(pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
+        assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
         api.close()
 
 

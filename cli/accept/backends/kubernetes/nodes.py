@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from accept import spec
-from accept.backends.kubernetes.api import Api, Place, find
+from accept.backends.kubernetes.api import Api
 from accept.backends.kubernetes.capacity import Fit, Wanted, fits, whole
+from accept.backends.kubernetes.place import Place, find
 from accept.core.errors import NotStarted
 from accept.core.plaintext import plain
 from accept.resolve import Resolved

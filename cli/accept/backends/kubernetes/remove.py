@@ -8,6 +8,7 @@ from typing import Any
 
 from accept.backends import Job, Say
 from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.fetch import fetch
 from accept.backends.kubernetes.follow import FOLDER, status
 from accept.backends.kubernetes.install import is_installed, uninstall
@@ -42,7 +43,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     say("cancel: the coordinator ends what it started")
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
-        told = api.execute(first.name, MAIN, ["sh", "-c", stop], timeout=20.0).exit == 0
+        told = execute(api, first.name, MAIN, ["sh", "-c", stop], timeout=20.0).exit == 0
     except ApiError as error:
         say(f"  index 0 cannot be told: {error.message}")
         told = False
