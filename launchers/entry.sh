@@ -184,7 +184,12 @@ cp console.log evidence/ 2>/dev/null
 mkdir -p evidence/pods && cp pod.log "evidence/pods/$index.log"
 if upload evidence; then
     say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
-    exit "$code"
+    # A folder of the pods' is often none of the workstation's, which then has this log alone; and that
+    # holds the records as long as they are less than a mebibyte when packed.
+    case $ACCEPT_RESULTS in /* | file://*) folder=yes ;; *) folder='' ;; esac
+    if [ -z "$folder" ] || [ "$(wc -c < evidence/records.jsonl)" -le 1048576 ]; then
+        exit "$code"
+    fi
 fi
 if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; then
     say "the evidence cannot be packed: is the disk full? Plan, records and verdict are in this log"

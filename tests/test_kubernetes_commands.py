@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,10 @@ class TestAJob:
 
 
 class TestWhatALogStillTells:
-    def collected(self, tmp_path: Path, log: str | None) -> tuple[Path, list[str]]:
-        """Evidence out of index 0's log, as it is when nothing else is left."""
+    def collected(
+        self, log: str | None, *, code: int | None = None, results: str = ""
+    ) -> tuple[Path, list[str]]:
+        """Evidence out of index 0's log, as it is when nothing else can be had."""
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
@@ -189,30 +192,52 @@ class TestWhatALogStillTells:
         logs.mkdir(parents=True)
         if log is not None:
             (logs / "run-w-0-0-abcde.accept.log").write_text(log, encoding="utf-8")
-        state = read_state(jobset=None, job=None, pods=[running(0)])
+        first = running(0)
+        if code is not None:
+            first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
+        state = read_state(jobset=None, job=None, pods=[first])
         target = folder / rundir.EVIDENCE
-        return folder, fetch._from_log(a_job(), state, folder, target)
+        one = replace(a_job(), place={**a_job().place, "results": results})
+        return folder, fetch._from_log(one, state, folder, target)
 
-    def test_is_judged_like_the_evidence_it_was(self, tmp_path: Path) -> None:
-        folder, missing = self.collected(tmp_path, leftovers.console(leftovers.record()))
+    def test_is_judged_like_the_evidence_it_was(self) -> None:
+        folder, missing = self.collected(leftovers.console(leftovers.record()))
         judged = judging.judge_path(str(folder), expect=())
         assert judged.verdict == leftovers.verdict_of(leftovers.record())
         assert "raw logs" in missing[0]
 
-    def test_is_written_as_a_report_like_any(self, tmp_path: Path) -> None:
-        folder, _ = self.collected(tmp_path, leftovers.console(leftovers.record()))
+    def test_is_written_as_a_report_like_any(self) -> None:
+        folder, _ = self.collected(leftovers.console(leftovers.record()))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
 
     @pytest.mark.parametrize("log", [None, "it began\n", "-----BEGIN ACCEPT EVIDENCE----- x\ncut"])
-    def test_is_a_run_that_broke_off_where_it_tells_too_little(
-        self, tmp_path: Path, log: str | None
-    ) -> None:
-        folder, missing = self.collected(tmp_path, log)
+    def test_is_a_run_that_broke_off_where_it_tells_too_little(self, log: str | None) -> None:
+        folder, missing = self.collected(log)
         verdict = judging.judge_path(str(folder), expect=()).verdict
         assert verdict.broken_off
         assert verdict.exit == 5
         assert any("records" in line for line in missing)
+
+    @pytest.mark.parametrize("code", [0, 3, 6, 7])
+    @pytest.mark.parametrize(
+        ("results", "where"),
+        [
+            ("/accept/results", "/accept/results/runs/run in the pods"),
+            ("gs://bucket/x/", "accept judge gs://bucket/x/runs/run"),
+            ("", "held on index 0 for a while"),
+        ],
+    )
+    def test_of_a_run_that_ended_is_no_run_that_broke_off(
+        self, monkeypatch: pytest.MonkeyPatch, code: int, results: str, where: str
+    ) -> None:
+        # As with thousands of records: then the log holds the verdict alone.
+        monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
+        log = leftovers.console(leftovers.record())
+        with pytest.raises(BadEvidence, match=f"ended with exit status {code}") as caught:
+            self.collected(log, code=code, results=results)
+        assert where in str(caught.value)
+        assert "run-w-0-0-abcde.accept.log" in caught.value.hint
 
 
 class TestAnArchive:

@@ -333,7 +333,7 @@ class TestGuard:
 
 
 class TestEntry:
-    """entry.sh in a pod that is not index 0: an sshd, until it is told that the run is over."""
+    """entry.sh in a pod: an sshd until the run is over; on index 0 coordinator and evidence, too."""
 
     @pytest.fixture
     def pod(self, tmp_path: Path) -> Path:
@@ -412,6 +412,42 @@ class TestEntry:
     def test_ends_where_no_coordinator_ever_came(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
         assert self.ended(entry) == (21, "no coordinator came within 4 s")
+
+    def first(self, pod: Path, results: Path, *, records: int) -> subprocess.Popen[str]:
+        """Index 0 of a run that leaves so many bytes of records, and was accepted."""
+        results.mkdir()
+        (pod / "coordinate.sh").write_text(
+            f'mkdir evidence; : > "$2"; head -c {records} /dev/zero > evidence/records.jsonl\n'
+            "echo 0 > status; echo over 1<>events\n"
+        )
+        return self.start(
+            pod,
+            JOB_COMPLETION_INDEX="0",
+            ACCEPT_NAMESPACE="lab",
+            ACCEPT_SUBDOMAIN="entry",
+            ACCEPT_RESULTS=str(results),
+            ACCEPT_HOLD_SECONDS="600",
+        )
+
+    def test_of_index_0_ends_when_its_evidence_is_in_the_folder(
+        self, pod: Path, tmp_path: Path
+    ) -> None:
+        entry = self.first(pod, tmp_path / "results", records=1 << 20)
+        code, last = self.ended(entry)
+        assert (code, last) == (0, f"evidence: {tmp_path}/results/runs/entry-{os.getpid()}")
+        assert not (pod / "evidence.tar").exists()
+
+    def test_of_index_0_is_held_where_only_the_folder_has_all_records(
+        self, pod: Path, tmp_path: Path
+    ) -> None:
+        entry = self.first(pod, tmp_path / "results", records=(1 << 20) + 1)
+        while not (pod / "evidence.tar").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+        assert (tmp_path / "results" / "runs" / f"entry-{os.getpid()}" / "MANIFEST.json").exists()
+        (pod / "collected").touch()
+        code, last = self.ended(entry)
+        assert (code, last.startswith("evidence is kept here for 600 s")) == (0, True)
 
     def test_says_what_the_image_lacks(self, pod: Path) -> None:
         there = pod.parent / "there"

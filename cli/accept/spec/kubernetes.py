@@ -158,7 +158,10 @@ class Results:
     hold_seconds: Annotated[
         float,
         Bounds(min=0, max=86400),
-        Doc("How long pods wait to be collected where there is no location."),
+        Doc(
+            "How long index 0 waits to be collected where there is no location, or one that is a "
+            "folder and records that its log cannot hold."
+        ),
     ] = 600.0
 
     def __post_init__(self) -> None:

@@ -22,10 +22,12 @@ from accept.backends.kubernetes.look import look, place_of
 from accept.backends.kubernetes.state import MAIN, State
 from accept.core import evidence
 from accept.core.coordinator import HOSTS, Launch
-from accept.core.errors import AcceptError, BadEvidence, BrokenOff
+from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit
 from accept.core.typed import dump
 
 CLUSTER = "cluster"
+#: Exit statuses of a coordinator that formed a verdict on a whole run.
+_VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
 
 def fetch(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
@@ -86,8 +88,29 @@ def _bucket(job: Job, target: Path, *, say: Say) -> str:
     return url
 
 
+def _elsewhere(job: Job, code: int | None, why: str, log: Path) -> BadEvidence:
+    """A run with a verdict whose records are not to be had here: where they are, if anywhere."""
+    location = job.place.get("results", "")
+    url = f"{location.rstrip('/')}/runs/{job.attempt}"
+    hints = [f"its log has the verdict: {log}"] if log.is_file() else []
+    if not location:
+        where = "its records were held on index 0 for a while, and are gone"
+        hints = hints or ["run it again, and collect sooner or name a results.location"]
+    elif location.startswith(("/", "file://")):
+        where = f"its evidence is at {url} in the pods, which cannot be read here"
+        hints.insert(0, "accept judge FOLDER where that volume is mounted")
+    else:
+        where = f"its evidence is at {url}, which cannot be read here"
+        hints.insert(0, f"accept judge {url} by whoever may read it")
+    hint = "; ".join(hints)
+    return BadEvidence(f"{job.attempt} ended with exit status {code}; {where} ({why})", hint=hint)
+
+
 def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
-    """What the log of index 0 still tells; returns what is missing then."""
+    """What the log of index 0 still tells; returns what is missing then.
+
+    Raises BadEvidence where that is too little to judge a run that came to its end.
+    """
     target.mkdir()
     console = target / evidence.CONSOLE
     pod = state.first.name if state.first else ""
@@ -104,6 +127,8 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
             return [f"the raw logs: they were written to {where}"]
     else:
         missing = ["the log of index 0"]
+    if state.first is not None and state.first.code in _VERDICTS:
+        raise _elsewhere(job, state.first.code, missing[0], saved)
     # What was planned is known, what was measured is not: judged as a run that broke off.
     shutil.copyfile(folder / rundir.RENDERED / evidence.PLAN, target / evidence.PLAN)
     evidence.write(target / evidence.RECORDS, "")
