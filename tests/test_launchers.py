@@ -333,7 +333,7 @@ class TestGuard:
 
 
 class TestEntry:
-    """entry.sh in a pod: an sshd until the run is over; on index 0 coordinator and evidence, too."""
+    """entry.sh in a pod: an sshd until the run is over; coordinator and evidence on index 0."""
 
     @pytest.fixture
     def pod(self, tmp_path: Path) -> Path:
@@ -359,9 +359,9 @@ class TestEntry:
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
-    def start(self, pod: Path, **environment: str) -> subprocess.Popen[str]:
+    def start(self, pod: Path, *before: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["/bin/sh", str(pod / "entry.sh")],
+            [*before, "/bin/sh", str(pod / "entry.sh")],
             env={
                 "PATH": f"{pod.parent / 'bin'}:/usr/bin:/bin",
                 "ACCEPT_ATTEMPT": f"entry-{os.getpid()}",
@@ -412,6 +412,25 @@ class TestEntry:
     def test_ends_where_no_coordinator_ever_came(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
         assert self.ended(entry) == (21, "no coordinator came within 4 s")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
+    def test_as_the_first_process_keeps_no_dead_ones(self, pod: Path) -> None:
+        # An sshd whose sessions end before what they started.
+        self.tool(
+            pod.parent / "bin" / "sshd",
+            '[ "$1" != -t ] || exit 0; echo "Server listening" >&2\n'
+            "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done > orphans\n"
+            "while read -r one; do while [ -d /proc/$one ]; do sleep 0.02; done; done < orphans\n"
+            "touch none-left; exec sleep 600",
+        )
+        alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        entry = self.start(pod, *alone, ACCEPT_LIFE_SECONDS="20")
+        while not (pod / "none-left").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+        assert len((pod / "orphans").read_text().split()) == 3
+        subprocess.run(["sh", "-c", "echo over 1<>events"], cwd=pod, check=True)
+        assert self.ended(entry) == (0, "the run is over")
 
     def first(self, pod: Path, results: Path, *, records: int) -> subprocess.Popen[str]:
         """Index 0 of a run that leaves so many bytes of records, and was accepted."""
