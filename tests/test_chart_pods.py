@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 from tests.chartcases import values
-from tests.helm import Objects, container, environment, helm, job, notes_of, objects, pod
+from tests.helm import (
+    Objects,
+    container,
+    environment,
+    helm,
+    job,
+    notes_of,
+    objects,
+    pod,
+    refusal,
+    text,
+)
 
 pytestmark = pytest.mark.real
 
@@ -413,3 +424,23 @@ class TestDevices:
         domain = found["ComputeDomain"]["spec"]
         assert domain["numNodes"] == 18
         assert domain["channel"]["resourceClaimTemplate"]["name"] == "mytest-a1-channel"
+
+    @pytest.mark.parametrize(
+        ("kubernetes", "version"),
+        [("1.35.2", "v1"), ("1.34.0-gke.1", "v1"), ("1.33.9", "v1beta2"), ("1.32.0", "v1beta1")],
+    )
+    def test_are_claimed_by_the_version_that_the_cluster_serves(
+        self, major: int, kubernetes: str, version: str, write: Write
+    ) -> None:
+        found = objects(major, write("domain"), "--kube-version", kubernetes)
+        template = found["ResourceClaimTemplate"]
+        assert template["apiVersion"] == f"resource.k8s.io/{version}"
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        asked = {"deviceClassName": "mrdma.google.com", "allocationMode": "All"}
+        expected = asked if version == "v1beta1" else {"exactly": asked}
+        assert request == {"name": "nics", **expected}
+
+    def test_are_refused_where_the_cluster_serves_none(self, major: int, write: Write) -> None:
+        said = refusal(major, "--values", write("domain"), "--kube-version", "1.31.4")
+        assert "Kubernetes 1.34 or newer" in said
+        text(major, write(KNOWN), "--kube-version", "1.31.4")

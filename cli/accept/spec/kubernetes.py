@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.core.shape import Bounds, Doc, Invalid, Pattern
-from accept.spec.fields import Env, Plain, check_env
+from accept.spec.fields import Env, Plain, check_capabilities, check_containers, check_env
 from accept.spec.pod import Label, Network, Quantity
 
 #: Where a results volume is mounted in every pod.
@@ -123,8 +123,11 @@ class Kubernetes:
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid for an environment that no shell accepts, and for keys without effect."""
+        """Raise Invalid for names that no shell or runtime knows, and for keys without effect."""
         check_env(self.extra_env, ("extraEnv",))
+        check_capabilities(self.security_context, ("securityContext",))
+        check_containers(self.extra_init_containers, "extraInitContainers")
+        check_containers(self.extra_sidecars, "extraSidecars")
         for name in ("workload_priority_class", "topology"):
             if getattr(self, name) is not None and self.queue is None:
                 key = "topology" if name == "topology" else "workloadPriorityClass"
