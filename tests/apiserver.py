@@ -5,7 +5,9 @@ Everything else about clusters is tested on a real one, in tests/cluster/kube.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +21,13 @@ import yaml
 
 #: What answers a path: gets the query and the number of the request, returns status and body.
 Answer = Callable[[dict[str, str], int], tuple[int, Any]]
+#: What a command in a container writes, by channel: its output, its errors, and how it ended.
+Frames = Iterator[tuple[int, bytes]]
+OUT, ERR, STATUS = 1, 2, 3
+#: Gets the words of the command and the number of the request; ConnectionError breaks the line.
+Command = Callable[[list[str], int], Frames]
+#: RFC 6455, 1.3.
+_WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 @dataclass(kw_only=True)
@@ -27,6 +36,7 @@ class ApiServer:
 
     port: int = 0
     answers: dict[str, Answer] = field(default_factory=dict)
+    commands: dict[str, Command] = field(default_factory=dict)
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     #: Authorization headers, in the order of the requests.
     tokens: list[str] = field(default_factory=list)
@@ -82,6 +92,10 @@ def api_server() -> Iterator[ApiServer]:
             number = server.count(parts.path)
             server.seen.append((self.command, parts.path, query))
             server.tokens.append(self.headers.get("Authorization", ""))
+            if parts.path in server.commands:
+                words = [word for key, word in parse_qsl(parts.query) if key == "command"]
+                self._frames(server.commands[parts.path](words, number))
+                return
             answer = server.answers.get(parts.path)
             status, body = answer(query, number) if answer else (404, {"message": "not found"})
             self.send_response(status)
@@ -97,6 +111,24 @@ def api_server() -> Iterator[ApiServer]:
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        def _frames(self, frames: Frames) -> None:
+            """A websocket, as the API speaks v4.channel.k8s.io over it."""
+            key = (self.headers["Sec-WebSocket-Key"] + _WEBSOCKET).encode()
+            self.send_response(101)
+            self.send_header("Upgrade", "websocket")
+            self.send_header("Connection", "Upgrade")
+            accepted = base64.b64encode(hashlib.sha1(key, usedforsecurity=False).digest())
+            self.send_header("Sec-WebSocket-Accept", accepted.decode())
+            self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+            self.end_headers()
+            self.close_connection = True
+            # Who reads may leave before the end.
+            with contextlib.suppress(ConnectionError):
+                for channel, content in frames:
+                    body = bytes([channel]) + content
+                    self.wfile.write(b"\x82\x7f" + len(body).to_bytes(8, "big") + body)
+                self.wfile.write(b"\x88\x00")
 
         do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - as http.server calls them
 

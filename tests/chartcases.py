@@ -59,6 +59,11 @@ results:
   hostNetwork: true
 results: {volume: {persistentVolumeClaim: {claimName: mine}}}
 """,
+    "restricted": """\
+  podSecurityContext:
+    {runAsNonRoot: true, runAsUser: 1000, fsGroup: 1000, seccompProfile: {type: RuntimeDefault}}
+  securityContext: {capabilities: {drop: [ALL]}}
+""",
     "strong and suspended": """\
   securityContext: {privileged: true}
   suspend: true

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from tests.chartcases import Write
-from tests.helm import container, environment, job, notes_of, objects, pod
+from tests.helm import (
+    Objects,
+    container,
+    environment,
+    job,
+    notes_of,
+    objects,
+    pod,
+    refusal,
+    text,
+)
 
 pytestmark = pytest.mark.real
 
@@ -30,6 +40,11 @@ def mounts(found: Any) -> dict[str, str]:
     assert len(by_place) == len(listed)
     assert set(by_place.values()) <= set(volumes(found))
     return by_place
+
+
+def named(operator: str, node: str) -> dict[str, Any]:
+    """A rule on a node's own name, as a term of nodeAffinity has it."""
+    return {"key": "metadata.name", "operator": operator, "values": [node]}
 
 
 class TestNetwork:
@@ -73,31 +88,28 @@ class TestNetwork:
 
 
 class TestPlacement:
-    def test_include_and_exclude_are_two_rules_of_one_term(self, major: int, write: Write) -> None:
-        site = "  includeNodes: [n1, n2, n3]\n  excludeNodes: [n4]\n"
-        affinity = pod(objects(major, write(KNOWN, site=site)))["affinity"]
-        assert affinity == {
-            "nodeAffinity": {
-                HARD: {
-                    "nodeSelectorTerms": [
-                        {
-                            "matchExpressions": [
-                                {
-                                    "key": "kubernetes.io/hostname",
-                                    "operator": "In",
-                                    "values": ["n1", "n2", "n3"],
-                                },
-                                {
-                                    "key": "kubernetes.io/hostname",
-                                    "operator": "NotIn",
-                                    "values": ["n4"],
-                                },
-                            ]
-                        }
-                    ]
-                }
-            }
-        }
+    def terms(self, found: Objects) -> Any:
+        return pod(found)["affinity"]["nodeAffinity"][HARD]["nodeSelectorTerms"]
+
+    def test_nodes_that_are_included_are_alternatives(self, major: int, write: Write) -> None:
+        site = "  includeNodes: [n1, n2]\n  excludeNodes: [n4]\n"
+        assert self.terms(objects(major, write(KNOWN, site=site))) == [
+            {"matchFields": [named("In", "n1")]},
+            {"matchFields": [named("In", "n2")]},
+        ]
+
+    def test_nodes_that_are_excluded_are_rules_of_one_term(self, major: int, write: Write) -> None:
+        site = "  excludeNodes: [n4, n5]\n"
+        assert self.terms(objects(major, write(KNOWN, site=site))) == [
+            {"matchFields": [named("NotIn", "n4"), named("NotIn", "n5")]}
+        ]
+
+    def test_one_that_is_excluded_on_the_way_to_helm_is_not_included(
+        self, major: int, write: Write
+    ) -> None:
+        file = write(KNOWN, site="  includeNodes: [n1, n2]\n")
+        found = objects(major, file, "--set", "site.excludeNodes={n2}")
+        assert self.terms(found) == [{"matchFields": [named("In", "n1")]}]
 
     def test_rules_are_added_to_each_of_the_sites_own_terms(self, major: int, write: Write) -> None:
         site = (
@@ -106,14 +118,11 @@ class TestPlacement:
             "{matchExpressions: [{key: a, operator: Exists}]}, "
             "{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}}\n"
         )
-        affinity = pod(objects(major, write(KNOWN, site=site)))["affinity"]
-        first, second = affinity["nodeAffinity"][HARD]["nodeSelectorTerms"]
-        assert [rule["key"] for rule in first["matchExpressions"]] == [
-            "a",
-            "kubernetes.io/hostname",
+        exists = {"key": "a", "operator": "Exists"}
+        assert self.terms(objects(major, write(KNOWN, site=site))) == [
+            {"matchExpressions": [exists], "matchFields": [named("NotIn", "n4")]},
+            {"matchFields": [named("In", "n1"), named("NotIn", "n4")]},
         ]
-        assert [rule["operator"] for rule in second["matchExpressions"]] == ["NotIn"]
-        assert second["matchFields"]
 
     def test_whole_nodes_need_no_rule_to_keep_apart(self, major: int, write: Write) -> None:
         assert "affinity" not in pod(objects(major, write(KNOWN)))
@@ -406,3 +415,23 @@ class TestDevices:
         domain = found["ComputeDomain"]["spec"]
         assert domain["numNodes"] == 18
         assert domain["channel"]["resourceClaimTemplate"]["name"] == "mytest-a1-channel"
+
+    @pytest.mark.parametrize(
+        ("kubernetes", "version"),
+        [("1.35.2", "v1"), ("1.34.0-gke.1", "v1"), ("1.33.9", "v1beta2"), ("1.32.0", "v1beta1")],
+    )
+    def test_are_claimed_by_the_version_that_the_cluster_serves(
+        self, major: int, kubernetes: str, version: str, write: Write
+    ) -> None:
+        found = objects(major, write("domain"), "--kube-version", kubernetes)
+        template = found["ResourceClaimTemplate"]
+        assert template["apiVersion"] == f"resource.k8s.io/{version}"
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        asked = {"deviceClassName": "mrdma.google.com", "allocationMode": "All"}
+        expected = asked if version == "v1beta1" else {"exactly": asked}
+        assert request == {"name": "nics", **expected}
+
+    def test_are_refused_where_the_cluster_serves_none(self, major: int, write: Write) -> None:
+        said = refusal(major, "--values", write("domain"), "--kube-version", "1.31.4")
+        assert "Kubernetes 1.34 or newer" in said
+        text(major, write(KNOWN), "--kube-version", "1.31.4")

@@ -176,8 +176,9 @@ class TestSsh:
 
 
 class TestKubernetes:
-    def test_its_example_is_a_site_that_renders(self, tmp_path: Path) -> None:
-        (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")["site.yaml"])
+    @pytest.mark.parametrize("name", ["site.yaml", "restricted.yaml"])
+    def test_its_examples_are_sites_that_render(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")[name])
         done = accept("render", "-m", "cpu", "-n", 2, "--site", tmp_path / "site.yaml")
         assert (done.code, done.err) == (0, "")
 

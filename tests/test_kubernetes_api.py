@@ -5,20 +5,27 @@ Played by the stand-in of tests/apiserver.py.
 
 from __future__ import annotations
 
-import base64
+import hashlib
+import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apiserver import ApiServer, api_server
+from tests.apiserver import ERR, OUT, STATUS, ApiServer, Frames, api_server
 from tests.test_kubernetes_state import job, running
 
 from accept.backends import Job
 from accept.backends.kubernetes import api as apis
-from accept.backends.kubernetes import follow
-from accept.backends.kubernetes.api import Api, ApiError, Place, decoded, find
-from accept.core.errors import BrokenOff, NotStarted
+from accept.backends.kubernetes import archive, follow
+from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.execute import Done, execute
+from accept.backends.kubernetes.nodes import place_of
+from accept.backends.kubernetes.place import Place, find
+from accept.core.errors import BadEvidence, BrokenOff, NotStarted
+from accept.spec import Site
+from accept.spec.kubernetes import Kubernetes
 
 PODS = "/api/v1/namespaces/lab/pods"
 JOB = "/apis/batch/v1/namespaces/lab/jobs/run"
@@ -50,6 +57,16 @@ class TestThePlace:
 
     def test_is_what_the_options_say_where_they_say_it(self, place: Place) -> None:
         assert find(namespace="other").namespace == "other"
+
+    @pytest.mark.parametrize(
+        ("option", "site", "namespace"),
+        [("", None, "lab"), ("", "gpu", "gpu"), ("", "default", "default"), ("own", "gpu", "own")],
+    )
+    def test_is_the_namespace_that_is_named_else_the_contexts(
+        self, place: Place, option: str, site: str | None, namespace: str
+    ) -> None:
+        named = Site(kubernetes=Kubernetes(namespace=site))
+        assert place_of({"namespace": option}, named).namespace == namespace
 
     def test_needs_a_context_that_is_there(self, place: Place) -> None:
         with pytest.raises(NotStarted, match="'prod'") as caught:
@@ -219,29 +236,104 @@ class TestWatching:
         assert (code, said.count("pods: 1 running, of 1")) == (0, 1)
 
 
-class TestBytesOverATextStream:
-    @pytest.mark.parametrize("length", range(9))
-    def test_come_whole(self, length: int) -> None:
-        content = bytes(range(250, 256)) * 2
-        content = content[:length] if length else b""
-        assert decoded(base64.encodebytes(content).decode()) == content
+class TestTheArchiveOfIndex0:
+    POD = "run-w-0-0-abcde"
+    EXEC = f"{PODS}/{POD}/exec"
+    CONTENT = bytes(range(256)) * 400
 
-    def test_that_were_cut_are_the_first_ones(self) -> None:
-        content = bytes(range(256)) * 3
-        text = base64.encodebytes(content).decode()
-        for cut in range(len(text)):
-            part = decoded(text[:cut])
-            assert content.startswith(part)
+    def copy(self, place: Place, target: Path) -> bytes:
+        digest = hashlib.sha256(self.CONTENT).hexdigest()
+        archive.copy(Api(place), self.POD, target, len(self.CONTENT), digest)
+        return target.read_bytes()
 
-    def test_that_are_no_base64_are_an_error(self) -> None:
-        with pytest.raises(ValueError, match="ASCII"):
-            decoded("no base64: äöü")
+    def test_comes_byte_for_byte(self, server: ApiServer, place: Place, tmp_path: Path) -> None:
+        server.commands[self.EXEC] = lambda words, _: tail(self.CONTENT, words)
+        assert self.copy(place, tmp_path / "a") == self.CONTENT
+
+    def test_is_gone_on_with_where_the_connection_broke(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        def command(words: list[str], number: int) -> Frames:
+            for count, frame in enumerate(tail(self.CONTENT, words)):
+                if number < 2 and count == 3:
+                    raise ConnectionError
+                yield frame
+
+        server.commands[self.EXEC] = command
+        assert self.copy(place, tmp_path / "a") == self.CONTENT
+        assert server.count(self.EXEC) == 3
+
+    @pytest.mark.parametrize(
+        "sent", [CONTENT[:-1] + b"x", CONTENT + b"more"], ids=["changed", "more"]
+    )
+    def test_that_is_not_what_index_0_counted_is_refused(
+        self, server: ApiServer, place: Place, tmp_path: Path, sent: bytes
+    ) -> None:
+        server.commands[self.EXEC] = lambda words, _: tail(sent, words)
+        with pytest.raises(BadEvidence) as caught:
+            self.copy(place, tmp_path / "a")
+        assert caught.value.hint == "collect again"
+
+    def test_is_never_in_memory_as_a_whole(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        block, count = bytes(1 << 15), 512
+        digest = hashlib.sha256(block * count).hexdigest()
+        server.commands[self.EXEC] = lambda *_: ((OUT, block) for _ in range(count))
+        tracemalloc.start()
+        try:
+            archive.copy(Api(place), self.POD, tmp_path / "a", len(block) * count, digest)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < len(block) * count // 4
 
 
-def test_nothing_else_imports_the_client() -> None:
+class TestACommandInAContainer:
+    EXEC = f"{PODS}/p/exec"
+
+    def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> Done:
+        server.commands[self.EXEC] = lambda *_: iter(frames)
+        return execute(Api(place), "p", "accept", ["sh", "-c", "a b"])
+
+    def test_has_its_words_as_they_are(self, server: ApiServer, place: Place) -> None:
+        server.commands[self.EXEC] = lambda words, _: iter([(OUT, "|".join(words).encode())])
+        done = execute(Api(place), "p", "accept", ["sh", "-c", "a & b"])
+        assert done.out == "sh|-c|a & b"
+
+    def test_ends_with_its_status(self, server: ApiServer, place: Place) -> None:
+        failed = {"status": "Failure", "details": {"causes": [{"message": "7"}]}}
+        done = self.run(
+            server, place, (OUT, b"o"), (ERR, b"e"), (STATUS, json.dumps(failed).encode())
+        )
+        assert done == Done(exit=7, out="o", err="e")
+        good = (STATUS, b'{"status":"Success"}')
+        assert self.run(server, place, (OUT, "\u00e4".encode()), good).exit == 0
+
+    def test_has_none_where_the_connection_ends_before_it(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        assert self.run(server, place, (OUT, b"cut")) == Done(exit=None, out="cut", err="")
+
+    def test_that_is_refused_says_why(self, server: ApiServer, place: Place) -> None:
+        with pytest.raises(ApiError, match="exec in p") as caught:
+            execute(Api(place), "p", "accept", ["true"])
+        assert caught.value.status == 404
+
+
+def tail(content: bytes, words: list[str]) -> Frames:
+    """What `tail -c +N FILE` writes, in frames as a kubelet sends them."""
+    assert words[:2] == ["tail", "-c"]
+    rest = content[int(words[2]) - 1 :]
+    for start in range(0, len(rest), 4096):
+        yield OUT, rest[start : start + 4096]
+    yield STATUS, b'{"status":"Success"}'
+
+
+def test_only_this_back_end_imports_the_client() -> None:
     folder = Path(apis.__file__).parents[2]
     assert [
         path.name
         for path in sorted(folder.rglob("*.py"))
         if "from kubernetes" in path.read_text(encoding="utf-8")
-    ] == ["api.py"]
+    ] == ["api.py", "execute.py", "place.py"]

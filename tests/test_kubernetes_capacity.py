@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from accept.backends.kubernetes.affinity import matches
 from accept.backends.kubernetes.capacity import (
     Wanted,
     fits,
@@ -89,6 +90,92 @@ class TestANode:
         found = fits([node("a"), node("b"), node("c")], [], listed)
         assert [f.node for f in found if f.meant] == ["a"]
 
+    def test_is_named_by_its_name_whatever_its_hostname_label(self) -> None:
+        one = node("a")
+        one["metadata"]["labels"]["kubernetes.io/hostname"] = "host-7"
+        by_label = Wanted(selector={}, tolerations=WANTED.tolerations, include=("host-7",))
+        by_name = Wanted(selector={}, tolerations=WANTED.tolerations, include=("a",))
+        assert why(one, wanted=by_name) == ""
+        assert why(one, wanted=by_label) == (
+            "not among the nodes that are named; host-7 is its host name, not the name of the node"
+        )
+
+    def test_that_the_sites_affinity_rules_out_is_not_meant(self) -> None:
+        asked = Wanted(selector={}, tolerations=WANTED.tolerations, affinity=zone("b"))
+        (fit,) = fits([node("a")], [], asked)
+        assert (fit.meant, "kubernetes.affinity" in fit.why) == (False, True)
+
+
+HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {HARD: {"nodeSelectorTerms": list(terms)}}}
+
+
+def zone(*values: str) -> dict[str, Any]:
+    return affinity({"matchExpressions": [{"key": "zone", "operator": "In", "values": values}]})
+
+
+class TestAnAffinity:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity"""
+
+    NODE = {"metadata": {"name": "n1", "labels": {"zone": "a", "generation": "4"}}}
+
+    @pytest.mark.parametrize(
+        ("operator", "key", "values", "holds"),
+        [
+            ("In", "zone", ["a", "b"], True),
+            ("In", "zone", ["b"], False),
+            ("In", "rack", ["a"], False),
+            ("NotIn", "zone", ["a"], False),
+            ("NotIn", "rack", ["a"], True),
+            ("Exists", "zone", [], True),
+            ("Exists", "rack", [], False),
+            ("DoesNotExist", "rack", [], True),
+            ("DoesNotExist", "zone", [], False),
+            ("Gt", "generation", ["3"], True),
+            ("Lt", "generation", ["3"], False),
+            ("Gt", "zone", ["3"], False),
+            ("Gt", "rack", ["3"], False),
+            ("Near", "zone", ["a"], False),
+        ],
+    )
+    def test_asks_for_labels(
+        self, operator: str, key: str, values: list[str], *, holds: bool
+    ) -> None:
+        rule = {"key": key, "operator": operator, "values": values}
+        assert matches(affinity({"matchExpressions": [rule]}), self.NODE) is holds
+
+    def test_asks_for_a_node_by_name(self) -> None:
+        def named(operator: str, name: str) -> dict[str, Any]:
+            rule = {"key": "metadata.name", "operator": operator, "values": [name]}
+            return affinity({"matchFields": [rule]})
+
+        assert matches(named("In", "n1"), self.NODE)
+        assert not matches(named("In", "n2"), self.NODE)
+        assert not matches(named("NotIn", "n1"), self.NODE)
+
+    def test_takes_terms_as_alternatives_and_rules_together(self) -> None:
+        good, bad = ({"key": "zone", "operator": "In", "values": [v]} for v in ("a", "b"))
+        either = affinity({"matchExpressions": [bad]}, {"matchExpressions": [good]})
+        assert matches(either, self.NODE)
+        assert not matches(affinity({"matchExpressions": [good, bad]}), self.NODE)
+
+    def test_without_a_rule_in_a_term_takes_no_node(self) -> None:
+        assert not matches(affinity({}), self.NODE)
+
+    @pytest.mark.parametrize(
+        "value", ["x", {"nodeAffinity": 1}, {"nodeAffinity": {HARD: [1]}}, affinity()]
+    )
+    def test_that_is_none_is_left_to_the_api_to_refuse(self, value: Any) -> None:
+        found = value if isinstance(value, dict) else {"nodeAffinity": value}
+        assert matches(found, self.NODE) is (found != affinity())
+
+    def test_that_only_prefers_takes_every_node(self) -> None:
+        soft = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+        assert matches({"nodeAffinity": soft, "podAntiAffinity": {}}, self.NODE)
+
 
 class TestWhatAPodAsksFor:
     def test_is_what_its_containers_ask_for_together(self) -> None:
@@ -151,6 +238,26 @@ class TestAShortage:
         assert shortage(fits([node("a")], [], WANTED), 2, WANTED) == (
             f"2 nodes are wanted, and there are 1 with 8 {GPU} free"
         )
+
+
+class TestWhatARunAsksOfANode:
+    def test_is_the_sites_affinity_too(self) -> None:
+        machine = load_machine("a4-highgpu-8g").value
+        site = Site(kubernetes=Kubernetes(affinity=zone("a"), tolerations=({"key": "mine"},)))
+        found = wanted(machine, site)
+        assert found.affinity == zone("a")
+        assert {"key": "mine"} in found.tolerations
+
+    @pytest.mark.parametrize(("machine", "tolerated"), [("cpu", False), ("a4-highgpu-8g", True)])
+    def test_tolerates_the_taint_of_gpus_where_the_pods_do(
+        self, machine: str, *, tolerated: bool
+    ) -> None:
+        found = wanted(load_machine(machine).value, Site())
+        assert any(tolerates(one, TAINT) for one in found.tolerations) is tolerated
+
+    def test_is_as_many_gpus_as_the_site_says_of_a_pod(self) -> None:
+        machine = load_machine("a4-highgpu-8g").value
+        assert wanted(machine, Site(kubernetes=Kubernetes(gpus_per_pod=4))).amount == 4
 
 
 def test_a_pod_asks_for_the_machines_gpus_whatever_else_the_site_limits() -> None:

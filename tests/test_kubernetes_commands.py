@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests import leftovers
+from tests.apiserver import ApiServer, api_server
 from tests.commandline import accept, refused
 from tests.test_kubernetes_api import a_job
 from tests.test_kubernetes_state import running
 
 from accept import backends, rundir
 from accept.backends import Job
-from accept.backends.kubernetes import api, fetch, install, rules
-from accept.backends.kubernetes.discover import Question, Seen, match_networks, site_text
+from accept.backends.kubernetes import api, archive, fetch, install, place, rules
+from accept.backends.kubernetes.discover import (
+    Question,
+    Seen,
+    look_around,
+    match_networks,
+    site_text,
+)
 from accept.backends.kubernetes.state import read_state
 from accept.commands import cluster, flow, judging
 from accept.core import evidence
@@ -80,6 +89,15 @@ class TestTheRole:
         role, look = yaml.safe_load_all(done.out)
         assert (role["kind"], role["metadata"]["namespace"]) == ("Role", "lab")
         assert look["kind"] == "ClusterRole"
+
+    def test_is_of_the_namespace_that_a_run_would_go_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = ApiServer().kubeconfig(tmp_path, namespace="lab")
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        assert "namespace: lab\n" in accept("doctor", "--rbac").out
+        monkeypatch.delenv("KUBECONFIG")
+        assert "namespace: default\n" in accept("doctor", "--rbac").out
 
     def test_only_reads_outside_of_the_namespace(self) -> None:
         _, look = yaml.safe_load_all(rules.role("lab"))
@@ -162,8 +180,10 @@ class TestAJob:
 
 
 class TestWhatALogStillTells:
-    def collected(self, tmp_path: Path, log: str | None) -> tuple[Path, list[str]]:
-        """Evidence out of index 0's log, as it is when nothing else is left."""
+    def collected(
+        self, log: str | None, *, code: int | None = None, results: str = ""
+    ) -> tuple[Path, list[str]]:
+        """Evidence out of index 0's log, as it is when nothing else can be had."""
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
@@ -172,50 +192,72 @@ class TestWhatALogStillTells:
         logs.mkdir(parents=True)
         if log is not None:
             (logs / "run-w-0-0-abcde.accept.log").write_text(log, encoding="utf-8")
-        state = read_state(jobset=None, job=None, pods=[running(0)])
+        first = running(0)
+        if code is not None:
+            first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
+        state = read_state(jobset=None, job=None, pods=[first])
         target = folder / rundir.EVIDENCE
-        return folder, fetch._from_log(a_job(), state, folder, target)
+        one = replace(a_job(), place={**a_job().place, "results": results})
+        return folder, fetch._from_log(one, state, folder, target)
 
-    def test_is_judged_like_the_evidence_it_was(self, tmp_path: Path) -> None:
-        folder, missing = self.collected(tmp_path, leftovers.console(leftovers.record()))
+    def test_is_judged_like_the_evidence_it_was(self) -> None:
+        folder, missing = self.collected(leftovers.console(leftovers.record()))
         judged = judging.judge_path(str(folder), expect=())
         assert judged.verdict == leftovers.verdict_of(leftovers.record())
         assert "raw logs" in missing[0]
 
-    def test_is_written_as_a_report_like_any(self, tmp_path: Path) -> None:
-        folder, _ = self.collected(tmp_path, leftovers.console(leftovers.record()))
+    def test_is_written_as_a_report_like_any(self) -> None:
+        folder, _ = self.collected(leftovers.console(leftovers.record()))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
 
     @pytest.mark.parametrize("log", [None, "it began\n", "-----BEGIN ACCEPT EVIDENCE----- x\ncut"])
-    def test_is_a_run_that_broke_off_where_it_tells_too_little(
-        self, tmp_path: Path, log: str | None
-    ) -> None:
-        folder, missing = self.collected(tmp_path, log)
+    def test_is_a_run_that_broke_off_where_it_tells_too_little(self, log: str | None) -> None:
+        folder, missing = self.collected(log)
         verdict = judging.judge_path(str(folder), expect=()).verdict
         assert verdict.broken_off
         assert verdict.exit == 5
         assert any("records" in line for line in missing)
+
+    @pytest.mark.parametrize("code", [0, 3, 6, 7])
+    @pytest.mark.parametrize(
+        ("results", "where"),
+        [
+            ("/accept/results", "/accept/results/runs/run in the pods"),
+            ("gs://bucket/x/", "accept judge gs://bucket/x/runs/run"),
+            ("", "held on index 0 for a while"),
+        ],
+    )
+    def test_of_a_run_that_ended_is_no_run_that_broke_off(
+        self, monkeypatch: pytest.MonkeyPatch, code: int, results: str, where: str
+    ) -> None:
+        # As with thousands of records: then the log holds the verdict alone.
+        monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
+        log = leftovers.console(leftovers.record())
+        with pytest.raises(BadEvidence, match=f"ended with exit status {code}") as caught:
+            self.collected(log, code=code, results=results)
+        assert where in str(caught.value)
+        assert "run-w-0-0-abcde.accept.log" in caught.value.hint
 
 
 class TestAnArchive:
     def test_that_was_changed_on_the_way_is_refused(self, tmp_path: Path) -> None:
         left = leftovers.leave(tmp_path / "left")
         (left / leftovers.record().log).write_text("another\n", encoding="utf-8")
-        archive = leftovers.archive(left, tmp_path / "a.tar")
+        packed = leftovers.archive(left, tmp_path / "a.tar")
         with pytest.raises(BadEvidence, match="not as it was written"):
-            fetch._unpack(archive, tmp_path, tmp_path / "target")
+            archive.unpack(packed, tmp_path, tmp_path / "target")
 
     def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
-        archive = tmp_path / "a.tar"
-        with tarfile.open(archive, "w") as tar:
+        packed = tmp_path / "a.tar"
+        with tarfile.open(packed, "w") as tar:
             tar.add(__file__, arcname="../outside")
         with pytest.raises(BadEvidence, match="damaged"):
-            fetch._unpack(archive, tmp_path / "in", tmp_path / "target")
+            archive.unpack(packed, tmp_path / "in", tmp_path / "target")
 
     def test_comes_out_whole(self, tmp_path: Path) -> None:
         left = leftovers.leave(tmp_path / "left")
-        fetch._unpack(leftovers.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target")
+        archive.unpack(leftovers.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target")
         assert evidence.check_checksums(tmp_path / "target") == ()
 
 
@@ -278,6 +320,52 @@ class TestASiteFile:
             assert found == (("eth0", "default"), ("eth2", matched[0]), ("eth3", matched[1]))
 
 
+class TestTheQueuesOfACluster:
+    """As `accept init` looks for them."""
+
+    GROUP = "/apis/kueue.x-k8s.io"
+    OWN = "namespaces/lab/localqueues"
+
+    @pytest.fixture
+    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+        with api_server() as one:
+            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
+            one.says("/version", {"gitVersion": "v1.34.0"})
+            yield one
+
+    def queues(self) -> tuple[tuple[str, ...], str]:
+        """The candidates of the question, and all that is said besides."""
+        seen = look_around(api.Api(place.find()))
+        found = [q.candidates for q in seen.questions if q.key == "queue"]
+        return (found[0] if found else ()), "\n".join(seen.notes)
+
+    def listed(self, *names: tuple[str, str]) -> dict[str, Any]:
+        return {"items": [{"metadata": {"name": n, "namespace": ns}} for ns, n in names]}
+
+    def test_are_those_of_the_namespace_and_others_are_said(self, server: ApiServer) -> None:
+        found = self.listed(("lab", "a4"), ("other", "b"))
+        server.says(f"{self.GROUP}/v1beta1/localqueues", found)
+        queues, said = self.queues()
+        assert queues == ("a4",)
+        assert "namespaces other" in said
+
+    def test_are_seen_by_who_may_see_those_of_the_namespace_alone(self, server: ApiServer) -> None:
+        server.says(f"{self.GROUP}/v1beta2/localqueues", 403)
+        server.says(f"{self.GROUP}/v1beta1/localqueues", 403)
+        server.says(f"{self.GROUP}/v1beta1/{self.OWN}", self.listed(("lab", "a4")))
+        queues, said = self.queues()
+        assert queues == ("a4",)
+        assert "queues" not in said
+
+    def test_that_nobody_may_see_are_said_once(self, server: ApiServer) -> None:
+        for version in ("v1beta2", "v1beta1"):
+            server.says(f"{self.GROUP}/{version}/localqueues", 403)
+            server.says(f"{self.GROUP}/{version}/{self.OWN}", 403)
+        queues, said = self.queues()
+        assert queues == ()
+        assert said.count("queues cannot be seen") == 1
+
+
 class TestAQuestion:
     def test_with_one_candidate_is_not_asked(self) -> None:
         only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))
@@ -309,7 +397,7 @@ class TestABackEndThatIsAFolder:
 
         monkeypatch.setitem(sys.modules, "kubernetes", None)
         with pytest.raises(Exception, match="not installed") as caught:
-            api.find()
+            place.find()
         assert "gpu-accept[kubernetes]" in str(caught.value)
 
 

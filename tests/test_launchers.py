@@ -333,7 +333,7 @@ class TestGuard:
 
 
 class TestEntry:
-    """entry.sh in a pod that is not index 0: an sshd, until it is told that the run is over."""
+    """entry.sh in a pod: an sshd until the run is over; coordinator and evidence on index 0."""
 
     @pytest.fixture
     def pod(self, tmp_path: Path) -> Path:
@@ -359,9 +359,9 @@ class TestEntry:
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
-    def start(self, pod: Path, **environment: str) -> subprocess.Popen[str]:
+    def start(self, pod: Path, *before: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["/bin/sh", str(pod / "entry.sh")],
+            [*before, "/bin/sh", str(pod / "entry.sh")],
             env={
                 "PATH": f"{pod.parent / 'bin'}:/usr/bin:/bin",
                 "ACCEPT_ATTEMPT": f"entry-{os.getpid()}",
@@ -412,6 +412,61 @@ class TestEntry:
     def test_ends_where_no_coordinator_ever_came(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
         assert self.ended(entry) == (21, "no coordinator came within 4 s")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
+    def test_as_the_first_process_keeps_no_dead_ones(self, pod: Path) -> None:
+        # An sshd whose sessions end before what they started.
+        self.tool(
+            pod.parent / "bin" / "sshd",
+            '[ "$1" != -t ] || exit 0; echo "Server listening" >&2\n'
+            "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done > orphans\n"
+            "while read -r one; do while [ -d /proc/$one ]; do sleep 0.02; done; done < orphans\n"
+            "touch none-left; exec sleep 600",
+        )
+        alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        entry = self.start(pod, *alone, ACCEPT_LIFE_SECONDS="20")
+        while not (pod / "none-left").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+        assert len((pod / "orphans").read_text().split()) == 3
+        subprocess.run(["sh", "-c", "echo over 1<>events"], cwd=pod, check=True)
+        assert self.ended(entry) == (0, "the run is over")
+
+    def first(self, pod: Path, results: Path, *, records: int) -> subprocess.Popen[str]:
+        """Index 0 of a run that leaves so many bytes of records, and was accepted."""
+        results.mkdir()
+        (pod / "coordinate.sh").write_text(
+            f'mkdir evidence; : > "$2"; head -c {records} /dev/zero > evidence/records.jsonl\n'
+            "echo 0 > status; echo over 1<>events\n"
+        )
+        return self.start(
+            pod,
+            JOB_COMPLETION_INDEX="0",
+            ACCEPT_NAMESPACE="lab",
+            ACCEPT_SUBDOMAIN="entry",
+            ACCEPT_RESULTS=str(results),
+            ACCEPT_HOLD_SECONDS="600",
+        )
+
+    def test_of_index_0_ends_when_its_evidence_is_in_the_folder(
+        self, pod: Path, tmp_path: Path
+    ) -> None:
+        entry = self.first(pod, tmp_path / "results", records=1 << 20)
+        code, last = self.ended(entry)
+        assert (code, last) == (0, f"evidence: {tmp_path}/results/runs/entry-{os.getpid()}")
+        assert not (pod / "evidence.tar").exists()
+
+    def test_of_index_0_is_held_where_only_the_folder_has_all_records(
+        self, pod: Path, tmp_path: Path
+    ) -> None:
+        entry = self.first(pod, tmp_path / "results", records=(1 << 20) + 1)
+        while not (pod / "evidence.tar").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+        assert (tmp_path / "results" / "runs" / f"entry-{os.getpid()}" / "MANIFEST.json").exists()
+        (pod / "collected").touch()
+        code, last = self.ended(entry)
+        assert (code, last.startswith("evidence is kept here for 600 s")) == (0, True)
 
     def test_says_what_the_image_lacks(self, pod: Path) -> None:
         there = pod.parent / "there"

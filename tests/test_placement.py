@@ -101,6 +101,12 @@ class TestNodes:
     def test_a_list_that_is_too_short_is_refused(self, refuse: Refuse) -> None:
         assert "includeNodes names 1" in refuse("  includeNodes: [a]").message
 
+    @pytest.mark.parametrize("name", ["Node-1", "a_b", "-a", "a:1"])
+    def test_what_cannot_be_a_nodes_name_is_refused(self, refuse: Refuse, name: str) -> None:
+        for key in ("includeNodes", "excludeNodes"):
+            assert repr(name) in refuse(f"  {key}: [{name}, b]").message
+        assert "kubectl get nodes" in refuse(nodes=None, hosts=(name, "b"), named=True).hint
+
     def test_a_node_that_is_asked_for_and_excluded_is_named(self, refuse: Refuse) -> None:
         error = refuse("  excludeNodes: [b]", nodes=None, hosts=("a", "b"), named=True)
         assert "node b" in error.message

@@ -286,6 +286,18 @@ class TestSite:
             ),
             ("nccl: {env: {A-B: 1}}\n", 1, "nccl.env.A-B: this is no name", ""),
             ("kubernetes: {controller: pod}\n", 1, "kubernetes.controller: the text", "jobset"),
+            (
+                "kubernetes: {securityContext: {capabilities: {add: [CAP_SYS_ADMIN]}}}\n",
+                1,
+                "kubernetes.securityContext.capabilities.add: CAP_SYS_ADMIN: Kubernetes names",
+                "write SYS_ADMIN",
+            ),
+            (
+                "kubernetes: {extraSidecars: [{securityContext: {capabilities: {drop: [CAP_CHOWN]}}}]}\n",
+                1,
+                "kubernetes.extraSidecars[0].securityContext.capabilities.drop: CAP_CHOWN",
+                "write CHOWN",
+            ),
             ("kubernetes: {namespace: My_NS}\n", 1, "kubernetes.namespace: expected a name", ""),
         ],
     )

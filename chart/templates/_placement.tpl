@@ -26,27 +26,37 @@
 {{- end -}}
 
 {{/*
-The site's affinity, and ours on top. Node lists are expressions of one term, as terms are alternatives: each
-of the site's own terms gets them. Pods that do not fill their node keep apart from each other: a node is
-tested by one pod.
+The site's affinity, and ours on top. Node lists go by the nodes' own names, as the label
+kubernetes.io/hostname may be another. A rule on the name takes one name alone; the rules of a term hold
+together and terms are alternatives: hence a term for each node that is included, and in every term a rule
+for each that is excluded. Each of the site's own terms gets them. Pods that do not fill their node keep
+apart from each other: a node is tested by one pod.
 */}}
 {{- define "accept.affinity" -}}
 {{- $site := .Values.site -}}
 {{- $found := deepCopy $site.affinity -}}
-{{- $rules := list -}}
-{{- with $site.includeNodes -}}
-{{- $rules = append $rules (dict "key" "kubernetes.io/hostname" "operator" "In" "values" .) -}}
+{{- $named := list -}}
+{{- range $site.includeNodes -}}
+{{- if not (has . $site.excludeNodes) -}}
+{{- $named = append $named (list (dict "key" "metadata.name" "operator" "In" "values" (list .))) -}}
 {{- end -}}
-{{- with $site.excludeNodes -}}
-{{- $rules = append $rules (dict "key" "kubernetes.io/hostname" "operator" "NotIn" "values" .) -}}
+{{- end -}}
+{{- if and $site.excludeNodes (not $site.includeNodes) -}}
+{{- $rules := list -}}
+{{- range $site.excludeNodes -}}
+{{- $rules = append $rules (dict "key" "metadata.name" "operator" "NotIn" "values" (list .)) -}}
+{{- end -}}
+{{- $named = list $rules -}}
 {{- end -}}
 {{- $hard := "requiredDuringSchedulingIgnoredDuringExecution" -}}
-{{- if $rules -}}
+{{- if or $site.includeNodes $site.excludeNodes -}}
 {{- $node := default (dict) $found.nodeAffinity -}}
 {{- $terms := dig $hard "nodeSelectorTerms" (list) $node -}}
 {{- $each := list -}}
-{{- range default (list (dict)) $terms -}}
-{{- $each = append $each (mergeOverwrite (deepCopy .) (dict "matchExpressions" (concat (default (list) .matchExpressions) $rules))) -}}
+{{- range $term := default (list (dict)) $terms -}}
+{{- range $named -}}
+{{- $each = append $each (mergeOverwrite (deepCopy $term) (dict "matchFields" (concat (default (list) $term.matchFields) .))) -}}
+{{- end -}}
 {{- end -}}
 {{- $_ := set $node $hard (dict "nodeSelectorTerms" $each) -}}
 {{- $_ := set $found "nodeAffinity" $node -}}

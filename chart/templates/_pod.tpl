@@ -204,6 +204,37 @@ exec /bin/sh /opt/accept/entry.sh
 {{- toYaml $found -}}
 {{- end -}}
 
+{{/*
+The version of ResourceClaimTemplates: of those the cluster serves, the newest; and no newer than its Kubernetes
+has, as Helm without a cluster takes all it knows for served.
+*/}}
+{{- define "accept.claimsVersion" -}}
+{{- $since := dict "v1" "1.34" "v1beta2" "1.33" "v1beta1" "1.32" -}}
+{{- $found := "" -}}
+{{- range list "v1" "v1beta2" "v1beta1" -}}
+{{- $api := printf "resource.k8s.io/%s" . -}}
+{{- $old := semverCompare (printf "<%s.0-0" (get $since .)) $.Capabilities.KubeVersion.Version -}}
+{{- if and (not $found) (not $old) ($.Capabilities.APIVersions.Has $api) -}}{{- $found = $api -}}{{- end -}}
+{{- end -}}
+{{- if not $found -}}
+{{- fail "this machine claims devices (DRA), and the cluster serves no ResourceClaimTemplate of resource.k8s.io/v1, v1beta2 or v1beta1: Kubernetes 1.34 or newer does, older ones where that API is switched on" -}}
+{{- end -}}
+{{- $found -}}
+{{- end -}}
+
+{{/* `devices` of a claim, which machines write as v1 has it: v1beta1 has what is below `exactly` in the request. */}}
+{{- define "accept.devices" -}}
+{{- $devices := deepCopy .devices -}}
+{{- if and (eq .version "resource.k8s.io/v1beta1") $devices.requests -}}
+{{- $flat := list -}}
+{{- range $devices.requests -}}
+{{- $flat = append $flat (merge (omit . "exactly") (default (dict) .exactly)) -}}
+{{- end -}}
+{{- $_ := set $devices "requests" $flat -}}
+{{- end -}}
+{{- toYaml $devices -}}
+{{- end -}}
+
 {{/* Those that end first, then those that stay: an init container that is always restarted. */}}
 {{- define "accept.initContainers" -}}
 {{- $found := concat .Values.machine.initContainers .Values.site.extraInitContainers -}}

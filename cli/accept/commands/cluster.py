@@ -109,10 +109,15 @@ def do_nodes(
 
 def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> int:
     """The Role that a run needs, as YAML."""
-    from accept.backends.kubernetes import rules
+    from accept.backends.kubernetes import nodes, rules
 
-    # Asked of nobody, so that it can be had before there is any access.
-    name = place.get("namespace") or _site(site).kubernetes.namespace
+    try:
+        name = nodes.place_of(place, _site(site)).namespace
+    except NotStarted:
+        # It can be had before there is any access; what was named has to be there.
+        if place.get("kubeconfig") or place.get("context"):
+            raise
+        name = place.get("namespace") or _site(site).kubernetes.namespace or "default"
     text = rules.role(name)
     terminal.result({"yaml": text}, text)
     return Exit.PASS
@@ -123,11 +128,12 @@ def do_init(
 ) -> int:
     """Write a site file; what cannot be seen is asked for where somebody can answer."""
     from accept.backends.kubernetes import api, discover
+    from accept.backends.kubernetes.place import find
 
     if out.exists():
         raise BadInput(f"{out} is there already", hint="name another file, or remove that one")
     with api.before_start():
-        client = api.Api(api.find(**{k: v for k, v in place.items() if k != "release"}))
+        client = api.Api(find(**{k: v for k, v in place.items() if k != "release"}))
         seen = discover.look_around(client)
     for line in seen.notes:
         terminal.progress(line)

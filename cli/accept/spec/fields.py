@@ -27,6 +27,32 @@ def check_env(env: Env, path: tuple[str, ...]) -> None:
             raise Invalid((*path, name), "the value must be one line of printable text")
 
 
+def check_capabilities(context: Plain, path: tuple[str | int, ...]) -> None:
+    """Raise Invalid for a capability of a securityContext that no container runtime knows.
+
+    Runtimes put CAP_ before each name by themselves, and end at what is no capability then:
+    https://kubernetes.io/docs/tasks/configure-pod-container/security-context/
+    """
+    given = context.get("capabilities")
+    for kind in ("add", "drop"):
+        names = given.get(kind) if isinstance(given, dict) else None
+        for name in names if isinstance(names, list | tuple) else ():
+            if str(name).upper().startswith("CAP_"):
+                raise Invalid(
+                    (*path, "capabilities", kind),
+                    f"{name}: Kubernetes names capabilities without CAP_",
+                    f"write {str(name)[4:]}",
+                )
+
+
+def check_containers(containers: tuple[Plain, ...], path: str) -> None:
+    """The same of containers as a pod has them."""
+    for index, one in enumerate(containers):
+        context = one.get("securityContext")
+        if isinstance(context, dict):
+            check_capabilities(context, (path, index, "securityContext"))
+
+
 def check_parameters(parameters: dict[str, Plain], path: tuple[str, ...]) -> None:
     """Raise Invalid where parameters are given for a check that does not exist."""
     for name in parameters:

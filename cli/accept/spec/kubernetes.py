@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.core.shape import Bounds, Doc, Invalid, Pattern
-from accept.spec.fields import Env, Plain, check_env
+from accept.spec.fields import Env, Plain, check_capabilities, check_containers, check_env
 from accept.spec.pod import Label, Network, Quantity
 
 #: Where a results volume is mounted in every pod.
@@ -37,8 +37,9 @@ class Kubernetes:
     """A Kubernetes cluster. The `extra` keys and those named as in a pod go into it as written."""
 
     namespace: Annotated[
-        Label, Doc("Namespace of the run; with `render | helm install` it is helm's.")
-    ] = "default"
+        Label | None,
+        Doc("Namespace of the run; none: the context's. With `render | helm install`: helm's."),
+    ] = None
     queue: Annotated[str | None, Doc("Kueue LocalQueue; none: no queue.")] = None
     suspend: Annotated[
         bool | None, Doc("Whether the run waits to be released; none: where there is a queue.")
@@ -49,6 +50,9 @@ class Kubernetes:
     topology: Annotated[Topology | None, Doc("Where Kueue places the pods.")] = None
     flex_start: Annotated[
         bool, Doc("Nodes of GKE's flex-start, which are there for as long as the run may last.")
+    ] = False
+    autoscaling: Annotated[
+        bool, Doc("Whether nodes are made when pods ask for them, by an autoscaler of the cluster.")
     ] = False
     spot: Annotated[bool, Doc("Whether to tolerate the taints of spot nodes.")] = False
     image: Annotated[str | None, Doc("Container image of the run.")] = None
@@ -119,8 +123,11 @@ class Kubernetes:
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid for an environment that no shell accepts, and for keys without effect."""
+        """Raise Invalid for names that no shell or runtime knows, and for keys without effect."""
         check_env(self.extra_env, ("extraEnv",))
+        check_capabilities(self.security_context, ("securityContext",))
+        check_containers(self.extra_init_containers, "extraInitContainers")
+        check_containers(self.extra_sidecars, "extraSidecars")
         for name in ("workload_priority_class", "topology"):
             if getattr(self, name) is not None and self.queue is None:
                 key = "topology" if name == "topology" else "workloadPriorityClass"
@@ -154,7 +161,10 @@ class Results:
     hold_seconds: Annotated[
         float,
         Bounds(min=0, max=86400),
-        Doc("How long index 0 waits to be collected where nothing could be sent."),
+        Doc(
+            "How long index 0 waits to be collected where nothing could be sent, or only to a "
+            "folder and the records are more than its log holds."
+        ),
     ] = 600.0
 
     def __post_init__(self) -> None:

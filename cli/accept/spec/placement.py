@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from accept.core.errors import BadInput
 from accept.core.shape import plain
 from accept.spec.kubernetes import RESULTS, Kubernetes, Results
 from accept.spec.machine import Machine
-from accept.spec.pod import MachineKubernetes
+from accept.spec.pod import NAME, MachineKubernetes
 
 #: Each pod repeats the list, and the API server keeps all of them.
 MOST_NAMED = 256
@@ -18,8 +19,8 @@ MOST_NAMED = 256
 def placed(site: Kubernetes, *, names: Sequence[str], nodes: int) -> Kubernetes:
     """The site's words on pods, for a run on `nodes` nodes, or on those of `names` alone.
 
-    Raises BadInput where there is no image, or where the node lists leave too few nodes or are too
-    long.
+    Raises BadInput where there is no image, or where the node lists leave too few nodes, are too
+    long, or name what cannot be a node.
     """
     if not site.image:
         raise BadInput(
@@ -28,6 +29,12 @@ def placed(site: Kubernetes, *, names: Sequence[str], nodes: int) -> Kubernetes:
             "hosts over ssh need none: --hosts a,b,c",
         )
     included = tuple(names) or site.include_nodes
+    for name in (*included, *site.exclude_nodes):
+        if not re.fullmatch(NAME, name):
+            raise BadInput(
+                f"{plain(name)!r} is no name of a node: they are of a-z, 0-9, '.' and '-'",
+                hint="kubectl get nodes lists their names",
+            )
     excluded = [name for name in included if name in site.exclude_nodes]
     if excluded:
         raise BadInput(

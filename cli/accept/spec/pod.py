@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from accept.core.shape import Doc, Invalid, Pattern
-from accept.spec.fields import Env, Plain, Url
+from accept.spec.fields import Env, Plain, Url, check_capabilities, check_containers
 
 #: A name of Kubernetes: DNS-1123.
-Label = Annotated[
-    str, Pattern(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "a name of a-z, 0-9, '.' and '-'")
-]
+NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+Label = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
 #: A name of something inside a pod.
 Short = Annotated[str, Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name of a-z, 0-9 and '-'")]
 Quantity = Annotated[
@@ -86,3 +85,9 @@ class MachineKubernetes:
         tuple[Plain, ...], Doc("Containers that run beside it, as native side cars.")
     ] = ()
     source: Url | None = None
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a capability that no container runtime knows."""
+        check_capabilities(self.security_context, ("securityContext",))
+        check_containers(self.init_containers, "initContainers")
+        check_containers(self.sidecars, "sidecars")

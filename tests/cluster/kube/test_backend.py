@@ -14,8 +14,10 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT, until
 
-from accept.backends.kubernetes import fetch, rules
-from accept.backends.kubernetes.api import Api, Place
+from accept.backends.kubernetes import archive, rules
+from accept.backends.kubernetes.api import Api
+from accept.backends.kubernetes.execute import execute
+from accept.backends.kubernetes.place import Place
 from accept.core import evidence
 from accept.spec import load_site
 
@@ -143,6 +145,26 @@ class TestWatching:
         watch.kill()
 
 
+class TestNodesByName:
+    def test_are_meant_whatever_their_hostname_label_says(
+        self, here: Workstation, cluster: Cluster
+    ) -> None:
+        node, label = cluster.nodes[2], "kubernetes.io/hostname"
+        cluster.kubectl("label", "node", node, f"{label}=elsewhere", "--overwrite")
+        try:
+            done = here.accept("run", *here.plan(nodes=1), f"--nodes={node}", "--json")
+        finally:
+            cluster.kubectl("label", "node", node, f"{label}={node}", "--overwrite")
+        assert done.exit == 0, done.err
+        assert done.result["hosts"] == [node]
+
+    def test_are_kept_out_by_name(self, here: Workstation, cluster: Cluster) -> None:
+        excluded = list(cluster.nodes[:2])
+        done = here.accept("run", *here.plan(nodes=1, excludeNodes=excluded), "--json")
+        assert done.exit == 0, done.err
+        assert done.result["hosts"] == [cluster.nodes[2]]
+
+
 class TestARunThatCannotStart:
     def test_says_what_is_short_and_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()
@@ -231,15 +253,29 @@ class TestExec:
         pod = desk.pods()[0]["metadata"]["name"]
         place = Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace)
         api = Api(place)
-        archive = "/opt/accept/evidence.tar"
-        made = f"head -c 5000003 /dev/urandom > {archive}; sha256sum {archive}"
-        done = api.execute(pod, "accept", ["sh", "-c", made])
+        there = "/opt/accept/evidence.tar"
+        made = f"head -c 5000003 /dev/urandom > {there}; sha256sum {there}"
+        done = execute(api, pod, "accept", ["sh", "-c", made])
         assert done.exit == 0
         digest = done.out.split()[0]
         target = tmp_path / "bytes"
-        fetch._copy(api, pod, target, 5000003, digest)
+        archive.copy(api, pod, target, 5000003, digest)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
-        assert api.execute(pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
+        assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
+        api.close()
+
+
+class TestThePodsFirstProcess:
+    def test_keeps_no_dead_ones_of_those_it_was_left(self, here: Workstation) -> None:
+        assert here.accept("submit", *here.plan(WAITS, script=GO_ON), "--attempt=dead").exit == 0
+        pod = first_pod(here)
+        api = Api(Place(kubeconfig=str(here.kubeconfig), namespace=here.namespace))
+        orphans = "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done"
+        left = execute(api, pod, "accept", ["sh", "-c", orphans]).out.split()
+        assert len(left) == 3
+        gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
+        done = execute(api, pod, "accept", ["sh", "-c", gone, "sh", *left], timeout=30)
+        assert done.exit == 0
         api.close()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS
+from tests.test_docs import examples
 
 
 def test_good_nodes_are_accepted_and_delete_leaves_nothing(
@@ -56,3 +58,28 @@ def test_training_runs_over_pods(cluster: Cluster, namespace: str, tmp_path: Pat
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
     done = desk.run(checks=[*CONNECT, "check: train, timeout: 120s, params: {steps: 40}"])
     assert done.ending == ("pass", 0), done.err
+
+
+def test_pods_may_be_anybodys_but_root_and_have_no_rights(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """The recipe of docs/kubernetes.md, but for the node's folders that bring Open MPI here."""
+    recipe = yaml.safe_load(examples("docs/kubernetes.md")["restricted.yaml"])["kubernetes"]
+    # The tests' image knows nobody but root who may log in.
+    users = "root:x:0:0::/root:/bin/sh\nrunner:x:1000:1000::/tmp:/bin/sh\n"
+    named = f"--from-literal=passwd={users}"
+    cluster.kubectl("-n", namespace, "create", "configmap", "users", named)
+    volumes, mounts = cluster.checkout_volumes()
+    keys = {
+        "podSecurityContext": recipe["podSecurityContext"],
+        "securityContext": recipe["securityContext"],
+        "extraVolumes": [*volumes, {"name": "users", "configMap": {"name": "users"}}],
+        "extraVolumeMounts": [
+            *mounts,
+            {"name": "users", "mountPath": "/etc/passwd", "subPath": "passwd"},
+        ],
+    }
+    desk = Desk(cluster, namespace, tmp_path, kubernetes=keys, results={"holdSeconds": 120})
+    done = desk.run(checks=[*CONNECT, *ALL_REDUCE])
+    assert done.ending == ("pass", 0), done.err
+    desk.evidence_holds(done)

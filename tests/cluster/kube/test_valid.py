@@ -12,6 +12,7 @@ from tests.chartcases import MACHINES, SITES, values
 from tests.cluster.kube import schemas
 from tests.cluster.kube.build import program
 from tests.cluster.kube.cluster import Cluster
+from tests.test_docs import examples
 
 from accept import spec
 
@@ -33,6 +34,9 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
                 for jobset in ways:
                     kind = "JobSet" if jobset else "Job"
                     found[f"{machine}, {suite}, {name}, {kind}"] = helm.text(4, file, jobset=jobset)
+    file = values(folder, "domain")
+    for version in ("1.33.0", "1.32.0"):
+        found[f"domain, Kubernetes {version}"] = helm.text(4, file, "--kube-version", version)
     return found
 
 
@@ -70,3 +74,26 @@ def test_the_api_server_takes_every_object(
     finally:
         cluster.kubectl("delete", "namespace", "team", "--wait=true")
     assert refused == {}
+
+
+def test_a_namespace_that_restricts_its_pods_takes_those_of_the_recipe(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/, by the API server."""
+    recipe = examples("docs/kubernetes.md")["restricted.yaml"]
+    sites = {"the recipe": recipe.partition("image:")[2].partition("\n")[2], "plain": ""}
+    said = {}
+    cluster.kubectl("create", "namespace", "team")
+    try:
+        strict = "pod-security.kubernetes.io/warn=restricted"
+        cluster.kubectl("label", "namespace", "team", strict)
+        for name, site in sites.items():
+            # A plain Job: the API server looks into its pods, and not into those of a JobSet.
+            file = values(tmp_path, "a4-highgpu-8g", site=site)
+            words = ("create", "--dry-run=server", "-f", "-")
+            text = "\n---\n".join(documents(helm.text(4, file, jobset=False)))
+            said[name] = cluster.kubectl(*words, stdin=text).stderr
+    finally:
+        cluster.kubectl("delete", "namespace", "team", "--wait=true")
+    assert "violate PodSecurity" in said["plain"]
+    assert said["the recipe"] == ""

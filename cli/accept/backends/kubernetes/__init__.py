@@ -61,10 +61,8 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
 
 
 def _shortage(client: api.Api, run: Resolved, say: Say) -> str:
-    """Why too few nodes can take the run now; empty: enough can, or they are made for it."""
+    """Why too few nodes can take the run now; empty: enough can, or it is said who brings them."""
     wanted = nodes.wanted_of(run)
-    if run.site.kubernetes.queue or nodes.made_on_demand(wanted):
-        return ""
     try:
         found = nodes.fits_of(client, wanted)
     except api.ApiError as error:
@@ -72,7 +70,11 @@ def _shortage(client: api.Api, run: Resolved, say: Say) -> str:
             raise
         say("free nodes are not counted: this user may not list nodes and pods of the cluster")
         return ""
-    return capacity.shortage(found, run.plan.nodes or 1, wanted)
+    short = capacity.shortage(found, run.plan.nodes or 1, wanted)
+    if short and (why := nodes.to_come(run.site, wanted)):
+        say(f"{short}; {why}")
+        return ""
+    return short
 
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:

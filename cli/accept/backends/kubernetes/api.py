@@ -1,27 +1,17 @@
-"""The cluster's API: plain data in and out. The one place that imports the `kubernetes` client.
-
-Which cluster is meant is found as kubectl finds it: --kubeconfig, $KUBECONFIG, ~/.kube/config, the
-context named or the current one, else the service account of the pod this runs in.
-"""
+"""The cluster's API: plain data in and out. Lists, objects and logs; commands are in `execute`."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from accept.backends.kubernetes.place import Place, client_config
 from accept.core.errors import AcceptError, Exit, NotStarted
 from accept.core.plaintext import plain
 
-_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CONNECT, _READ = 10.0, 30.0
 #: A log that says nothing for this long is asked for anew: its connection may be dead.
 _QUIET = 120.0
@@ -64,77 +54,6 @@ def before_start() -> Iterator[None]:
         raise NotStarted(error.message, hint=error.hint) from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A namespace of a cluster; texts that are empty mean what kubectl would take."""
-
-    kubeconfig: str = ""
-    context: str = ""
-    namespace: str = ""
-
-    def helm(self) -> tuple[list[str], dict[str, str]]:
-        """Options and environment that send helm to the same place."""
-        options = ["--namespace", self.namespace]
-        if self.context:
-            options += ["--kube-context", self.context]
-        # As an environment variable it may be several files, as an option only one.
-        return options, {"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {}
-
-
-def find(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:
-    """The place that is meant, nothing left open. Raises NotStarted where there is no cluster."""
-    config = _config()
-    named = kubeconfig or os.environ.get("KUBECONFIG", "")
-    files = [str(Path(f).expanduser().absolute()) for f in named.split(os.pathsep) if f]
-    if not files and not (Path.home() / ".kube" / "config").is_file():
-        if not context and (_IN_CLUSTER / "token").is_file():
-            own = (_IN_CLUSTER / "namespace").read_text(encoding="utf-8").strip()
-            return Place(namespace=namespace or own)
-        raise NotStarted(
-            "there is no kubeconfig here",
-            hint="give --kubeconfig FILE, or set KUBECONFIG, as for kubectl",
-        )
-    kubeconfig = os.pathsep.join(files) or str(Path.home() / ".kube" / "config")
-    try:
-        contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
-    except Exception as error:
-        raise NotStarted(
-            f"{plain(kubeconfig)}: {plain(error)}", hint="try: kubectl config get-contexts"
-        ) from None
-    by_name = {c["name"]: c["context"] for c in contexts or ()}
-    context = context or (current or {}).get("name", "")
-    if context not in by_name:
-        there = ", ".join(sorted(by_name)) or "none"
-        raise NotStarted(
-            f"there is no context {plain(context)!r}", hint=f"give --context; there are: {there}"
-        )
-    return Place(
-        kubeconfig=kubeconfig,
-        context=context,
-        namespace=namespace or by_name[context].get("namespace") or "default",
-    )
-
-
-def _config() -> Any:
-    try:
-        from kubernetes import config
-    except ImportError:
-        raise NotStarted(
-            "the Kubernetes client is not installed here",
-            hint="pip install 'gpu-accept[kubernetes]'",
-        ) from None
-    return config
-
-
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """What a command in a container left; `exit` is None where the connection broke."""
-
-    exit: int | None
-    out: str
-    err: str
-
-
 class Api:
     """One cluster's API. Every method raises ApiError."""
 
@@ -147,7 +66,7 @@ class Api:
         if self._client is None:
             from kubernetes.client import ApiClient, Configuration
 
-            config = _config()
+            config = client_config()
             settings = Configuration()
             try:
                 if self.place.kubeconfig:
@@ -184,6 +103,10 @@ class Api:
             if one["in"] == "header" and one["value"]:
                 headers[str(one["key"])] = str(one["value"])
         return headers
+
+    def access(self) -> tuple[Any, dict[str, str]]:
+        """The client's settings, and headers with a token that holds, for what is no request."""
+        return self._connected().configuration, self._headers()
 
     def _request(
         self,
@@ -287,65 +210,6 @@ class Api:
             raise _silent(self._connected().configuration.host, error) from None
         finally:
             answer.close()
-
-    def execute(
-        self, pod: str, container: str, command: Sequence[str], *, timeout: float = 60.0
-    ) -> Done:
-        """Run a command in a container. Its output is read as text."""
-        from kubernetes.client.exceptions import ApiException
-        from kubernetes.stream.ws_client import WSClient
-        from websocket import WebSocketException
-
-        settings = self._connected().configuration
-        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
-        query += [("command", word) for word in command]
-        path = f"/api/v1/namespaces/{self.place.namespace}/pods/{pod}/exec"
-        url = f"{settings.host}{path}?{urlencode(query)}".replace("http", "ws", 1)
-        until = time.monotonic() + timeout
-        out: list[str] = []
-        err: list[str] = []
-        try:
-            # Without `capture_all`, which would keep everything a second time.
-            stream = WSClient(settings, url, self._headers(), False)
-        except (ApiException, WebSocketException, OSError, ValueError) as error:
-            status = getattr(error, "status_code", None) or getattr(error, "status", None) or 0
-            raise ApiError(f"exec in {plain(pod)}: {plain(error)}", status=int(status)) from None
-        try:
-            while stream.is_open() and time.monotonic() < until:
-                stream.update(timeout=1.0)
-                out.append(stream.read_stdout() if stream.peek_stdout() else "")
-                err.append(stream.read_stderr() if stream.peek_stderr() else "")
-            code = None if stream.is_open() else _exit_of(stream)
-        except (WebSocketException, OSError) as error:
-            return Done(exit=None, out="".join(out), err=plain(error))
-        finally:
-            stream.close()
-            # Closing alone leaves the socket open where the other side closed first.
-            stream.sock.shutdown()
-        return Done(exit=code, out="".join(out), err="".join(err))
-
-
-def _exit_of(stream: Any) -> int | None:
-    """The exit status that came last; None where the connection ended before it."""
-    try:
-        return int(stream.returncode)
-    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
-        return None
-
-
-def decoded(text: str) -> bytes:
-    """Bytes out of base64 text that may have been cut anywhere."""
-    joined = "".join(text.split()).rstrip("=")
-    try:
-        whole = joined[: len(joined) // 4 * 4] + _tail(joined)
-        return base64.b64decode(whole, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
-
-
-def _tail(joined: str) -> str:
-    rest = joined[len(joined) // 4 * 4 :]
-    return rest + "=" * (4 - len(rest)) if len(rest) > 1 else ""
 
 
 def _object(data: bytes, path: str) -> dict[str, Any]:

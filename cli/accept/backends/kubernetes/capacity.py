@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from accept.backends.kubernetes.affinity import matches
 from accept.core.plaintext import plain
 
 Object = Mapping[str, Any]
@@ -20,7 +21,10 @@ class Wanted:
 
     selector: Mapping[str, str]
     tolerations: Sequence[Object]
-    #: Names; where `include` is empty every node is meant.
+    #: What the site asks of nodes besides, as a pod has it. What it asks of other pods is left to
+    #: the scheduler.
+    affinity: Object = field(default_factory=dict)
+    #: Names of nodes; where `include` is empty every node is meant.
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     #: The extended resource and how much of it, such as nvidia.com/gpu and 8; "": none.
@@ -90,14 +94,20 @@ def _fit(node: Object, used: Mapping[str, int], wanted: Wanted) -> Fit:
     labels = meta.get("labels") or {}
     there = whole((told.get("allocatable") or {}).get(wanted.resource, 0)) if wanted.resource else 0
     free = there - used.get(name, 0)
-    if wanted.include and not {name, labels.get(_HOSTNAME)} & set(wanted.include):
-        return Fit(node=name, why="not among the nodes that are named", meant=False)
-    if name in wanted.exclude or labels.get(_HOSTNAME) in wanted.exclude:
+    if wanted.include and name not in wanted.include:
+        why = "not among the nodes that are named"
+        if labels.get(_HOSTNAME) in wanted.include:
+            why += f"; {plain(labels[_HOSTNAME], 80)} is its host name, not the name of the node"
+        return Fit(node=name, why=why, meant=False)
+    if name in wanted.exclude:
         return Fit(node=name, why="among the nodes that are excluded", meant=False)
     for key, value in wanted.selector.items():
         if labels.get(key) != value:
             has = f"is {plain(labels[key], 80)}" if key in labels else "is missing"
             return Fit(node=name, why=f"label {key} {has}, {value} is wanted", meant=False)
+    if not matches(wanted.affinity, node):
+        why = "not what the site's affinity asks of a node (kubernetes.affinity)"
+        return Fit(node=name, why=why, meant=False)
     taints = tuple(_shown(t) for t in spec.get("taints") or () if _in_the_way(t, wanted))
     ready = any(
         c.get("type") == "Ready" and c.get("status") == "True" for c in told.get("conditions") or ()

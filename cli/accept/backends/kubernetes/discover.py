@@ -131,11 +131,24 @@ def _names(objects: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
     """The queues of the namespace; those of others are said."""
     for version in _KUEUE:
-        found = _asked(
-            notes, "queues", lambda v=version: api.items(f"/apis/kueue.x-k8s.io/{v}/localqueues")
-        )
-        if not found:
-            continue
+        group = f"apis/kueue.x-k8s.io/{version}"
+        try:
+            found = api.items(f"/{group}/localqueues")
+        except ApiError as error:
+            if error.gone:
+                continue
+            if error.passing:
+                raise
+            # Those of one namespace may be seen by who may not see all.
+            try:
+                return _names(_listed(api, group, "localqueues"))
+            except ApiError as own:
+                if own.passing:
+                    raise
+                if own.gone:
+                    continue
+                notes.append(f"queues cannot be seen: {own.message}")
+                return ()
         here = [q for q in found if q["metadata"].get("namespace") == api.place.namespace]
         elsewhere = sorted(
             {str(q["metadata"].get("namespace")) for q in found} - {api.place.namespace}

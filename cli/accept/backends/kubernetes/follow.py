@@ -11,6 +11,7 @@ from pathlib import Path
 from accept import rundir
 from accept.backends import Job, Say
 from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.look import look, place_of
 from accept.backends.kubernetes.state import MAIN, State, lines, reasons, started
 from accept.core import evidence
@@ -139,7 +140,7 @@ def status(api: Api, state: State) -> int | None:
     if state.first is None or state.first.phase != "running":
         return None
     try:
-        done = api.execute(state.first.name, MAIN, ["cat", f"{FOLDER}/status"], timeout=20.0)
+        done = execute(api, state.first.name, MAIN, ["cat", f"{FOLDER}/status"], timeout=20.0)
     except ApiError:
         return None
     text = done.out.strip()

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from accept import __version__, assets
 from accept.backends import Say
-from accept.backends.kubernetes.api import Api, ApiError, Place
+from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.look import LABEL, path
+from accept.backends.kubernetes.place import Place
 from accept.core.errors import BadInput, NotStarted
 from accept.core.plaintext import plain
 

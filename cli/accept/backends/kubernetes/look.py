@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from accept.backends import Job
-from accept.backends.kubernetes.api import Api, ApiError, Place
+from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.place import Place
 from accept.backends.kubernetes.state import State, read_state
 
 #: What finds everything of a run.

@@ -12,7 +12,7 @@ from accept.backends import Say
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.capacity import shortage
 from accept.backends.kubernetes.look import path
-from accept.backends.kubernetes.nodes import fits_of, place_of, wanted_of
+from accept.backends.kubernetes.nodes import fits_of, place_of, to_come, wanted_of
 from accept.backends.kubernetes.rules import CLUSTER_RULES, RULES, Rule
 from accept.core.plaintext import plain
 from accept.probe import Need
@@ -189,11 +189,14 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
     except ApiError as error:
         yield _fine("nodes", f"not counted: {error.message}")
         return
-    meant = [f for f in found if f.meant]
+    meant, come = [f for f in found if f.meant], to_come(run.site, wanted)
     selector = ", ".join(f"{k}={v}" for k, v in wanted.selector.items()) or "any label"
     if not meant:
         reasons = "; ".join(f"{f.node}: {f.why}" for f in found[:3]) or "the cluster has no nodes"
-        advice = "another --machine? nodeSelector and includeNodes in the site file?"
+        if come:
+            yield _fine("nodes", f"none with {selector} yet: {come}")
+            return
+        advice = "another --machine? nodeSelector, affinity, includeNodes in the site file?"
         yield _need("nodes", f"none with {selector}; {reasons}", advice)
         return
     yield _fine("nodes", f"{len(meant)} with {selector}")
@@ -204,7 +207,8 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
     what = wanted.resource or "nodes"
     nodes = run.plan.nodes or 1
     if short := shortage(found, nodes, wanted):
-        yield _need(f"free {what}", short, "wait for them, or ask for fewer --nodes")
+        advice = come or "wait for them, or ask for fewer --nodes"
+        yield _need(f"free {what}", short, advice, good=bool(come))
     else:
         good = sum(1 for f in found if not f.why)
         yield _fine(f"free {what}", f"{nodes} nodes are wanted, {good} are free")

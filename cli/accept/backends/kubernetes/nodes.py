@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from accept import spec
-from accept.backends.kubernetes.api import Api, Place, find
+from accept.backends.kubernetes.api import Api
 from accept.backends.kubernetes.capacity import Fit, Wanted, fits, whole
+from accept.backends.kubernetes.place import Place, find
 from accept.core.errors import NotStarted
+from accept.core.plaintext import plain
 from accept.resolve import Resolved
 from accept.spec import Machine, Site
 
@@ -29,13 +31,10 @@ _OF_FLEX = [
 
 def place_of(place: Mapping[str, str], site: Site) -> Place:
     """Where a run goes: what the options say, then the site file, then kubectl's own choice."""
-    named = site.kubernetes.namespace
-    # A site file that names none says `default`, and then the context's own is meant.
-    named = "" if named == Site().kubernetes.namespace else named
     return find(
         place.get("kubeconfig", ""),
         place.get("context", ""),
-        place.get("namespace", "") or named,
+        place.get("namespace", "") or site.kubernetes.namespace or "",
     )
 
 
@@ -50,17 +49,21 @@ def wanted(
     """What a pod on the machine asks for; `gpus` of each node, or all."""
     of_machine, of_site = machine.kubernetes, site.kubernetes
     resource, amount = _resource(of_machine.resources, of_site.resources)
-    tolerations = [*of_machine.tolerations, *of_site.tolerations, *_OF_GPUS]
+    gpus = gpus or of_site.gpus_per_pod
+    if gpus and not resource:
+        resource = _GPU
+    tolerations = [*of_machine.tolerations, *of_site.tolerations]
+    if resource == _GPU:
+        tolerations += _OF_GPUS
     selector = {**of_machine.node_selector, **of_site.node_selector}
     if of_site.spot:
         tolerations += _OF_SPOT
     if of_site.flex_start:
         tolerations += _OF_FLEX
         selector[_ON_DEMAND] = "true"
-    if gpus and not resource:
-        resource = _GPU
     return Wanted(
         selector=selector,
+        affinity=of_site.affinity,
         tolerations=tolerations,
         include=hosts or of_site.include_nodes,
         exclude=of_site.exclude_nodes,
@@ -79,9 +82,16 @@ def _resource(machine: Mapping[str, Any], site: Mapping[str, Any]) -> tuple[str,
     return "", 0
 
 
-def made_on_demand(wanted: Wanted) -> bool:
-    """Whether the nodes are made when the run asks for them, so that none are there before."""
-    return _ON_DEMAND in wanted.selector
+def to_come(site: Site, wanted: Wanted) -> str:
+    """Why nodes may come that are not there yet, for people; empty: nobody says that any will."""
+    of_site = site.kubernetes
+    if of_site.queue:
+        return f"queue {plain(of_site.queue, 80)} admits the run when there are enough"
+    if of_site.suspend:
+        return "the run waits to be released"
+    if _ON_DEMAND in wanted.selector:
+        return "flex-start makes them"
+    return "the cluster makes them (kubernetes.autoscaling)" if of_site.autoscaling else ""
 
 
 def fits_of(api: Api, wanted: Wanted) -> tuple[Fit, ...]:
@@ -118,7 +128,7 @@ def machines_of(nodes: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def machine_of(api: Api, site: Site) -> str:
-    """The one machine of the cluster. Raises NotStarted where there are several."""
+    """The one machine of the cluster. Raises NotStarted where it is not to be seen which."""
     nodes = all_nodes(api)
     counted = machines_of(nodes)
     if len(counted) > 1:
@@ -127,4 +137,9 @@ def machine_of(api: Api, site: Site) -> str:
     if counted:
         return next(iter(counted))
     has = any(whole((n.get("status", {}).get("capacity") or {}).get(_GPU, 0)) for n in nodes)
+    if not has and (site.kubernetes.flex_start or site.kubernetes.autoscaling):
+        raise NotStarted(
+            "no node with GPUs is there yet to say which machine is meant",
+            hint="give --machine NAME; accept list machines shows them",
+        )
     return "gpu" if has else "cpu"

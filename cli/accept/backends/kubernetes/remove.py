@@ -8,6 +8,7 @@ from typing import Any
 
 from accept.backends import Job, Say
 from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.fetch import fetch
 from accept.backends.kubernetes.follow import FOLDER, status
 from accept.backends.kubernetes.install import is_installed, uninstall
@@ -24,7 +25,10 @@ _KINDS = (
     ("api/v1", "configmaps", "ConfigMap"),
     ("api/v1", "secrets", "Secret"),
     ("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
-    ("apis/resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    *(
+        (f"apis/resource.k8s.io/{version}", "resourceclaimtemplates", "ResourceClaimTemplate")
+        for version in ("v1", "v1beta2", "v1beta1")
+    ),
     ("apis/resource.nvidia.com/v1beta1", "computedomains", "ComputeDomain"),
 )
 #: How long the coordinator may take to stop, and objects to be gone, in seconds.
@@ -42,7 +46,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     say("cancel: the coordinator ends what it started")
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
-        told = api.execute(first.name, MAIN, ["sh", "-c", stop], timeout=20.0).exit == 0
+        told = execute(api, first.name, MAIN, ["sh", "-c", stop], timeout=20.0).exit == 0
     except ApiError as error:
         say(f"  index 0 cannot be told: {error.message}")
         told = False
@@ -93,7 +97,11 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 def _labelled(api: Api, name: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Where each object with the run's label is, its kind, and the object."""
     found = []
+    seen: set[str] = set()
     for group, plural, kind in _KINDS:
+        if plural in seen:
+            # Another version of the same objects.
+            continue
         where = path(api, group, plural)
         try:
             items = api.items(where, labelSelector=of_run(name))
@@ -103,6 +111,7 @@ def _labelled(api: Api, name: str) -> list[tuple[str, str, dict[str, Any]]]:
             if status not in (403, 404):
                 raise
             continue
+        seen.add(plural)
         found += [(where, kind, one) for one in items]
     # The JobSet's controller makes it, labels it as its own, and lets it go with the JobSet.
     service = path(api, "api/v1", "services")

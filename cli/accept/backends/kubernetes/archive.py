@@ -1,0 +1,123 @@
+"""The archive that index 0 holds once a run is over: fetched through the API, checked, unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+from accept.backends import Job, Say
+from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.execute import execute
+from accept.backends.kubernetes.follow import FOLDER, status
+from accept.backends.kubernetes.look import look
+from accept.backends.kubernetes.state import MAIN, State
+from accept.core import evidence
+from accept.core.errors import BadEvidence
+
+_ARCHIVE = f"{FOLDER}/evidence.tar"
+#: How long index 0 may take from its verdict to its archive, or to write to a bucket, in seconds.
+_PACKING, _UPLOADING = 120.0, 1800.0
+_TRIES = 20
+
+
+def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
+    """The archive that index 0 holds, checked, unpacked to `target`; empty: it holds none."""
+    location = job.place.get("results", "")
+    until = time.monotonic() + (_UPLOADING if location else _PACKING)
+    told = False
+    while True:
+        first = state.first
+        if first is None or first.phase != "running":
+            return ""
+        try:
+            done = execute(
+                api,
+                first.name,
+                MAIN,
+                ["sh", "-c", f"wc -c < {_ARCHIVE} && sha256sum < {_ARCHIVE}"],
+            )
+        except ApiError as error:
+            # It holds the archive for a while yet: what passes is no reason to do without it.
+            if not error.passing or time.monotonic() > until:
+                raise
+            time.sleep(2.0)
+            state = look(api, job.attempt)
+            continue
+        words = done.out.split()
+        if done.exit == 0 and len(words) >= 2 and words[0].isdigit():
+            break
+        if time.monotonic() > until or state.ended or status(api, state) is None:
+            return ""
+        if location and not told:
+            say(f"waiting until index 0 has written to {location}")
+            told = True
+        time.sleep(1.0)
+        state = look(api, job.attempt)
+    size, digest = int(words[0]), words[1]
+    say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
+    with tempfile.TemporaryDirectory(prefix="unpack-", dir=target.parent) as scratch:
+        archive = Path(scratch) / "evidence.tar"
+        copy(api, first.name, archive, size, digest)
+        unpack(archive, Path(scratch), target)
+    return "index 0"
+
+
+def copy(api: Api, pod: str, archive: Path, size: int, digest: str) -> None:
+    """The archive's bytes to a file as they come, going on where a connection broke.
+
+    Raises BadEvidence where they are not those that index 0 counted.
+    """
+    done, whole = 0, hashlib.sha256()
+    with archive.open("wb") as file:
+
+        def keep(content: bytes) -> None:
+            nonlocal done
+            done += len(content)
+            if done > size:
+                raise BadEvidence(
+                    f"{pod} sends more than the {size} bytes of evidence that it counted",
+                    hint="collect again",
+                )
+            file.write(content)
+            whole.update(content)
+
+        for _ in range(_TRIES):
+            command = ["tail", "-c", f"+{done + 1}", _ARCHIVE]
+            try:
+                execute(api, pod, MAIN, command, timeout=600.0, sink=keep)
+            except ApiError as error:
+                if not error.passing:
+                    raise
+                time.sleep(3.0)
+            if done == size:
+                break
+    if done != size or whole.hexdigest() != digest:
+        raise BadEvidence(
+            f"{done} of {size} bytes of the evidence came whole", hint="collect again"
+        )
+
+
+def unpack(archive: Path, scratch: Path, target: Path) -> None:
+    """Unpack and check an archive. Raises BadEvidence where anything is not as it was closed."""
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(scratch / "all", filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise BadEvidence(f"the archive is damaged: {error}", hint="collect again") from None
+    inner = scratch / "all" / "evidence"
+    if not (inner / evidence.PLAN).is_file():
+        raise BadEvidence("the archive from index 0 holds no plan", hint="collect again")
+    if (inner / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(inner)):
+        raise BadEvidence(f"the archive: {'; '.join(wrong[:3])}", hint="collect again")
+    inner.rename(target)
+
+
+def release(api: Api, pod: str) -> None:
+    """Tell index 0 that it need not hold any longer; where it cannot be told, its time ends it."""
+    try:
+        execute(api, pod, MAIN, ["touch", f"{FOLDER}/collected"], timeout=20.0)
+    except ApiError:
+        return
