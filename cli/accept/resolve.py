@@ -31,6 +31,7 @@ from accept.spec import (
     site_expectations,
 )
 from accept.spec.fields import check_env
+from accept.spec.floors import bounds
 from accept.spec.machine import check_gpus_per_node
 from accept.spec.placement import check_results, gpus_of_pod, placed
 from accept.spec.plant import read_plants
@@ -143,6 +144,7 @@ def resolve(options: Options) -> Resolved:
                 raise BadInput(error.message, hint=error.hint) from None
     if on_pods:
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
+    profile = _profile(machine.value, settings)
     env, script = _nccl(machine.value, settings, options)
     steps, skipped, scripts = _steps(options, machine, suite, site, nodes=count, gpus=gpus)
     deadline = options.deadline or settings.deadline or suite.value.deadline
@@ -150,7 +152,7 @@ def resolve(options: Options) -> Resolved:
         steps, dropped = _within(options.budget, steps)
         skipped += dropped
         deadline = min(deadline, options.budget)
-    planned = machine.value.planned()
+    planned = machine.value.planned(profile)
     plan = Plan(
         schema=1,
         version="",
@@ -160,7 +162,7 @@ def resolve(options: Options) -> Resolved:
         nodes=count,
         steps=steps,
         skipped=skipped,
-        references=(*_expectations(options, site), *machine.value.bounds(gpus)),
+        references=(*_expectations(options, site), *bounds(machine.value, profile, gpus)),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
@@ -216,15 +218,19 @@ def _unplaced(site: Site) -> tuple[str, ...]:
     return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
 
 
-def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
-    """Settings and script: the machine's profile, then the site's, then --nccl."""
-    profiles = machine.nccl.profiles
-    name = site.nccl.profile
+def _profile(machine: Machine, site: Site) -> str:
+    """Name of the NCCL profile that the site picks. Raises BadInput."""
+    name, profiles = site.nccl.profile, machine.nccl.profiles
     if name not in profiles:
         raise BadInput(
             f"{machine.name} has no NCCL profile {plain(name)!r}", hint=known(name, profiles)
         )
-    profile = profiles[name]
+    return name
+
+
+def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
+    """Settings and script: the machine's profile, then the site's, then --nccl."""
+    profile = machine.nccl.profiles[site.nccl.profile]
     given: dict[str, str | int] = {}
     for text in options.nccl:
         key, equals, value = text.partition("=")

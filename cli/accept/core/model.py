@@ -54,6 +54,7 @@ class Reference:
     device: str | None = None
     #: For collectives: what `value` bounds is the theoretical peak, used for "share of the peak".
     peak: float | None = None
+    peak_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,10 @@ class PlannedMachine:
     topology: str = ""
     #: What NCCL's own log must name as its network ("gIB", "IB"); empty: nothing is promised.
     transport: str = ""
+    #: Whether it must say GDRDMA of that network.
+    gpu_direct: bool = False
+    #: Whether the GPUs of a node reach each other directly, by NVLink.
+    peer_to_peer: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
