@@ -242,7 +242,7 @@ def _step(run: Resolved, script: str) -> bytes:
         .render(
             id=step.id,
             checks=step.checks,
-            collectives=[name.replace("-", "_") for name in step.checks],
+            collectives=[load(name).runs or name.replace("-", "_") for name in step.checks],
             params=step.params,
             gpus=run.plan.machine.gpus,
             ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accept.core.judge.absolute import number
+from accept.core.judge.reading import number
 from accept.core.model import Plan, State, Verdict
 from accept.core.plaintext import markdown as escaped
 from accept.core.wording import excused

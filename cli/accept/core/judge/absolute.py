@@ -7,11 +7,11 @@ user's own expectation speaks about a measurement, references about it are silen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from accept.core.checks import Evidence
 from accept.core.judge.complete import some
+from accept.core.judge.reading import number
 from accept.core.model import Finding, Metric, Record, Reference, State, Step
 from accept.core.sizes import format_size
 
@@ -183,10 +183,3 @@ def bound_text(bound: Reference) -> str:
     if bound.upper is not None:
         parts.append(f"<= {number(bound.upper)}")
     return f"{' and '.join(parts)} {bound.unit} ({bound.kind})"
-
-
-def number(value: float) -> str:
-    """A figure with four significant digits and no exponent where it can be helped."""
-    if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.4g}"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
