@@ -14,6 +14,8 @@ from accept import assets, spec
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
+from accept.core.report import junit, markdown
+from accept.core.report import table as table_of
 from accept.core.sizes import parse_size
 from accept.resolve import Options, resolve
 
@@ -126,6 +128,17 @@ class TestSixtyFourNodes:
         )
         assert held.peak_share == pytest.approx(185.5 / 400)
         assert "gpu-network-bandwidth" in held.source
+
+    def test_each_figure_stands_beside_its_share_of_the_peak(self) -> None:
+        found = verdict(self.plan, 1.0)
+        (shown,) = [one for one in found.checks if one.check == "all-gather"]
+        assert shown.measured == "371 GB/s at 8G (64 hosts, 93% of the peak)"
+        source = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
+        assert f"peak 400 GB/s: {source}" in shown.against
+        assert "93%" in table_of(found)
+        for text in (markdown(found, self.plan), junit(found)):
+            assert "93% of the peak" in text
+            assert source in text.replace("\\", "")
 
     def test_the_users_expectation_goes_first(self) -> None:
         plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=395",))

@@ -233,6 +233,8 @@ class Finding:
     source: str = ""
     #: Share of the theoretical peak, 0 to 1, where one is known.
     peak_share: float | None = None
+    peak: float | None = None
+    peak_source: str = ""
     hosts: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
 

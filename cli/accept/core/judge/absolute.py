@@ -70,6 +70,15 @@ def least(
     return max((b.lower for b in own or fitting if b.lower is not None), default=None)
 
 
+def peak(evidence: Evidence, nodes: int, metric: str, size: int) -> tuple[float, str] | None:
+    """The theoretical peak of `metric` on `nodes` hosts, and its source; None: none is known."""
+    for bound in bounds_of(evidence):
+        same = bound.metric == metric and bound.size in (None, size)
+        if bound.peak and same and _spans(bound, nodes):
+            return bound.peak, bound.peak_source or bound.source
+    return None
+
+
 def _spans(bound: Reference, nodes: int) -> bool:
     return (bound.min_nodes is None or nodes >= bound.min_nodes) and (
         bound.max_nodes is None or nodes <= bound.max_nodes
@@ -146,6 +155,8 @@ def _finding(check: str, bound: Reference, found: Sequence[tuple[float, Record]]
         bound_kind=bound.kind,
         source=bound.source,
         peak_share=value / bound.peak if bound.peak else None,
+        peak=bound.peak,
+        peak_source=(bound.peak_source or bound.source) if bound.peak else "",
         hosts=_hosts(record for _, record in bad),
         evidence=tuple(dict.fromkeys(record.log for _, record in bad if record.log))[:8],
     )

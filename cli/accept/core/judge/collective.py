@@ -218,16 +218,18 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
     parts = []
     for step in evidence.steps:
         found = [
-            (readings[id(r)].value or 0.0, readings[id(r)].top, len(r.hosts))
+            (readings[id(r)].value or 0.0, readings[id(r)].top, len(r.hosts), bool(r.local_ranks))
             for r in evidence.records
             if r.step == step.id and readings[id(r)].value is not None
         ]
         if found:
-            value, top, hosts = min(found)
+            value, top, hosts, part = min(found)
             groups = f"slowest of {len(found)} {step.groups}" if len(found) > 1 else f"{hosts} host"
             groups += "s" * (len(found) == 1 and hosts != 1)
             at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
-            parts.append(f"{measure.text(value)} {at} ({groups})")
+            line = None if part else absolute.peak(evidence, hosts, measure.metric, top)
+            share = f", {value / line[0]:.0%} of the peak" if line else ""
+            parts.append(f"{measure.text(value)} {at} ({groups}{share})")
     return "; ".join(parts[:3])
 
 
@@ -242,6 +244,8 @@ def _against(
         if f.bound is not None
     ]
     parts = list(dict.fromkeys(parts))[:2]
+    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
+    parts += list(dict.fromkeys(peaks))[:2]
     spreads = [one.spread for one in compared if one.spread is not None]
     if spreads:
         beyond = _beyond(spreads[0], measure)
