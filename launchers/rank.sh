@@ -10,17 +10,33 @@ ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
 export ACCEPT_DIR ACCEPT_HOST
 [ -z "${ACCEPT_PROGRESS:-}" ] || mkdir -p "$ACCEPT_PROGRESS"
 
-# A group of one host (no peers) stays on the loop-back.
-interface=lo
+# What this node picks for itself, by name of the setting: what others pick may differ.
+ACCEPT_CHOSEN=''
+# A group of one host (no peers) stays on the loop-back; what launches nothing needs none.
+interface=lo interface_by='one host alone'
 if [ -n "${ACCEPT_PEERS:-}" ]; then
-    interface=${ACCEPT_INTERFACE:-$(route_interface)}
+    interface=$ACCEPT_INTERFACE interface_by='the machine'
+    [ -n "$interface" ] || interface=$(route_interface) interface_by='the route to the other hosts'
+elif [ "${1:-}" = --alone ]; then
+    interface=''
+    shift
 fi
 if [ -n "$interface" ]; then
     # Interfaces may be named differently on each host: what this node found wins here.
     [ -z "${OMPI_MCA_btl_tcp_if_include:-}" ] || export OMPI_MCA_btl_tcp_if_include="$interface"
     export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"
+    [ -n "${NCCL_SOCKET_IFNAME:-}" ] || ACCEPT_CHOSEN=NCCL_SOCKET_IFNAME
     export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-$interface}"
 fi
+if [ -n "${ACCEPT_FIND_DEVICES:-}" ] && [ -z "${NCCL_IB_HCA:-}" ]; then
+    devices=$(rdma_devices)
+    if [ -n "$devices" ]; then
+        export NCCL_IB_HCA="$devices"
+        ACCEPT_CHOSEN="$ACCEPT_CHOSEN NCCL_IB_HCA"
+    fi
+fi
+ACCEPT_INTERFACE_BY=$interface_by
+export ACCEPT_CHOSEN ACCEPT_INTERFACE_BY
 
 if [ -n "${ACCEPT_LOCAL_RANKS:-}" ]; then
     # A rail: the n-th rank on this host uses the n-th GPU of the list.

@@ -224,6 +224,7 @@ def _env(run: Resolved) -> bytes:
             python=tools.python or (f"{tools.venv}/bin/python" if tools.venv else ""),
             interface=run.plan.machine.interface,
             ncclTests=tools.nccl_tests or "",
+            findDevices=run.machine.nccl.find_devices,
             script=run.script,
             env=run.env,
         )

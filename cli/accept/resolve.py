@@ -35,6 +35,7 @@ from accept.spec.floors import bounds
 from accept.spec.machine import check_gpus_per_node
 from accept.spec.placement import check_results, gpus_of_pod, placed
 from accept.spec.plant import read_plants
+from accept.spec.settings import remarks
 from accept.spec.suite import Rounds, SuiteCheck
 from accept.spec.units import parse_expectation
 from accept.yamlfile import Document, parse
@@ -185,7 +186,11 @@ def resolve(options: Options) -> Resolved:
         plan=plan,
         user_scripts=scripts,
         gpus_per_pod=per_pod,
-        notes=(*_notes(suite.value), *(_unplaced(settings) if on_pods else ())),
+        notes=(
+            *_notes(suite.value),
+            *remarks(_asked(settings, options), machine.value, profile),
+            *(_unplaced(settings) if on_pods else ()),
+        ),
         place=options.place,
     )
 
@@ -228,11 +233,16 @@ def _profile(machine: Machine, site: Site) -> str:
     return name
 
 
-def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
-    """Settings and script: the machine's profile, then the site's, then --nccl."""
-    profile = machine.nccl.profiles[site.nccl.profile]
+def _asked(site: Site, options: Options) -> dict[str, str]:
+    """The user's own settings: those of the site file, then --nccl."""
+    filed = {key: str(value) for key, value in site.nccl.env.items()}
+    return {**filed, **_given(options.nccl)}
+
+
+def _given(texts: Sequence[str]) -> dict[str, str]:
+    """--nccl KEY=VALUE. Raises BadInput."""
     given: dict[str, str | int] = {}
-    for text in options.nccl:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise BadInput(f"--nccl {plain(text)!r} is no setting", hint="write --nccl KEY=VALUE")
@@ -241,13 +251,19 @@ def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str
         check_env(given, ())
     except Invalid as error:
         raise BadInput(f"--nccl {error}", hint="write --nccl KEY=VALUE") from None
+    return {key: str(value) for key, value in given.items()}
+
+
+def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
+    """Settings and script: the machine's profile, then the site's, then --nccl."""
+    profile = machine.nccl.profiles[site.nccl.profile]
     # Which network NCCL chose is part of the verdict, and it says so at this level only.
     told = (
         {}
         if machine.gpus.count == 0
         else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
     )
-    merged = {**profile.env, **told, **site.nccl.env, **given}
+    merged = {**profile.env, **told, **_asked(site, options)}
     script = machine.nccl.script if profile.script is None else profile.script
     return {key: str(value) for key, value in merged.items()}, script
 

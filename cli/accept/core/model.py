@@ -106,6 +106,9 @@ class PlannedMachine:
     gpu_direct: bool = False
     #: Whether the GPUs of a node reach each other directly, by NVLink.
     peer_to_peer: bool = False
+    #: RDMA devices that a node must show as up, and the rate of each in 10^9 bits a second.
+    rdma_devices: int = 0
+    rdma_gbps: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,7 @@ class Machine:
         """What the nodes need to know of it under an NCCL profile."""
         chosen = self.nccl.profiles[profile]
         transport = self.nccl.transport if chosen.transport is None else chosen.transport
+        found = self.nics if self.nccl.find_devices and "nics" in chosen.uses else None
         return PlannedMachine(
             name=self.name,
             gpus=None if self.gpus.count == "detect" else self.gpus.count,
@@ -84,6 +85,8 @@ class Machine:
             transport=transport,
             gpu_direct=self.nccl.gpu_direct and transport == self.nccl.transport,
             peer_to_peer=self.nvlink is not None and "nvlink" in chosen.uses,
+            rdma_devices=found.count if found else 0,
+            rdma_gbps=found.gbps if found else 0.0,
         )
 
 
