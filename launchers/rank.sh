@@ -52,12 +52,14 @@ if [ -z "${NCCL_DEBUG:-}" ] || [ -z "${ACCEPT_PROGRESS:-}" ]; then
     exec "$@"
 fi
 
-# NCCL's own words go to a file for each rank, where they cannot break the lines of a table. Which
-# network it chose is brought back into the log, once for each host.
+# NCCL's own words go to a file for each rank, where they cannot break the lines of a table. Which ways
+# it chose is brought back into the log, each kind of way once for each host.
 export NCCL_DEBUG_FILE="$ACCEPT_PROGRESS/nccl.%h.%p.log"
 "$@"
 status=$?
 if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
-    grep -hE 'Using network|via NET/' "$ACCEPT_PROGRESS"/nccl.*.log 2>/dev/null | head -n 8
+    grep -hE 'Using network|via (NET|SHM)/|P2P is disabled' "$ACCEPT_PROGRESS"/nccl.*.log 2>/dev/null |
+        awk '{ kind = $0; sub(/^.*(Using |via )/, "", kind); gsub(/[0-9]+/, "", kind) }
+            !seen[kind]++ { print; if (++lines == 16) exit }'
 fi
 exit "$status"

@@ -125,6 +125,29 @@ class TestDevices:
         )
 
 
+def test_each_kind_of_way_that_nccl_took_is_brought_back_once(tmp_path: Path) -> None:
+    """NCCL writes a line for every channel of every rank; a log has room for one of a kind."""
+    channels = "".join(
+        f"n1:1:2 [0] NCCL INFO Channel {n:02d}/0 : {n}[0] -> 0[0] [send] via {way}\\n"
+        for n in range(40)
+        for way in (f"NET/IB/{n}/GDRDMA", f"NET/IB/{n}", "SHM/direct/direct", "P2P/CUMEM")
+    )
+    program = f'f=$(echo "$NCCL_DEBUG_FILE" | sed s/%h/n1/); printf "{channels}" > "$f"'
+    done = subprocess.run(
+        ["sh", str(node(tmp_path) / "rank.sh"), "sh", "-c", program],
+        env={
+            "PATH": os.environ["PATH"],
+            "NCCL_DEBUG": "INFO",
+            "ACCEPT_PROGRESS": str(tmp_path / "progress"),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ways = [line.partition(" via ")[2] for line in done.stdout.splitlines()]
+    assert ways == ["NET/IB/0/GDRDMA", "NET/IB/0", "SHM/direct/direct"]
+
+
 class TestRecorded:
     """The inventory records the settings that hold, wherever they come from."""
 

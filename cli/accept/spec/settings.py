@@ -50,8 +50,8 @@ class Settings:
     source: Url
     names: tuple[str, ...]
     others: tuple[Others, ...]
-    off: tuple[Off, ...]
-    off_source: Url
+    turns_off: tuple[Off, ...]
+    turns_off_source: Url
 
 
 @lru_cache(maxsize=1)
@@ -98,7 +98,7 @@ def _off(given: Mapping[str, str], machine: Machine, profile: str) -> Iterator[s
         "nics": bool(planned.transport) and planned.transport == machine.nccl.transport,
         "gpuDirect": planned.gpu_direct,
     }
-    for one in settings().off:
+    for one in settings().turns_off:
         value = given.get(one.name, "")
         if value in one.values and has[one.path]:
             yield f"{one.name}={value} contradicts {machine.name}: {_WITHOUT[one.path]}"
