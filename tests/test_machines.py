@@ -73,9 +73,12 @@ def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
 
 
 def node(plan: Plan, host: str) -> Fact:
-    """What a host with the machine's GPUs says of itself."""
-    gpus = [{**gpu, "name": plan.machine.device} for gpu in imagined.gpus(host)]
-    return imagined.inventory_of(host, gpus=gpus)
+    """What a host with the machine's GPUs and RDMA devices says of itself."""
+    machine = plan.machine
+    gpus = [{**gpu, "name": machine.device} for gpu in imagined.gpus(host)]
+    up = {"speed": int(machine.rdma_gbps * 1000), "state": "active", "rdma": True}
+    nics = [{"name": f"mlx5_{n}", **up} for n in range(machine.rdma_devices)]
+    return imagined.inventory_of(host, gpus=gpus, nics=nics)
 
 
 def table(check: str, busbw: float) -> Sequence[Metric]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from accept.core import collectives
 from accept.core.checks import Check, Evidence, Judged, param
 from accept.core.judge import collective
-from accept.core.judge.reading import LATENCY, read
+from accept.core.judge.reading import LATENCY
 from accept.core.judge.states import params_of
-from accept.core.model import Parsed, Record, Step
+from accept.core.model import Parsed
 
 _NAMES = ("time", "wrong")
 
@@ -37,11 +37,6 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     )
 
 
-def score(record: Record, step: Step) -> tuple[float | None, str]:
-    """Calls a second, by the median time over all sizes."""
-    return collective.score(read(record.metrics, "latency", LATENCY), step)
-
-
 def judge(evidence: Evidence) -> Judged:
     """Times within bounds, and no group an outlier; where no speed is promised, data right."""
     return collective.judge(evidence, LATENCY, params_of(evidence, Params).noise)
@@ -59,5 +54,4 @@ CHECK = Check(
     estimate=collectives.estimate,
     parse=parse,
     judge=judge,
-    score=score,
 )
