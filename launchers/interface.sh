@@ -11,3 +11,16 @@ route_interface() {
         fi
     done
 }
+
+# rdma_devices: the RDMA ports of this host that are up at the highest rate there is, as NCCL_IB_HCA takes
+# them ("=mlx5_0:1,mlx5_1:1"); nothing where there are none. Slower ones serve storage or control traffic.
+rdma_devices() {
+    for port in "${ACCEPT_SYS:-/sys}"/class/infiniband/*/ports/*; do
+        state='' rate=''
+        { read -r state < "$port/state" && read -r rate < "$port/rate"; } 2>/dev/null
+        case $state in *ACTIVE*) ;; *) continue ;; esac
+        device=${port%/ports/*}
+        printf '%s %s:%s\n' "${rate%%[!0-9]*}" "${device##*/}" "${port##*/}"
+    done | sort -k1,1nr -k2,2 |
+        awk 'NR == 1 { most = $1 } $1 == most { printf "%s%s", NR == 1 ? "=" : ",", $2 }'
+}

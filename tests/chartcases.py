@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from accept import spec
 from accept.render import helm_values, render
 from accept.resolve import Options, resolve
+from accept.spec.pod import MachineKubernetes
 
 #: Writes the values of a run to a file: the fixture `write`.
 Write = Callable[..., Path]
 
 IMAGE = "registry.example/accept:1"
 MACHINES = spec.names("machines")
+
+
+def _kinds() -> tuple[str, ...]:
+    """One machine for each set of keys that machines give the chart: enough for its templates."""
+    none, kinds = MachineKubernetes(), dict[tuple[str, ...], str]()
+    for name in MACHINES:
+        pod = spec.load_machine(name).value.kubernetes
+        given = (f.name for f in fields(pod) if getattr(pod, f.name) != getattr(none, f.name))
+        kinds.setdefault(tuple(key for key in given if key != "source"), name)
+    return tuple(kinds.values())
+
+
+KINDS = _kinds()
 
 #: What follows `kubernetes: {image: …}` in a site file, by name.
 SITES = {

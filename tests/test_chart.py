@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests import chartvalues
-from tests.chartcases import IMAGE, MACHINES, SITES, Write
+from tests.chartcases import IMAGE, KINDS, MACHINES, SITES, Write
 from tests.helm import (
     CHART,
     call,
@@ -108,8 +108,10 @@ def _fields(cls: Any, prefix: str = "") -> set[str]:
 
 @pytest.mark.real
 class TestEveryRun:
-    @pytest.mark.parametrize("suite", spec.names("suites"))
-    @pytest.mark.parametrize("machine", [*MACHINES, "domain"])
+    @pytest.mark.parametrize(
+        ("machine", "suite"),
+        [*((one, "quick") for one in (*KINDS, "domain")), ("cpu", "standard"), ("cpu", "soak")],
+    )
     def test_is_one_indexed_job_whose_first_pod_decides(
         self, major: int, machine: str, suite: str, write: Write
     ) -> None:
@@ -137,7 +139,7 @@ class TestEveryRun:
             assert main["image"] == IMAGE
             assert main["securityContext"]["privileged"] is (name == "strong and suspended")
 
-    @pytest.mark.parametrize("machine", [*MACHINES, "domain"])
+    @pytest.mark.parametrize("machine", [*KINDS, "domain"])
     def test_is_the_same_pod_in_a_jobset_and_in_a_plain_job(
         self, major: int, machine: str, write: Write
     ) -> None:

@@ -49,7 +49,7 @@ def test_a_formatted_size_is_read_back(size: int) -> None:
 
 def test_the_checks_are_the_modules_of_the_folder() -> None:
     assert set(checks.names()) == {
-        *COLLECTIVES, "inventory", "connectivity", "train", "script",
+        *COLLECTIVES, "latency", "inventory", "connectivity", "train", "script",
     }  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
     parsed = parse_log(("all-reduce", "all-gather"), lines(text), ("h0", "h1"))
     for check, busbw in (("all-reduce", 10.0), ("all-gather", 5.0)):
         found = read(parsed.metrics, check)
-        assert (found.busbw, found.top, found.wrong, found.unchecked) == (busbw, TOP, 0, ())
+        assert (found.value, found.top, found.wrong, found.unchecked) == (busbw, TOP, 0, ())
         assert reached(found, step(check))
     assert [fact.value for fact in parsed.facts if fact.name == "began"] == [1000.5]
     assert [(p.cause, p.check, p.host) for p in parsed.problems] == [
@@ -224,7 +224,7 @@ def test_recorded_pairs_of_a_real_cluster_are_read_whole() -> None:
         with path.open("rb") as file:
             parsed = parse_log(("all-reduce",), file)
         found = [read(parsed.metrics, check) for check in COLLECTIVES]
-        assert [one for one in found if one.busbw and not one.wrong and not one.unchecked], path
+        assert [one for one in found if one.value and not one.wrong and not one.unchecked], path
 
 
 def test_the_parameters_of_the_imagined_runs_are_those_of_the_check() -> None:

@@ -105,7 +105,7 @@ def test_what_only_asks_is_run_as_it_is_shown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    for page in ("docs/suites.md", "docs/ssh.md"):
+    for page in ("docs/machines.md", "docs/suites.md", "docs/ssh.md"):
         for name, content in examples(page).items():
             (tmp_path / name).write_text(content)
     done = accept(*shlex.split(text)[1:])

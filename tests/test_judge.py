@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from accept.core.model import (
     Fact,
     Metric,
     Plan,
+    PlannedMachine,
     Problem,
     Record,
     Reference,
@@ -481,6 +483,58 @@ def test_the_promised_network_must_have_been_used(
     assert (verdict.state, causes(verdict)) == (state, cause)
     names = {("node", "h1", "transport-fallback")} if state is State.FAIL else set()
     assert blamed(verdict) == names
+
+
+@pytest.mark.parametrize(
+    ("detours", "words"),
+    [
+        ({"NET/gIB": ["h1"]}, "h1 used gIB without GDRDMA: data go through host memory"),
+        (
+            {"SHM": ["h1"]},
+            "h1 moved data between its GPUs through shared memory; NVLink is promised",
+        ),
+        ({"P2P off": ["h1"]}, "h1 says that P2P is disabled between its GPUs; NVLink is promised"),
+        # Between hosts the network is the way.
+        ({"NET": ["h0", "h1"]}, ""),
+    ],
+)
+def test_a_slower_way_than_promised_is_a_failure_whatever_the_bandwidth(
+    detours: dict[str, list[str]], words: str
+) -> None:
+    machine = replace(GPU, transport="gIB", gpu_direct=True, peer_to_peer=True)
+    verdict = judged_ways(machine, ALL, EIGHT, detours)
+    said = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
+    assert said == ([words] if words else [])
+    assert causes(verdict) == ({"transport-fallback"} if words else set())
+    assert blamed(verdict) == ({("node", "h1", "transport-fallback")} if words else set())
+
+
+def test_a_way_that_nobody_promised_to_avoid_is_none() -> None:
+    ways = {"NET/gIB": ["h1"], "SHM": ["h1"], "P2P off": ["h1"]}
+    machine = replace(GPU, transport="gIB")
+    assert judged_ways(machine, ALL, EIGHT, ways).state is State.PASS
+
+
+def test_inside_one_host_no_network_is_needed_where_nvlink_is_promised() -> None:
+    each = step(groups="each")
+    machine = replace(GPU, peer_to_peer=True)
+    verdict = judged_ways(machine, each, ("h0",), {"NET": ["h0"]})
+    said = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
+    assert said == ["h0 moved data between its GPUs over the network; NVLink is promised"]
+
+
+def judged_ways(
+    machine: PlannedMachine, of_step: Step, names: Sequence[str], detours: dict[str, list[str]]
+) -> Verdict:
+    """A fast run on the promised network, in which hosts took ways that may be slower."""
+    of, listed = seen(len(names))
+    facts = (
+        Fact(name="nccl-networks", value={"gIB": list(names)}),
+        Fact(name="nccl-detours", value=detours),
+    )
+    made = [replace(r, facts=facts) for r in measured(of_step, names, slow(usual=360))]
+    plan_of = replace(big(of, of_step, references=(FLOOR,)), machine=machine)
+    return judged(plan_of, found(names), *listed, *made)
 
 
 # -- population and degraded ---------------------------------------------------------------------

@@ -232,6 +232,19 @@ def test_a_network_that_is_only_looked_for_is_not_used(message: str, networks: l
     assert [*parse(line * 3 + CLEAN).networks] == networks
 
 
+def test_ways_that_may_be_slower_are_kept_with_the_hosts_that_took_them() -> None:
+    a4, pod = "a4-ray-cluster-gpu-group-worker-pbkpw", "llama-3-8b-node-0-0"
+    lines = fixture("ways")
+    for text in (lines, lines + CLEAN, CLEAN + lines, b"[1,3]<stdout>:" + lines):
+        assert parse(text).detours == {
+            "NET": tuple(sorted((a4, pod, "node1", "node2"))),
+            "NET/Socket": (pod,),
+            "NET/IB": ("node2",),
+            "SHM": ("dbaaa2700fd2", pod),
+            "P2P off": ("node2",),
+        }
+
+
 # -- what is missing ------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 from tests.commandline import SOURCE, accept, program, refused
 
 from accept import assets
+from accept.core import checks
 from accept.core.errors import BadInput
 from accept.core.model import Plan
 from accept.core.typed import read
@@ -106,6 +108,10 @@ class TestArchive:
         assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
         assert {m.mode for m in members} == {0o644, 0o755}
         assert all(m.isfile() and not m.name.startswith(("/", "..")) for m in members)
+        with zipfile.ZipFile(io.BytesIO(bundle.files["accept.zip"])) as package:
+            packed = package.infolist()
+        assert [m.filename for m in packed] == sorted(m.filename for m in packed)
+        assert {(m.compress_type, m.date_time) for m in packed} == {(0, (1980, 1, 1, 0, 0, 0))}
 
     def test_holds_all_that_its_steps_name(self) -> None:
         _, bundle = rendered()
@@ -127,7 +133,19 @@ class TestArchive:
             text=True,
             check=False,
         )
-        assert str(tmp_path) in done.stdout, done.stderr
+        assert str(tmp_path / "accept.zip") in done.stdout, done.stderr
+
+    def test_the_core_in_it_finds_its_checks(self, tmp_path: Path) -> None:
+        rendered()[1].write(tmp_path)
+        script = "from accept.core import checks; print(*checks.names())"
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", script],
+            env={"PYTHONPATH": str(tmp_path / "accept.zip")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert tuple(done.stdout.split()) == checks.names(), done.stderr
 
 
 class TestNothingOfThisMachine:

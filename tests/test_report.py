@@ -118,7 +118,7 @@ def test_the_page_stands_alone() -> None:
     for title in ("## Checks", "## Suspects", "## Findings", "## What to do next", "## Plan"):
         assert title in page
     assert "node h5" in page
-    assert "(48% of the peak)" in page
+    assert "(48% of the peak 400 GB/s: the machine's data sheet)" in page
     assert "h0, h1, h2, h3, h4, h5, h6, h7" in page
 
 

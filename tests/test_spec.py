@@ -15,6 +15,7 @@ from accept.core.errors import BadInput
 from accept.core.model import Reference
 from accept.core.shape import Invalid
 from accept.core.typed import dump, read
+from accept.spec.floors import bounds
 from accept.spec.machine import check_gpus_per_node
 from accept.spec.units import parse_duration, parse_expectation
 
@@ -69,7 +70,7 @@ class TestMachine:
         machine = spec.load_machine(str(file)).value
         assert machine.planned().gpus == 8
         assert machine.planned().ranks is None
-        assert machine.bounds() == (
+        assert bounds(machine) == (
             Reference(
                 check="all-reduce",
                 metric="busbw",
@@ -186,8 +187,8 @@ class TestMachine:
     def test_figures_are_about_whole_nodes(self, tmp_path: Path) -> None:
         (tmp_path / "m.yaml").write_text(MACHINE)
         machine = spec.load_machine(str(tmp_path / "m.yaml")).value
-        assert machine.bounds(4) == ()
-        assert machine.bounds(8) == machine.bounds()
+        assert bounds(machine, gpus_per_node=4) == ()
+        assert bounds(machine, gpus_per_node=8) == bounds(machine)
 
     def test_no_gpu_can_be_used_of_a_machine_without(self) -> None:
         with pytest.raises(Invalid, match="1 GPUs a node is not possible on cpu"):
@@ -293,7 +294,8 @@ class TestSite:
                 "write SYS_ADMIN",
             ),
             (
-                "kubernetes: {extraSidecars: [{securityContext: {capabilities: {drop: [CAP_CHOWN]}}}]}\n",
+                "kubernetes: {extraSidecars: [{securityContext: "
+                "{capabilities: {drop: [CAP_CHOWN]}}}]}\n",
                 1,
                 "kubernetes.extraSidecars[0].securityContext.capabilities.drop: CAP_CHOWN",
                 "write CHOWN",

@@ -10,25 +10,38 @@ import pytest
 
 from accept import assets, spec
 from accept.core import checks
+from accept.core.judge.reading import message_sizes
 from accept.core.shape import fields_of, members, split
-from accept.core.sizes import parse_size
 from accept.core.typed import read
+from accept.spec import floors
 from accept.spec.figure import Figure
 from accept.spec.units import METRICS
 
 MACHINES = spec.names("machines")
 SUITES = spec.names("suites")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
-#: Machines of which so much is known that a healthy cluster can pass at any size.
-KNOWN = ("a3-megagpu-8g", "a3-ultragpu-8g", "a4-highgpu-8g")
+#: Machines of one kind of node; `cpu` and `gpu` are whatever they find.
+KINDS = tuple(name for name in MACHINES if name not in ("cpu", "gpu"))
+SIZES = (1, 2, 3, 4, 5, 18, 19, 64, 128, 129, 1000)
 
 
-def _figures(name: str) -> tuple[Figure, ...]:
-    return spec.load_machine(name).value.references
+def _figures(name: str, profile: str = "default") -> tuple[Figure, ...]:
+    return floors.figures(spec.load_machine(name).value, profile)
+
+
+def _profiles() -> list[tuple[str, str]]:
+    return [(name, one) for name in KINDS for one in spec.load_machine(name).value.nccl.profiles]
 
 
 def test_what_comes_with_accept() -> None:
-    assert set(MACHINES) >= {"cpu", "gpu", *KNOWN}
+    assert {
+        *("a3-highgpu-8g", "a3-megagpu-8g", "a3-ultragpu-8g"),
+        *("a4-highgpu-8g", "a4x-highgpu-4g", "a4x-maxgpu-4g-metal"),
+        *("g4-standard-48", "g4-standard-96", "g4-standard-192", "g4-standard-384"),
+        *("gd-8xa100-i128", "gd-8xh100ib-i128", "b200-8x", "b300-8x"),
+        *("gb200-4x", "gb300-4x", "gb300-4x-e"),
+        *("a100-8", "h100-8", "h200-8", "b200-8", "cpu", "gpu"),
+    } == set(MACHINES)
     assert set(SUITES) >= {"quick", "standard", "soak"}
 
 
@@ -45,21 +58,25 @@ class TestMachines:
         for figure in _figures(name):
             assert METRICS[figure.check][figure.metric] == figure.unit
 
-    def test_its_figures_are_about_the_size_that_is_measured(self, name: str) -> None:
+    def test_its_figures_are_about_sizes_that_are_measured(self, name: str) -> None:
         machine = spec.load_machine(name).value
-        for figure in machine.references:
-            params = read(checks.load(figure.check).params, machine.parameters[figure.check])
-            assert parse_size(params.max) == figure.size
+        for figure in _figures(name):
+            given = read(checks.load(figure.check).params, machine.parameters.get(figure.check, {}))
+            assert figure.size in message_sizes(given.min, given.max, given.factor)
 
     def test_no_figure_of_two_nodes_is_used_at_more(self, name: str) -> None:
         for figure in _figures(name):
             assert figure.kind != "measured" or figure.min_nodes == figure.max_nodes, figure
 
     def test_no_bound_lies_above_what_it_is_taken_from(self, name: str) -> None:
-        for bound in spec.load_machine(name).value.bounds():
-            assert bound.lower is not None
+        for bound in floors.bounds(spec.load_machine(name).value):
             assert bound.value is not None
-            assert 0 < bound.lower < bound.value
+            if bound.upper is not None:
+                assert bound.lower is None
+                assert bound.upper > bound.value
+            else:
+                assert bound.lower is not None
+                assert 0 < bound.lower < bound.value
 
     def test_every_setting_and_figure_has_a_source(self, name: str) -> None:
         machine = spec.load_machine(name).value
@@ -71,34 +88,80 @@ class TestMachines:
             assert machine.kubernetes.source
 
 
-@pytest.mark.parametrize("name", KNOWN)
-class TestKnownMachines:
+@pytest.mark.parametrize("name", KINDS)
+class TestKindsOfNodes:
     @pytest.mark.parametrize("check", COLLECTIVES)
-    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 64, 128, 129, 1000])
-    def test_a_healthy_cluster_of_any_size_can_pass(
-        self, name: str, check: str, nodes: int
-    ) -> None:
-        fitting = [
-            figure
-            for figure in _figures(name)
-            if figure.check == check
-            and (figure.min_nodes or 1) <= nodes <= (figure.max_nodes or 10**9)
-        ]
-        assert len(fitting) == 1, fitting
+    def test_has_a_bound_at_any_size(self, name: str, check: str) -> None:
+        alone = spec.load_machine(name).value.gpus.count == 1
+        for nodes in SIZES[alone:]:
+            assert [f for f in _figures(name) if f.check == check and _spans(f, nodes)], nodes
 
-    def test_a_floor_is_a_share_of_the_line_rate_or_of_nvlink(self, name: str) -> None:
+    def test_a_floor_is_a_share_of_a_rate_of_its_hardware(self, name: str) -> None:
         machine = spec.load_machine(name).value
         assert machine.nics is not None
-        nic = machine.nics.gbps / 8
-        for figure in machine.references:
-            if figure.kind == "floor" and figure.min_nodes != 1:
-                assert figure.value in (nic, nic * machine.nics.count)
+        assert isinstance(machine.gpus.count, int)
+        nic = (machine.nics.reachable_gbps or machine.nics.gbps) / 8
+        rates = {nic, nic * machine.nics.count, nic * machine.nics.count / machine.gpus.count}
+        rates |= {one.gbytes_per_second for one in (machine.nvlink, machine.pcie) if one}
+        for figure in _figures(name):
+            assert figure.kind != "floor" or figure.value in rates, figure
+            assert figure.why
 
-    def test_promises_its_plugin(self, name: str) -> None:
-        nccl = spec.load_machine(name).value.nccl
-        assert nccl.transport
-        assert nccl.script
-        assert nccl.profiles["default"].script is None
+    def test_no_figure_exceeds_its_peak(self, name: str) -> None:
+        for figure in _figures(name):
+            assert figure.peak is None or figure.value is None or figure.value <= figure.peak
+
+    def test_a_promised_network_is_that_of_a_setting_or_of_nccl_itself(self, name: str) -> None:
+        machine = spec.load_machine(name).value
+        assert machine.nics is not None
+        assert bool(machine.nccl.transport) == machine.nics.rdma
+        assert machine.planned().gpu_direct == machine.nccl.gpu_direct
+
+    def test_asks_for_all_gpus_of_a_node(self, name: str) -> None:
+        machine = spec.load_machine(name).value
+        assert machine.kubernetes.resources["limits"]["nvidia.com/gpu"] == machine.gpus.count
+
+
+@pytest.mark.parametrize(("name", "profile"), _profiles())
+class TestProfiles:
+    def test_is_described_and_has_a_source(self, name: str, profile: str) -> None:
+        one = spec.load_machine(name).value.nccl.profiles[profile]
+        assert one.description
+        assert one.source
+
+    def test_its_bounds_are_of_what_it_uses(self, name: str, profile: str) -> None:
+        machine = spec.load_machine(name).value
+        uses = machine.nccl.profiles[profile].uses
+        assert machine.nvlink is None or machine.planned(profile).peer_to_peer == ("nvlink" in uses)
+        for figure in _figures(name, profile):
+            if figure.kind == "floor" and "nvlink" not in uses:
+                assert figure.source != (machine.nvlink and machine.nvlink.source)
+            if figure.kind == "floor" and "nics" not in uses:
+                assert figure.source != (machine.nics and machine.nics.source)
+
+
+def _spans(figure: Figure, nodes: int) -> bool:
+    return (figure.min_nodes or 1) <= nodes <= (figure.max_nodes or 10**9)
+
+
+def test_without_nvlink_between_nodes_the_nics_bound_them() -> None:
+    def bound(profile: str, nodes: int) -> float:
+        fitting = (f for f in _figures("a4x-highgpu-4g", profile) if f.check == "all-gather")
+        (one,) = (f for f in fitting if _spans(f, nodes))
+        return (one.value or 0) * (one.share or 0)
+
+    assert (bound("default", 18), bound("default", 19)) == (450, 120)
+    assert (bound("rdma", 18), bound("rdma", 19)) == (120, 120)
+
+
+def test_labels_tell_the_machines_of_a_cloud_apart() -> None:
+    """A cluster is asked which machine it has: no two may carry the same labels."""
+    selectors = [
+        tuple(sorted(spec.load_machine(name).value.kubernetes.node_selector.items()))
+        for name in KINDS
+    ]
+    named = [one for one in selectors if one]
+    assert len(set(named)) == len(named)
 
 
 def test_the_cpu_machine_promises_no_speed() -> None:

@@ -224,6 +224,7 @@ def _env(run: Resolved) -> bytes:
             python=tools.python or (f"{tools.venv}/bin/python" if tools.venv else ""),
             interface=run.plan.machine.interface,
             ncclTests=tools.nccl_tests or "",
+            findDevices=run.machine.nccl.find_devices,
             script=run.script,
             env=run.env,
         )
@@ -242,7 +243,7 @@ def _step(run: Resolved, script: str) -> bytes:
         .render(
             id=step.id,
             checks=step.checks,
-            collectives=[name.replace("-", "_") for name in step.checks],
+            collectives=[load(name).runs or name.replace("-", "_") for name in step.checks],
             params=step.params,
             gpus=run.plan.machine.gpus,
             ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),

@@ -24,9 +24,11 @@ from accept.spec import (
     site_expectations,
 )
 from accept.spec.fields import check_env
+from accept.spec.floors import bounds
 from accept.spec.machine import check_gpus_per_node
 from accept.spec.placement import check_results, gpus_of_pod, placed
 from accept.spec.plant import read_plants
+from accept.spec.settings import remarks
 from accept.spec.units import parse_expectation
 from accept.steps import steps_of, within
 
@@ -133,6 +135,7 @@ def resolve(options: Options) -> Resolved:
                 raise BadInput(error.message, hint=error.hint) from None
     if on_pods:
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
+    profile = _profile(machine.value, settings)
     env, script = _nccl(machine.value, settings, options)
     steps, skipped, scripts = steps_of(
         machine,
@@ -149,7 +152,7 @@ def resolve(options: Options) -> Resolved:
         steps, dropped = within(options.budget, steps)
         skipped += dropped
         deadline = min(deadline, options.budget)
-    planned = machine.value.planned()
+    planned = machine.value.planned(profile)
     plan = Plan(
         schema=1,
         version="",
@@ -159,7 +162,7 @@ def resolve(options: Options) -> Resolved:
         nodes=count,
         steps=steps,
         skipped=skipped,
-        references=(*_expectations(options, site), *machine.value.bounds(gpus)),
+        references=(*_expectations(options, site), *bounds(machine.value, profile, gpus)),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
@@ -182,7 +185,11 @@ def resolve(options: Options) -> Resolved:
         plan=plan,
         user_scripts=scripts,
         gpus_per_pod=per_pod,
-        notes=(*_notes(suite.value), *(_unplaced(settings) if on_pods else ())),
+        notes=(
+            *_notes(suite.value),
+            *remarks(_asked(settings, options), machine.value, profile),
+            *(_unplaced(settings) if on_pods else ()),
+        ),
         place=options.place,
     )
 
@@ -215,17 +222,26 @@ def _unplaced(site: Site) -> tuple[str, ...]:
     return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
 
 
-def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
-    """Settings and script: the machine's profile, then the site's, then --nccl."""
-    profiles = machine.nccl.profiles
-    name = site.nccl.profile
+def _profile(machine: Machine, site: Site) -> str:
+    """Name of the NCCL profile that the site picks. Raises BadInput."""
+    name, profiles = site.nccl.profile, machine.nccl.profiles
     if name not in profiles:
         raise BadInput(
             f"{machine.name} has no NCCL profile {plain(name)!r}", hint=known(name, profiles)
         )
-    profile = profiles[name]
+    return name
+
+
+def _asked(site: Site, options: Options) -> dict[str, str]:
+    """The user's own settings: those of the site file, then --nccl."""
+    filed = {key: str(value) for key, value in site.nccl.env.items()}
+    return {**filed, **_given(options.nccl)}
+
+
+def _given(texts: Sequence[str]) -> dict[str, str]:
+    """--nccl KEY=VALUE. Raises BadInput."""
     given: dict[str, str | int] = {}
-    for text in options.nccl:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise BadInput(f"--nccl {plain(text)!r} is no setting", hint="write --nccl KEY=VALUE")
@@ -234,13 +250,19 @@ def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str
         check_env(given, ())
     except Invalid as error:
         raise BadInput(f"--nccl {error}", hint="write --nccl KEY=VALUE") from None
+    return {key: str(value) for key, value in given.items()}
+
+
+def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
+    """Settings and script: the machine's profile, then the site's, then --nccl."""
+    profile = machine.nccl.profiles[site.nccl.profile]
     # Which network NCCL chose is part of the verdict, and it says so at this level only.
     told = (
         {}
         if machine.gpus.count == 0
         else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
     )
-    merged = {**profile.env, **told, **site.nccl.env, **given}
+    merged = {**profile.env, **told, **_asked(site, options)}
     script = machine.nccl.script if profile.script is None else profile.script
     return {key: str(value) for key, value in merged.items()}, script
 

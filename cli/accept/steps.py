@@ -102,7 +102,9 @@ def steps_of(
         if entry.script:
             scripts[str(len(steps) - 1)] = _user_script(suite.document, index, entry.script)
     _refuse_unused(changed, used)
-    named = tuple(_named(step, number) for number, step in enumerate(steps, 1))
+    # As wide as the last one, so that their order is that of their names.
+    width = len(str(10 * len(steps)))
+    named = tuple(_named(step, f"{10 * n:0{width}d}") for n, step in enumerate(steps, 1))
     return named, tuple(skipped), {named[int(i)].id: text for i, text in scripts.items()}
 
 
@@ -144,10 +146,10 @@ def _joins(last: Step, step: Step, launch: str) -> bool:
     return same and load(last.checks[0]).launch == launch and step.checks[0] not in last.checks
 
 
-def _named(step: Step, number: int) -> Step:
+def _named(step: Step, number: str) -> Step:
     name = load(step.checks[0]).launch or step.checks[0]
     groups = "" if step.groups == "all" or step.checks == ("inventory",) else f"-{step.groups}"
-    step_id = f"{number * 10:02d}-{name}{groups}"
+    step_id = f"{number}-{name}{groups}"
     per_wave = step.estimate / max(1, step.rounds)
     timeout = step.timeout or max(_SHORTEST, _PATIENCE * per_wave)
     return replace(step, id=step_id, script=f"steps/{step_id}.sh", timeout=round(timeout, 1))

@@ -9,7 +9,7 @@ one document, anything but UTF-8, more than 1 MiB, more than 20 levels.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -43,12 +43,14 @@ class Document:
     name: str
     data: dict[str, Any]
     lines: dict[tuple[Any, ...], int]
+    #: The file of paths that are not in this one.
+    files: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
     def where(self, path: tuple[Any, ...] = ()) -> str:
         """FILE:LINE of a path, or of the nearest enclosing one that the file has."""
         while path not in self.lines and path:
             path = path[:-1]
-        return f"{self.name}:{self.lines.get(path, 1)}"
+        return f"{self.files.get(path, self.name)}:{self.lines.get(path, 1)}"
 
     def bad(self, path: tuple[Any, ...], message: str, hint: str = "") -> BadInput:
         """The error about one key: FILE:LINE: KEYPATH: what is wrong."""

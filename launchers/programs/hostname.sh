@@ -12,5 +12,13 @@ fi
 printf 'ACCEPT {"fact":"rank","check":"connectivity","rank":%d,"host":"%s","value":{"host":"%s","hostname":"%s","rank":%d,"localRank":%d,"gpu":%s,"size":%d,"mpi4py":%s}}\n' \
     "${OMPI_COMM_WORLD_RANK:-0}" "$ACCEPT_HOST" "$ACCEPT_HOST" "$(hostname)" "${OMPI_COMM_WORLD_RANK:-0}" "$local_rank" \
     "$gpu" "${OMPI_COMM_WORLD_SIZE:-1}" "$mpi4py"
+# What the node's ranks talk through, and who chose it: said once a node.
+if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
+    rdma_by='the settings'
+    case " ${ACCEPT_CHOSEN:-} " in *' NCCL_IB_HCA '*) rdma_by='the fastest that are up' ;; esac
+    case " ${ACCEPT_CHOSEN:-} " in *' NCCL_SOCKET_IFNAME '*) by=${ACCEPT_INTERFACE_BY:-} ;; *) by='the settings' ;; esac
+    printf 'ACCEPT {"fact":"network","check":"connectivity","host":"%s","value":{"interface":"%s","interfaceBy":"%s","rdma":"%s","rdmaBy":"%s"}}\n' \
+        "$ACCEPT_HOST" "${NCCL_SOCKET_IFNAME:-}" "$by" "${NCCL_IB_HCA:-}" "${NCCL_IB_HCA:+$rdma_by}"
+fi
 # Open MPI 5.0 now and then hangs at the end of runs whose ranks live for less than a tenth of a second.
 sleep 0.3

@@ -128,10 +128,22 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> dict[str, str]:
-    """The effective settings of NCCL and the libraries beside it."""
+    """The effective settings of NCCL and the libraries beside it.
+
+    What NCCL reads from its files holds where the environment says nothing: the user's own file
+    (NCCL_CONF_FILE, else ~/.nccl.conf), then /etc/nccl.conf
+    (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
+    """
+    own = os.environ.get("NCCL_CONF_FILE") or "~/.nccl.conf"
+    found = dict(os.environ)
+    for path in (Path(own).expanduser(), Path("/etc/nccl.conf")):
+        for line in read(path).splitlines():
+            name, equals, value = line.partition("=")
+            if equals and not name.startswith("#"):
+                found.setdefault(name.strip(), value.strip())
     return {
         name: value[:500]
-        for name, value in sorted(os.environ.items())
+        for name, value in sorted(found.items())
         if _SETTINGS.fullmatch(name) and not _SECRET.search(name)
     }
 
@@ -156,6 +168,8 @@ def main() -> None:
         "kernel": platform.release(),
         "versions": versions(),
         "env": settings(),
+        # Those that this node picked for itself.
+        "chosen": os.environ.get("ACCEPT_CHOSEN", "").split(),
     }
     host = os.environ.get("ACCEPT_HOST") or socket.gethostname()
     fact = {"fact": "inventory", "check": "inventory", "host": host, "value": value}

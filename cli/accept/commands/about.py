@@ -11,8 +11,12 @@ from accept import backends, rundir, spec
 from accept.commands.terminal import Terminal
 from accept.core import checks, evidence
 from accept.core.errors import AcceptError, Exit
+from accept.core.judge.absolute import bound_text
 from accept.core.shape import camel
+from accept.core.sizes import format_size
 from accept.core.typed import dump
+from accept.spec import floors
+from accept.spec.figure import Figure
 
 
 def do_list(what: str, terminal: Terminal) -> int:
@@ -84,10 +88,31 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
     load: Any = {"machine": spec.load_machine, "suite": spec.load_suite, "site": spec.load_site}[
         what
     ]
-    value = load(name).value
+    value, more = load(name).value, ""
+    if isinstance(value, spec.Machine):
+        # The bases are in it, and the file stands alone.
+        value = dataclasses.replace(value, base=())
+        more = _floors(value)
     text = yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
-    terminal.result(value, text)
+    terminal.result(value, text + more)
     return Exit.PASS
+
+
+def _floors(machine: spec.Machine) -> str:
+    """The bounds that follow from its hardware, as comments: no file needs to repeat them."""
+    lines = [
+        f"# - {f.check} at {format_size(f.size or 0)}{_on(f)}: {bound_text(f.reference())}, "
+        f"{f.share:g} of {f.value:g}; {f.source}"
+        for f in floors.figures(machine)[len(machine.references) :]
+    ]
+    return "\n".join(("# Bounds that follow from its hardware:", *lines, "")) if lines else ""
+
+
+def _on(figure: Figure) -> str:
+    low, high = figure.min_nodes or 1, figure.max_nodes
+    if low == high:
+        return f" on {low} node{'s' * (low > 1)}"
+    return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 
 def do_schema(what: str) -> int:

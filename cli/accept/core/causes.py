@@ -98,7 +98,7 @@ CAUSES: dict[str, Cause] = {
         "run `pairs` again with more rounds; look at its links' error counters and its clocks",
     ),
     "transport-fallback": Cause(
-        "NCCL used another network than the machine promises, such as plain sockets",
+        "NCCL used another network than the machine promises, or a slower way: sockets, no RDMA",
         "check that the network plugin is installed and its settings reached the ranks",
     ),
     # Missing or damaged output.

@@ -54,6 +54,7 @@ class Reference:
     device: str | None = None
     #: For collectives: what `value` bounds is the theoretical peak, used for "share of the peak".
     peak: float | None = None
+    peak_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,13 @@ class PlannedMachine:
     topology: str = ""
     #: What NCCL's own log must name as its network ("gIB", "IB"); empty: nothing is promised.
     transport: str = ""
+    #: Whether it must say GDRDMA of that network.
+    gpu_direct: bool = False
+    #: Whether the GPUs of a node reach each other directly, by NVLink.
+    peer_to_peer: bool = False
+    #: RDMA devices that a node must show as up, and the rate of each in 10^9 bits a second.
+    rdma_devices: int = 0
+    rdma_gbps: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +236,8 @@ class Finding:
     source: str = ""
     #: Share of the theoretical peak, 0 to 1, where one is known.
     peak_share: float | None = None
+    peak: float | None = None
+    peak_source: str = ""
     hosts: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
 

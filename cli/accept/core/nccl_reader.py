@@ -201,6 +201,7 @@ class Reader:
             tables=tables,
             problems=(*self._failures.values(), *problems),
             networks=self._info.networks(),
+            detours=self._info.detours(),
             nccl_lines=self._info.lines,
             warnings=tuple(self._info.warnings),
         )

@@ -129,6 +129,8 @@ class Log:
     problems: tuple[Problem, ...]
     #: Networks that NCCL said it uses ("IB", "Socket", "gIB") and the hosts that said so.
     networks: dict[str, tuple[str, ...]]
+    #: Slower ways than others there may be, and the hosts that took them: `nccl_info.Info.detours`.
+    detours: dict[str, tuple[str, ...]]
     #: Number of NCCL's own lines, and the first few of its warnings.
     nccl_lines: int
     warnings: tuple[str, ...]

@@ -137,9 +137,10 @@ def facts(log: Log) -> tuple[Fact, ...]:
         )
         for table in log.tables
     ]
-    if log.networks:
-        value = {name: list(hosts) for name, hosts in log.networks.items()}
-        found.append(Fact(name="nccl-networks", value=value))
+    for name, ways in (("nccl-networks", log.networks), ("nccl-detours", log.detours)):
+        if ways:
+            value = {way: list(hosts) for way, hosts in ways.items()}
+            found.append(Fact(name=name, value=value))
     if log.warnings:
         found.append(Fact(name="nccl-warnings", value=list(log.warnings)))
     return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accept.core.judge.absolute import number
+from accept.core.judge.reading import number
 from accept.core.model import Plan, State, Verdict
 from accept.core.plaintext import markdown as escaped
 from accept.core.wording import excused
@@ -83,8 +83,10 @@ def _suspects(verdict: Verdict) -> Iterator[tuple[str, ...]]:
 def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
     for check in verdict.checks:
         for finding in sorted(check.findings, key=lambda f: f.state is State.PASS):
-            share = finding.peak_share
-            peak = f" ({share:.0%} of the peak)" if share is not None else ""
+            share, peak = finding.peak_share, ""
+            if share is not None:
+                top = f" {number(finding.peak)} {escaped(finding.unit)}" if finding.peak else ""
+                peak = f" ({share:.0%} of the peak{top}: {escaped(finding.peak_source)})"
             yield (
                 escaped(finding.check),
                 escaped(finding.judgement),

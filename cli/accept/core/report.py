@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from accept.core.causes import CONSEQUENCES
-from accept.core.judge.absolute import number
-from accept.core.judge.reading import read
+from accept.core.judge.reading import LATENCY, number, read
 from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
 from accept.core.page import markdown
 from accept.core.plaintext import plain
@@ -188,10 +187,13 @@ def measured(records: Sequence[Record]) -> list[str]:
     lines = []
     for check in _COLLECTIVES:
         found = [read(record.metrics, check) for record in records if check in record.checks]
-        speeds = [one.busbw for one in found if one.busbw is not None]
+        speeds = [one.value for one in found if one.value is not None]
         if speeds:
             top = max(one.top for one in found)
             lines.append(f"{check}: {_span(speeds)} GB/s at {format_size(top)}")
+    times = [read(r.metrics, "latency", LATENCY).value for r in records if "latency" in r.checks]
+    if calls := [1e6 / value for value in times if value]:
+        lines.append(f"latency: {_span(calls)} us")
     for name in _METRICS:
         metrics = [m for r in records for m in r.metrics if m.name == name and m.rank is None]
         if metrics:

@@ -14,8 +14,9 @@ from typing import Any, Generic, Literal, TypeVar
 from accept import assets
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Record, Reference, Verdict
-from accept.core.shape import known, plain
+from accept.core.shape import Invalid, known, plain
 from accept.schema import schema, schema_of_chart
+from accept.spec.inherit import with_bases
 from accept.spec.machine import Machine
 from accept.spec.site import Site
 from accept.spec.suite import Suite
@@ -66,13 +67,15 @@ def names(kind: Literal["machines", "suites"]) -> tuple[str, ...]:
 
 
 def load_machine(name_or_path: str) -> Loaded[Machine]:
-    """A machine by name, or from a file of the user's own. Raises BadInput."""
-    return _load(Machine, "machines", name_or_path)
+    """A machine by name, or from a file of the user's own, with its bases. Raises BadInput."""
+    document = with_bases(load(_path("machines", name_or_path)), _base)
+    return Loaded(value=document.read(Machine), document=document)
 
 
 def load_suite(name_or_path: str) -> Loaded[Suite]:
     """A suite by name, or from a file of the user's own. Raises BadInput."""
-    return _load(Suite, "suites", name_or_path)
+    document = load(_path("suites", name_or_path))
+    return Loaded(value=document.read(Suite), document=document)
 
 
 def load_site(path: str) -> Loaded[Site]:
@@ -89,9 +92,21 @@ def site_expectations(site: Loaded[Site]) -> tuple[Reference, ...]:
     )
 
 
-def _load(cls: type[T], kind: Literal["machines", "suites"], name_or_path: str) -> Loaded[T]:
-    document = load(_path(kind, name_or_path))
-    return Loaded(value=document.read(cls), document=document)
+def _base(name: str, folder: Path) -> Path:
+    """The file of a base: a machine, what several share, or a file beside the one that names it.
+
+    Raises Invalid where there is none of that name.
+    """
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return folder / name
+    shared = assets.values() / "machines" / "base"
+    path = shared / f"{name}.yaml"
+    if path.is_file():
+        return path
+    listed = (*names("machines"), *sorted(one.stem for one in shared.glob("*.yaml")))
+    if name not in listed:
+        raise Invalid((), f"base {plain(name)!r} does not exist", known(name, listed))
+    return assets.values() / "machines" / f"{name}.yaml"
 
 
 def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:

@@ -33,10 +33,14 @@ class Figure:
     peak: Annotated[float | None, Doc("Theoretical peak, for the share of it in the report.")] = (
         None
     )
+    peak_source: Url | None = None
     size: Annotated[Bytes | None, Doc("Message size it is about.")] = None
     min_nodes: Annotated[Annotated[int, Bounds(min=1)] | None, Doc("Fewest nodes.")] = None
     max_nodes: Annotated[Annotated[int, Bounds(min=1)] | None, Doc("Most nodes.")] = None
     algorithm: Annotated[str | None, Doc("NCCL algorithm it is about; none: any.")] = None
+    profiles: Annotated[tuple[str, ...], Doc("NCCL profiles of the machine that it is about.")] = (
+        "default",
+    )
     device: Annotated[str | None, Doc("GPU it is about, as nvidia-smi calls it; none: any.")] = None
     why: Annotated[str, Doc("Why this figure, share and range of nodes.")] = ""
 
@@ -51,6 +55,8 @@ class Figure:
             raise Invalid(("share",), "a share needs `value` and no `lower`")
         if self.share is None and self.lower is None and self.upper is None:
             raise Invalid((), "the figure has no bound", "add `share`, `lower` or `upper`")
+        if self.peak_source and self.peak is None:
+            raise Invalid(("peakSource",), "the source of which peak?", "add `peak`")
         if self.min_nodes and self.max_nodes and self.max_nodes < self.min_nodes:
             raise Invalid(("maxNodes",), f"{self.max_nodes} is less than minNodes {self.min_nodes}")
 
@@ -72,4 +78,5 @@ class Figure:
             algorithm=self.algorithm,
             device=self.device,
             peak=self.peak,
+            peak_source=self.peak_source or (self.source if self.peak else ""),
         )

@@ -5,74 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from accept.core.model import PlannedMachine, Reference
-from accept.core.shape import Bounds, Doc, Invalid
-from accept.spec.fields import Env, Name, Plain, Url, check_env, check_parameters
+from accept.core.model import PlannedMachine
+from accept.core.shape import Bounds, Doc, Invalid, known
+from accept.spec.fields import Name, Plain, check_parameters
 from accept.spec.figure import Figure
+from accept.spec.hardware import Gpus, Nics, Nvlink, Pcie
+from accept.spec.nccl import Nccl
 from accept.spec.pod import MachineKubernetes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpus:
-    """The GPUs of one node."""
-
-    count: Annotated[
-        Annotated[int, Bounds(min=0, max=64)] | Literal["detect"],
-        Doc('GPUs a node must have; 0: none; "detect": as many as it shows, at least one.'),
-    ]
-    device: Annotated[str | None, Doc("What nvidia-smi calls each of them; none: any will do.")] = (
-        None
-    )
-    memory_gb: Annotated[
-        Annotated[int, Bounds(min=1)] | None, Doc("Memory of each, in 10^9 bytes, for people.")
-    ] = None
-    source: Url | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nics:
-    """The network cards of one node that carry data between GPUs."""
-
-    count: Annotated[int, Bounds(min=1, max=64), Doc("How many there are in a node.")]
-    gbps: Annotated[float, Bounds(min=0.1), Doc("Line rate of each, in 10^9 bits a second.")]
-    source: Url
-
-
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """A set of NCCL settings, applied after the plugin's own script."""
-
-    env: Annotated[Env, Doc("Environment variables of every rank.")] = field(default_factory=dict)
-    script: Annotated[
-        str | None, Doc("Script to source first; none: the machine's; empty: no script.")
-    ] = None
-    description: Annotated[str, Doc("When to use it.")] = ""
-    source: Url | None = None
-
-    def __post_init__(self) -> None:
-        """Raise Invalid for settings without a source, or that no shell accepts."""
-        check_env(self.env, ("env",))
-        if self.env and self.source is None:
-            raise Invalid(("env",), "settings need a source", "add `source:`, a URL")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nccl:
-    """How NCCL is set up on the machine."""
-
-    script: Annotated[str, Doc("The NCCL plugin's own environment script, sourced first.")] = ""
-    transport: Annotated[
-        str, Doc("The network NCCL's own log must name; empty: nothing is promised.")
-    ] = ""
-    profiles: Annotated[
-        dict[str, Profile], Doc("Settings by name; a site picks one, else `default`.")
-    ] = field(default_factory=lambda: {"default": Profile()})
-    source: Url | None = None
-
-    def __post_init__(self) -> None:
-        """Raise Invalid where no profile is called `default`."""
-        if "default" not in self.profiles:
-            raise Invalid(("profiles",), 'a profile called "default" is needed')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +20,10 @@ class Machine:
 
     name: Name
     description: Annotated[str, Doc("One line for people.")]
+    base: Annotated[
+        tuple[str, ...],
+        Doc("Machines, or files of values/machines/base, that hold what this file leaves out."),
+    ] = ()
     gpus: Gpus
     ranks_per_node: Annotated[
         Annotated[int, Bounds(min=1, max=256)] | Literal["gpus"],
@@ -101,6 +44,8 @@ class Machine:
         Bounds(min=0, max=1),
         Doc("Noise floor when nodes are compared, as a share of the median."),
     ] = 0.01
+    nvlink: Nvlink | None = None
+    pcie: Pcie | None = None
     nics: Nics | None = None
     nccl: Nccl = field(default_factory=Nccl)
     kubernetes: MachineKubernetes = field(default_factory=MachineKubernetes)
@@ -112,14 +57,22 @@ class Machine:
     def __post_init__(self) -> None:
         """Raise Invalid for keys that contradict each other."""
         check_parameters(self.parameters, ("parameters",))
+        for index, figure in enumerate(self.references):
+            for name in figure.profiles:
+                if name not in self.nccl.profiles:
+                    hint = known(name, self.nccl.profiles)
+                    raise Invalid(("references", index, "profiles"), "no such profile", hint)
         if self.gpus.count == 0 and self.ranks_per_node == "gpus":
             hint = "say how many ranks a node without GPUs runs, such as 2"
             raise Invalid(
                 ("ranksPerNode",), "a machine without GPUs has no rank for each GPU", hint
             )
 
-    def planned(self) -> PlannedMachine:
-        """What the nodes need to know of it."""
+    def planned(self, profile: str = "default") -> PlannedMachine:
+        """What the nodes need to know of it under an NCCL profile."""
+        chosen = self.nccl.profiles[profile]
+        transport = self.nccl.transport if chosen.transport is None else chosen.transport
+        found = self.nics if self.nccl.find_devices and "nics" in chosen.uses else None
         return PlannedMachine(
             name=self.name,
             gpus=None if self.gpus.count == "detect" else self.gpus.count,
@@ -129,14 +82,12 @@ class Machine:
             noise=self.noise,
             interface=self.interface,
             topology=self.topology,
-            transport=self.nccl.transport,
+            transport=transport,
+            gpu_direct=self.nccl.gpu_direct and transport == self.nccl.transport,
+            peer_to_peer=self.nvlink is not None and "nvlink" in chosen.uses,
+            rdma_devices=found.count if found else 0,
+            rdma_gbps=found.gbps if found else 0.0,
         )
-
-    def bounds(self, gpus_per_node: int | None = None) -> tuple[Reference, ...]:
-        """Its figures as the judge knows them; they are about whole nodes, so none for a part."""
-        if gpus_per_node not in (None, self.gpus.count):
-            return ()
-        return tuple(figure.reference() for figure in self.references)
 
 
 def check_gpus_per_node(machine: Machine, wanted: int) -> None:

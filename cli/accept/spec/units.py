@@ -52,6 +52,7 @@ METRICS: dict[str, dict[str, str]] = {
     "reduce-scatter": _COLLECTIVE,
     "alltoall": _COLLECTIVE,
     "sendrecv": _COLLECTIVE,
+    "latency": {"time": "us", "wrong": "count"},
     "connectivity": {"ping": "us"},
     "train": {"throughput": "samples/s", "step-p50": "s", "loss-first": "", "loss-last": ""},
 }
@@ -81,10 +82,10 @@ def parse_expectation(text: str, *, source: str) -> Reference:
         raise Invalid(
             (), f"{check} {metric} is measured in {unit or 'no unit'}", "leave the unit out"
         )
-    if unit == "GB/s" and not match["size"]:
-        raise Invalid(
-            (), f"{check} needs a size", f"such as {check}@8G{match['sign']}{match['value']}"
-        )
+    if metric in ("busbw", "time") and not match["size"]:
+        size = "8G" if metric == "busbw" else "8"
+        example = f"such as {match[0].partition(match['sign'])[0].strip()}@{size}"
+        raise Invalid((), f"{check} needs a size", f"{example}{match['sign']}{match['value']}")
     bound = _number(match["value"])
     low, high = _nodes(match)
     return Reference(

@@ -147,20 +147,20 @@ class TestWatching:
 
 class TestNodesByName:
     def test_are_meant_whatever_their_hostname_label_says(
-        self, here: Workstation, cluster: Cluster
+        self, desk: Desk, cluster: Cluster
     ) -> None:
         node, label = cluster.nodes[2], "kubernetes.io/hostname"
         cluster.kubectl("label", "node", node, f"{label}=elsewhere", "--overwrite")
         try:
-            done = here.accept("run", *here.plan(nodes=1), f"--nodes={node}", "--json")
+            done = desk.run(nodes=node)
         finally:
             cluster.kubectl("label", "node", node, f"{label}={node}", "--overwrite")
         assert done.exit == 0, done.err
         assert done.result["hosts"] == [node]
 
-    def test_are_kept_out_by_name(self, here: Workstation, cluster: Cluster) -> None:
-        excluded = list(cluster.nodes[:2])
-        done = here.accept("run", *here.plan(nodes=1, excludeNodes=excluded), "--json")
+    def test_are_kept_out_by_name(self, desk: Desk, cluster: Cluster) -> None:
+        desk.configure(excludeNodes=list(cluster.nodes[:2]))
+        done = desk.run(nodes=1)
         assert done.exit == 0, done.err
         assert done.result["hosts"] == [cluster.nodes[2]]
 
@@ -266,10 +266,11 @@ class TestExec:
 
 
 class TestThePodsFirstProcess:
-    def test_keeps_no_dead_ones_of_those_it_was_left(self, here: Workstation) -> None:
-        assert here.accept("submit", *here.plan(WAITS, script=GO_ON), "--attempt=dead").exit == 0
-        pod = first_pod(here)
-        api = Api(Place(kubeconfig=str(here.kubeconfig), namespace=here.namespace))
+    def test_keeps_no_dead_ones_of_those_it_was_left(self, desk: Desk) -> None:
+        assert desk.submit("--attempt=dead", checks=[*CONNECT, WAITS]).exit == 0
+        until(lambda: desk.pods().get(0, {}).get("status", {}).get("phase") == "Running")
+        pod = desk.pods()[0]["metadata"]["name"]
+        api = Api(Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace))
         orphans = "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done"
         left = execute(api, pod, "accept", ["sh", "-c", orphans]).out.split()
         assert len(left) == 3

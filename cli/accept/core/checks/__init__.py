@@ -102,6 +102,8 @@ class Check:
     summary: str
     #: Step template under `launchers/steps`.
     template: str
+    #: What nccl-tests calls what it runs, where that is not the check's name.
+    runs: str = ""
     #: Frozen dataclass of the parameters, each with a default and `metadata["doc"]`.
     params: type[Any]
     #: Group kinds it works on; the first is the default.

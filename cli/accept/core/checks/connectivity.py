@@ -15,10 +15,10 @@ from typing import Any
 from accept.core import recordlines
 from accept.core.checks import Check, Evidence, Judged, param
 from accept.core.judge import absolute, complete
-from accept.core.judge.absolute import number
+from accept.core.judge.reading import number
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Parsed, Problem, Record
+from accept.core.model import Finding, Parsed, Problem, Record, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,7 @@ def judge(evidence: Evidence) -> Judged:
     findings = complete.step_findings(evidence)
     findings += complete.problem_findings(evidence, more=found)
     findings += absolute.findings(evidence)
+    findings += _chosen(evidence)
     suspects = tuple(from_problems(found, "", len(evidence.hosts)))
     verdict = verdict_of(
         evidence,
@@ -100,6 +101,28 @@ def judge(evidence: Evidence) -> Judged:
         against="exactly the planned ranks",
     )
     return Judged(verdict, suspects)
+
+
+def _chosen(evidence: Evidence) -> Iterator[Finding]:
+    """What hosts talk through, and who chose it: a note for each answer there is."""
+    found: dict[str, list[str]] = {}
+    for record in evidence.records:
+        for fact in record.facts:
+            if fact.name == "network" and isinstance(fact.value, dict) and fact.host:
+                value = {key: str(text)[:200] for key, text in fact.value.items()}
+                said = f"interface {value.get('interface')} (by {value.get('interfaceBy')})"
+                if value.get("rdma"):
+                    said += f", RDMA {value['rdma'].lstrip('=')} (by {value.get('rdmaBy')})"
+                found.setdefault(said, []).append(fact.host)
+    for said, hosts in list(found.items())[:20]:
+        named = tuple(dict.fromkeys(hosts))
+        yield Finding(
+            check=evidence.check,
+            judgement="consistency",
+            state=State.PASS,
+            message=f"{said} on {complete.some(named)}",
+            hosts=named,
+        )
 
 
 def _measured(evidence: Evidence) -> str:

@@ -11,7 +11,8 @@ Its program prints on every host one fact `inventory`, whose value has these key
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
     versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, where they are
-    env                settings of NCCL and MPI, through an allow-list
+    env                settings of NCCL and MPI in effect, through an allow-list
+    chosen             names of those that the host picked for itself
 
 The clocks are read while the hosts are looked for: metric `clock-offset` in seconds, one a host.
 """
@@ -78,6 +79,7 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
             busy_mib=params.busy_mib,
         )
     )
+    found += equal.nic_problems(inventory, machine)
     found += equal.clock_problems(evidence.beforehand, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.transport and len(evidence.hosts) > 1):
         found += equal.memlock_problems(inventory)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from accept.core import recordlines
 from accept.core.checks import Check, Evidence, Judged, param
 from accept.core.judge import absolute, complete
-from accept.core.judge.absolute import number
+from accept.core.judge.reading import number
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.model import Parsed, Problem, Record
 

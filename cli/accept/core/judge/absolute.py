@@ -7,11 +7,11 @@ user's own expectation speaks about a measurement, references about it are silen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from accept.core.checks import Evidence
 from accept.core.judge.complete import some
+from accept.core.judge.reading import number
 from accept.core.model import Finding, Metric, Record, Reference, State, Step
 from accept.core.sizes import format_size
 
@@ -68,6 +68,15 @@ def least(
     ]
     own = [b for b in fitting if b.kind == "expectation"]
     return max((b.lower for b in own or fitting if b.lower is not None), default=None)
+
+
+def peak(evidence: Evidence, nodes: int, metric: str, size: int) -> tuple[float, str] | None:
+    """The theoretical peak of `metric` on `nodes` hosts, and its source; None: none is known."""
+    for bound in bounds_of(evidence):
+        same = bound.metric == metric and bound.size in (None, size)
+        if bound.peak and same and _spans(bound, nodes):
+            return bound.peak, bound.peak_source or bound.source
+    return None
 
 
 def _spans(bound: Reference, nodes: int) -> bool:
@@ -146,6 +155,8 @@ def _finding(check: str, bound: Reference, found: Sequence[tuple[float, Record]]
         bound_kind=bound.kind,
         source=bound.source,
         peak_share=value / bound.peak if bound.peak else None,
+        peak=bound.peak,
+        peak_source=(bound.peak_source or bound.source) if bound.peak else "",
         hosts=_hosts(record for _, record in bad),
         evidence=tuple(dict.fromkeys(record.log for _, record in bad if record.log))[:8],
     )
@@ -183,10 +194,3 @@ def bound_text(bound: Reference) -> str:
     if bound.upper is not None:
         parts.append(f"<= {number(bound.upper)}")
     return f"{' and '.join(parts)} {bound.unit} ({bound.kind})"
-
-
-def number(value: float) -> str:
-    """A figure with four significant digits and no exponent where it can be helped."""
-    if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.4g}"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
-from accept.core.judge.absolute import number
 from accept.core.judge.compare import Compared, compare
-from accept.core.judge.population import FEWEST
-from accept.core.judge.reading import Reading, nominal, planned_sizes, reached, read
+from accept.core.judge.population import FEWEST, Spread
+from accept.core.judge.reading import (
+    BANDWIDTH,
+    Measure,
+    Reading,
+    nominal,
+    number,
+    planned_sizes,
+    reached,
+    read,
+)
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Record, State, Step, Suspect
 from accept.core.sizes import format_size
 
-_UNIT = "GB/s"
-
 
 def score(found: Reading, step: Step) -> tuple[float | None, str]:
-    """What groups are compared by: GB/s at the planned largest size; see `Check.score`."""
+    """What groups are compared by: a reading that reached the planned sizes; see `Check.score`."""
     if found.wrong:
-        return found.busbw, "wrong-data"
-    return (found.busbw if reached(found, step) and not found.unchecked else None), ""
+        return found.value, "wrong-data"
+    return (found.value if reached(found, step) and not found.unchecked else None), ""
 
 
-def judge(evidence: Evidence) -> Judged:
-    """Judge one collective by all steps that it is part of."""
+def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) -> Judged:
+    """Judge one collective by all steps that it is part of.
+
+    `noise`: of healthy groups, where it is more than that of the machine.
+    """
     check = evidence.check
-    readings = {id(record): read(record.metrics, check) for record in evidence.records}
+    readings = {id(record): read(record.metrics, check, measure) for record in evidence.records}
 
     def known(record: Record, step: Step) -> tuple[float | None, str]:
         return score(readings[id(record)], step)
@@ -42,25 +52,36 @@ def judge(evidence: Evidence) -> Judged:
     findings += held
     # What groups are compared by is measured at the largest planned size.
     top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
-    compared = compare(
-        evidence, known, lambda nodes: absolute.least(evidence, nodes, "busbw", top=top)
-    )
     promised = evidence.plan.machine.speed_promised
+    compared = []
+    if not measure.inverse:
+        compared = compare(
+            evidence, known, lambda nodes: absolute.least(evidence, nodes, measure.metric, top=top)
+        )
+    elif promised:
+        # Bounds of a latency are about one size each, and not about the median over them.
+        compared = compare(_noisier(evidence, noise), known, lambda _: None)
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     for one in compared:
         mine = _solid(one.suspects, promised=promised)
         suspects += mine
-        findings += _population(check, one, mine)
+        findings += _population(check, one, mine, measure)
     bounded = any(f.state is not State.INCONCLUSIVE for f in held)
     if promised and not bounded and evidence.records and not evidence.partial:
-        findings.append(_unbounded(evidence, readings.values()))
+        findings.append(_unbounded(evidence, readings.values(), measure))
     verdict = verdict_of(
         evidence,
         findings,
-        measured=_measured(evidence, readings),
-        against=_against(evidence, held, compared),
+        measured=_measured(evidence, readings, measure),
+        against=_against(evidence, held, compared, measure),
     )
     return Judged(verdict, tuple(suspects))
+
+
+def _noisier(evidence: Evidence, noise: float) -> Evidence:
+    machine = evidence.plan.machine
+    machine = replace(machine, noise=max(noise, machine.noise))
+    return replace(evidence, plan=replace(evidence.plan, machine=machine))
 
 
 def _solid(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
@@ -82,7 +103,7 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
         if one.wrong:
             found.setdefault("wrong-data", []).append((record, f"{one.wrong:.0f} wrong elements"))
         if one.damaged:
-            found.setdefault("not-finite", []).append((record, "a bandwidth that is no number"))
+            found.setdefault("not-finite", []).append((record, "a figure that is no number"))
         if record.exit != 0:
             continue
         ranks = _ranks_seen(record, evidence.check)
@@ -91,9 +112,9 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
             found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
             found.setdefault("no-measurement", []).append((record, "data that were not checked"))
-        elif one.busbw is None and not any(p.check in whose for p in record.problems):
+        elif one.value is None and not any(p.check in whose for p in record.problems):
             found.setdefault("no-measurement", []).append((record, "nothing was measured"))
-        elif one.busbw is not None and not reached(one, steps[record.step]):
+        elif one.value is not None and not reached(one, steps[record.step]):
             text = f"the largest message measured is {format_size(one.top)}"
             found.setdefault("top-size-missing", []).append((record, text))
     return [
@@ -126,15 +147,17 @@ def _number_finding(check: str, cause: str, found: Sequence[tuple[Record, str]])
     )
 
 
-def _population(check: str, compared: Compared, suspects: Sequence[Suspect]) -> list[Finding]:
+def _population(
+    check: str, compared: Compared, suspects: Sequence[Suspect], measure: Measure
+) -> list[Finding]:
     what = f"step {compared.step.id}, {compared.groups} groups ({compared.step.groups})"
     among = compared.spread
     if not suspects:
         if among is None:
             text = f"{what}: too few to compare, {FEWEST} are needed; nothing is concluded"
         else:
-            usual = f"the median {number(among.median)} {_UNIT}"
-            text = f"{what}: none below {among.share:.0%} of {usual}"
+            usual = f"the median {measure.text(among.median)}"
+            text = f"{what}: none {_beyond(among, measure)} {usual}"
             if compared.least is not None:
                 text = (
                     f"{what}: none stands out from {usual}; a node {compared.least:.1%} slow would"
@@ -143,7 +166,8 @@ def _population(check: str, compared: Compared, suspects: Sequence[Suspect]) -> 
             text += f"; nothing is known of {complete.some(compared.unknown)}"
         return [Finding(check=check, judgement="population", state=State.PASS, message=text)]
     names = complete.some([suspect.name for suspect in suspects])
-    limit = f"; slow is below {number(among.limit)} {_UNIT}" if among else ""
+    side = "above" if measure.inverse else "below"
+    limit = f"; slow is {side} {measure.text(among.limit)}" if among else ""
     hosts = [s.name for s in suspects if s.kind == "node"]
     return [
         Finding(
@@ -152,9 +176,9 @@ def _population(check: str, compared: Compared, suspects: Sequence[Suspect]) -> 
             state=State.FAIL,
             cause=suspects[0].cause,
             message=f"{what}: {names} stand{'s' * (len(suspects) == 1)} out{limit}",
-            metric="busbw",
-            unit=_UNIT,
-            bound=among.limit if among else None,
+            metric=measure.metric,
+            unit=measure.unit,
+            bound=_shown(among.limit, measure) if among else None,
             bound_kind="population" if among else "",
             source=f"median of {among.count} in this run" if among else "",
             hosts=tuple(hosts),
@@ -163,37 +187,55 @@ def _population(check: str, compared: Compared, suspects: Sequence[Suspect]) -> 
     ]
 
 
-def _unbounded(evidence: Evidence, readings: Iterable[Reading]) -> Finding:
+def _shown(value: float, measure: Measure) -> float:
+    return 1e6 / value if measure.inverse and value > 0 else value
+
+
+def _beyond(among: Spread, measure: Measure) -> str:
+    if measure.inverse and among.share > 0:
+        return f"above {1 / among.share:.0%} of"
+    return f"below {among.share:.0%} of"
+
+
+def _unbounded(evidence: Evidence, readings: Iterable[Reading], measure: Measure) -> Finding:
     top = max((reading.top for reading in readings), default=0)
+    if measure.inverse:
+        top = min((planned_sizes(s)[0] for s in evidence.steps if planned_sizes(s)), default=top)
     at = f"@{format_size(top)}" if top else ""
+    bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
     return Finding(
         check=evidence.check,
         judgement="absolute",
         state=State.INCONCLUSIVE,
         cause="no-reference",
         message=f"there is no bound for {evidence.check} on this machine at this number of nodes; "
-        f"add one: --expect '{evidence.check}{at}>=GB/s'",
+        f"add one: --expect '{evidence.check}{at}{bound}'",
     )
 
 
-def _measured(evidence: Evidence, readings: dict[int, Reading]) -> str:
-    """The slowest figure of the widest groups, at the largest size."""
+def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure) -> str:
+    """The slowest figure of each step's groups."""
     parts = []
     for step in evidence.steps:
         found = [
-            (readings[id(r)].busbw or 0.0, readings[id(r)].top, len(r.hosts))
+            (readings[id(r)].value or 0.0, readings[id(r)].top, len(r.hosts), bool(r.local_ranks))
             for r in evidence.records
-            if r.step == step.id and readings[id(r)].busbw is not None
+            if r.step == step.id and readings[id(r)].value is not None
         ]
         if found:
-            busbw, top, hosts = min(found)
+            value, top, hosts, part = min(found)
             groups = f"slowest of {len(found)} {step.groups}" if len(found) > 1 else f"{hosts} host"
             groups += "s" * (len(found) == 1 and hosts != 1)
-            parts.append(f"{number(busbw)} {_UNIT} at {format_size(top)} ({groups})")
+            at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
+            line = None if part else absolute.peak(evidence, hosts, measure.metric, top)
+            share = f", {value / line[0]:.0%} of the peak" if line else ""
+            parts.append(f"{measure.text(value)} {at} ({groups}{share})")
     return "; ".join(parts[:3])
 
 
-def _against(evidence: Evidence, held: Sequence[Finding], compared: Sequence[Compared]) -> str:
+def _against(
+    evidence: Evidence, held: Sequence[Finding], compared: Sequence[Compared], measure: Measure
+) -> str:
     """What the measurement was held against."""
     parts = [
         f"{f.metric} {'>=' if '>=' in f.message else '<='} {number(f.bound)} {f.unit}, "
@@ -202,9 +244,12 @@ def _against(evidence: Evidence, held: Sequence[Finding], compared: Sequence[Com
         if f.bound is not None
     ]
     parts = list(dict.fromkeys(parts))[:2]
+    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
+    parts += list(dict.fromkeys(peaks))[:2]
     spreads = [one.spread for one in compared if one.spread is not None]
     if spreads:
-        parts.append(f">= {spreads[0].share:.0%} of the median of {spreads[0].count}")
+        beyond = _beyond(spreads[0], measure)
+        parts.append(f"none {beyond} the median of {spreads[0].count}")
     if not evidence.plan.machine.speed_promised:
         parts.append("data right; no speed promised")
     return "; ".join(parts)

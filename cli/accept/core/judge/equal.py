@@ -122,16 +122,34 @@ def _properties(value: dict[str, Any]) -> dict[str, str]:
     if gpus:
         for key in ("name", "driver", "memoryMiB"):
             found[f"GPU {key}"] = ", ".join(sorted({_text(gpu.get(key)) for gpu in gpus}))
-    nics = value.get("nics")
-    listed = nics if isinstance(nics, list) else []
-    rdma = [nic for nic in listed if isinstance(nic, dict) and nic.get("rdma")]
-    if rdma:
+    if rdma := _rdma(value):
         up = sorted(f"{_text(n.get('speed'))} {_text(n.get('state'))}" for n in rdma)
         found["RDMA devices"] = f"{len(up)} ({', '.join(sorted(set(up)))})"
     versions = value.get("versions")
     if isinstance(versions, dict):
         found |= {f"{k} version": _text(versions[k]) for k in _VERSIONS if k in versions}
+    env, chosen = value.get("env"), value.get("chosen")
+    own = chosen if isinstance(chosen, list) else ()
+    if isinstance(env, dict):
+        found |= {k: _text(v) for k, v in env.items() if k.startswith("NCCL_") and k not in own}
     return found
+
+
+def nic_problems(inventory: Inventory, machine: PlannedMachine) -> Iterator[Problem]:
+    """Hosts with fewer RDMA devices up than the machine has, or slower ones."""
+    for host, value in inventory.items() if machine.rdma_devices else ():
+        speeds = [whole(n.get("speed")) for n in _rdma(value) if n.get("state") == "active"]
+        up = sum(speed >= machine.rdma_gbps * 1000 for speed in speeds)
+        if up < machine.rdma_devices:
+            said = f"{up} RDMA devices of {machine.rdma_gbps:g} Gbit/s are up, the machine has "
+            said += str(machine.rdma_devices)
+            yield Problem(cause="inventory-mismatch", message=said, host=host)
+
+
+def _rdma(value: dict[str, Any]) -> list[dict[str, Any]]:
+    nics = value.get("nics")
+    listed = nics if isinstance(nics, list) else []
+    return [nic for nic in listed if isinstance(nic, dict) and nic.get("rdma")]
 
 
 def _text(value: Any) -> str:

@@ -2,7 +2,8 @@
 
 A fall-back to plain sockets works, and is many times slower; NCCL says so in a line of its own log
 and nowhere else. The reader of nccl-tests' output keeps it as the fact `nccl-networks`: names of
-networks, each with the hosts that said so.
+networks, each with the hosts that said so. As quiet is a network that cannot reach GPU memory (no
+GDRDMA), and are GPUs of one host that do not reach each other: the fact `nccl-detours`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from collections.abc import Iterator
 from accept.core.checks import Evidence
 from accept.core.model import Finding, Problem, Record, State
 
-_FACT = "nccl-networks"
+_FACT, _DETOURS = "nccl-networks", "nccl-detours"
+_BETWEEN_GPUS = {
+    "SHM": "moved data between its GPUs through shared memory",
+    "P2P off": "says that P2P is disabled between its GPUs",
+}
+_AROUND = "moved data between its GPUs over the network"
 
 
 def _between_hosts(evidence: Evidence) -> list[Record]:
@@ -21,22 +27,39 @@ def _between_hosts(evidence: Evidence) -> list[Record]:
 
 
 def problems(evidence: Evidence) -> Iterator[Problem]:
-    """Hosts that used another network than the promised one."""
-    promised = evidence.plan.machine.transport
+    """Hosts that used another network, or another way to it or between GPUs, than is promised."""
     told: set[tuple[str, str]] = set()
+    for said, host in _ways(evidence):
+        if (said, host) not in told:
+            told.add((said, host))
+            known = host if host in evidence.hosts else None
+            yield Problem(cause="transport-fallback", message=f"{host} {said}", host=known)
+
+
+def _ways(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """What each host used that it should not have: in words, and the host."""
+    machine = evidence.plan.machine
+    promised = machine.transport
     for record in _between_hosts(evidence) if promised else ():
-        for fact in record.facts:
-            if fact.name != _FACT or not isinstance(fact.value, dict):
-                continue
-            for network, hosts in fact.value.items():
-                if promised.lower() in str(network).lower():
-                    continue
+        for network, host in _said(record, _FACT):
+            if promised.lower() not in network.lower():
+                yield f"used the network {network}; {promised} is promised", host
+    for record in evidence.records:
+        alone = len(record.hosts) == 1
+        for way, host in _said(record, _DETOURS):
+            _, net, network = way.partition("NET/")
+            if net and machine.gpu_direct and promised.lower() in network.lower() and not alone:
+                yield f"used {network} without GDRDMA: data go through host memory", host
+            elif machine.peer_to_peer and (way in _BETWEEN_GPUS or (way == "NET" and alone)):
+                yield f"{_BETWEEN_GPUS.get(way, _AROUND)}; NVLink is promised", host
+
+
+def _said(record: Record, name: str) -> Iterator[tuple[str, str]]:
+    for fact in record.facts:
+        if fact.name == name and isinstance(fact.value, dict):
+            for way, hosts in fact.value.items():
                 for host in hosts if isinstance(hosts, list) else ():
-                    if (str(network), str(host)) not in told:
-                        told.add((str(network), str(host)))
-                        known = host if host in evidence.hosts else None
-                        said = f"{host} used the network {network}; {promised} is promised"
-                        yield Problem(cause="transport-fallback", message=said, host=known)
+                    yield str(way)[:80], str(host)
 
 
 def unsaid(evidence: Evidence) -> list[Finding]:

@@ -1,0 +1,68 @@
+"""The hardware of a node, as far as bounds follow from it: GPUs, NVLink, PCI Express, NICs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from accept.core.shape import Bounds, Doc, Invalid
+from accept.spec.fields import Url
+
+Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes a second.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """The GPUs of one node."""
+
+    count: Annotated[
+        Annotated[int, Bounds(min=0, max=64)] | Literal["detect"],
+        Doc('GPUs a node must have; 0: none; "detect": as many as it shows, at least one.'),
+    ]
+    device: Annotated[str | None, Doc("What nvidia-smi calls each of them; none: any will do.")] = (
+        None
+    )
+    memory_gb: Annotated[
+        Annotated[int, Bounds(min=1)] | None, Doc("Memory of each, in 10^9 bytes, for people.")
+    ] = None
+    source: Url | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nvlink:
+    """NVLink between the GPUs."""
+
+    gbytes_per_second: Rate
+    nodes: Annotated[
+        int, Bounds(min=1, max=1024), Doc("Nodes that one NVLink domain spans at most.")
+    ] = 1
+    source: Url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pcie:
+    """PCI Express, where the GPUs of a node have nothing better between them."""
+
+    gbytes_per_second: Rate
+    source: Url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nics:
+    """The network cards of one node that carry data between GPUs."""
+
+    count: Annotated[int, Bounds(min=1, max=64), Doc("How many there are in a node.")]
+    gbps: Annotated[float, Bounds(min=0.1), Doc("Line rate of each, in 10^9 bits a second.")]
+    reachable_gbps: Annotated[
+        Annotated[float, Bounds(min=0.1)] | None,
+        Doc("What the maker says is reached of it; none: the line rate."),
+    ] = None
+    rdma: Annotated[
+        bool, Doc("Whether NCCL's data goes past the host's sockets: RDMA, GPUDirect-TCPX.")
+    ] = True
+    source: Url
+
+    def __post_init__(self) -> None:
+        """Raise Invalid where more than the line rate is to be reached."""
+        if self.reachable_gbps is not None and self.reachable_gbps > self.gbps:
+            raise Invalid(("reachableGbps",), f"more than the line rate of {self.gbps:g}")
