@@ -36,6 +36,8 @@ _FAILURE = re.compile(
 )
 _SIGN = re.compile(rb"Test |Invalid number|noticed that|srun: error|Exit code:")
 _NEWLINE = 10
+#: What `int` takes as the beginning of a size.
+_ROW_BEGINS = b"+0123456789"
 _CAUSES = ("gpu-missing", "crashed", "crashed", "timed-out", "crashed", "crashed", "crashed")
 #: From here on it is the launcher that speaks: Open MPI 4 and 5, Slurm.
 _LAUNCHER, _EXIT = 4, 6
@@ -150,12 +152,13 @@ class Reader:
     def _text(self, text: bytes, line: bytes) -> None:
         """Read a line that is not NCCL's, free of what launchers add."""
         tables, cut = self._tables, self._pending
-        if text.lstrip().startswith(b"#"):
+        first = text.lstrip()[:1]
+        if first == b"#":
             self._flush()
             tables.comment(text)
         elif cut and tables.row(cut + text):
             self._pending = b""
-        elif tables.row(text):
+        elif first in _ROW_BEGINS and tables.row(text):
             self._flush()
         elif (sign := _SIGN.search(line)) and self._failure(line, sign.start()):
             return
@@ -164,7 +167,7 @@ class Reader:
             tables.comment(cut + text)
         elif cut and len(cut) < _MAX_PENDING and is_cut_row(cut + text, tables.layout, 1):
             self._pending = cut + text
-        elif is_cut_row(text, tables.layout, 3):
+        elif first in _ROW_BEGINS and is_cut_row(text, tables.layout, 3):
             self._flush()
             self._pending = text[:_MAX_PENDING]
 
