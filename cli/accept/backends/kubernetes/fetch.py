@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from accept import rundir, storage
+from accept import archives, rundir, storage
 from accept.backends import Job, Say
 from accept.backends.kubernetes.api import Api, ApiError, decoded
 from accept.backends.kubernetes.follow import FOLDER, status
@@ -157,11 +156,7 @@ def _copy(api: Api, pod: str, archive: Path, size: int, digest: str) -> None:
 
 def _unpack(archive: Path, scratch: Path, target: Path) -> None:
     """Unpack and check an archive. Raises BadEvidence where anything is not as it was closed."""
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(scratch / "all", filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise BadEvidence(f"the archive is damaged: {error}", hint="collect again") from None
+    archives.unpack(archive, scratch / "all", source="the archive")
     inner = scratch / "all" / "evidence"
     if not (inner / evidence.PLAN).is_file():
         raise BadEvidence("the archive from index 0 holds no plan", hint="collect again")
