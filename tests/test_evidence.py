@@ -151,6 +151,10 @@ class TestLogs:
             archive.addfile(member)
         assert evidence.open_log(folder, "logs/20-more/0-0.log") is None
 
+    def test_a_pipe_in_the_place_of_an_archive_is_not_waited_for(self, folder: Path) -> None:
+        os.mkfifo(folder / "logs" / "20-more.tar")
+        assert evidence.open_log(folder, "logs/20-more/0-0.log") is None
+
     @pytest.mark.parametrize(
         "log",
         [

@@ -106,6 +106,8 @@ def open_log(folder: Path, log: str) -> Iterable[bytes] | None:
         if path.is_file():
             return _blocks(path)
         archive = path.parent.with_suffix(".tar")
+        if not archive.is_file():
+            return None
         stamp = archive.stat()
         found = _members(archive, stamp.st_mtime_ns, stamp.st_size).get(path.name)
     except (OSError, ValueError):
