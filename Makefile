@@ -16,7 +16,7 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 unexport VIRTUAL_ENV
 
-.PHONY: help run test setup setup-dev lint bench repeat cluster cluster-down debian programs clean
+.PHONY: help run test setup setup-dev lint bench fuzz repeat cluster cluster-down debian programs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -38,6 +38,9 @@ lint: .venv/.stamp-dev ## ruff, mypy, import-linter, shellcheck, yamllint
 
 bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+fuzz: .venv/.stamp-dev ## hostile input for all readers, 100,000 of each kind (ARGS="--seed 1 --inputs 1000")
+	@.venv/bin/python -m tests.fuzz $(ARGS)
 
 repeat: setup-dev debian ## whether verdicts hold: accepted, and a slow link, 20 times each (half an hour)
 	@.venv/bin/python -m tests.cluster.repeat $(ARGS)

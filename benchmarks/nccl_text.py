@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from accept.core.nccl_table import UNCHECKED_IN_PLACE, bus_factor
 
@@ -90,3 +93,107 @@ def table_text(
         "",
     ]
     return "\n".join(lines) + "\n"
+
+
+_DEVICE = re.compile(
+    r"#  Rank +(\d+) Group +(\d+) Pid +(\d+) on +(\S+) device +(\d+) \[(.+?)\] (.+)"
+)
+#: What must never be kept: `-J` writes the whole environment.
+SECRET = "hf_not_a_real_token"
+
+
+def document(text: str) -> dict[str, Any]:
+    """The JSON that nccl-tests 2.19 writes with `-J` beside such a table."""
+
+    def size(name: str) -> int:
+        found = re.search(rf"{name} (\d+)", text)
+        assert found
+        return int(found[1])
+
+    def side(time: str, algbw: str, busbw: str, wrong: str) -> dict[str, Any]:
+        count = None if wrong == "N/A" else float(wrong)
+        return {
+            "time": float(time),
+            "alg_bw": float(algbw),
+            "bus_bw": float(busbw),
+            "nwrong": count,
+        }
+
+    names = ("rank", "group", "pid", "hostname", "device", "device_hex", "device_info")
+    numbers = ("rank", "group", "pid", "device")
+    listed = [dict(zip(names, found, strict=True)) for found in _DEVICE.findall(text)]
+    rows = [line.split() for line in text.splitlines() if line.startswith(" ")]
+    program = text.partition("Collective test starting: ")[2].partition("\n")[0]
+    bounds = int(text.partition("Out of bounds values : ")[2].split()[0])
+    return {
+        "version": 3,
+        "start_time": "2026-07-10 12:00:00",
+        "args": [f"/opt/nccl-tests/build/{program}", "-J", "out.json"],
+        "env": [f"HF_TOKEN={SECRET}", 'ODD=a,inf,{"[', "PATH=/usr/bin"],
+        "nccl_version": 22902,
+        "config": {
+            "nthreads": 1,
+            "ngpus": 1,
+            "minimum_bytes": size("minBytes"),
+            "maximum_bytes": size("maxBytes"),
+            "step_factor": 2,
+            "warmup_iters": 1,
+            "iterations": 20,
+            "validation": 1,
+            "blocking_collectives": "false",
+            "devices": [
+                {key: int(value) if key in numbers else value for key, value in device.items()}
+                for device in listed
+            ],
+        },
+        "results": [
+            {
+                "size": int(row[0]),
+                "count": int(row[1]),
+                "type": row[2],
+                "redop": row[3],
+                "root": f"{row[4]:>6}",
+                "out_of_place": side(*row[5:9]),
+                "in_place": side(*row[9:13]),
+                "actual_iterations": 20,
+                "experiment_name": "",
+            }
+            for row in rows
+        ],
+        "out_of_bounds": {"count": bounds, "okay": "false" if bounds else "true"},
+        "average_bus_bandwidth": {
+            "bandwidth": float(text.partition("Avg bus bandwidth    : ")[2].split()[0]),
+            "okay": "unchecked",
+        },
+        "errors": [],
+        "end_time": "2026-07-10 12:00:09",
+    }
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """A document as nccl-tests writes it: one line, slashes escaped, infinities without quotes."""
+    text = json.dumps(document, separators=(",", ":")).replace("/", "\\/")
+    return re.sub(r"(-?)Infinity", r"\1inf", text.replace("NaN", '"nan"'))
+
+
+def split(document: dict[str, Any], hosts: int, seconds: Callable[[int, int], float]) -> None:
+    """Make it a run of one rank a host, two hosts a group, with the times of every iteration.
+
+    `seconds(process, size)` is what an iteration takes on a process.
+    """
+    device = document["config"]["devices"][0]
+    document["config"]["devices"] = [
+        {**device, "rank": rank, "group": rank // 2, "hostname": f"node{rank}", "device": 0}
+        for rank in range(hosts)
+    ]
+    for row in document["results"]:
+        for place in ("out_of_place", "in_place"):
+            times = [
+                [seconds(p, row["size"]) * 1e6 * f for f in (5.0, 0.9, 1.0, 1.1)]
+                for p in range(hosts)
+            ]
+            row[f"{place}_per_iter"] = {
+                "skipped_iterations": 1,
+                "times_us": [max(column) for column in zip(*times, strict=True)],
+                "per_process_max_times_us": times,
+            }

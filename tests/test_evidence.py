@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
+import os
 import subprocess
+import tarfile
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +62,18 @@ class TestFolder:
         assert name in error.value.message
         assert error.value.hint
 
+    @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
+    def test_what_is_no_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
+        make(tmp_path / evidence.PLAN)
+        with pytest.raises(BadEvidence, match="no file"):
+            evidence.read_plan(tmp_path)
+
+    def test_a_file_larger_than_any_evidence_is_not_read(self, tmp_path: Path) -> None:
+        with (tmp_path / evidence.RECORDS).open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(BadEvidence, match="no file of a size"):
+            evidence.read_records(tmp_path)
+
     def test_a_damaged_record_is_named_by_its_line(self, folder: Path) -> None:
         path = folder / evidence.RECORDS
         path.write_text(path.read_text() + '{"step":\n')
@@ -104,11 +122,64 @@ class TestLogs:
         assert not (folder / log).exists()
         assert list(evidence.open_log(folder, log) or ()) == loose == [leftovers.LOG.encode()]
 
+    def test_come_out_of_an_archive_in_pieces_of_whole_lines(self, folder: Path) -> None:
+        text = b"".join(b"line %d\n" % n for n in range(300_000))
+        for name in ("0-0.log", "0-1.log"):
+            (folder / "logs" / "20-more").mkdir(exist_ok=True)
+            (folder / "logs" / "20-more" / name).write_bytes(text)
+        evidence.archive_logs(folder, "20-more")
+        blocks = list(evidence.open_log(folder, "logs/20-more/0-1.log") or ())
+        assert b"".join(blocks) == text
+        assert len(blocks) > 1
+        assert all(block.endswith(b"\n") for block in blocks)
+
     @pytest.mark.parametrize(
-        "log", ["logs/../plan.json", "/etc/passwd", "plan.json", "logs/x/9-9.log"]
+        ("kind", "target"),
+        [
+            (tarfile.SYMTYPE, "0-0.log"),
+            (tarfile.SYMTYPE, "/etc/hostname"),
+            (tarfile.LNKTYPE, "0-0.log"),
+            (tarfile.FIFOTYPE, ""),
+        ],
+    )
+    def test_that_are_no_files_in_an_archive_are_not_opened(
+        self, folder: Path, kind: bytes, target: str
+    ) -> None:
+        member = tarfile.TarInfo("0-0.log")
+        member.type, member.linkname = kind, target
+        with tarfile.open(folder / "logs" / "20-more.tar", "w") as archive:
+            archive.addfile(member)
+        assert evidence.open_log(folder, "logs/20-more/0-0.log") is None
+
+    def test_a_pipe_in_the_place_of_an_archive_is_not_waited_for(self, folder: Path) -> None:
+        os.mkfifo(folder / "logs" / "20-more.tar")
+        assert evidence.open_log(folder, "logs/20-more/0-0.log") is None
+
+    @pytest.mark.parametrize(
+        "log",
+        [
+            "logs/../plan.json",
+            "logs/x/../../plan.json",
+            "/etc/passwd",
+            "plan.json",
+            "logs",
+            "logs/",
+            "logs/x/9-9.log",
+            "logs/x/" + "9" * 5000,
+            "logs/x/\0",
+            "logs/x/\ud800",
+            "",
+        ],
     )
     def test_elsewhere_or_nowhere_are_not_opened(self, folder: Path, log: str) -> None:
         assert evidence.open_log(folder, log) is None
+
+
+def crafted(raw: bytes) -> list[bytes]:
+    """Packed lines as somebody else could make them, with the right checksum."""
+    coded = base64.b64encode(zlib.compress(raw))
+    begin = f"-----BEGIN ACCEPT EVIDENCE----- {hashlib.sha256(raw).hexdigest()}".encode()
+    return [begin, coded, b"-----END ACCEPT EVIDENCE-----"]
 
 
 class TestPacked:
@@ -135,6 +206,26 @@ class TestPacked:
         assert len(text) <= evidence.PACKED_LIMIT
         with pytest.raises(BadEvidence, match="2 records were too many"):
             evidence.unpack(text.encode().splitlines(), "pod.log")
+
+    @pytest.mark.parametrize("data", [[], 3, "x", None, {"records": 3}, {"records": [[]]}, {}])
+    def test_of_another_form_is_damaged(self, data: object) -> None:
+        with pytest.raises(BadEvidence):
+            evidence.unpack(crafted(json.dumps(data).encode()), "pod.log")
+
+    @pytest.mark.parametrize("raw", [b" " * (200 << 20), b"[" * 1_000_000, b"9" * 100_000])
+    def test_a_bomb_is_refused(self, raw: bytes) -> None:
+        with pytest.raises(BadEvidence, match="damaged"):
+            evidence.unpack(crafted(raw), "pod.log")
+
+    def test_lines_without_an_end_are_not_held(self, tmp_path: Path) -> None:
+        path = tmp_path / "pod.log"
+        with path.open("wb") as file:
+            file.truncate(256 << 20)
+        tracemalloc.start()
+        with path.open("rb") as lines, pytest.raises(BadEvidence, match="holds no packed"):
+            evidence.unpack(lines, "pod.log")
+        assert tracemalloc.get_traced_memory()[1] < 32_000_000
+        tracemalloc.stop()
 
     @given(st.data())
     def test_damage_is_never_read_as_evidence(self, data: st.DataObject) -> None:

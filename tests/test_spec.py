@@ -294,8 +294,10 @@ class TestSite:
                 "write SYS_ADMIN",
             ),
             (
-                "kubernetes: {extraSidecars: [{securityContext: "
-                "{capabilities: {drop: [CAP_CHOWN]}}}]}\n",
+                (
+                    "kubernetes: {extraSidecars: [{securityContext: "
+                    "{capabilities: {drop: [CAP_CHOWN]}}}]}\n"
+                ),
                 1,
                 "kubernetes.extraSidecars[0].securityContext.capabilities.drop: CAP_CHOWN",
                 "write CHOWN",

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from accept import assets
+from accept.archives import MOST_BYTES, MOST_FILES
 from accept.core import evidence
 from accept.core.errors import BadEvidence, NotStarted
 from accept.core.plaintext import plain
@@ -25,8 +26,6 @@ _SECONDS = 300.0
 #: For the first answer: somebody waits for it.
 _FIRST = 30.0
 _AT_ONCE = 16
-#: No evidence is larger; what claims to be is not fetched.
-_MOST_FILES, _MOST_BYTES = 100_000, 16 << 30
 
 
 def is_url(text: str) -> bool:
@@ -129,7 +128,7 @@ def _refuse_odd(url: str, there: Mapping[str, tuple[int, str]]) -> None:
                 hint="no run writes that: who did?",
             )
     size = sum(size for size, _ in there.values())
-    if len(there) > _MOST_FILES or size > _MOST_BYTES:
+    if len(there) > MOST_FILES or size > MOST_BYTES:
         raise BadEvidence(
             f"{plain(url, 200)}: {len(there)} files, {size / 1e9:.0f} GB", hint="name one run"
         )

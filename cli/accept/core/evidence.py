@@ -8,8 +8,9 @@ import json
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from accept.core import report
 from accept.core.errors import BadEvidence
@@ -37,8 +38,10 @@ _BEGIN = "-----BEGIN ACCEPT EVIDENCE-----"
 _END = "-----END ACCEPT EVIDENCE-----"
 _LINE = 4096
 _BLOCK = 1 << 20
-#: An unpacked log's upper bound: a small text must not grow without end.
-_UNPACKED_LIMIT = 256 << 20
+#: Upper bound of what these unpack to: a small text must not grow without end.
+_UNPACKED_LIMIT = 32 << 20
+#: Upper bound of a file that is read as a whole.
+_FILE_LIMIT = 1 << 30
 
 
 def write(path: Path, text: str) -> None:
@@ -96,26 +99,44 @@ def archive_logs(folder: Path, step: str) -> None:
 
 def open_log(folder: Path, log: str) -> Iterable[bytes] | None:
     """A raw log in blocks of whole lines, loose or in its step's archive; None: there is none."""
-    path = folder / log
-    if not log.startswith(f"{LOGS}/") or ".." in Path(log).parts:
-        return None
-    if path.is_file():
-        return _blocks(path)
-    archive = path.parent.with_suffix(".tar")
-    if not archive.is_file():
+    path, parts = folder / log, PurePosixPath(log).parts
+    if len(parts) < 3 or parts[0] != LOGS or ".." in parts:
         return None
     try:
-        with tarfile.open(archive) as tar:
-            member = tar.extractfile(path.name)
-            return None if member is None else (member.read(),)
-    except (KeyError, tarfile.TarError, OSError):
+        if path.is_file():
+            return _blocks(path)
+        archive = path.parent.with_suffix(".tar")
+        if not archive.is_file():
+            return None
+        stamp = archive.stat()
+        found = _members(archive, stamp.st_mtime_ns, stamp.st_size).get(path.name)
+    except (OSError, ValueError):
         return None
+    return None if found is None else _blocks(archive, *found)
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+@lru_cache(maxsize=8)
+def _members(archive: Path, _changed: int, _size: int) -> dict[str, tuple[int, int]]:
+    """Where each log of an archive lies, and its length; nothing beyond where it is damaged."""
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            for member in tar:
+                if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse():
+                    found[member.name] = (member.offset_data, member.size)
+    # Besides its own errors tarfile lets through whatever its parsing of damaged headers meets.
+    except Exception:
+        return found
+    return found
+
+
+def _blocks(path: Path, start: int = 0, size: int = 1 << 62) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            yield block if block.endswith(b"\n") else block + file.readline(1 << 16)
+        file.seek(start)
+        while block := file.read(min(_BLOCK, start + size - file.tell())):
+            if not block.endswith(b"\n"):
+                block += file.readline(min(1 << 16, start + size - file.tell()))
+            yield block
 
 
 def write_checksums(folder: Path) -> None:
@@ -159,16 +180,15 @@ def pack(plan: Plan, records: Sequence[Record], verdict: Verdict) -> str:
     Above PACKED_LIMIT the records are left out, and the packed text says so.
     """
     whole = {"plan": dump(plan), "records": [dump(r) for r in records], "verdict": dump(verdict)}
-    text = _packed(whole)
-    if len(text) > PACKED_LIMIT:
-        text = _packed(
-            {"plan": dump(plan), "verdict": dump(verdict), "recordsLeftOut": len(records)}
-        )
+    raw = json.dumps(whole, separators=(",", ":")).encode()
+    text = _packed(raw)
+    if len(text) > PACKED_LIMIT or len(raw) > _UNPACKED_LIMIT:
+        less = {"plan": whole["plan"], "verdict": whole["verdict"], "recordsLeftOut": len(records)}
+        text = _packed(json.dumps(less, separators=(",", ":")).encode())
     return text
 
 
-def _packed(data: dict[str, Any]) -> str:
-    raw = json.dumps(data, separators=(",", ":")).encode()
+def _packed(raw: bytes) -> str:
     coded = base64.b64encode(zlib.compress(raw, 9)).decode()
     lines = [coded[i : i + _LINE] for i in range(0, len(coded), _LINE)]
     return "\n".join([f"{_BEGIN} {hashlib.sha256(raw).hexdigest()}", *lines, _END]) + "\n"
@@ -180,16 +200,20 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
     Raises BadEvidence where the markers are missing, the text is damaged, or it says that the
     records were left out.
     """
-    digest, ended = "", False
+    digest, ended, size = "", False, 0
     parts: list[str] = []
+    if readline := getattr(lines, "readline", None):
+        # What is no log at all may be one line without an end.
+        lines = iter(partial(readline, _BLOCK), b"")
     for raw in lines:
         line = raw.decode("ascii", errors="replace").rstrip()
         if _BEGIN in line:
-            digest, parts, ended = line.rpartition(" ")[2], [], False
+            digest, parts, ended, size = line.rpartition(" ")[2], [], False, 0
         elif _END in line:
             ended = True
-        elif digest and not ended:
+        elif digest and not ended and size <= PACKED_LIMIT:
             parts.append(line.rpartition(" ")[2])
+            size += len(parts[-1])
     if not digest:
         raise BadEvidence(
             f"{source} holds no packed evidence", hint="it is the last part of index 0's log"
@@ -204,6 +228,8 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         if hashlib.sha256(raw_text).hexdigest() != digest:
             raise ValueError("its checksum is wrong")
         data = json.loads(raw_text)
+        if not isinstance(data, dict):
+            raise TypeError("it holds no object")
         if "records" not in data:
             raise BadEvidence(
                 f"{source}: {data.get('recordsLeftOut')} records were too many for the log",
@@ -222,6 +248,9 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
 
 def _text(path: Path) -> str:
     try:
+        # A pipe or a device would never end.
+        if path.exists() and (not path.is_file() or path.stat().st_size > _FILE_LIMIT):
+            raise OSError(0, "no file of a size that evidence has")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

@@ -127,7 +127,7 @@ class TableBuilder:
     def _missing_rows(self, least: int, most: int, step: int, *, factor: bool) -> Iterator[str]:
         """Say which of the expected rows are absent (`-N` repeats all of them)."""
         top = most if self.reduced is None else min(most, self.reduced)
-        sizes = expected_sizes(least, top, step, factor=factor)
+        sizes = expected_sizes(min(least, top), top, step, factor=factor)
         if sizes and self.left_out:
             sizes = [size for size in sizes if size not in self.left_out]
         have = [row.size for row in self.rows]
@@ -158,6 +158,9 @@ class TableBuilder:
                     wrong.append(f"{side.wrong} wrong elements at {row.size} B {where} place")
                 elif not (by_design and where == "in"):
                     unchecked.append(f"{row.size} B {where} place")
+        if len({*self.groups}) > 1:
+            said = "several groups ran at once: their mean is no group's; -I 1 -J FILE has each's"
+            yield "no-measurement", said
         if self.bounds and not wrong:
             wrong.append(f"the footer counts {self.bounds} out of bounds")
         if wrong:
@@ -188,6 +191,7 @@ class TableBuilder:
             average=self.average,
             complete=not missing,
             alone=alone,
+            split=len({*self.groups}) > 1,
         )
         if alone:
             return table, ()

@@ -139,9 +139,11 @@ def layout_of(header: bytes) -> Layout | None:
     for first in times:
         if columns[first + 1 : first + 3] != [b"algbw", b"busbw"]:
             return None
-        if columns[first + 3 : first + 4] not in ([b"wrong"], [b"error"]):
+        # Versions of 2025 could copy beside (`side_work`), and said how fast.
+        wrong = first + 3 + (columns[first + 3 : first + 4] == [b"copybw"])
+        if columns[wrong : wrong + 1] not in ([b"wrong"], [b"error"]):
             return None
-        places += (first, first + 2, first + 3)
+        places += (first, first + 2, wrong)
     return Layout(
         width=width,
         pick=itemgetter(*places),

@@ -29,10 +29,29 @@ _FAILURE = re.compile(
     rb"(?:([\w.-]{1,255}): Test (?:CUDA|NCCL) failure"
     rb"|\.\. ([\w.-]{1,255}) pid \d+: Test failure"
     rb"|([\w.-]{1,255}): Test timeout \(\d+s\)"
+    rb"|noticed that process rank \d+ with PID \d+ on node ([\w.-]{1,255}) exited on"
+    rb"|srun: error: ([\w.-]{1,255}): tasks? [\d,-]+: (?!Exited|Terminated)"
+    rb"|Exit(?: code: +|ed with exit code )(?!0\b|7\b)(\d{1,3})\b"
     rb"|Invalid number of GPUs: \d+ requested).{0,300}"
 )
+_SIGN = re.compile(rb"Test |Invalid number|noticed that|srun: error|Exit code:")
 _NEWLINE = 10
-_CAUSES = ("gpu-missing", "crashed", "crashed", "timed-out")
+#: What `int` takes as the beginning of a size.
+_ROW_BEGINS = b"+0123456789"
+_CAUSES = ("gpu-missing", "crashed", "crashed", "timed-out", "crashed", "crashed", "crashed")
+#: From here on it is the launcher that speaks: Open MPI 4 and 5, Slurm.
+_LAUNCHER, _EXIT = 4, 6
+#: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) is no
+#: news beside the table.
+_EXITS = {
+    b"1": "an internal error",
+    b"2": "an error of CUDA",
+    b"3": "an error of NCCL",
+    b"4": "a timeout",
+    b"5": "not implemented",
+    b"6": "invalid usage",
+    b"255": "bad arguments",
+}
 
 
 class Reader:
@@ -133,21 +152,22 @@ class Reader:
     def _text(self, text: bytes, line: bytes) -> None:
         """Read a line that is not NCCL's, free of what launchers add."""
         tables, cut = self._tables, self._pending
-        if text.lstrip().startswith(b"#"):
+        first = text.lstrip()[:1]
+        if first == b"#":
             self._flush()
             tables.comment(text)
         elif cut and tables.row(cut + text):
             self._pending = b""
-        elif tables.row(text):
+        elif first in _ROW_BEGINS and tables.row(text):
             self._flush()
-        elif (b"Test " in line or b"Invalid number" in line) and self._failure(line):
+        elif (sign := _SIGN.search(line)) and self._failure(line, sign.start()):
             return
         elif cut.lstrip().startswith(b"#"):
             self._pending = b""
             tables.comment(cut + text)
         elif cut and len(cut) < _MAX_PENDING and is_cut_row(cut + text, tables.layout, 1):
             self._pending = cut + text
-        elif is_cut_row(text, tables.layout, 3):
+        elif first in _ROW_BEGINS and is_cut_row(text, tables.layout, 3):
             self._flush()
             self._pending = text[:_MAX_PENDING]
 
@@ -171,17 +191,26 @@ class Reader:
         elif pending:
             self._tables.damage("a row was cut")
 
-    def _failure(self, line: bytes) -> bool:
-        """Note a failure that nccl-tests reports, the first of each kind and host."""
-        at = max(line.find(b"Test "), line.find(b"Invalid number"))
+    def _failure(self, line: bytes, at: int) -> bool:
+        """Note a failure that nccl-tests reports, the first of each kind and host.
+
+        Of what a launcher says only the very first counts: then it ends the other ranks.
+        """
         found = _FAILURE.search(line[max(0, at - 300) : at + 400])
         if found is None:
             return False
         kind = found.lastindex or 0
-        host = known_name(text_of(found[kind]), self._tables.hosts) if kind else ""
-        cause = _CAUSES[kind]
-        rest = text_of(found[0])
-        message = host + rest[found.end(kind) - found.start() :] if kind else rest
+        if kind >= _LAUNCHER and self._failures:
+            return True
+        cause, host, message = _CAUSES[kind], "", text_of(found[0])
+        if kind == _EXIT:
+            cause = "timed-out" if found[kind] == b"4" else cause
+            message = f"a rank ended with {text_of(found[kind])}"
+            message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
+        elif kind:
+            host = known_name(text_of(found[kind]), self._tables.hosts)
+            message = host + message[found.end(kind) - found.start() :]
+            message = f"{host}: a signal ended a rank" if kind == _LAUNCHER else message
         if (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
             self._failures[cause, host] = Problem(
                 cause=cause,

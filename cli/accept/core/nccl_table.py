@@ -101,6 +101,8 @@ class Table:
     complete: bool
     #: One of several processes that each took itself for the only one: measured nothing.
     alone: bool = False
+    #: Several groups ran at once (NCCL_TESTS_SPLIT): its numbers are their mean, and no group's.
+    split: bool = False
 
     @property
     def check(self) -> str | None:

@@ -27,6 +27,7 @@ __all__ = [
     "facts",
     "metrics",
     "parse",
+    "pieces",
     "read",
 ]
 
@@ -43,12 +44,12 @@ def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None 
     `collective` ("all_reduce") names tables that do not say theirs, as those of old builds.
     """
     reader = Reader(collective=collective)
-    for piece in _pieces(source):
+    for piece in pieces(source):
         reader.feed(piece)
     return reader.close()
 
 
-def _pieces(source: bytes | Iterable[bytes] | BinaryIO) -> Iterator[bytes]:
+def pieces(source: bytes | Iterable[bytes] | BinaryIO) -> Iterator[bytes]:
     """Cut a source into pieces of bounded size."""
     if isinstance(source, bytes):
         if len(source) <= _PIECE:
@@ -78,12 +79,12 @@ def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
 
     `busbw` (GB/s) and `time` (us) come per row and placement; with `-N` a size repeats. `wrong`
     comes per table and placement, without a size, and only where every row was checked: its absence
-    is a problem. A table of a process that ran alone gives none.
+    is a problem. A table of a process that ran alone gives none, nor one of several groups at once.
     """
     found: list[Metric] = []
     for table in log.tables:
         check = table.check
-        if table.alone or check is None:
+        if table.alone or table.split or check is None:
             continue
         for place, sides in (
             ("out", [row.out_of_place for row in table.rows]),

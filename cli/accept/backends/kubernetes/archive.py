@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import tarfile
 import tempfile
 import time
 from pathlib import Path
 
+from accept import archives
 from accept.backends import Job, Say
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.execute import execute
@@ -102,11 +102,7 @@ def copy(api: Api, pod: str, archive: Path, size: int, digest: str) -> None:
 
 def unpack(archive: Path, scratch: Path, target: Path) -> None:
     """Unpack and check an archive. Raises BadEvidence where anything is not as it was closed."""
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(scratch / "all", filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise BadEvidence(f"the archive is damaged: {error}", hint="collect again") from None
+    archives.unpack(archive, scratch / "all", source="the archive")
     inner = scratch / "all" / "evidence"
     if not (inner / evidence.PLAN).is_file():
         raise BadEvidence("the archive from index 0 holds no plan", hint="collect again")

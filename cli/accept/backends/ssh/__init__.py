@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
+from accept.archives import unpack
 from accept.backends import Job, Say
 from accept.backends.ssh import follow
 from accept.backends.ssh.ready import SECONDS, Ready, make_ready
@@ -155,13 +156,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
             hint="is its time to be kept over?",
         )
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
-        try:
-            with tarfile.open(fileobj=io.BytesIO(reply.out)) as tar:
-                tar.extractall(scratch, filter="data")
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise BadEvidence(
-                f"the archive from {job.first} is damaged: {error}", hint="collect again"
-            ) from None
+        unpack(io.BytesIO(reply.out), Path(scratch), source=f"the archive from {job.first}")
         if not (Path(scratch) / "evidence" / "plan.json").is_file():
             raise BadEvidence(f"the archive from {job.first} holds no plan", hint="collect again")
         (Path(scratch) / "evidence").rename(target)

@@ -1,0 +1,90 @@
+"""`python -m tests.fuzz`: many inputs of each kind; prints what became of them, and the memory.
+
+Ends with 1 at the first input that a reader did not bear, and says how to make it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from types import FrameType
+
+from tests.fuzz.kinds import KINDS, attempt, input_of
+
+#: So much memory, so large a file and so long a time are failures by themselves.
+_MEMORY, _FILE, _SECONDS = 4 << 30, 256 << 20, 60
+#: Most that memory may grow after the first tenth of the inputs, in MiB.
+_GROWTH = 64
+
+
+def main() -> int:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(prog="make fuzz ARGS=...", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=100_000, help="of each kind")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="some of %(default)s")
+    parser.add_argument("--only", type=int, help="the number of one input, which is written out")
+    asked = parser.parse_args()
+    kinds = asked.kinds.split(",")
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        parser.error(f"no kind {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    if asked.only is not None:
+        for kind in kinds:
+            sys.stdout.buffer.write(input_of(kind, asked.seed, asked.only))
+            print(attempt(kind, asked.seed, asked.only)[1], file=sys.stderr)
+        return 0
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE, _FILE))
+    signal.signal(signal.SIGALRM, _too_long)
+    print(f"seed {asked.seed}")
+    return max(run(kind, asked.seed, asked.inputs) for kind in kinds)
+
+
+def run(kind: str, seed: int, inputs: int) -> int:
+    """Try that many inputs of a kind; 1 where one was not borne, or memory grew."""
+    outcomes: Counter[str] = Counter()
+    begin, size, early = time.monotonic(), 0, 0
+    for number in range(inputs):
+        signal.alarm(_SECONDS)
+        try:
+            raw, outcome = attempt(kind, seed, number)
+        except (Exception, TooLong):
+            traceback.print_exc()
+            again = f"--kinds {kind} --seed {seed} --only {number}"
+            print(f"{kind}: input {number} was not borne. Again: make fuzz ARGS='{again}'")
+            return 1
+        finally:
+            signal.alarm(0)
+        outcomes[outcome] += 1
+        size += len(raw)
+        if number == inputs // 10:
+            early = _peak()
+    said = ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.most_common())
+    grown = _peak() - early
+    seconds = time.monotonic() - begin
+    print(f"{kind}: {inputs:,} inputs, {size / 1e6:.0f} MB, {seconds:.0f} s; {said}")
+    print(f"  peak {_peak()} MiB, {grown} MiB of it after the first tenth", flush=True)
+    return int(grown > _GROWTH)
+
+
+def _peak() -> int:
+    """The most memory that this process had so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+class TooLong(BaseException):
+    """An input took too long. No reader catches it, as it may catch a TimeoutError."""
+
+
+def _too_long(_number: int, _frame: FrameType | None) -> None:
+    raise TooLong(f"one input took more than {_SECONDS} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""What is fuzzed: for each kind, how an input is made, how it is read, and what must hold."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
+from tests import leftovers
+from tests.fuzz import mutate
+
+from accept import archives, nccl_json
+from accept.core import evidence, nccl_tests, recordlines
+from accept.core.checks import parse_log
+from accept.core.errors import BadEvidence
+from accept.core.nccl_reader import Reader
+from accept.core.nccl_table import Log
+
+_LOGS = Path(__file__).parents[1] / "logs"
+#: A message that is shown; longer ones would fill a report.
+_LONGEST = 4000
+
+
+class Broken(Exception):
+    """What must hold does not."""
+
+
+class Kind(NamedTuple):
+    """One reader."""
+
+    make: Callable[[Random], bytes]
+    #: Reads an input, in an empty folder, and returns what became of it. It may raise BadEvidence.
+    read: Callable[[bytes, Path], str]
+    #: The first inputs: those that want the most memory.
+    bombs: Callable[[], list[bytes]] = list
+
+
+# -- the two parsers ------------------------------------------------------------------------------
+
+
+@cache
+def _texts() -> list[bytes]:
+    return [
+        table_text().encode(),
+        "\n".join(table_text(name, ranks=3) for name in COLLECTIVES).encode(),
+        b"".join(b"[1,0]<stdout>:%s\n" % line for line in table_text().encode().splitlines()),
+        *(path.read_bytes() for path in sorted(_LOGS.glob("*.log"))),
+    ]
+
+
+@cache
+def _documents() -> list[bytes]:
+    groups = document(table_text(ranks=2))
+    split(groups, 6, lambda process, size: 2e-5 + size / 4e10)
+    return [
+        json_text(document(table_text())).encode(),
+        json_text(document(table_text("alltoall", ranks=8, least=8, most=1 << 24))).encode(),
+        json_text(groups).encode(),
+    ]
+
+
+def _make_text(chance: Random) -> bytes:
+    return mutate.spoiled(chance, chance.choice(_texts()), [*_texts(), *_documents()])
+
+
+def _make_json(chance: Random) -> bytes:
+    raw = chance.choice(_documents())
+    if chance.random() < 0.5:
+        raw = mutate.json_of(chance, raw)
+        if chance.random() < 0.5:
+            return raw
+    return mutate.spoiled(chance, raw, [*_documents(), *_texts()])
+
+
+def _read_log(raw: bytes, folder: Path) -> str:
+    log = nccl_json.parse(raw)
+    _believe(log)
+    if raw.lstrip()[:2] == b'{"':
+        if SECRET in repr(log):
+            raise Broken("something of the environment was kept")
+    else:
+        whole = Reader(quick=False)
+        whole.feed(raw)
+        if log != whole.close():
+            raise Broken("the short cuts read another thing")
+    recordlines.parse([raw], check="all-reduce")
+    if not log.tables:
+        return "no log"
+    return "problems" if log.problems else "read whole"
+
+
+def _believe(log: Log) -> None:
+    for metric in nccl_tests.metrics(log):
+        if not abs(metric.value) < float("inf"):
+            raise Broken(f"a metric of {metric.value}")
+    nccl_tests.facts(log)
+    if not log.tables and not log.problems:
+        raise Broken("no table and no problem")
+    if any(len(problem.message) > _LONGEST for problem in log.problems):
+        raise Broken("a message without end")
+
+
+# -- the evidence reader --------------------------------------------------------------------------
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """A whole evidence folder, with a step whose logs are in an archive."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = leftovers.leave(Path(scratch) / "evidence")
+        more = folder / "logs" / "20-more"
+        more.mkdir()
+        for number in range(3):
+            (more / f"0-{number}.log").write_bytes(_texts()[0])
+        evidence.archive_logs(folder, "20-more")
+        evidence.write_checksums(folder)
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def _make_folder(chance: Random) -> bytes:
+    files = dict(_files())
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        name = chance.choice(sorted(files))
+        if name.endswith(".json") and chance.random() < 0.6:
+            files[name] = mutate.json_of(chance, _files()[name])
+        elif name.endswith(".jsonl") and chance.random() < 0.6:
+            lines = _files()[name].splitlines(keepends=True)
+            place = chance.randrange(len(lines))
+            lines[place] = mutate.json_of(chance, lines[place]) + b"\n"
+            files[name] = b"".join(lines)
+        elif chance.random() < 0.1:
+            del files[name]
+        else:
+            files[name] = mutate.spoiled(chance, files[name], list(_files().values()))
+    odd = [chance.choice(sorted(_files())), chance.choice(("pipe", "loop", "outside", "folder"))]
+    return json.dumps(
+        {
+            "files": {name: base64.b64encode(raw).decode() for name, raw in files.items()},
+            "odd": odd if chance.random() < 0.2 else None,
+            "sums": chance.random() < 0.7,
+        }
+    ).encode()
+
+
+def _read_folder(raw: bytes, folder: Path) -> str:
+    data = json.loads(raw)
+    target = folder / "evidence"
+    for name, content in data["files"].items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(base64.b64decode(content))
+    if data["sums"]:
+        evidence.write_checksums(target)
+    if data["odd"]:
+        _put(target / data["odd"][0], data["odd"][1])
+    return _read_evidence(target)
+
+
+def _put(path: Path, what: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name if what == "loop" else "/etc/hostname")
+
+
+def _read_evidence(folder: Path) -> str:
+    evidence.read_plan(folder)
+    wrong = evidence.check_checksums(folder)
+    evidence.read_verdict(folder)
+    for record in evidence.read_records(folder):
+        parse_log(("all-reduce",), evidence.open_log(folder, record.log) or ())
+    for number in range(3):
+        parse_log(("all-reduce",), evidence.open_log(folder, f"logs/20-more/0-{number}.log") or ())
+    return "changed" if wrong else "read whole"
+
+
+def _archive_bombs() -> list[bytes]:
+    return [mutate.bomb(100, 1), mutate.bomb(9, 10)]
+
+
+def _make_archive(chance: Random) -> bytes:
+    raw = mutate.archive(chance, _files())
+    return mutate.spoiled(chance, raw, [raw]) if chance.random() < 0.4 else raw
+
+
+def _read_archive(raw: bytes, folder: Path) -> str:
+    target = folder / "in" / "target"
+    try:
+        archives.unpack(io.BytesIO(raw), target, source="the archive")
+    finally:
+        outside = [path for path in folder.rglob("*") if target not in (path, *path.parents)]
+        if outside != [folder / "in"]:
+            raise Broken(f"written outside: {outside}")
+        links = [path for path in target.rglob("*") if path.is_symlink()]
+        size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+        if links or size > 65 << 20:
+            raise Broken(f"{size} bytes were written, and the links {links}")
+    return _read_evidence(target / "evidence")
+
+
+@cache
+def _console() -> tuple[bytes, bytes]:
+    """A saved log, and what is packed in it."""
+    text = leftovers.console(leftovers.record()).encode()
+    lines = text.partition(b"EVIDENCE-----")[2].splitlines()[1:-1]
+    return text, zlib.decompress(base64.b64decode(b"".join(lines)))
+
+
+def _make_packed(chance: Random) -> bytes:
+    text, packed = _console()
+    if chance.random() < 0.5:
+        return mutate.spoiled(chance, text, [text, _texts()[0]])
+    raw = mutate.json_of(chance, packed)
+    if chance.random() < 0.3:
+        raw = mutate.spoiled(chance, raw, [raw])
+    return _crafted(raw)
+
+
+def _packed_bombs() -> list[bytes]:
+    return [_crafted(b"[" + b"[]," * (5 << 20) + b"[]]"), _crafted(b" " * (200 << 20))]
+
+
+def _crafted(raw: bytes) -> bytes:
+    """Packed lines with the right checksum, as somebody who means harm would make them."""
+    coded = base64.b64encode(zlib.compress(raw)).decode()
+    digest = hashlib.sha256(raw).hexdigest()
+    lines = [coded[i : i + 4096] for i in range(0, len(coded), 4096)]
+    begin, end = "-----BEGIN ACCEPT EVIDENCE----- ", "-----END ACCEPT EVIDENCE-----"
+    return "\n".join([begin + digest, *lines, end]).encode()
+
+
+def _read_packed(raw: bytes, folder: Path) -> str:
+    evidence.unpack(io.BytesIO(raw), "pod.log")
+    return "read whole"
+
+
+KINDS: dict[str, Kind] = {
+    "text": Kind(_make_text, _read_log),
+    "json": Kind(_make_json, _read_log),
+    "folder": Kind(_make_folder, _read_folder),
+    "archive": Kind(_make_archive, _read_archive, cache(_archive_bombs)),
+    "packed": Kind(_make_packed, _read_packed, cache(_packed_bombs)),
+}
+
+
+def attempt(name: str, seed: int, number: int) -> tuple[bytes, str]:
+    """Make one input and read it; returns it, and what became of it.
+
+    Raises Broken, or what the reader raised and should not have.
+    """
+    raw = input_of(name, seed, number)
+    with tempfile.TemporaryDirectory(prefix="accept-fuzz-") as scratch:
+        try:
+            return raw, KINDS[name].read(raw, Path(scratch))
+        except BadEvidence as error:
+            if not error.hint or len(error.message) > _LONGEST:
+                raise Broken(f"an error without advice, or without end: {error}") from None
+            return raw, "refused"
+
+
+def input_of(name: str, seed: int, number: int) -> bytes:
+    """The input of that number, made again."""
+    kind = KINDS[name]
+    bombs = kind.bombs()
+    if number < len(bombs):
+        return bombs[number]
+    return kind.make(Random(f"{seed} {name} {number}"))
+
+
+__all__ = ["KINDS", "Broken", "Kind", "attempt", "input_of"]

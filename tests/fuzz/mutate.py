@@ -1,0 +1,245 @@
+"""Damage: to bytes, to JSON, to archives. All of it follows from the `Random` that is given."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Literal
+
+#: What may land anywhere in a text.
+WORDS = (
+    b"\n",
+    b"\r\n",
+    b"\x00",
+    b"\xff\xfe",
+    b"\x1b[31m",
+    b"#",
+    b"# nThread 1 nGpus 1 minBytes 8 maxBytes 99999999999999999 step: 2(factor)",
+    b"# Using devices\n",
+    b"#  Rank 0 Group 0 Pid 1 on h device 0 [0x1b] x\n",
+    b"node2:41001:41050 [1] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0\n",
+    b" NCCL WARN ",
+    b"[1,0]<stdout>:",
+    b"2026-07-10T12:00:00.1Z stdout F ",
+    b'ACCEPT {"metric": "busbw", "value": 1e999, "check": "all-reduce"}\n',
+    b'ACCEPT {"fact": ',
+    b"node2: Test NCCL failure common.cu:1 'x / y'\n",
+    b"srun: error: node2: task 3: Killed\n",
+    b"N/A",
+    b"nan",
+    b"-inf",
+    b"1e400",
+    b"9" * 40,
+    b"-1",
+    b"0",
+    b"_",
+    b'"',
+    b"\\",
+    b"{",
+    b"[" * 70,
+    b"]",
+    b",",
+    b'"results":[',
+    b'"env":["SECRET=1"],',
+    b"-----BEGIN ACCEPT EVIDENCE----- 0",
+    b"-----END ACCEPT EVIDENCE-----",
+    b"../../outside",
+)
+#: What may stand in the place of any value.
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1 << 70,
+    10**400,
+    1e308,
+    float("nan"),
+    float("-inf"),
+    "",
+    "nan",
+    "x" * 5000,
+    "\x00",
+    "\ud800",
+    "a\nb",
+    "../../outside",
+    "/etc/hostname",
+    "logs/../../outside",
+    [],
+    {},
+    [[]] * 50,
+)
+NAMES = (
+    "evidence/plan.json",
+    "evidence/logs/20-more.tar",
+    "evidence",
+    "../outside",
+    "evidence/../../outside",
+    "/outside",
+    "./evidence//x",
+    "evidence/" + "n" * 300,
+    "evidence/\udcff\n",
+    "",
+    ".",
+)
+KINDS = (b"0", b"\0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"S", b"L", b"K", b"x", b"g", b"Z")
+
+
+def spoiled(chance: Random, raw: bytes, others: Sequence[bytes]) -> bytes:
+    """The bytes with a few changes."""
+    text = bytearray(raw)
+    for _ in range(chance.choice((1, 1, 2, 3, 8))):
+        at = chance.randint(0, len(text))
+        to = min(len(text), at + chance.choice((1, 4, 40, 400, 4000)))
+        chance.choice(_WAYS)(chance, text, at, to, others)
+        # Repeats of repeats grow without bounds.
+        del text[1 << 18 :]
+    return bytes(text)
+
+
+def _insert(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    text[at:at] = chance.choice(WORDS)
+
+
+def _lose(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    del text[at:to]
+
+
+def _change(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    text[at : at + 1] = bytes([chance.randrange(256)])
+
+
+def _number(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    digits = [i for i in range(at, to) if 48 <= text[i] < 58]
+    if digits:
+        text[digits[0] : digits[0] + 1] = chance.choice((b"0", b"9", b"-1", b"1e9", b"9" * 20))
+
+
+def _repeat(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    text[at:at] = text[at:to] * chance.choice((1, 2, 30))
+
+
+def _splice(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    other = chance.choice(others)
+    begin = chance.randint(0, len(other))
+    text[at:to] = other[begin : begin + 4000]
+
+
+def _line(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at) + 1
+    line = text[begin : end or len(text)]
+    if chance.random() < 0.5:
+        del text[begin : end or len(text)]
+    to = chance.randint(0, len(text))
+    text[to:to] = line
+
+
+def _cut(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
+    del text[at:]
+
+
+_WAYS: tuple[Callable[[Random, bytearray, int, int, Sequence[bytes]], None], ...] = (
+    _insert,
+    _insert,
+    _lose,
+    _change,
+    _number,
+    _repeat,
+    _splice,
+    _line,
+    _cut,
+)
+
+
+def twisted(chance: Random, data: Any) -> Any:
+    """JSON with a few of its values replaced, doubled or gone."""
+    data = copy.deepcopy(data)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        node = data
+        for _ in range(chance.randint(0, 8)):
+            inner = _inner(chance, node)
+            if not isinstance(inner, dict | list) or not inner:
+                break
+            node = inner
+        if isinstance(node, dict) and node:
+            key = chance.choice(sorted(node))
+            if chance.random() < 0.2:
+                node[str(chance.choice(VALUES))[:100]] = node.pop(key)
+            elif chance.random() < 0.2:
+                del node[key]
+            else:
+                node[key] = _value(chance)
+        elif isinstance(node, list) and node:
+            place = chance.randrange(len(node))
+            node[place : place + 1] = [_value(chance), node[place]][: chance.randint(0, 2)]
+        else:
+            data = _value(chance)
+    return data
+
+
+def _value(chance: Random) -> Any:
+    return copy.deepcopy(chance.choice(VALUES))
+
+
+def _inner(chance: Random, node: Any) -> Any:
+    if isinstance(node, dict) and node:
+        return node[chance.choice(sorted(node))]
+    return chance.choice(node) if isinstance(node, list) and node else None
+
+
+def json_of(chance: Random, text: bytes) -> bytes:
+    """A JSON text with other values in it."""
+    return json.dumps(twisted(chance, json.loads(text))).encode("utf-8", "surrogatepass")
+
+
+def archive(chance: Random, files: dict[str, bytes]) -> bytes:
+    """An archive of these files with odd members among them, its headers' checksums right."""
+    raw = bytearray()
+    names = sorted(files)
+    odds = chance.choice((0.02, 0.3))
+    for name in names if chance.random() < 0.7 else names[: chance.randint(0, len(names))]:
+        raw += _member(tarfile.TarInfo(f"evidence/{name}"), files[name], tarfile.PAX_FORMAT)
+        if chance.random() < odds:
+            odd = tarfile.TarInfo(chance.choice(NAMES))
+            odd.type, odd.linkname = chance.choice(KINDS), chance.choice(NAMES)
+            odd.mode = chance.choice((0, 0o644, 0o7777, 1 << 30))
+            odd.mtime = chance.choice((0, -1, 1 << 40))
+            if chance.random() < 0.2:
+                odd.pax_headers = {
+                    chance.choice(("path", "size", "GNU.sparse.size", "GNU.sparse.map", "mtime")): (
+                        chance.choice(("1", "-1", "1,2,3", "../../outside", "9" * 30, "x"))
+                    )
+                }
+            content = chance.choice((b"", b"x" * 700, files[name]))
+            form: Literal[1, 2] = chance.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT))
+            raw += _member(odd, content, form, chance.choice((None, None, 0, 1 << 20, 1 << 40)))
+    raw += bytes(chance.choice((0, 512, 1024, 10_240)))
+    return gzip.compress(bytes(raw), 1) if chance.random() < 0.3 else bytes(raw)
+
+
+def _member(
+    info: tarfile.TarInfo, content: bytes, form: Literal[1, 2], says: int | None = None
+) -> bytes:
+    info.size = len(content) if says is None else says
+    try:
+        head = info.tobuf(form, "utf-8", "surrogateescape")
+    except ValueError:
+        # A value that no header holds.
+        return b""
+    return head + content + bytes(-len(content) % 512)
+
+
+def bomb(megabytes: int, members: int) -> bytes:
+    """A small archive of many zeros."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as tar:
+        for number in range(members):
+            info = tarfile.TarInfo(f"evidence/{number}")
+            info.size = megabytes << 20
+            tar.addfile(info, io.BytesIO(bytes(info.size)))
+    return buffer.getvalue()

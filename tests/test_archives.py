@@ -1,0 +1,133 @@
+"""Evidence archives come from elsewhere: nothing is written outside, and no more than fits."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests import leftovers
+
+from accept import archives
+from accept.core import evidence
+from accept.core.errors import BadEvidence
+
+
+def packed(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for member, content in members:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, link
+    return made
+
+
+def unpack(raw: bytes, target: Path) -> None:
+    archives.unpack(io.BytesIO(raw), target, source="evidence.tar")
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_evidence_is_unpacked_as_it_was(tmp_path: Path, compress: type[bytes]) -> None:
+    folder = leftovers.leave(tmp_path / "evidence")
+    path = leftovers.archive(folder, tmp_path / "evidence.tar")
+    path.write_bytes(compress(path.read_bytes()))
+    archives.unpack(path, tmp_path / "there", source=str(path))
+    assert tree(tmp_path / "there" / "evidence") == tree(folder)
+    assert evidence.check_checksums(tmp_path / "there" / "evidence") == ()
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        member("../outside"),
+        member("evidence/../../outside"),
+        member("/outside"),
+        member("evidence/link", tarfile.SYMTYPE, "../../outside"),
+        member("evidence/link", tarfile.SYMTYPE, "plan.json"),
+        member("evidence/link", tarfile.LNKTYPE, "/etc/hostname"),
+        member("evidence/pipe", tarfile.FIFOTYPE),
+        member("evidence/null", tarfile.CHRTYPE),
+        member("evidence/disk", tarfile.BLKTYPE),
+    ],
+    ids=lambda m: f"{m.name} {m.type!r}",
+)
+def test_what_evidence_never_holds_is_refused(tmp_path: Path, evil: tarfile.TarInfo) -> None:
+    raw = packed((member("evidence/plan.json"), b"{}"), (evil, b""))
+    with pytest.raises(BadEvidence, match="it holds") as error:
+        unpack(raw, tmp_path / "in" / "target")
+    assert error.value.hint
+    assert tree(tmp_path) == {"in/target/evidence/plan.json": b"{}"}
+
+
+def test_a_bomb_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    raw = gzip.compress(packed((member("evidence/plan.json"), bytes(100 << 20))))
+    assert len(raw) < 1 << 20
+    with pytest.raises(BadEvidence, match="unpacks to more than 64 MiB"):
+        unpack(raw, tmp_path / "target")
+    assert tree(tmp_path) == {}
+
+
+def test_a_bomb_of_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_FILES", 10)
+    raw = packed(*((member(f"evidence/{n}"), b"") for n in range(20)))
+    with pytest.raises(BadEvidence, match="or 10 files"):
+        unpack(raw, tmp_path / "target")
+    assert len(tree(tmp_path)) == 10
+
+
+def test_a_file_that_claims_more_than_the_disk_has_is_refused(tmp_path: Path) -> None:
+    head = member("evidence/records.jsonl")
+    head.size = 1 << 40
+    with pytest.raises(BadEvidence, match="unpacks to more than"):
+        unpack(head.tobuf(), tmp_path / "target")
+
+
+def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
+    head = member("evidence/records.jsonl")
+    head.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 40)}
+    with pytest.raises(BadEvidence, match=r"records\.jsonl"):
+        unpack(head.tobuf(tarfile.PAX_FORMAT) + bytes(2048), tmp_path / "target")
+
+
+def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    head = member("x", tarfile.XHDTYPE)
+    head.size = 1 << 32
+    with pytest.raises(BadEvidence, match="is damaged: a header of"):
+        unpack(head.tobuf() + bytes(10_000), tmp_path / "target")
+
+
+WHOLE = packed((member("evidence/plan.json"), b"x" * 3000))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"text",
+        b"\x1f\x8b",
+        b"\x1f\x8b" + b"x" * 500,
+        lzma.compress(WHOLE),
+        WHOLE[:2000],
+        gzip.compress(WHOLE)[:80],
+    ],
+)
+def test_what_is_no_whole_archive_is_refused(tmp_path: Path, raw: bytes) -> None:
+    with pytest.raises(BadEvidence, match="is damaged"):
+        unpack(raw, tmp_path / "target")
