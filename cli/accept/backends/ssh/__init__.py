@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 import tempfile
 import time
 from collections.abc import Mapping
