@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.apiserver import ApiServer, api_server
 from tests.commandline import accept, refused
 from tests.test_kubernetes_capacity import node
+
+from accept import storage
+from accept.backends.kubernetes import site_needs
 
 MACHINE = "a4-highgpu-8g"
 #: Called with what follows `kubernetes: {image: …}` in a site file; returns what was said.
@@ -113,3 +117,131 @@ class TestTooFewNodes:
         server.says("/api/v1/nodes", {"items": []})
         words = options("  autoscaling: true\n", machine="")
         assert "give --machine NAME" in refused("submit", *words, code=4)
+
+
+JOBSET = "/apis/jobset.x-k8s.io"
+
+
+def jobset(*fields: str) -> dict[str, Any]:
+    """The OpenAPI document of a JobSet that has these fields, as the API server serves it."""
+    schema: dict[str, Any] = {}
+    for field in fields:
+        inner = schema
+        for word in field.split("."):
+            inner = inner.setdefault("properties", {}).setdefault(word, {})
+    # Lists of objects, where a path goes through their items.
+    spec = schema["properties"]["spec"]["properties"]
+    spec["replicatedJobs"] = {"type": "array", "items": spec["replicatedJobs"]}
+    return {"components": {"schemas": {"io.x-k8s.jobset.v1alpha2.JobSet": schema}}}
+
+
+class TestJobSet:
+    @pytest.fixture(autouse=True)
+    def served(self, server: ApiServer) -> None:
+        server.says(JOBSET, {"versions": [{"version": "v1alpha2"}]})
+
+    def test_with_what_the_chart_sets_is_fine(self, server: ApiServer, ask: Ask) -> None:
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*site_needs.FIELDS))
+        assert line(ask(), "JobSet")[0] == "ok"
+
+    def test_that_would_drop_a_field_is_too_old(self, server: ApiServer, ask: Ask) -> None:
+        served = [f for f in site_needs.FIELDS if not f.endswith(".successPolicy")]
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*served))
+        mark, said = line(ask(), "JobSet")
+        assert mark == "missing"
+        assert "replicatedJobs.template.spec.successPolicy" in said
+        assert "0.7 or newer" in said
+
+    def test_does_not_matter_where_a_plain_job_is_asked_for(
+        self, server: ApiServer, ask: Ask
+    ) -> None:
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset("spec.replicatedJobs"))
+        assert line(ask("  controller: job\n"), "JobSet")[0] == "ok"
+
+    def test_may_keep_its_fields_to_itself(self, server: ApiServer, ask: Ask) -> None:
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", 403)
+        assert line(ask(), "JobSet")[0] == "ok"
+
+
+CLAIM = "/api/v1/namespaces/lab/persistentvolumeclaims/mine"
+ON_CLAIM = "results: {volume: {persistentVolumeClaim: {claimName: mine}}}\n"
+MOUNTED = """\
+  extraVolumes: [{name: x, persistentVolumeClaim: {claimName: mine}}]
+  extraVolumeMounts: [{name: x, mountPath: /data}]
+results: {location: /data/runs}
+"""
+
+
+def claim(phase: str, *modes: str, of_class: str = "fast") -> dict[str, Any]:
+    spec = {"accessModes": list(modes or ["ReadWriteMany"]), "storageClassName": of_class}
+    return {"spec": spec, "status": {"phase": phase}}
+
+
+class TestAClaimForResults:
+    @pytest.mark.parametrize("site", [ON_CLAIM, MOUNTED])
+    def test_that_is_bound_is_fine(self, server: ApiServer, ask: Ask, site: str) -> None:
+        server.says(CLAIM, claim("Bound"))
+        assert line(ask(site), "results") == ("ok", "claim mine is bound")
+
+    def test_that_is_not_there_is_missing(self, ask: Ask) -> None:
+        mark, said = line(ask(ON_CLAIM), "results")
+        assert (mark, "not in namespace lab" in said) == ("missing", True)
+
+    def test_may_be_bound_when_the_first_pod_comes(self, server: ApiServer, ask: Ask) -> None:
+        server.says(CLAIM, claim("Pending"))
+        mode = {"volumeBindingMode": "WaitForFirstConsumer"}
+        server.says("/apis/storage.k8s.io/v1/storageclasses/fast", mode)
+        assert line(ask(ON_CLAIM), "results")[0] == "ok"
+
+    @pytest.mark.parametrize("of_class", ["fast", "none", ""])
+    def test_that_nothing_binds_is_missing(
+        self, server: ApiServer, ask: Ask, of_class: str
+    ) -> None:
+        server.says(CLAIM, claim("Pending", of_class=of_class))
+        mode = {"volumeBindingMode": "Immediate"}
+        server.says("/apis/storage.k8s.io/v1/storageclasses/fast", mode)
+        mark, said = line(ask(ON_CLAIM), "results")
+        assert (mark, "kubectl describe pvc mine" in said) == ("missing", True)
+
+    def test_that_lost_its_volume_is_missing(self, server: ApiServer, ask: Ask) -> None:
+        server.says(CLAIM, claim("Lost"))
+        assert line(ask(ON_CLAIM), "results")[0] == "missing"
+
+    def test_of_one_node_is_none_for_two(self, server: ApiServer, ask: Ask) -> None:
+        server.says(CLAIM, claim("Bound", "ReadWriteOnce"))
+        mark, said = line(ask(ON_CLAIM), "results")
+        assert (mark, "2 nodes mount it" in said) == ("missing", True)
+        assert line(ask(ON_CLAIM, nodes=1), "results")[0] == "ok"
+
+    def test_may_be_nobodys_to_look_at(self, server: ApiServer, ask: Ask) -> None:
+        server.says(CLAIM, 403)
+        assert line(ask(ON_CLAIM), "results")[0] == "ok"
+
+
+class TestABucketForResults:
+    @pytest.mark.parametrize(
+        ("reach", "mark", "words"),
+        [
+            ((True, ""), "ok", "can be listed from here; service account s writes there"),
+            ((None, "no rights"), "ok", "only the pods can know: no rights"),
+            ((False, "it is not there"), "missing", "make it, or correct results.location"),
+        ],
+    )
+    def test_is_tried_from_here(
+        self,
+        ask: Ask,
+        monkeypatch: pytest.MonkeyPatch,
+        reach: tuple[bool | None, str],
+        mark: str,
+        words: str,
+    ) -> None:
+        # What buckets answer is tested on some, in test_storage.py.
+        monkeypatch.setattr(storage, "reach", lambda _: reach)
+        site = "  serviceAccount: s\nresults: {location: 'gs://mine/x'}\n"
+        found, said = line(ask(site), "results")
+        assert (found, words in said) == (mark, True)
+
+    def test_that_is_a_folder_of_the_pods_only_they_can_know(self, ask: Ask) -> None:
+        site = "results: {volume: {csi: {driver: gcsfuse.csi.storage.gke.io}}}\n"
+        mark, said = line(ask(site), "results")
+        assert (mark, "only they can know" in said) == ("ok", True)

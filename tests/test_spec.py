@@ -293,15 +293,6 @@ class TestSite:
                 "kubernetes.securityContext.capabilities.add: CAP_SYS_ADMIN: Kubernetes names",
                 "write SYS_ADMIN",
             ),
-            (
-                (
-                    "kubernetes: {extraSidecars: [{securityContext: "
-                    "{capabilities: {drop: [CAP_CHOWN]}}}]}\n"
-                ),
-                1,
-                "kubernetes.extraSidecars[0].securityContext.capabilities.drop: CAP_CHOWN",
-                "write CHOWN",
-            ),
             ("kubernetes: {namespace: My_NS}\n", 1, "kubernetes.namespace: expected a name", ""),
         ],
     )
@@ -311,6 +302,16 @@ class TestSite:
         assert where == f"{file}:{line}"
         assert said.startswith(message)
         assert hint in advice or hint in said
+
+    def test_a_capability_of_a_container_beside_is_named_as_kubernetes_does(
+        self, tmp_path: Path
+    ) -> None:
+        context = "securityContext: {capabilities: {drop: [CAP_CHOWN]}}"
+        text = f"kubernetes:\n  extraSidecars:\n    - {context}\n"
+        where, said, hint = refusal("site", tmp_path / "site.yaml", text)
+        assert where.endswith("site.yaml:3")
+        assert said.startswith("kubernetes.extraSidecars[0].securityContext.capabilities.drop: CAP")
+        assert hint == "write CHOWN"
 
     def test_expectations_name_their_file_and_line(self, tmp_path: Path) -> None:
         file = tmp_path / "site.yaml"

@@ -214,3 +214,23 @@ def test_without_the_extra_it_is_named(
 def test_the_key_of_a_stand_in_is_no_secret() -> None:
     key = json.loads(buckets.google("http://127.0.0.1:1")["GOOGLE_SERVICE_ACCOUNT_KEY"])
     assert key["private_key"] == ""
+
+
+class TestABucketIsReached:
+    def test_where_it_can_be_listed(self, place: str) -> None:
+        assert storage.reach(place) == (True, "")
+
+    def test_not_where_there_is_none(self, place: str) -> None:
+        there, why = storage.reach(f"{place.partition('://')[0]}://nobodys-bucket/x")
+        assert there is False
+        assert "nobodys-bucket" in why
+
+    def test_perhaps_where_nothing_answers(
+        self, place: str, server: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(storage, "_FIRST", 1.0)
+        server.down = True
+        there, why = storage.reach(place)
+        assert there is None
+        assert why
+        assert "send again" not in why

@@ -118,6 +118,22 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     return finished is not None
 
 
+def reach(url: str) -> tuple[bool | None, str]:
+    """Whether a bucket is there and can be listed from here, and why not; None: it is not known."""
+    program = _program()
+    # Below it nothing has this name: a bucket may hold more than there is time to list.
+    try:
+        place = program.place_of(f"{url.rstrip('/')}/runs/accept-doctor", _FIRST)
+        program.again(place.look, url, time.monotonic() + _FIRST)
+    except ImportError:
+        return None, "obstore is not here: pip install 'gpu-accept[storage]'"
+    except FileNotFoundError as error:
+        return False, plain(str(error), 400)
+    except (program.Refused, OSError) as error:
+        return None, plain(str(error).removesuffix(", then send again: it goes on from here"), 400)
+    return True, ""
+
+
 def _refuse_odd(url: str, there: Mapping[str, tuple[int, str]]) -> None:
     """Raise BadEvidence for names that lead out of a folder, and for more than evidence can be."""
     for name in there:

@@ -58,6 +58,13 @@ RULES = (
         optional=True,
     ),
     Rule(
+        group="",
+        resources=("persistentvolumeclaims",),
+        verbs=("get",),
+        why="to check where results go",
+        optional=True,
+    ),
+    Rule(
         group="kueue.x-k8s.io",
         resources=("localqueues", "workloads"),
         verbs=("get", "list"),
@@ -72,6 +79,13 @@ CLUSTER_RULES = (
         resources=("nodes", "pods"),
         verbs=("get", "list"),
         why="to count free nodes, and to say how they are",
+        optional=True,
+    ),
+    Rule(
+        group="storage.k8s.io",
+        resources=("storageclasses",),
+        verbs=("get",),
+        why="to check where results go",
         optional=True,
     ),
     Rule(
