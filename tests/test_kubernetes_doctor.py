@@ -5,6 +5,7 @@ The cluster is the stand-in of tests/apiserver.py: it plays what a test cluster 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +118,36 @@ class TestTooFewNodes:
         server.says("/api/v1/nodes", {"items": []})
         words = options("  autoscaling: true\n", machine="")
         assert "give --machine NAME" in refused("submit", *words, code=4)
+
+
+class TestARunThatIsSubmitted:
+    @pytest.mark.parametrize(
+        ("controller", "jobsets", "first"),
+        [("auto", True, "w-0-0"), ("auto", False, "0"), ("job", True, "0")],
+    )
+    def test_has_its_first_pod_by_its_name(
+        self,
+        server: ApiServer,
+        options: Callable[..., list[str]],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        controller: str,
+        jobsets: bool,  # noqa: FBT001
+        first: str,
+    ) -> None:
+        # A helm that knows of no release and installs what it is given.
+        helm = tmp_path / "bin" / "helm"
+        helm.parent.mkdir()
+        helm.write_text('#!/bin/sh\n[ "$1" != status ]\n')
+        helm.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{helm.parent}:/usr/bin:/bin")
+        server.says("/api/v1/namespaces/lab/secrets", {"metadata": {"name": "key"}})
+        if jobsets:
+            server.says(f"{JOBSET}/v1alpha2", {"resources": []})
+        words = options(f"  controller: {controller}\n", "--json", "--attempt=a", nodes=1)
+        done = accept("submit", *words)
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["first"] == f"a-1-{first}"
 
 
 JOBSET = "/apis/jobset.x-k8s.io"

@@ -6,7 +6,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from accept.backends import Job, Say
-from accept.backends.kubernetes import api, capacity, fetch, follow, install, needs, nodes, remove
+from accept.backends.kubernetes import (
+    api,
+    capacity,
+    fetch,
+    follow,
+    install,
+    look,
+    needs,
+    nodes,
+    remove,
+)
 from accept.core.errors import NotStarted
 from accept.probe import Need
 from accept.render import Bundle
@@ -40,6 +50,8 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             raise NotStarted(
                 short, hint="accept doctor shows every node; accept nodes the free ones"
             )
+        wanted = run.site.kubernetes.controller
+        jobset = wanted == "jobset" or (wanted == "auto" and look.has_jobsets(client))
         install.install(client, name, folder / VALUES, say=say)
     place = client.place
     return Job(
@@ -47,7 +59,8 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         backend="kubernetes",
         attempt=name.full,
         hosts=run.hosts,
-        first=f"{name.full}-w-0-0",
+        # The host name of its pod.
+        first=f"{name.full}-w-0-0" if jobset else f"{name.full}-0",
         folder=follow.FOLDER,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
         place={

@@ -33,6 +33,11 @@ def of_run(name: str) -> str:
     return f"{LABEL}={name}"
 
 
+def has_jobsets(api: Api) -> bool:
+    """Whether the cluster has the kind JobSet, as helm sees it."""
+    return api.find(f"/{_JOBSETS}") is not None
+
+
 def jobs(api: Api, name: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The JobSet of a run and the Job that runs its pods; a plain Job has no JobSet."""
     try:
