@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
+from accept.backends.kubernetes.pod import Pod, read_pod
 from accept.backends.kubernetes.scrub import scrubbed
 from accept.backends.kubernetes.state import (
-    Pod,
     State,
     lines,
-    read_pod,
     read_state,
     reasons,
     started,

@@ -73,8 +73,14 @@ def test_pods_may_be_anybodys_but_root_and_have_no_rights(
     keys = {
         "podSecurityContext": recipe["podSecurityContext"],
         "securityContext": recipe["securityContext"],
-        "extraVolumes": [*volumes, {"name": "users", "configMap": {"name": "users"}}],
+        "extraVolumes": [
+            *volumes,
+            {"name": "users", "configMap": {"name": "users"}},
+            {"name": "root", "emptyDir": {}},
+        ],
         "extraVolumeMounts": [
+            # What is mounted may lie below it, and the image lets nobody but root in there.
+            {"name": "root", "mountPath": "/root"},
             *mounts,
             {"name": "users", "mountPath": "/etc/passwd", "subPath": "passwd"},
         ],

@@ -89,7 +89,7 @@ def test_a_namespace_that_restricts_its_pods_takes_those_of_the_recipe(
         cluster.kubectl("label", "namespace", "team", strict)
         for name, site in sites.items():
             # A plain Job: the API server looks into its pods, and not into those of a JobSet.
-            file = values(tmp_path, "a4-highgpu-8g", site=site)
+            file = values(tmp_path, "gpu", site=site)
             words = ("create", "--dry-run=server", "-f", "-")
             text = "\n---\n".join(documents(helm.text(4, file, jobset=False)))
             said[name] = cluster.kubectl(*words, stdin=text).stderr

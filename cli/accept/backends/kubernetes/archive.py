@@ -13,7 +13,8 @@ from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.follow import FOLDER, status
 from accept.backends.kubernetes.look import look
-from accept.backends.kubernetes.state import MAIN, State
+from accept.backends.kubernetes.pod import MAIN
+from accept.backends.kubernetes.state import State
 from accept.core import evidence
 from accept.core.errors import BadEvidence
 

@@ -19,7 +19,8 @@ from accept.backends.kubernetes.api import Api
 from accept.backends.kubernetes.describe import describe
 from accept.backends.kubernetes.follow import status
 from accept.backends.kubernetes.look import look, place_of
-from accept.backends.kubernetes.state import MAIN, State
+from accept.backends.kubernetes.pod import MAIN
+from accept.backends.kubernetes.state import State
 from accept.core import evidence
 from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit

@@ -13,7 +13,8 @@ from accept.backends import Job, Say
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.look import look, place_of
-from accept.backends.kubernetes.state import MAIN, State, lines, reasons, started
+from accept.backends.kubernetes.pod import MAIN
+from accept.backends.kubernetes.state import State, lines, reasons, started
 from accept.core import evidence
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
 

@@ -13,7 +13,7 @@ from accept.backends.kubernetes.fetch import fetch
 from accept.backends.kubernetes.follow import FOLDER, status
 from accept.backends.kubernetes.install import is_installed, uninstall
 from accept.backends.kubernetes.look import look, of_run, path, place_of
-from accept.backends.kubernetes.state import MAIN
+from accept.backends.kubernetes.pod import MAIN
 from accept.core.errors import AcceptError, NotStarted
 
 #: What a run may make, in the order of its removal: group of the API, kind as listed, and as named.
