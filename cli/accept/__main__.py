@@ -365,17 +365,26 @@ def collect(run_: _EVIDENCE = "last", **values: Any) -> int:
 def judge(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Run, evidence folder, archive, saved log, URL."),
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Run, evidence folder, archive, saved log, URL; or logs of nccl-tests.",
+        ),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", "-m", help="Machine to hold it against: a name, or a file."),
     ] = None,
     expect: Annotated[
         list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")
     ] = None,
     **values: Any,
 ) -> int:
-    """Judge evidence, again and anywhere: accept judge last, accept judge pod.log"""
+    """Judge evidence, or logs of nccl-tests: accept judge last, accept judge my-logs/"""
     from accept.commands import flow
 
-    return flow.do_judge(tuple(paths or ()), _terminal(values), expect=tuple(expect or ()))
+    return flow.do_judge(
+        tuple(paths or ()), _terminal(values), expect=tuple(expect or ()), machine=machine
+    )
 
 
 @_command()

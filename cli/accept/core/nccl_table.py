@@ -91,6 +91,8 @@ class Table:
     #: Sizes asked for, in bytes.
     min_bytes: int | None
     max_bytes: int | None
+    #: Each size is the one before times this; None where sizes are added to, or nothing says.
+    factor: int | None
     #: The largest size that memory allowed, where nccl-tests said that it reduced it.
     reduced_max: int | None
     rows: tuple[Row, ...]
@@ -101,6 +103,8 @@ class Table:
     complete: bool
     #: One of several processes that each took itself for the only one: measured nothing.
     alone: bool = False
+    #: What is wrong with this table, of all the `problems` of the log.
+    problems: tuple[Problem, ...] = ()
 
     @property
     def check(self) -> str | None:

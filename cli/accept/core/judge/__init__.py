@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
 from accept.core import checks
-from accept.core.checks import Evidence, Judged
+from accept.core.checks import Evidence, Judged, Score
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
+from accept.core.judge.located import located, shares
 from accept.core.judge.states import worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
@@ -46,6 +47,8 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     accused = [*direct(records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
+    if suspects and plan.origin:
+        suspects = located(suspects, shares(_scored(evidences.values())))
     verdicts = [hosts.verdict(plan, found), *(one.verdict for one in judged.values())]
     verdicts = hosts.with_skipped(verdicts, plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
@@ -74,6 +77,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         attempt=attempt,
         gpu_tested=gpu,
         part=_part(plan),
+        origin=plan.origin,
         hosts=found.present,
         missing=found.missing,
         checks=tuple(verdicts),
@@ -83,6 +87,13 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         broken_off=broken_off,
     )
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def _scored(evidences: Iterable[Evidence]) -> Iterator[tuple[Evidence, Score]]:
+    for evidence in evidences:
+        score = checks.load(evidence.check).score if evidence.check in checks.names() else None
+        if score is not None:
+            yield evidence, score
 
 
 def _part(plan: Plan) -> str:

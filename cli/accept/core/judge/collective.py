@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
@@ -42,9 +43,17 @@ def judge(evidence: Evidence) -> Judged:
     findings += held
     # What groups are compared by is measured at the largest planned size.
     top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
-    compared = compare(
-        evidence, known, lambda nodes: absolute.least(evidence, nodes, "busbw", top=top)
-    )
+    compared: list[Compared] = []
+    for step in evidence.steps:
+        # Bounds are about whole nodes.
+        whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
+        compared += compare(
+            replace(evidence, steps=(step,)),
+            known,
+            lambda nodes, whole=whole: (  # type: ignore[misc]
+                absolute.least(evidence, nodes, "busbw", top=top) if whole else None
+            ),
+        )
     promised = evidence.plan.machine.speed_promised
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     for one in compared:
