@@ -1,4 +1,4 @@
-"""What was measured, one figure an execution: for programs, for references, and for comparing runs."""
+"""What was measured, a figure an execution: for programs, references, and comparing runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging logs of nccl-tests that no run of ours left: found, put in order, and judged like a run."""
+"""Logs of nccl-tests that no run of ours left: told from evidence, and loaded as if it had."""
 
 from __future__ import annotations
 

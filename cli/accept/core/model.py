@@ -132,8 +132,8 @@ class Plan:
     keep_seconds: float = 86400.0
     #: Faults planted on purpose ("wrong@host"); such a run is a drill and never an acceptance.
     planted: tuple[str, ...] = ()
-    #: What the plan was made from where nobody planned anything: logs that were found. Then all that
-    #: there is was asked for, and no more. Empty: a run of ours.
+    #: What the plan was made from, where nobody planned: logs that were found. All there is was
+    #: asked for then, and no more. Empty: a run of ours.
     origin: str = ""
 
 

@@ -1,4 +1,4 @@
-"""All logs together: who the hosts are, which of their GPUs took part, and what is no log at all."""
+"""All logs together: who the hosts are, which of their GPUs took part, and what is no log."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ from accept.core.nccl_table import Log, Table
 from accept.core.sizes import format_size
 from accept.logs.corpus import Execution, Logs
 
+#: Many logs show their own noise, so that no more than this need be assumed of any machine.
+_NOISE = 0.01
 _WORDS: dict[GroupKind, str] = {
     "each": "single-node",
     "pairs": "pair",
@@ -79,7 +81,7 @@ def found(
         schema=SCHEMA,
         version=__version__,
         hash=_digest(executions),
-        machine=machine,
+        machine=replace(machine, noise=min(machine.noise, _NOISE)),
         suite="logs",
         nodes=None,
         steps=tuple(steps),

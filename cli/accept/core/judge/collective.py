@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 
 from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
 from accept.core.judge.absolute import number
 from accept.core.judge.compare import Compared, compare
+from accept.core.judge.nearness import apart, blocks_of
 from accept.core.judge.population import FEWEST
 from accept.core.judge.reading import Reading, nominal, planned_sizes, reached, read
 from accept.core.judge.states import verdict_of
@@ -44,16 +45,13 @@ def judge(evidence: Evidence) -> Judged:
     # What groups are compared by is measured at the largest planned size.
     top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
     compared: list[Compared] = []
+    near = blocks_of(evidence, known)
     for step in evidence.steps:
         # Bounds are about whole nodes.
         whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
-        compared += compare(
-            replace(evidence, steps=(step,)),
-            known,
-            lambda nodes, whole=whole: (  # type: ignore[misc]
-                absolute.least(evidence, nodes, "busbw", top=top) if whole else None
-            ),
-        )
+        least = partial(absolute.least, evidence, metric="busbw", top=top)
+        for part in apart(evidence, step, near):
+            compared += compare(part, known, least if whole else lambda _: None)
     promised = evidence.plan.machine.speed_promised
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     for one in compared:
@@ -190,7 +188,7 @@ def _measured(evidence: Evidence, readings: dict[int, Reading]) -> str:
     parts = []
     for step in evidence.steps:
         found = [
-            (readings[id(r)].busbw or 0.0, readings[id(r)].top, len(r.hosts))
+            (readings[id(r)].busbw or 0.0, nominal(readings[id(r)].top, step), len(r.hosts))
             for r in evidence.records
             if r.step == step.id and readings[id(r)].busbw is not None
         ]

@@ -1,4 +1,4 @@
-"""Which GPU of a bad node it is, where executions on some of its GPUs were bad and on others fine."""
+"""Which GPU of a bad node it is, where executions on some of its GPUs were bad, others fine."""
 
 from __future__ import annotations
 
