@@ -37,8 +37,9 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
         kind = names.kind(one.file)
         usual = _usual(checks.get(kind, Counter()))
         if executions:
-            found += (_whole(execution, names) for execution in executions)
-            found += _cut_off(one, executions, usual)
+            whole = tuple(_whole(e, names, who[kind]) for e in executions)
+            found += whole
+            found += _cut_off(one, whole, usual)
         else:
             seen = who.get(kind) or sum(who.values(), Counter())
             others = checks.get(kind) or sum(checks.values(), Counter())
@@ -52,13 +53,19 @@ def _usual(counted: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:
     return checks if count >= _FEWEST and count * 3 >= counted.total() * 2 else ()
 
 
-def _whole(execution: Execution, names: HostNames) -> Execution:
-    """An execution whose list of devices was cut off has its hosts from the name of the log."""
+def _whole(execution: Execution, names: HostNames, who: Counter[_Who]) -> Execution:
+    """An execution whose list of devices was cut off has it from the name of the log and others."""
     table = execution.measured.table if execution.measured else None
     named = names.of(execution.file)
-    if table is None or table.rows or not set(execution.hosts) < set(named):
+    if table is None or table.rows or table.complete or not set(execution.hosts) <= set(named):
         return execution
-    return replace(execution, hosts=named)
+    return replace(execution, hosts=named, gpus=_gpus_of(named, who) or execution.gpus)
+
+
+def _gpus_of(hosts: tuple[str, ...], who: Counter[_Who]) -> dict[str, tuple[int, ...]]:
+    """The GPUs that most logs of so many hosts are about; none where nothing says it."""
+    fitting = [gpus for (count, gpus), _ in who.most_common() if count == len(hosts)]
+    return dict.fromkeys(hosts, fitting[0]) if fitting else {}
 
 
 def _cut_off(
@@ -83,12 +90,11 @@ def _dead(
     """What a log without any table is about: by its name, by whom it names, by the others."""
     said = dict.fromkeys(problem.host for problem in one.problems if problem.host)
     hosts = names.of(one.file) or tuple(said)
-    fitting = [gpus for (count, gpus), _ in who.most_common() if count == len(hosts)]
     for check in dict.fromkeys(usual):
         yield Execution(
             file=one.file,
             check=check,
             hosts=hosts,
-            gpus=dict.fromkeys(hosts, fitting[0]) if fitting else {},
+            gpus=_gpus_of(hosts, who),
             problems=one.problems,
         )

@@ -70,6 +70,8 @@ class Evidence:
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
     broken_off: str = ""
+    #: Hosts that are near each other, in blocks, as logs alone show it; none: nothing is known.
+    near: tuple[frozenset[str], ...] = ()
     #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
     partial: bool = False
 

@@ -8,10 +8,12 @@ from itertools import groupby
 from operator import attrgetter
 
 from accept.core import checks
+from accept.core.causes import CONSEQUENCES
 from accept.core.checks import Evidence, Judged, Score
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
 from accept.core.judge.located import located, shares
+from accept.core.judge.nearness import blocks_among
 from accept.core.judge.states import worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
@@ -43,8 +45,11 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off)
+    if plan.origin:
+        near = blocks_among(_scored(evidences.values()))
+        evidences = {name: replace(one, near=near) for name, one in evidences.items()}
     judged = {name: _judged(evidence) for name, evidence in evidences.items()}
-    accused = [*direct(records, len(found.present))]
+    accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
     if suspects and plan.origin:
@@ -87,6 +92,14 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         broken_off=broken_off,
     )
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def _unblamed(record: Record) -> Record:
+    """A record without what a log of two hosts says after it failed: either may be the cause."""
+    if len(record.hosts) != 2:
+        return record
+    kept = tuple(p for p in record.problems if p.cause not in CONSEQUENCES)
+    return replace(record, problems=kept)
 
 
 def _scored(evidences: Iterable[Evidence]) -> Iterator[tuple[Evidence, Score]]:

@@ -9,7 +9,7 @@ from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
 from accept.core.judge.absolute import number
 from accept.core.judge.compare import Compared, compare
-from accept.core.judge.nearness import apart, blocks_of
+from accept.core.judge.nearness import apart
 from accept.core.judge.population import FEWEST
 from accept.core.judge.reading import Reading, nominal, planned_sizes, reached, read
 from accept.core.judge.states import verdict_of
@@ -45,12 +45,11 @@ def judge(evidence: Evidence) -> Judged:
     # What groups are compared by is measured at the largest planned size.
     top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
     compared: list[Compared] = []
-    near = blocks_of(evidence, known)
     for step in evidence.steps:
         # Bounds are about whole nodes.
         whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
         least = partial(absolute.least, evidence, metric="busbw", top=top)
-        for part in apart(evidence, step, near):
+        for part in apart(evidence, step):
             compared += compare(part, known, least if whole else lambda _: None)
     promised = evidence.plan.machine.speed_promised
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))

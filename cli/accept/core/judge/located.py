@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 from accept.core.checks import Evidence, Score
 from accept.core.judge.compare import sample
+from accept.core.judge.nearness import apart
 from accept.core.judge.population import spread
 from accept.core.model import Record, Suspect
 
+#: One execution in so many may speak against the GPU that is named.
+_FEW = 10
 #: The fact that says which GPUs of a host took part; without it, all of them did.
 GPUS = "gpus"
 
@@ -28,9 +31,9 @@ def shares(evidences: Iterable[tuple[Evidence, Score]]) -> list[_Share]:
     """Each execution of steps that compare any, against the median of its step."""
     result = []
     for evidence, score in evidences:
-        for step in evidence.steps:
-            mine = [r for r in evidence.records if r.step == step.id and r.hosts]
-            found = [(r, sample(evidence.check, score, r, step)) for r in mine]
+        for part in (one for step in evidence.steps for one in apart(evidence, step)):
+            step = part.steps[0]
+            found = [(r, sample(evidence.check, score, r, step)) for r in part.records]
             live = [s.value for _, s in found if s and s.value is not None and not s.cause]
             among = spread(live, evidence.plan.machine.noise)
             if among is None or among.median <= 0:
@@ -54,34 +57,36 @@ def located(suspects: Sequence[Suspect], found: Sequence[_Share]) -> tuple[Suspe
 
 
 def _narrowed(suspect: Suspect, found: Sequence[_Share]) -> Suspect:
-    """Intersect the GPUs of the slow executions; those of fine ones are cleared."""
+    """Take the GPUs that tell the slow executions from the fine ones, with few exceptions."""
     logs = set(suspect.evidence)
     mine = [one for one in found if suspect.name in one.record.hosts]
     against = [1 - one.share for one in mine if one.record.log in logs and one.share < 1]
     if not against:
         return suspect
     deficit = median(against)
-    # Where noise hides a deficit, nothing is said about it.
-    clear = [one for one in mine if one.sigma * 3 < deficit]
-    every = {gpu for one in mine for gpu in _gpus(one.record, suspect.name) or ()}
-    slow = [_gpus(o.record, suspect.name) or every for o in clear if 1 - o.share > deficit / 2]
-    kinds = {len(o.record.hosts) for o in clear if 1 - o.share > deficit / 2}
-    fine = [
-        _gpus(o.record, suspect.name) or every
-        for o in clear
-        if 1 - o.share <= deficit / 2 and len(o.record.hosts) in kinds
-    ]
-    left = set.intersection(*slow).difference(*fine) if slow else set()
-    if not left or left == every:
+    # Where noise hides a deficit, nothing is said about it. What one host does alone may be fine
+    # where its network is not.
+    slow = [one for one in mine if one.sigma * 3 < deficit and 1 - one.share > deficit / 2]
+    fine = [one for one in mine if one.sigma * 3 < deficit and 1 - one.share <= deficit / 2]
+    kinds = {len(one.record.hosts) > 1 for one in slow}
+    fine = [one for one in fine if (len(one.record.hosts) > 1) in kinds]
+    used = [(_gpus(one.record, suspect.name), one in slow) for one in (*slow, *fine)]
+    every = {gpu for gpus, _ in used for gpu in gpus or ()}
+    wrong = {
+        gpu: sum((gpus is None or gpu in gpus) is not bad for gpus, bad in used) for gpu in every
+    }
+    least = min(wrong.values(), default=0)
+    left = sorted(gpu for gpu in every if wrong[gpu] == least)
+    if not fine or len(left) == len(every) or least * _FEW > len(used):
         return suspect
-    named = ", ".join(map(str, sorted(left)))
     if len(left) > 1:
+        named = ", ".join(map(str, left))
         return replace(suspect, why=f"{suspect.why}; only where its GPUs {named} took part")
     return replace(
         suspect,
         kind="gpu",
-        name=f"{suspect.name}:{named}",
-        why=f"{suspect.why}; only where its GPU {named} took part",
+        name=f"{suspect.name}:{left[0]}",
+        why=f"{suspect.why}; only where its GPU {left[0]} took part",
     )
 
 

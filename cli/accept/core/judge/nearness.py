@@ -8,21 +8,22 @@ no host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import log
+from statistics import median
 
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Sample
 from accept.core.judge.compare import samples_of
-from accept.core.judge.population import FEWEST
+from accept.core.judge.population import FEWEST, spread
 from accept.core.model import Record, Step
 
 #: Less than this between slow and fast, as a share, is no distance.
 _GAP = 0.02
 #: Widest gaps that are looked at.
-_GAPS = 3
+_GAPS = 5
 
 
 def blocks(samples: Iterable[Sample]) -> tuple[frozenset[str], ...]:
@@ -57,25 +58,60 @@ def _joined(pairs: Iterable[tuple[str, ...]]) -> tuple[frozenset[str], ...]:
     return tuple(dict.fromkeys(frozenset(some) for some in group.values()))
 
 
-def blocks_of(evidence: Evidence, score: Score) -> tuple[frozenset[str], ...]:
-    """The blocks that the step with the most pairs shows, where nothing else says who is near."""
-    if not evidence.plan.origin or evidence.places:
-        return ()
-    of_step: dict[str, list[Record]] = {step.id: [] for step in evidence.steps}
-    for record in evidence.records:
-        of_step[record.step].append(record)
-    pairs = [step for step in evidence.steps if step.groups == "pairs"]
-    pairs.sort(key=lambda step: -len(of_step[step.id]))
-    found = (blocks(samples_of(evidence, score, step, of_step[step.id])) for step in pairs)
-    return next((some for some in found if some), ())
+def blocks_among(found: Iterable[tuple[Evidence, Score]]) -> tuple[frozenset[str], ...]:
+    """The blocks that the step with the most pairs shows, of all checks.
+
+    What slows a host is taken off first, or its fast pairs would not be seen as such.
+    """
+    steps = [
+        (evidence.plan.machine.noise, samples_of(evidence, score, step, _of(evidence, step)))
+        for evidence, score in found
+        for step in evidence.steps
+        if step.groups in ("pairs", "each")
+    ]
+    slow: dict[tuple[int, str], float] = {}
+    for noise, samples in steps:
+        for key, share in _slowness(samples, noise):
+            slow[key] = min(slow.get(key, 1.0), share)
+    for _, samples in sorted(steps, key=lambda item: -len(item[1])):
+        if some := blocks(_undone(sample, slow) for sample in samples):
+            return some
+    return ()
 
 
-def apart(evidence: Evidence, step: Step, found: Iterable[frozenset[str]]) -> list[Evidence]:
+def _of(evidence: Evidence, step: Step) -> list[Record]:
+    return [record for record in evidence.records if record.step == step.id]
+
+
+def _slowness(samples: Sequence[Sample], noise: float) -> Iterator[tuple[tuple[int, str], float]]:
+    """Hosts that are slow, by the number of their GPUs: their share of the median."""
+    live = {id(s): s.value for s in samples if s.value is not None and not s.cause}
+    among = spread([*live.values()], noise)
+    if among is None or among.sigma > _GAP * among.median:
+        return
+    shares: dict[tuple[int, str], list[float]] = {}
+    for sample in samples:
+        for host in sample.hosts if id(sample) in live else ():
+            share = live[id(sample)] / among.median
+            shares.setdefault((len(sample.ranks), host), []).append(share)
+    for key, mine in shares.items():
+        if median(mine) < 1 - _GAP:
+            yield key, median(mine)
+
+
+def _undone(sample: Sample, slow: Mapping[tuple[int, str], float]) -> Sample:
+    if sample.value is None:
+        return sample
+    share = min(slow.get((len(sample.ranks), host), 1.0) for host in sample.hosts)
+    return sample._replace(value=sample.value / share)
+
+
+def apart(evidence: Evidence, step: Step) -> list[Evidence]:
     """The evidence of one step; that of near and of far pairs by itself, where it has both."""
-    records = tuple(record for record in evidence.records if record.step == step.id)
-    near, far = [], []
-    for record in records:
-        together = any(block.issuperset(record.hosts) for block in found)
+    near: list[Record] = []
+    far: list[Record] = []
+    for record in _of(evidence, step):
+        together = any(block.issuperset(record.hosts) for block in evidence.near)
         (near if together else far).append(record)
-    parts = [near, far] if near and far and step.groups == "pairs" else [records]
+    parts = [near, far] if near and far and step.groups == "pairs" else [[*near, *far]]
     return [replace(evidence, steps=(step,), records=tuple(part)) for part in parts]
