@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from accept import __version__
 from accept.core import checks, nccl_tests
-from accept.core.judge.located import GPUS
+from accept.core.judge.crosscheck import GPUS
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import SCHEMA, Fact, GroupKind, Metric, Plan, PlannedMachine, Record, Step
 from accept.core.nccl_table import Log, Table

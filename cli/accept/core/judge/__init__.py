@@ -12,7 +12,7 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.checks import Evidence, Judged, Score
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
-from accept.core.judge.located import located, shares
+from accept.core.judge.crosscheck import cleared, shares
 from accept.core.judge.nearness import blocks_among
 from accept.core.judge.states import worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
@@ -48,12 +48,14 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     if plan.origin:
         near = blocks_among(_scored(evidences.values()))
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
+        reached = shares(_scored(evidences.values()))
+        evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence) for name, evidence in evidences.items()}
     accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
-    if suspects and plan.origin:
-        suspects = located(suspects, shares(_scored(evidences.values())))
+    if plan.origin:
+        suspects = cleared(suspects, reached)
     verdicts = [hosts.verdict(plan, found), *(one.verdict for one in judged.values())]
     verdicts = hosts.with_skipped(verdicts, plan.skipped)
     gpu = hosts.gpu_tested(plan, records)

@@ -9,6 +9,7 @@ from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
 from accept.core.judge.absolute import number
 from accept.core.judge.compare import Compared, compare
+from accept.core.judge.crosscheck import by_place
 from accept.core.judge.nearness import apart
 from accept.core.judge.population import FEWEST
 from accept.core.judge.reading import Reading, nominal, planned_sizes, reached, read
@@ -55,6 +56,11 @@ def judge(evidence: Evidence) -> Judged:
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     for one in compared:
         mine = _solid(one.suspects, promised=promised)
+        if evidence.plan.origin and one.groups < FEWEST:
+            mine = [suspect for suspect in mine if suspect.cause != "slow-outlier"]
+        if alone := by_place(check, one, evidence.shares):
+            findings.append(_place(check, one, alone))
+            mine = [suspect for suspect in mine if suspect not in alone]
         suspects += mine
         findings += _population(check, one, mine)
     bounded = any(f.state is not State.INCONCLUSIVE for f in held)
@@ -76,6 +82,20 @@ def _solid(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
         for suspect in suspects
         if promised or suspect.strength != "weak" or suspect.cause != "slow-outlier"
     ]
+
+
+def _place(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
+    names = complete.some([suspect.name for suspect in suspects])
+    return Finding(
+        check=check,
+        judgement="population",
+        state=State.INCONCLUSIVE,
+        message=f"step {compared.step.id}: {names} reached less in {check} alone; the other "
+        "collectives in the same logs are as fast as anywhere. Their place in the network may "
+        "explain it",
+        hosts=tuple(suspect.name for suspect in suspects if suspect.kind == "node"),
+        evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
+    )
 
 
 def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -> list[Finding]:
