@@ -9,7 +9,7 @@ from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
 from accept.core.judge.absolute import number
 from accept.core.judge.compare import Compared, compare
-from accept.core.judge.crosscheck import by_place
+from accept.core.judge.crosscheck import SLOW, by_place
 from accept.core.judge.nearness import apart
 from accept.core.judge.population import FEWEST
 from accept.core.judge.reading import Reading, nominal, planned_sizes, reached, read
@@ -54,13 +54,15 @@ def judge(evidence: Evidence) -> Judged:
             compared += compare(part, known, least if whole else lambda _: None)
     promised = evidence.plan.machine.speed_promised
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
-    for one in compared:
+    far = [by_place(check, one, evidence.shares) for one in compared]
+    excused = {suspect.name for some in far for suspect in some}
+    for one, some in zip(compared, far, strict=True):
         mine = _solid(one.suspects, promised=promised)
         if evidence.plan.origin and one.groups < FEWEST:
             mine = [suspect for suspect in mine if suspect.cause != "slow-outlier"]
-        if alone := by_place(check, one, evidence.shares):
-            findings.append(_place(check, one, alone))
-            mine = [suspect for suspect in mine if suspect not in alone]
+        if some:
+            findings.append(_place(check, one, some))
+        mine = [s for s in mine if s.name not in excused or s.cause not in SLOW]
         suspects += mine
         findings += _population(check, one, mine)
     bounded = any(f.state is not State.INCONCLUSIVE for f in held)

@@ -23,7 +23,7 @@ _FEW = 10
 GPUS = "gpus"
 #: What distance takes, at most: hosts of ten under three switches lost 11 % (tests/logs/README.md).
 _DISTANCE = 0.15
-_SLOW = ("slow-outlier", "intermittent")
+SLOW = ("slow-outlier", "intermittent")
 
 
 def shares(evidences: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]]:
@@ -68,14 +68,18 @@ def _alone(
     """By how much a host is slow in logs in which another collective is not; 0: it is in all."""
     host = host_of(suspect)
     mine: dict[str, list[Share]] = {}
-    for log in suspect.evidence if suspect.cause in _SLOW else ():
+    for log in suspect.evidence if suspect.cause in SLOW else ():
         for share in found.get(log, ()):
             if host in share.record.hosts:
                 mine.setdefault(share.check, []).append(share)
     own = mine.pop(check, None)
-    deficit = 1 - median(share.measured for share in own) / usual if own else 0.0
+    if not own:
+        return 0.0
+    deficit = 1 - median(share.measured for share in own) / usual
+    # A witness must see at least as sharply.
+    sharp = min(deficit / 3, *(share.sigma for share in own))
     fine = any(
-        max(share.sigma for share in others) * 3 < deficit
+        max(share.sigma for share in others) <= sharp
         and 1 - median(share.share for share in others) <= deficit / 2
         for others in mine.values()
     )
