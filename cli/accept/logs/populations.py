@@ -160,6 +160,8 @@ def _step(
     params: dict[str, Any] = {}
     if key.min and key.factor and top and top >= key.min:
         params = {"min": format_size(key.min), "max": format_size(top), "factor": key.factor}
+    if _unchecked(executions):
+        params["check"] = 0
     some = f"-{key.gpus}-gpu{'s' * (key.gpus != 1)}" if key.gpus else ""
     some += "-crossed" * key.crossed
     step = Step(
@@ -180,6 +182,13 @@ def _step(
         records.append(_record(step, one, key, top, names, (wave, sizes[wave])))
         sizes[wave] += 1
     return replace(step, rounds=max(len(busy), 1)), records
+
+
+def _unchecked(executions: Sequence[Execution]) -> bool:
+    """Whether nobody checked any data, as with `-c 0`."""
+    tables = [one.measured.table for one in executions if one.measured and one.measured.table]
+    sides = [row.out_of_place for table in tables for row in table.rows if row.out_of_place]
+    return bool(sides) and all(side.wrong is None for side in sides)
 
 
 def _top(tables: Sequence[Table]) -> int | None:
@@ -277,9 +286,10 @@ def _origin(
     """What is judged, in words: "45 pair logs, 10 nodes, 4 collectives; from logs alone"."""
     parts = []
     for kind, word in _WORDS.items():
-        files = {e.file for k, some in populations.items() if k.kind == kind for e in some}
-        if files:
-            parts.append(f"{len(files)} {word} log{'s' * (len(files) != 1)}")
+        some = [e for k, mine in populations.items() if k.kind == kind for e in mine]
+        count = len({(one.file, one.hosts) for one in some})
+        if count:
+            parts.append(f"{count} {word} log{'s' * (count != 1)}")
     hosts, count = len(logs.hosts), len({one.check for one in executions})
     parts.append(f"{hosts} node{'s' * (hosts != 1)}")
     return f"{', '.join(parts)}, {count} collective{'s' * (count != 1)}; from logs alone"

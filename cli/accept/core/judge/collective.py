@@ -25,7 +25,9 @@ def score(found: Reading, step: Step) -> tuple[float | None, str]:
     """What groups are compared by: GB/s at the planned largest size; see `Check.score`."""
     if found.wrong:
         return found.busbw, "wrong-data"
-    return (found.busbw if reached(found, step) and not found.unchecked else None), ""
+    # Where none of them was to check its data (`-c 0`) that is no fault of one.
+    known = reached(found, step) and not (found.unchecked and step.params.get("check", 1))
+    return (found.busbw if known else None), ""
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -66,6 +68,13 @@ def judge(evidence: Evidence) -> Judged:
         suspects += mine
         findings += _population(check, one, mine)
     bounded = any(f.state is not State.INCONCLUSIVE for f in held)
+    if evidence.plan.origin:
+        # A figure for one node says nothing of what is between nodes.
+        bounds = absolute.bounds_of(evidence)
+        spans = {len(r.hosts) for r in evidence.records if len(r.hosts) > 1}
+        bounded = bounded and (
+            not spans or any(absolute.spans(b, n) for b in bounds for n in spans)
+        )
     if promised and not bounded and evidence.records and not evidence.partial:
         findings.append(_unbounded(evidence, readings.values()))
     verdict = verdict_of(
