@@ -33,6 +33,9 @@ The flow, each stage a command (`run` is all of them; `last` names the newest ru
   accept collect last                    fetch the evidence
   accept judge   last                    judge it, again and anywhere
   accept report  last                    report.md and junit.xml
+  accept judge   my-logs/                logs of nccl-tests that never saw accept
+  accept diff    monday last             what got slower
+  accept baseline last --out my-a4.yaml  references of your own, for --machine
   accept run                             this machine, now, all of it
   accept run     --hosts node[01-16]     a set of hosts over ssh
   accept cancel  last                    end it; what was measured is kept
@@ -384,6 +387,45 @@ def judge(
 
     return flow.do_judge(
         tuple(paths or ()), _terminal(values), expect=tuple(expect or ()), machine=machine
+    )
+
+
+@_command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="Run, evidence, or logs: before.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same, after.")],
+    **values: Any,
+) -> int:
+    """What got slower from A to B, and whether it means anything: accept diff monday/ last"""
+    from accept.commands import comparing
+
+    return comparing.do_diff(before, after, _terminal(values))
+
+
+@_command()
+def baseline(
+    run_: _EVIDENCE = "last",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write; left out: stdout.")
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", "-m", help="Machine to add to; left out: the run's own."),
+    ] = None,
+    share: Annotated[
+        float, typer.Option(help="Share of what was measured that must be reached from now on.")
+    ] = 0.95,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take a run that was not accepted; replace the file.")
+    ] = False,
+    **values: Any,
+) -> int:
+    """A machine file with references of your own: accept baseline last --out my-a4.yaml"""
+    from accept.commands import references
+
+    return references.do_baseline(
+        run_, _terminal(values), out=out, machine=machine, share=share, force=force
     )
 
 

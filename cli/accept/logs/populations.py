@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from accept import __version__
@@ -235,7 +236,8 @@ def _record(
         wave=place[0],
         group=place[1],
         hosts=one.hosts,
-        local_ranks=tuple(sorted(set().union(*one.gpus.values()))) if partial else (),
+        # Those of the first host; the facts say which they were of each.
+        local_ranks=next(iter(one.gpus.values()), ()) if partial else (),
         ranks=(table.ranks if table else None) or 0,
         exit=0 if table is not None and table.complete else None,
         log=one.file,
@@ -272,11 +274,14 @@ def _hosts(logs: Logs) -> Record:
 
 
 def _digest(executions: Sequence[Execution]) -> str:
-    """Says which logs were judged: equal for equal names and figures."""
+    """Says which logs were judged: equal for equal names and figures, wherever they lie."""
     digest = hashlib.sha256()
-    for one in sorted(executions, key=lambda one: (one.file, one.check or "")):
+    said = []
+    for one in executions:
         table = one.measured.table if one.measured else None
-        digest.update(repr((one.file, one.check, one.hosts, table and table.rows)).encode())
+        said.append(repr((Path(one.file).name, one.check, one.hosts, table and table.rows)))
+    for text in sorted(said):
+        digest.update(text.encode())
     return digest.hexdigest()
 
 

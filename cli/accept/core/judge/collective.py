@@ -72,9 +72,8 @@ def judge(evidence: Evidence) -> Judged:
         # A figure for one node says nothing of what is between nodes.
         bounds = absolute.bounds_of(evidence)
         spans = {len(r.hosts) for r in evidence.records if len(r.hosts) > 1}
-        bounded = bounded and (
-            not spans or any(absolute.spans(b, n) for b in bounds for n in spans)
-        )
+        between = any(absolute.spans(bound, nodes) for bound in bounds for nodes in spans)
+        bounded = bounded and (between or not spans)
     if promised and not bounded and evidence.records and not evidence.partial:
         findings.append(_unbounded(evidence, readings.values()))
     verdict = verdict_of(
