@@ -63,9 +63,11 @@ def _is_our_file(path: Path) -> bool:
                 first = tar.next()
             return first is None or Path(first.name).parts[:1] == ("evidence",)
         return not zipfile.is_zipfile(path) and evidence.is_packed(path)
-    except (tarfile.TarError, EOFError):
+    except tarfile.TarError:
         # Whoever reads it as an archive of ours says what is wrong with it.
         return True
+    except EOFError:
+        return False
     except OSError as error:
         raise BadEvidence(f"{plain(path)}: {error.strerror}", hint="name another file") from None
 

@@ -72,11 +72,14 @@ def _one(path: Path, *, named: bool) -> Iterator[File]:
                 yield File(str(path), _blocks(cast("BinaryIO", packed), path), named)
         else:
             with path.open("rb") as file:
-                yield File(str(path), iter(lambda: file.read(_BLOCK), b""), named)
+                yield File(str(path), _blocks(file, path), named)
     except _DAMAGED as error:
-        raise BadEvidence(
-            f"{plain(path)} cannot be read: {plain(error, 200)}", hint="copy it again"
-        ) from None
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> BadEvidence:
+    said = plain(error, 200) or type(error).__name__
+    return BadEvidence(f"{plain(path)} cannot be read: {said}", hint="copy it again")
 
 
 def _of_tar(path: Path) -> Iterator[File]:
@@ -99,10 +102,15 @@ def _of_zip(path: Path) -> Iterator[File]:
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """What a packed file holds, unless it has no end."""
+    """What a file holds, packed or not, unless it has no end. Who reads it is not `_one`."""
     left = _MOST_UNPACKED
-    while block := file.read(_BLOCK):
+    while left > 0:
+        try:
+            block = file.read(_BLOCK)
+        except _DAMAGED as error:
+            raise _damaged(path, error) from None
+        if not block:
+            return
         left -= len(block)
-        if left < 0:
-            raise BadEvidence(f"{plain(path)} unpacks to more than 64 GiB", hint="unpack the logs")
         yield block
+    raise BadEvidence(f"{plain(path)} has more than 64 GiB", hint="name the logs alone")

@@ -228,8 +228,7 @@ def _record(
         )
     partial = bool(key.gpus) or key.kind in ("rails", "halves")
     facts = one.measured.facts if one.measured else ()
-    if partial:
-        facts += tuple(Fact(name=GPUS, host=h, value=list(mine)) for h, mine in one.gpus.items())
+    facts += tuple(Fact(name=GPUS, host=h, value=list(mine)) for h, mine in one.gpus.items())
     return Record(
         step=step.id,
         checks=step.checks,

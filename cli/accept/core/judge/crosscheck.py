@@ -93,8 +93,6 @@ def cleared(
     strong = {host_of(one) for one in suspects if one.strength == "strong"}
     left = [one for one in suspects if not _explained(one, strong, found)]
     everything = [share for several in found.values() for share in several]
-    if not any(fact.name == GPUS for share in everything for fact in share.record.facts):
-        return tuple(left)
     return tuple(_narrowed(one, everything) if one.kind == "node" else one for one in left)
 
 

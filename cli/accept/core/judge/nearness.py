@@ -87,7 +87,7 @@ def _slowness(samples: Sequence[Sample], noise: float) -> Iterator[tuple[tuple[i
     """Hosts that are slow, by the number of their GPUs: their share of the median."""
     live = {id(s): s.value for s in samples if s.value is not None and not s.cause}
     among = spread([*live.values()], noise)
-    if among is None or among.sigma > _GAP * among.median:
+    if among is None or not 0 < among.sigma <= _GAP * among.median:
         return
     shares: dict[tuple[int, str], list[float]] = {}
     for sample in samples:
