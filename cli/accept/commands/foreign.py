@@ -35,6 +35,8 @@ class Foreign:
 
     plan: Plan
     records: tuple[Record, ...]
+    #: As the logs show it, which may be less than the file says.
+    machine: Machine
     #: One line each.
     notes: tuple[str, ...]
     #: Files that are no logs, and why not.
@@ -81,7 +83,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> Foreign:
     executions = logs.completed(found)
     notes: list[str] = []
     if machine is None:
-        most = max((len(one.gpus) for one in executions), default=0)
+        most = max((one.count for one in executions), default=0)
         guessed = logs.guess(found.devices, most)
         machine = guessed.machine
         notes.append(f"machine {machine.name}: {guessed.why}")
@@ -100,6 +102,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> Foreign:
     return Foreign(
         plan=replace(made.plan, references=bounds),
         records=made.records,
+        machine=machine,
         notes=tuple(notes),
         skipped=found.skipped,
         unjudged=made.unjudged,

@@ -31,6 +31,8 @@ class Judged:
     plan: Plan
     records: tuple[Record, ...]
     folder: Path | None = None
+    #: Of logs: their machine, as they show it.
+    machine: Machine | None = None
     #: What else is to be said, one line each.
     notes: tuple[str, ...] = ()
     #: Files that were left out, and why.
@@ -76,6 +78,7 @@ def _judge_logs(paths: Sequence[str], expect: Sequence[str], machine: str | None
         verdict=verdict,
         plan=plan,
         records=found.records,
+        machine=found.machine,
         notes=found.notes,
         skipped=found.skipped,
         unjudged=found.unjudged,

@@ -81,6 +81,8 @@ def do_baseline(
 
 
 def _base(judged: Judged, machine: str | None) -> Machine:
+    if judged.machine is not None:
+        return judged.machine
     name = machine or judged.plan.machine.name
     try:
         return spec.load_machine(name).value

@@ -38,6 +38,9 @@ def guess(devices: Sequence[str], gpus: int) -> Guess:
         and (m.gpus.count == "detect" or m.gpus.count >= gpus)
         and all(m.gpus.device.lower() in name.lower() for name in devices)
     ]
+    # One that can be anywhere fits before one of a certain cloud.
+    anywhere = [m for m in fitting if not m.nccl.transport and not m.topology]
+    fitting = anywhere if len(anywhere) == 1 else fitting
     if len(fitting) == 1:
         one = fitting[0]
         inside = tuple(figure for figure in one.references if figure.max_nodes == 1)
