@@ -79,7 +79,7 @@ def table(
 def log(hosts: Sequence[str], gpus: Sequence[int], speed: Speed, *, seed: object = 0) -> str:
     """A log with one table for each collective, each with 0.2 % of noise."""
     chance = random.Random(f"{seed} {hosts} {gpus}")
-    parts = []
+    parts: list[str] = []
     for collective, (alone, together) in USUAL.items():
         share = speed(collective, hosts, gpus)
         if share is None:
@@ -132,6 +132,6 @@ def rails(folder: Path, bad: int | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for rail in range(8):
         share = 0.9 if rail == bad else 1.0
-        text = log(NODES, (rail,), lambda *_, share=share: share)  # type: ignore[misc]
+        text = log(NODES, (rail,), lambda *_, share=share: share)
         (folder / f"rail{rail}.log").write_text(text)
     return folder

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import resource
 import shutil
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests import foreignlogs, leftovers
 from tests.commandline import accept, program, refused
 from tests.foreignlogs import NODES, corpus, fine, slow, table
@@ -346,11 +350,21 @@ class TestRefused:
         assert not list(tmp_path.rglob("outside.log"))
 
     def test_pipes_in_a_folder_are_not_waited_for(self, folder: Path) -> None:
-        import os
-
         corpus(folder, fine, nodes=NODES[:3])
         os.mkfifo(folder / "pipe")
         assert judged(folder)["hosts"] == list(NODES[:3])
+
+
+@given(st.lists(st.tuples(st.integers(0, 6000), st.binary(max_size=12)), max_size=8))
+def test_whatever_is_in_a_log_it_is_judged_or_refused(edits: list[tuple[int, bytes]]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = corpus(Path(scratch) / "logs", nodes=NODES[:4])
+        path = folder / "G0-1-2-3-4-5-6-7_node1_node2.log"
+        text = bytearray(path.read_bytes())
+        for at, new in edits:
+            text[at : at + len(new)] = new
+        path.write_bytes(text)
+        assert accept("judge", folder, "--quiet").code in (3, 6, 7)
 
 
 def test_a_large_log_is_read_in_bounded_memory(tmp_path: Path) -> None:

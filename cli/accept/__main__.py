@@ -391,6 +391,21 @@ def judge(
 
 
 @_command()
+def report(
+    run_: _EVIDENCE = "last",
+    format_: Annotated[
+        Literal["files", "md", "junit"],
+        typer.Option("--format", help="Write files, or print one form."),
+    ] = "files",
+    **values: Any,
+) -> int:
+    """Write report.md and junit.xml, or print one: accept report last --format md"""
+    from accept.commands import flow
+
+    return flow.do_report(run_, _terminal(values), form=format_)
+
+
+@_command()
 def diff(
     before: Annotated[str, typer.Argument(metavar="A", help="Run, evidence, or logs: before.")],
     after: Annotated[str, typer.Argument(metavar="B", help="The same, after.")],
@@ -427,21 +442,6 @@ def baseline(
     return references.do_baseline(
         run_, _terminal(values), out=out, machine=machine, share=share, force=force
     )
-
-
-@_command()
-def report(
-    run_: _EVIDENCE = "last",
-    format_: Annotated[
-        Literal["files", "md", "junit"],
-        typer.Option("--format", help="Write files, or print one form."),
-    ] = "files",
-    **values: Any,
-) -> int:
-    """Write report.md and junit.xml, or print one: accept report last --format md"""
-    from accept.commands import flow
-
-    return flow.do_report(run_, _terminal(values), form=format_)
 
 
 @_command(**_PLAN, **_LAUNCH, **_CLUSTER, **_RELEASE)

@@ -17,6 +17,7 @@ from accept.core.model import Plan, Record, State, Verdict
 from accept.core.plaintext import plain
 from accept.core.shape import Invalid
 from accept.core.typed import dump
+from accept.spec.machine import Machine
 from accept.spec.units import parse_expectation
 
 #: Most files that a terminal is told were left out.

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 
 from accept.core.checks import Evidence, Score, Share
 from accept.core.judge.compare import Compared, sample
 from accept.core.judge.nearness import apart
-from accept.core.judge.population import spread
+from accept.core.judge.population import middle, spread
 from accept.core.judge.suspects import host_of
 from accept.core.model import Record, Suspect
 
@@ -75,12 +74,12 @@ def _alone(
     own = mine.pop(check, None)
     if not own:
         return 0.0
-    deficit = 1 - median(share.measured for share in own) / usual
+    deficit = 1 - middle(share.measured for share in own) / usual
     # A witness must see at least as sharply.
     sharp = min(deficit / 3, *(share.sigma for share in own))
     fine = any(
         max(share.sigma for share in others) <= sharp
-        and 1 - median(share.share for share in others) <= deficit / 2
+        and 1 - middle(share.share for share in others) <= deficit / 2
         for others in mine.values()
     )
     return deficit if fine else 0.0
@@ -115,7 +114,7 @@ def _narrowed(suspect: Suspect, found: Sequence[Share]) -> Suspect:
     against = [1 - one.share for one in mine if one.record.log in logs and one.share < 1]
     if not against:
         return suspect
-    deficit = median(against)
+    deficit = middle(against)
     # Where noise hides a deficit, nothing is said about it. What one host does alone may be fine
     # where its network is not.
     slow = [one for one in mine if one.sigma * 3 < deficit and 1 - one.share > deficit / 2]

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import log
-from statistics import median
 
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Sample
 from accept.core.judge.compare import samples_of
-from accept.core.judge.population import FEWEST, spread
+from accept.core.judge.population import FEWEST, middle, spread
 from accept.core.model import Record, Step
 
 #: Less than this between slow and fast, as a share, is no distance.
@@ -95,8 +94,8 @@ def _slowness(samples: Sequence[Sample], noise: float) -> Iterator[tuple[tuple[i
             share = live[id(sample)] / among.median
             shares.setdefault((len(sample.ranks), host), []).append(share)
     for key, mine in shares.items():
-        if median(mine) < 1 - _GAP:
-            yield key, median(mine)
+        if middle(mine) < 1 - _GAP:
+            yield key, middle(mine)
 
 
 def _undone(sample: Sample, slow: Mapping[tuple[int, str], float]) -> Sample:
