@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from accept.logs.corpus import gather
 from accept.logs.machine import guess
-from accept.logs.populations import found
+from accept.logs.planned import found
 from accept.logs.siblings import completed
 
 __all__ = ["completed", "found", "gather", "guess"]
