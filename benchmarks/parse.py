@@ -17,7 +17,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "cli")]
 
-from accept.commands.judging import nothing_collected
+from accept.commands.loading import nothing_collected
 from accept.core.checks import parse_log
 from accept.core.judge import judge
 from accept.core.model import Plan, PlannedMachine, Record, State, Step, Verdict

@@ -31,6 +31,9 @@ The flow, each stage a command (`run` is all of them; `last` names the newest ru
   accept collect last                    fetch the evidence
   accept judge   last                    judge it, again and anywhere
   accept report  last                    report.md and junit.xml
+  accept judge   my-logs/                logs of nccl-tests that never saw accept
+  accept diff    monday last             what got slower
+  accept baseline last --out my-a4.yaml  references of your own, for --machine
   accept run                             this machine, now, all of it
   accept run     --hosts node[01-16]     a set of hosts over ssh
   accept cancel  last                    end it; what was measured is kept
@@ -137,17 +140,26 @@ def collect(run_: EVIDENCE = "last", **values: Any) -> int:
 def judge(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Run, evidence folder, archive, saved log, URL."),
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Run, evidence folder, archive, saved log, URL; or logs of nccl-tests.",
+        ),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", "-m", help="Machine to hold it against: a name, or a file."),
     ] = None,
     expect: Annotated[
         list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")
     ] = None,
     **values: Any,
 ) -> int:
-    """Judge evidence, again and anywhere: accept judge last, accept judge pod.log"""
+    """Judge evidence, or logs of nccl-tests: accept judge last, accept judge my-logs/"""
     from accept.commands import flow
 
-    return flow.do_judge(tuple(paths or ()), _terminal(values), expect=tuple(expect or ()))
+    return flow.do_judge(
+        tuple(paths or ()), _terminal(values), expect=tuple(expect or ()), machine=machine
+    )
 
 
 @_command()
@@ -163,6 +175,45 @@ def report(
     from accept.commands import flow
 
     return flow.do_report(run_, _terminal(values), form=format_)
+
+
+@_command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="Run, evidence, or logs: before.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same, after.")],
+    **values: Any,
+) -> int:
+    """What got slower from A to B, and whether it means anything: accept diff monday/ last"""
+    from accept.commands import comparing
+
+    return comparing.do_diff(before, after, _terminal(values))
+
+
+@_command()
+def baseline(
+    run_: EVIDENCE = "last",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write; left out: stdout.")
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", "-m", help="Machine to add to; left out: the run's own."),
+    ] = None,
+    share: Annotated[
+        float, typer.Option(help="Share of what was measured that must be reached from now on.")
+    ] = 0.95,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take a run that was not accepted; replace the file.")
+    ] = False,
+    **values: Any,
+) -> int:
+    """A machine file with references of your own: accept baseline last --out my-a4.yaml"""
+    from accept.commands import references
+
+    return references.do_baseline(
+        run_, _terminal(values), out=out, machine=machine, share=share, force=force
+    )
 
 
 @_command(**PLAN, **LAUNCH, **CLUSTER, **RELEASE)

@@ -120,7 +120,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
 
 def reach(url: str) -> tuple[bool | None, str]:
     """Whether a bucket is there and can be listed from here, and why not; None: it is not known."""
-    program = _program()
+    program = _places()
     # Below it nothing has this name: a bucket may hold more than there is time to list.
     try:
         place = program.place_of(f"{url.rstrip('/')}/runs/accept-doctor", _FIRST)

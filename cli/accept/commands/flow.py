@@ -238,17 +238,23 @@ def _cancel(job: Job, folder: Path, terminal: Terminal) -> None:
             terminal.progress(f"removed {what}")
 
 
-def do_judge(paths: tuple[str, ...], terminal: Terminal, *, expect: tuple[str, ...]) -> int:
-    """Judge evidence anew: a run, an evidence folder, its archive, or a saved log."""
-    verdicts = []
-    for path in paths or ("last",):
-        judged = judging.judge_path(path, expect=expect)
-        verdicts.append(judged.verdict)
-        if len(paths) < 2 or not terminal.json:
+def do_judge(
+    paths: tuple[str, ...],
+    terminal: Terminal,
+    *,
+    expect: tuple[str, ...],
+    machine: str | None = None,
+) -> int:
+    """Judge evidence anew, or logs that no run of ours left."""
+    found = judging.judge_paths(paths or ("last",), expect=expect, machine=machine)
+    if terminal.json:
+        # One verdict for each path, or for all paths where they are logs.
+        several = [judging.as_json(judged) for judged in found]
+        terminal.result(several if len(found) > 1 else several[0], "")
+    else:
+        for judged in found:
             terminal.result(judged.verdict, judging.text(judged, terminal))
-    if len(paths) > 1 and terminal.json:
-        terminal.result(verdicts, "")
-    return max((verdict.exit for verdict in verdicts), key=_WORST.index)
+    return max((judged.verdict.exit for judged in found), key=_WORST.index)
 
 
 #: From good to bad, for several paths at once.

@@ -1,26 +1,28 @@
-"""Judging evidence anew, wherever it lies: a run, an evidence folder, its archive, a saved log."""
+"""Judging anew, wherever it lies: a run, evidence, its archive, a saved log, logs of others."""
 
 from __future__ import annotations
 
-import gc
-import tarfile
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from accept import rundir, storage
+from accept.commands import figures, foreign, loading
 from accept.commands.terminal import Terminal
-from accept.core import evidence
+from accept.core import checks, evidence
 from accept.core import report as reports
-from accept.core.checks import parse_log
-from accept.core.coordinator import HOSTS
-from accept.core.errors import BadEvidence, BadInput
+from accept.core.errors import BadInput
 from accept.core.judge import judge
-from accept.core.model import Parsed, Plan, Record, Verdict
+from accept.core.model import Plan, Record, State, Verdict
+from accept.core.plaintext import plain
 from accept.core.shape import Invalid
+from accept.core.typed import dump
+from accept.spec.floors import bounds
+from accept.spec.machine import Machine
 from accept.spec.units import parse_expectation
+
+#: Most files that a terminal is told were left out.
+_SCREEN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,134 +33,114 @@ class Judged:
     plan: Plan
     records: tuple[Record, ...]
     folder: Path | None = None
+    #: Of logs: their machine, as they show it.
+    machine: Machine | None = None
+    #: What else is to be said, one line each.
+    notes: tuple[str, ...] = ()
+    #: Files that were left out, and why.
+    skipped: tuple[tuple[str, str], ...] = ()
+    #: Collectives that no check judges, and in how many tables.
+    unjudged: dict[str, int] = field(default_factory=dict)
 
 
-def judge_path(path: str, *, expect: Sequence[str]) -> Judged:
-    """Judge what `path` names. Raises BadEvidence where it is incomplete or no evidence at all."""
-    if storage.is_url(path):
-        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
-            target = Path(scratch) / "evidence"
-            storage.fetch(path, target, partial=False)
-            return replace(_judge_folder(target, expect), folder=None)
-    if path != "last" and rundir.kind(Path(path)) == "file":
-        return _judge_file(Path(path), expect)
-    folder = rundir.find(path)
-    inner = folder / rundir.EVIDENCE
-    if not inner.is_dir() and (folder / rundir.JOB).is_file():
-        raise BadEvidence(
-            f"the evidence of {folder.name} is not here",
-            hint=f"fetch it: accept collect {folder.name}",
-        )
-    return _judge_folder(inner if inner.is_dir() else folder, expect)
+def judge_paths(
+    paths: Sequence[str], *, expect: Sequence[str], machine: str | None = None
+) -> list[Judged]:
+    """Judge each run or evidence that `paths` name, and all logs of others among them as one."""
+    theirs = {path for path in paths if foreign.is_foreign(path)}
+    result = [
+        judge_path(path, expect=expect, machine=machine) for path in paths if path not in theirs
+    ]
+    logs = [path for path in dict.fromkeys(paths) if path in theirs]
+    return [*result, _judge_logs(logs, expect, machine)] if logs else result
 
 
-def _judge_file(path: Path, expect: Sequence[str]) -> Judged:
-    if tarfile.is_tarfile(path):
-        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
-            unpack(path, Path(scratch))
-            return replace(_judge_folder(Path(scratch) / "evidence", expect), folder=None)
-    with path.open("rb") as lines:
-        plan, records, old = evidence.unpack(lines, str(path))
-    return _judged(plan, records, expect, attempt=old.attempt, broken_off=old.broken_off)
+def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) -> Judged:
+    """Judge what `path` names, by the references of `machine` where one is named.
 
-
-def unpack(archive: Path, target: Path) -> None:
-    """Unpack an evidence archive. Raises BadEvidence where it is damaged or reaches outside."""
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(target, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise BadEvidence(f"{archive}: {error}", hint="collect the run again") from None
-    if not (target / "evidence").is_dir():
-        raise BadEvidence(f"{archive} holds no evidence", hint="it should hold a folder `evidence`")
-
-
-def _judge_folder(folder: Path, expect: Sequence[str]) -> Judged:
-    console = folder / evidence.CONSOLE
-    if not (folder / evidence.PLAN).is_file() and console.is_file():
-        # All that was left of a run was the log of its first pod, which holds plan and records.
-        return replace(_judge_file(console, expect), folder=folder)
-    plan = evidence.read_plan(folder)
-    broken = ""
-    attempt = _attempt(folder)
-    if (folder / evidence.CHECKSUMS).is_file():
-        if wrong := evidence.check_checksums(folder):
-            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-            raise BadEvidence(
-                f"{folder}: {'; '.join(wrong[:3])}{more}",
-                hint="collect the run again, or ask who changed it",
-            )
-        broken = evidence.read_verdict(folder).broken_off
-    else:
-        broken = "the coordinator never finished: the evidence has no check sums"
-    with nothing_collected():
-        records = tuple(_read_again(folder, r) for r in evidence.read_records(folder))
-        judged = _judged(plan, records, expect, attempt=attempt, broken_off=broken)
-    return replace(judged, folder=folder)
-
-
-@contextmanager
-def nothing_collected() -> Iterator[None]:
-    """Python's search for cycles put off: all that is read here is kept, and none of it is a cycle.
-
-    Over thousands of logs the search takes a quarter of the time.
+    Raises BadEvidence where it is incomplete, or neither evidence nor a log.
     """
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-def _attempt(folder: Path) -> str:
-    import json
-
-    try:
-        return str(json.loads((folder / HOSTS).read_text(encoding="utf-8"))["attempt"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return folder.name
-
-
-def _read_again(folder: Path, record: Record) -> Record:
-    """The record with what its raw log says today, so that no figure rests on the record alone.
-
-    Problems that the coordinator saw from outside are in no log, and stay.
-    """
-    if not record.log:
-        return record
-    lines = evidence.open_log(folder, record.log)
-    if lines is None:
-        raise BadEvidence(
-            f"{folder / record.log} is missing, and {record.step} was recorded",
-            hint="collect the run again",
+    if foreign.is_foreign(path):
+        return _judge_logs([path], expect, machine)
+    own = foreign.machine_of(machine)
+    found = loading.load(path)
+    plan = found.plan
+    if own is not None:
+        plan = replace(
+            plan, machine=own.planned(), references=bounds(own, gpus_per_node=plan.gpus_used)
         )
-    parsed: Parsed = parse_log(record.checks, lines, record.hosts)
-    seen = {(p.cause, p.check, p.host, p.rank, p.gpu) for p in parsed.problems}
-    outside = tuple(
-        p for p in record.problems if (p.cause, p.check, p.host, p.rank, p.gpu) not in seen
-    )
-    return replace(
-        record, metrics=parsed.metrics, facts=parsed.facts, problems=(*outside, *parsed.problems)
+    plan, verdict = _judged(plan, found.records, expect, found.attempt, found.broken_off)
+    return Judged(verdict=verdict, plan=plan, records=found.records, folder=found.folder)
+
+
+def _judge_logs(paths: Sequence[str], expect: Sequence[str], machine: str | None) -> Judged:
+    with loading.nothing_collected():
+        found = foreign.load(paths, foreign.machine_of(machine))
+        attempt = Path(paths[0]).name if len(paths) == 1 else f"{len(paths)} paths"
+        plan, verdict = _judged(found.plan, found.records, expect, attempt, "")
+    return Judged(
+        verdict=verdict,
+        plan=plan,
+        records=found.records,
+        machine=found.machine,
+        notes=found.notes,
+        skipped=found.skipped,
+        unjudged=found.unjudged,
     )
 
 
 def _judged(
-    plan: Plan, records: tuple[Record, ...], expect: Sequence[str], *, attempt: str, broken_off: str
-) -> Judged:
+    plan: Plan, records: tuple[Record, ...], expect: Sequence[str], attempt: str, broken_off: str
+) -> tuple[Plan, Verdict]:
     try:
         own = tuple(parse_expectation(text, source="--expect") for text in expect)
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
     plan = replace(plan, references=(*own, *plan.references))
-    verdict = judge(plan, records, attempt=attempt, broken_off=broken_off)
-    return Judged(verdict=verdict, plan=plan, records=records)
+    return plan, judge(plan, records, attempt=attempt, broken_off=broken_off)
 
 
 def text(judged: Judged, terminal: Terminal) -> str:
     """The verdict as the terminal shows it."""
-    return reports.table(judged.verdict, width=terminal.width, color=terminal.color)
+    lines = [reports.table(judged.verdict, width=terminal.width, color=terminal.color)]
+    if judged.notes:
+        lines += ["", "Notes", *(f"  {plain(note)}" for note in judged.notes)]
+    if judged.skipped:
+        lines += ["", f"Left out: {len(judged.skipped)} files that are no logs"]
+        lines += [f"  {plain(f)}: {why}" for f, why in judged.skipped[:_SCREEN]]
+        if len(judged.skipped) > _SCREEN:
+            lines.append(f"  … and {len(judged.skipped) - _SCREEN} more: see --json")
+    return "\n".join(lines)
+
+
+def as_json(judged: Judged) -> dict[str, Any]:
+    """The verdict with what it was formed from: `accept judge --json`."""
+    judged_checks = {check for step in judged.plan.steps for check in step.checks}
+    return {
+        **dump(judged.verdict),
+        "metrics": [
+            figures.as_json(one) for one in figures.measurements(judged.plan, judged.records)
+        ],
+        "references": [dump(one) for one in judged.plan.references if one.check in judged_checks],
+        "not_tested": _not_tested(judged, judged_checks),
+        "skipped": [{"file": file, "reason": why} for file, why in judged.skipped],
+        "notes": list(judged.notes),
+    }
+
+
+def _not_tested(judged: Judged, judged_checks: set[str]) -> list[dict[str, str]]:
+    """Checks that did not run, and those that nobody asked for."""
+    found = {
+        one.check: next((f.message for f in one.findings if f.state is one.state), "")
+        for one in judged.verdict.checks
+        if one.state is State.NOT_TESTED
+    }
+    what = "the logs do not show it" if judged.plan.origin else "not part of the run"
+    asked = judged_checks | {one.check for one in judged.verdict.checks}
+    for name in (*checks.names(), *judged.unjudged):
+        if name not in asked and name != "script":
+            found[name] = "no check judges that" if name in judged.unjudged else what
+    return [{"check": check, "reason": why} for check, why in found.items()]
 
 
 def report(judged: Judged, form: str) -> str:

@@ -194,6 +194,17 @@ def _packed(raw: bytes) -> str:
     return "\n".join([f"{_BEGIN} {hashlib.sha256(raw).hexdigest()}", *lines, _END]) + "\n"
 
 
+def is_packed(path: Path) -> bool:
+    """Whether a text holds what `pack` wrote, whole or not."""
+    mark, tail = _BEGIN.encode(), b""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            if mark in tail + block:
+                return True
+            tail = block[-len(mark) :]
+    return False
+
+
 def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...], Verdict]:
     """Read what `pack` left in a saved console or pod log; prefixes before the text do no harm.
 

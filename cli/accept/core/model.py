@@ -140,6 +140,9 @@ class Plan:
     keep_seconds: float = 86400.0
     #: Faults planted on purpose ("wrong@host"); such a run is a drill and never an acceptance.
     planted: tuple[str, ...] = ()
+    #: What the plan was made from, where nobody planned: logs that were found. All there is was
+    #: asked for then, and no more. Empty: a run of ours.
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,3 +299,5 @@ class Verdict:
     broken_off: str = ""
     #: Which part of each node was tested, such as "4 of the 8 GPUs of each node"; empty: all.
     part: str = ""
+    #: What was judged, where it was logs that no run of ours left.
+    origin: str = ""

@@ -15,6 +15,7 @@ from accept.core.nccl_table import (
     Row,
     Table,
     bus_factor,
+    check_of,
     expected_sizes,
 )
 
@@ -174,17 +175,23 @@ class TableBuilder:
         """Say whether no rank but 0 was seen, once or many times."""
         return not any(self.numbers)
 
-    def finish(self, *, alone: bool = False) -> tuple[Table, tuple[Problem, ...]]:
+    def finish(self, *, alone: bool = False) -> Table:
         """Return the table and what is wrong with it, of which nothing is said if it is alone."""
         ranks = self.ranks()
         missing = "; ".join(self._missing(ranks))
-        table = Table(
+        name, check = self.collective or "nccl-tests", check_of(self.collective)
+        found = [] if alone else list(self._correctness())
+        if missing and not alone:
+            found.append(("incomplete-log", missing))
+        problems = tuple(Problem(cause=c, message=f"{name}: {m}", check=check) for c, m in found)
+        return Table(
             collective=self.collective,
             version=self.version,
             ranks=ranks,
             listing="".join(self.listing),
             min_bytes=self.sizes[0] if self.sizes else None,
             max_bytes=self.sizes[1] if self.sizes else None,
+            factor=self.sizes[2] if self.sizes and self.sizes[3] else None,
             reduced_max=self.reduced,
             rows=tuple(self.rows),
             out_of_bounds=self.bounds,
@@ -192,15 +199,8 @@ class TableBuilder:
             complete=not missing,
             alone=alone,
             split=len({*self.groups}) > 1,
+            problems=problems,
         )
-        if alone:
-            return table, ()
-        found = list(self._correctness())
-        if missing:
-            found.append(("incomplete-log", missing))
-        name = self.collective or "nccl-tests"
-        problems = (Problem(cause=c, message=f"{name}: {m}", check=table.check) for c, m in found)
-        return table, tuple(problems)
 
 
 def count_alone(tables: Sequence[TableBuilder]) -> int:

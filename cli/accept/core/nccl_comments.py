@@ -215,9 +215,9 @@ class Tables:
         problems: list[Problem] = []
         alone = count_alone(self._built)
         for builder in self._built:
-            table, found = builder.finish(alone=bool(alone) and builder.lonely())
+            table = builder.finish(alone=bool(alone) and builder.lonely())
             tables.append(table)
-            problems += found
+            problems += table.problems
         if alone:
             problems.append(
                 Problem(

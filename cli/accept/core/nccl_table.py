@@ -91,6 +91,8 @@ class Table:
     #: Sizes asked for, in bytes.
     min_bytes: int | None
     max_bytes: int | None
+    #: Each size is the one before times this; None where sizes are added to, or nothing says.
+    factor: int | None
     #: The largest size that memory allowed, where nccl-tests said that it reduced it.
     reduced_max: int | None
     rows: tuple[Row, ...]
@@ -103,6 +105,8 @@ class Table:
     alone: bool = False
     #: Several groups ran at once (NCCL_TESTS_SPLIT): its numbers are their mean, and no group's.
     split: bool = False
+    #: What is wrong with this table, of all the `problems` of the log.
+    problems: tuple[Problem, ...] = ()
 
     @property
     def check(self) -> str | None:

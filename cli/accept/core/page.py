@@ -22,6 +22,8 @@ def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
     yield f"# {escaped(verdict.headline)}"
     yield ""
     yield f"- accepted: **{'yes' if verdict.accepted else 'no'}** (exit {verdict.exit})"
+    if verdict.origin:
+        yield f"- judged: {escaped(verdict.origin)}"
     yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
     yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
     yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"

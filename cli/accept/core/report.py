@@ -84,6 +84,8 @@ def _more(count: int) -> list[str]:
 
 def _subtitle(verdict: Verdict) -> str:
     hosts = f"{len(verdict.hosts)} host" + "s" * (len(verdict.hosts) != 1)
+    if verdict.origin:
+        return f"{plain(verdict.origin)}; machine {plain(verdict.machine, 80)}, exit {verdict.exit}"
     parts = [
         f"machine {plain(verdict.machine, 80)}",
         f"suite {plain(verdict.suite, 80)}",

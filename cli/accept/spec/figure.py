@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from accept.core.model import BoundKind, Reference
-from accept.core.shape import Bounds, Doc, Invalid
+from accept.core.shape import Bounds, Doc, Invalid, Pattern
 from accept.spec.fields import Url, check_parameters
 from accept.spec.units import Bytes
 
@@ -22,7 +22,11 @@ class Figure:
     metric: Annotated[str, Doc("The metric of that check.")] = "busbw"
     unit: Annotated[str, Doc("Unit of the metric.")] = "GB/s"
     kind: Annotated[BoundKind, Doc("measured, spec (a specification), floor (a share of one).")]
-    source: Url
+    source: Annotated[
+        str,
+        Pattern(r"(https?://|run:)\S+", "a URL, or run:ATTEMPT for a figure of your own"),
+        Doc("Where the figure is from: a URL, or run:ATTEMPT for one of your own."),
+    ]
     value: Annotated[float | None, Doc("The published figure itself.")] = None
     share: Annotated[
         Annotated[float, Bounds(min=0.01, max=1)] | None,

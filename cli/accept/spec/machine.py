@@ -15,6 +15,18 @@ from accept.spec.pod import MachineKubernetes
 
 
 @dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """The run that a machine's own figures are from, as `accept baseline` writes it."""
+
+    run: Annotated[str, Doc("Hash of what was run.")]
+    attempt: Annotated[str, Doc("Name of its launch, or of the folder of logs.")]
+    state: Annotated[str, Doc("Its verdict.")]
+    date: Annotated[str | None, Doc("When it ran, UTC; none: the logs do not say.")] = None
+    hosts: Annotated[tuple[str, ...], Doc("Hosts that took part.")] = ()
+    versions: Annotated[dict[str, str], Doc("What it ran with.")] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """A kind of node: its GPUs and network, its NCCL settings, and what it should reach."""
 
@@ -53,6 +65,7 @@ class Machine:
         dict[str, Plain], Doc("Parameters of checks that suit this machine, by check.")
     ] = field(default_factory=dict)
     references: Annotated[tuple[Figure, ...], Doc("What its metrics should be.")] = ()
+    baseline: Annotated[Baseline | None, Doc("The run that its own figures are from.")] = None
 
     def __post_init__(self) -> None:
         """Raise Invalid for keys that contradict each other."""

@@ -49,6 +49,16 @@ def param(default: Any, doc: str) -> Any:
     return field(default=default, metadata={"doc": doc})
 
 
+class Share(NamedTuple):
+    """What one execution reached; the same and sigma as shares of the median of its equals."""
+
+    check: str
+    record: Record
+    measured: float
+    share: float
+    sigma: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What a check is judged by: its planned steps and the records of exactly those."""
@@ -70,6 +80,10 @@ class Evidence:
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
     broken_off: str = ""
+    #: What each execution of any check reached against its equals, by log, as logs alone show it.
+    shares: dict[str, list[Share]] = field(default_factory=dict)
+    #: Hosts that are near each other, in blocks, as logs alone show it; none: nothing is known.
+    near: tuple[frozenset[str], ...] = ()
     #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
     partial: bool = False
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
 from accept.core import checks
-from accept.core.checks import Evidence, Judged
+from accept.core.causes import CONSEQUENCES
+from accept.core.checks import Evidence, Judged, Score
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
+from accept.core.judge.crosscheck import cleared, shares
+from accept.core.judge.nearness import blocks_among
 from accept.core.judge.states import worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
@@ -42,10 +45,17 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off)
+    if plan.origin:
+        near = blocks_among(_scored(evidences.values()))
+        evidences = {name: replace(one, near=near) for name, one in evidences.items()}
+        reached = shares(_scored(evidences.values()))
+        evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence) for name, evidence in evidences.items()}
-    accused = [*direct(records, len(found.present))]
+    accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
+    if plan.origin:
+        suspects = cleared(suspects, reached)
     verdicts = [hosts.verdict(plan, found), *(one.verdict for one in judged.values())]
     verdicts = hosts.with_skipped(verdicts, plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
@@ -74,6 +84,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         attempt=attempt,
         gpu_tested=gpu,
         part=_part(plan),
+        origin=plan.origin,
         hosts=found.present,
         missing=found.missing,
         checks=tuple(verdicts),
@@ -83,6 +94,21 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         broken_off=broken_off,
     )
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def _unblamed(record: Record) -> Record:
+    """A record without what a log of two hosts says after it failed: either may be the cause."""
+    if len(record.hosts) != 2:
+        return record
+    kept = tuple(p for p in record.problems if p.cause not in CONSEQUENCES)
+    return replace(record, problems=kept)
+
+
+def _scored(evidences: Iterable[Evidence]) -> Iterator[tuple[Evidence, Score]]:
+    for evidence in evidences:
+        score = checks.load(evidence.check).score if evidence.check in checks.names() else None
+        if score is not None:
+            yield evidence, score
 
 
 def _part(plan: Plan) -> str:

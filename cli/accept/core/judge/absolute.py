@@ -64,7 +64,7 @@ def least(
     fitting = [
         b
         for b in bounds_of(evidence)
-        if b.metric == metric and _spans(b, nodes) and (b.size is None or b.size in top)
+        if b.metric == metric and spans(b, nodes) and (b.size is None or b.size in top)
     ]
     own = [b for b in fitting if b.kind == "expectation"]
     return max((b.lower for b in own or fitting if b.lower is not None), default=None)
@@ -74,12 +74,13 @@ def peak(evidence: Evidence, nodes: int, metric: str, size: int) -> tuple[float,
     """The theoretical peak of `metric` on `nodes` hosts, and its source; None: none is known."""
     for bound in bounds_of(evidence):
         same = bound.metric == metric and bound.size in (None, size)
-        if bound.peak and same and _spans(bound, nodes):
+        if bound.peak and same and spans(bound, nodes):
             return bound.peak, bound.peak_source or bound.source
     return None
 
 
-def _spans(bound: Reference, nodes: int) -> bool:
+def spans(bound: Reference, nodes: int) -> bool:
+    """Whether a bound is about so many nodes."""
     return (bound.min_nodes is None or nodes >= bound.min_nodes) and (
         bound.max_nodes is None or nodes <= bound.max_nodes
     )
@@ -94,7 +95,7 @@ def _hold(
     measured: dict[Reference, list[tuple[float, Record]]],
 ) -> None:
     """Add what one record measured to the bounds it is held against."""
-    fitting = [bound for bound in bounds if _spans(bound, len(record.hosts))]
+    fitting = [bound for bound in bounds if spans(bound, len(record.hosts))]
     names = {bound.metric for bound in fitting}
     metrics = [
         m

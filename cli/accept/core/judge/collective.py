@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
 from accept.core.judge.compare import Compared, compare
+from accept.core.judge.crosscheck import SLOW, by_place
+from accept.core.judge.nearness import apart
 from accept.core.judge.population import FEWEST, Spread
 from accept.core.judge.reading import (
     BANDWIDTH,
@@ -29,7 +32,9 @@ def score(found: Reading, step: Step) -> tuple[float | None, str]:
     """What groups are compared by: a reading that reached the planned sizes; see `Check.score`."""
     if found.wrong:
         return found.value, "wrong-data"
-    return (found.value if reached(found, step) and not found.unchecked else None), ""
+    # Where none of them was to check its data (`-c 0`) that is no fault of one.
+    known = reached(found, step) and not (found.unchecked and step.params.get("check", 1))
+    return (found.value if known else None), ""
 
 
 def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) -> Judged:
@@ -53,20 +58,33 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     # What groups are compared by is measured at the largest planned size.
     top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
     promised = evidence.plan.machine.speed_promised
-    compared = []
-    if not measure.inverse:
-        compared = compare(
-            evidence, known, lambda nodes: absolute.least(evidence, nodes, measure.metric, top=top)
-        )
-    elif promised:
-        # Bounds of a latency are about one size each, and not about the median over them.
-        compared = compare(_noisier(evidence, noise), known, lambda _: None)
+    compared: list[Compared] = []
+    for step in evidence.steps if promised or not measure.inverse else ():
+        # Bounds are about whole nodes; those of a latency about one size each, not their median.
+        whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
+        least = partial(absolute.least, evidence, metric=measure.metric, top=top)
+        bound = least if whole and not measure.inverse else lambda _: None
+        for part in apart(_noisier(evidence, noise), step):
+            compared += compare(part, known, bound)
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
-    for one in compared:
+    far = [by_place(check, one, evidence.shares) for one in compared]
+    excused = {suspect.name for some in far for suspect in some}
+    for one, some in zip(compared, far, strict=True):
         mine = _solid(one.suspects, promised=promised)
+        if evidence.plan.origin and one.groups < FEWEST:
+            mine = [suspect for suspect in mine if suspect.cause != "slow-outlier"]
+        if some:
+            findings.append(_place(check, one, some))
+        mine = [s for s in mine if s.name not in excused or s.cause not in SLOW]
         suspects += mine
         findings += _population(check, one, mine, measure)
     bounded = any(f.state is not State.INCONCLUSIVE for f in held)
+    if evidence.plan.origin:
+        # A figure for one node says nothing of what is between nodes.
+        bounds = absolute.bounds_of(evidence)
+        spans = {len(r.hosts) for r in evidence.records if len(r.hosts) > 1}
+        between = any(absolute.spans(bound, nodes) for bound in bounds for nodes in spans)
+        bounded = bounded and (between or not spans)
     if promised and not bounded and evidence.records and not evidence.partial:
         findings.append(_unbounded(evidence, readings.values(), measure))
     verdict = verdict_of(
@@ -91,6 +109,20 @@ def _solid(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
         for suspect in suspects
         if promised or suspect.strength != "weak" or suspect.cause != "slow-outlier"
     ]
+
+
+def _place(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
+    names = complete.some([suspect.name for suspect in suspects])
+    return Finding(
+        check=check,
+        judgement="population",
+        state=State.INCONCLUSIVE,
+        message=f"step {compared.step.id}: {names} reached less in {check} alone; the other "
+        "collectives in the same logs are as fast as anywhere. Their place in the network may "
+        "explain it",
+        hosts=tuple(suspect.name for suspect in suspects if suspect.kind == "node"),
+        evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
+    )
 
 
 def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -> list[Finding]:
@@ -218,7 +250,12 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
     parts = []
     for step in evidence.steps:
         found = [
-            (readings[id(r)].value or 0.0, readings[id(r)].top, len(r.hosts), bool(r.local_ranks))
+            (
+                readings[id(r)].value or 0.0,
+                nominal(readings[id(r)].top, step),
+                len(r.hosts),
+                bool(r.local_ranks),
+            )
             for r in evidence.records
             if r.step == step.id and readings[id(r)].value is not None
         ]

@@ -20,7 +20,7 @@ _ENDINGS = frozenset(
 
 def step_findings(evidence: Evidence) -> list[Finding]:
     """Findings about executions that the plan has and the records have not."""
-    if evidence.partial:
+    if evidence.partial or evidence.plan.origin:
         return []
     return [
         finding

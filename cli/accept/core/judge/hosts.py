@@ -79,6 +79,13 @@ def verdict(plan: Plan, found: Found) -> CheckVerdict:
     if not found.present and not found.missing:
         findings.append(_finding("evidence-missing", "no host took part", (), State.NOT_TESTED))
     more = f", {some(found.missing)} did not" if found.missing else ""
+    if plan.origin:
+        return CheckVerdict(
+            check="hosts",
+            state=worst(finding.state for finding in findings),
+            measured=f"{len(found.present)} in the logs",
+            findings=tuple(findings),
+        )
     asked = plan.nodes if plan.nodes is not None else said
     return CheckVerdict(
         check="hosts",

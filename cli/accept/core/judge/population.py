@@ -8,7 +8,7 @@ algorithms for two highly robust estimators of scale, 1992).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 #: Below this many values nothing is concluded.
@@ -38,6 +38,14 @@ class Spread:
         return self.limit / self.median if self.median else 0.0
 
 
+def middle(values: Iterable[float]) -> float:
+    """The median of one value or more."""
+    # Loaded where it is used: those who only plan load this module too.
+    from statistics import median
+
+    return median(values)
+
+
 def spread(values: Sequence[float], noise: float) -> Spread | None:
     """The spread of `values` (finite), or None below `FEWEST` of them.
 
@@ -47,10 +55,7 @@ def spread(values: Sequence[float], noise: float) -> Spread | None:
     count = len(values)
     if count < FEWEST:
         return None
-    # Loaded where it is used: those who only plan load this module too.
-    from statistics import median
-
-    centre = median(values)
-    mad = median(abs(value - centre) for value in values)
+    centre = middle(values)
+    mad = middle(abs(value - centre) for value in values)
     factor = _SMALL.get(count, count / (count - 0.8))
     return Spread(count=count, median=centre, sigma=max(1.4826 * factor * mad, noise * abs(centre)))

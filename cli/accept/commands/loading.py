@@ -1,0 +1,139 @@
+"""Reading evidence wherever it lies: a run, its folder, an archive, a bucket, a saved log."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from accept import rundir, storage
+from accept.core import evidence
+from accept.core.checks import parse_log
+from accept.core.coordinator import HOSTS
+from accept.core.errors import BadEvidence
+from accept.core.model import Parsed, Plan, Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a run left, with every figure read from its raw log again where there are any."""
+
+    plan: Plan
+    records: tuple[Record, ...]
+    attempt: str
+    #: Why the run ended early, where it did.
+    broken_off: str
+    folder: Path | None = None
+
+
+def load(path: str) -> Evidence:
+    """The evidence that `path` names. Raises BadEvidence where it is incomplete or none at all."""
+    if storage.is_url(path):
+        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
+            target = Path(scratch) / "evidence"
+            storage.fetch(path, target, partial=False)
+            return replace(_of_folder(target), folder=None)
+    if path != "last" and rundir.kind(Path(path)) == "file":
+        return _of_file(Path(path))
+    folder = rundir.find(path)
+    inner = folder / rundir.EVIDENCE
+    if not inner.is_dir() and (folder / rundir.JOB).is_file():
+        raise BadEvidence(
+            f"the evidence of {folder.name} is not here",
+            hint=f"fetch it: accept collect {folder.name}",
+        )
+    return _of_folder(inner if inner.is_dir() else folder)
+
+
+def _of_file(path: Path) -> Evidence:
+    if tarfile.is_tarfile(path):
+        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
+            unpack(path, Path(scratch))
+            return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
+    with path.open("rb") as lines:
+        plan, records, old = evidence.unpack(lines, str(path))
+    return Evidence(plan=plan, records=records, attempt=old.attempt, broken_off=old.broken_off)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack an evidence archive. Raises BadEvidence where it is damaged or reaches outside."""
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(target, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise BadEvidence(f"{archive}: {error}", hint="collect the run again") from None
+    if not (target / "evidence").is_dir():
+        raise BadEvidence(f"{archive} holds no evidence", hint="it should hold a folder `evidence`")
+
+
+def _of_folder(folder: Path) -> Evidence:
+    console = folder / evidence.CONSOLE
+    if not (folder / evidence.PLAN).is_file() and console.is_file():
+        # All that was left of a run was the log of its first pod, which holds plan and records.
+        return replace(_of_file(console), folder=folder)
+    plan = evidence.read_plan(folder)
+    broken = ""
+    attempt = _attempt(folder)
+    if (folder / evidence.CHECKSUMS).is_file():
+        if wrong := evidence.check_checksums(folder):
+            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            raise BadEvidence(
+                f"{folder}: {'; '.join(wrong[:3])}{more}",
+                hint="collect the run again, or ask who changed it",
+            )
+        broken = evidence.read_verdict(folder).broken_off
+    else:
+        broken = "the coordinator never finished: the evidence has no check sums"
+    with nothing_collected():
+        records = tuple(_read_again(folder, r) for r in evidence.read_records(folder))
+    return Evidence(plan=plan, records=records, attempt=attempt, broken_off=broken, folder=folder)
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Python's search for cycles put off: all that is read here is kept, and none of it is a cycle.
+
+    Over thousands of logs the search takes a quarter of the time.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _attempt(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / HOSTS).read_text(encoding="utf-8"))["attempt"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return folder.name
+
+
+def _read_again(folder: Path, record: Record) -> Record:
+    """The record with what its raw log says today, so that no figure rests on the record alone.
+
+    Problems that the coordinator saw from outside are in no log, and stay.
+    """
+    if not record.log:
+        return record
+    lines = evidence.open_log(folder, record.log)
+    if lines is None:
+        raise BadEvidence(
+            f"{folder / record.log} is missing, and {record.step} was recorded",
+            hint="collect the run again",
+        )
+    parsed: Parsed = parse_log(record.checks, lines, record.hosts)
+    seen = {(p.cause, p.check, p.host, p.rank, p.gpu) for p in parsed.problems}
+    outside = tuple(
+        p for p in record.problems if (p.cause, p.check, p.host, p.rank, p.gpu) not in seen
+    )
+    return replace(
+        record, metrics=parsed.metrics, facts=parsed.facts, problems=(*outside, *parsed.problems)
+    )

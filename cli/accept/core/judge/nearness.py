@@ -1,0 +1,116 @@
+"""Pairs of hosts that are near each other and pairs that are far, told from what they reached.
+
+Hosts under one switch reach more than hosts under two, on healthy clusters too. Where nobody says
+how hosts are wired, fast pairs tell: hosts that are joined by them are a block, and where hosts of
+several blocks are all slow with each other, the distance between the blocks is what slows them, and
+no host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import log
+
+from accept.core.checks import Evidence, Score
+from accept.core.judge.blame import Sample
+from accept.core.judge.compare import samples_of
+from accept.core.judge.population import FEWEST, middle, spread
+from accept.core.model import Record, Step
+
+#: Less than this between slow and fast, as a share, is no distance.
+_GAP = 0.02
+#: Widest gaps that are looked at.
+_GAPS = 5
+
+
+def blocks(samples: Iterable[Sample]) -> tuple[frozenset[str], ...]:
+    """Blocks of hosts that are near each other; none where the pairs do not fall into such."""
+    live = [(s.value, s.hosts) for s in samples if s.value and not s.cause and len(s.hosts) == 2]
+    if len(live) < 2 * FEWEST or min(value for value, _ in live) <= 0:
+        return ()
+    speeds = sorted(log(value) for value, _ in live)
+    gaps = sorted(((b - a, (a + b) / 2) for a, b in pairwise(speeds)), reverse=True)[:_GAPS]
+    for gap, border in gaps:
+        found = _joined(hosts for value, hosts in live if log(value) > border)
+        block = {host: index for index, some in enumerate(found) for host in some}
+        between = {
+            frozenset(hosts)
+            for value, hosts in live
+            if log(value) < border
+            and None not in (block.get(hosts[0]), block.get(hosts[1]))
+            and block[hosts[0]] != block[hosts[1]]
+        }
+        if gap >= _GAP and len(found) > 1 and len(between) >= FEWEST:
+            return found
+    return ()
+
+
+def _joined(pairs: Iterable[tuple[str, ...]]) -> tuple[frozenset[str], ...]:
+    """Hosts that are joined by pairs, each group once."""
+    group: dict[str, set[str]] = {}
+    for a, b in pairs:
+        both = group.setdefault(a, {a}) | group.setdefault(b, {b})
+        for host in both:
+            group[host] = both
+    return tuple(dict.fromkeys(frozenset(some) for some in group.values()))
+
+
+def blocks_among(found: Iterable[tuple[Evidence, Score]]) -> tuple[frozenset[str], ...]:
+    """The blocks that the step with the most pairs shows, of all checks.
+
+    What slows a host is taken off first, or its fast pairs would not be seen as such.
+    """
+    steps = [
+        (evidence.plan.machine.noise, samples_of(evidence, score, step, _of(evidence, step)))
+        for evidence, score in found
+        for step in evidence.steps
+        if step.groups in ("pairs", "each")
+    ]
+    slow: dict[tuple[int, str], float] = {}
+    for noise, samples in steps:
+        for key, share in _slowness(samples, noise):
+            slow[key] = min(slow.get(key, 1.0), share)
+    for _, samples in sorted(steps, key=lambda item: -len(item[1])):
+        if some := blocks(_undone(sample, slow) for sample in samples):
+            return some
+    return ()
+
+
+def _of(evidence: Evidence, step: Step) -> list[Record]:
+    return [record for record in evidence.records if record.step == step.id]
+
+
+def _slowness(samples: Sequence[Sample], noise: float) -> Iterator[tuple[tuple[int, str], float]]:
+    """Hosts that are slow, by the number of their GPUs: their share of the median."""
+    live = {id(s): s.value for s in samples if s.value is not None and not s.cause}
+    among = spread([*live.values()], noise)
+    if among is None or not 0 < among.sigma <= _GAP * among.median:
+        return
+    shares: dict[tuple[int, str], list[float]] = {}
+    for sample in samples:
+        for host in sample.hosts if id(sample) in live else ():
+            share = live[id(sample)] / among.median
+            shares.setdefault((len(sample.ranks), host), []).append(share)
+    for key, mine in shares.items():
+        if middle(mine) < 1 - _GAP:
+            yield key, middle(mine)
+
+
+def _undone(sample: Sample, slow: Mapping[tuple[int, str], float]) -> Sample:
+    if sample.value is None:
+        return sample
+    share = min(slow.get((len(sample.ranks), host), 1.0) for host in sample.hosts)
+    return sample._replace(value=sample.value / share)
+
+
+def apart(evidence: Evidence, step: Step) -> list[Evidence]:
+    """The evidence of one step; that of near and of far pairs by itself, where it has both."""
+    near: list[Record] = []
+    far: list[Record] = []
+    for record in _of(evidence, step):
+        together = any(block.issuperset(record.hosts) for block in evidence.near)
+        (near if together else far).append(record)
+    parts = [near, far] if near and far and step.groups == "pairs" else [[*near, *far]]
+    return [replace(evidence, steps=(step,), records=tuple(part)) for part in parts]

@@ -1,0 +1,386 @@
+"""`accept judge` on logs of nccl-tests that no run of ours left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import foreignlogs, leftovers
+from tests.commandline import accept, program, refused
+from tests.foreignlogs import NODES, corpus, fine, slow, table
+
+Suspects = set[tuple[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "logs"
+
+
+def judged(*paths: Path, options: Sequence[str] = ()) -> dict[str, Any]:
+    done = accept("judge", *paths, *options, "--json")
+    found: dict[str, Any] = json.loads(done.out)
+    assert done.code == found["exit"]
+    return found
+
+
+def suspects(verdict: dict[str, Any]) -> Suspects:
+    return {(one["kind"], one["name"]) for one in verdict["suspects"]}
+
+
+class TestWhatIsJudged:
+    def test_the_first_lines_say_what_it_was(self, folder: Path) -> None:
+        lines = accept("judge", corpus(folder)).out.splitlines()
+        assert lines[0].startswith("inconclusive")
+        assert "8 single-node logs, 28 pair logs, 1 all-node log, 8 nodes" in lines[1]
+        assert "2 collectives; from logs alone" in " ".join(lines[1:3])
+
+    def test_nobody_is_accused_on_a_healthy_cluster(self, folder: Path) -> None:
+        verdict = judged(corpus(folder, gpus=(range(8), range(4), (0,))))
+        assert verdict["suspects"] == []
+        assert verdict["state"] == "inconclusive"
+        assert {f.get("cause") for c in verdict["checks"] for f in c["findings"]} == {
+            None,
+            "no-reference",
+        }
+
+    def test_with_thresholds_of_ones_own_it_is_accepted(self, folder: Path) -> None:
+        bounds = ("--expect", "all-reduce@4G/2->=300", "--expect", "alltoall@4G/2->=85")
+        assert judged(corpus(folder), options=bounds)["state"] == "pass"
+        too_high = ("--expect", "all-reduce@4G/2->=400", "--expect", "alltoall@4G/2->=85")
+        assert judged(folder, options=too_high)["exit"] == 3
+
+    def test_what_no_log_can_show_is_not_tested_and_does_not_count(self, folder: Path) -> None:
+        verdict = judged(corpus(folder))
+        reasons = {one["check"]: one["reason"] for one in verdict["not_tested"]}
+        assert reasons["train"] == reasons["inventory"] == "the logs do not show it"
+        assert "train" not in {one["check"] for one in verdict["checks"]}
+
+    def test_figures_and_references_are_in_the_json(self, folder: Path) -> None:
+        verdict = judged(corpus(folder))
+        assert len(verdict["metrics"]) == 2 * (8 + 28 + 1)
+        one = next(m for m in verdict["metrics"] if m["hosts"] == ["node1", "node2"])
+        assert one["size"] == foreignlogs.TOP
+        assert Path(one["log"]).is_file()
+        assert all(reference["source"] for reference in verdict["references"])
+
+    def test_the_same_logs_elsewhere_are_the_same_run(self, folder: Path, tmp_path: Path) -> None:
+        first = judged(corpus(folder))
+        shutil.move(folder, tmp_path / "other")
+        assert judged(tmp_path / "other")["run"] == first["run"]
+
+
+class TestWhoIsNamed:
+    @pytest.mark.parametrize("share", [0.95, 0.9, 0.7])
+    def test_a_slow_node(self, folder: Path, share: float) -> None:
+        verdict = judged(corpus(folder, slow("node3", share=share)))
+        assert suspects(verdict) == {("node", "node3")}
+        (one,) = verdict["suspects"]
+        assert one["cause"] in ("slow-outlier", "below-reference")
+        assert one["strength"] == "strong"
+        assert all("node3" in Path(log).name for log in one["evidence"])
+
+    def test_two_slow_nodes_that_met(self, folder: Path) -> None:
+        verdict = judged(corpus(folder, slow("node3", "node6", share=0.8)))
+        assert suspects(verdict) == {("node", "node3"), ("node", "node6")}
+
+    def test_a_node_that_is_slow_in_pairs_alone(self, folder: Path) -> None:
+        def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float:
+            return 0.9 if "node3" in hosts and len(hosts) > 1 else 1.0
+
+        assert suspects(judged(corpus(folder, speed))) == {("node", "node3")}
+
+    def test_a_gpu_by_the_logs_that_it_took_part_in(self, folder: Path) -> None:
+        sets = (range(8), range(4), (0,), (1, 2), (2, 3))
+        verdict = judged(corpus(folder, slow("node3", gpu=2), gpus=sets))
+        assert suspects(verdict) == {("gpu", "node3:2")}
+
+    def test_the_node_and_some_of_its_gpus_where_none_alone_can_be_told(self, folder: Path) -> None:
+        verdict = judged(corpus(folder, slow("node3", gpu=6), gpus=(range(8), range(4))))
+        assert suspects(verdict) == {("node", "node3")}
+        assert "GPUs 4, 5, 6, 7" in verdict["suspects"][0]["why"]
+
+    def test_a_rail(self, folder: Path) -> None:
+        assert suspects(judged(foreignlogs.rails(folder))) == set()
+        assert suspects(judged(foreignlogs.rails(folder, bad=3))) == {("rail", "rail 3")}
+
+    def test_other_numbers_of_gpus_are_never_compared(self, folder: Path) -> None:
+        def speed(_: str, __: Sequence[str], gpus: Sequence[int]) -> float:
+            return len(gpus) / 8
+
+        sets = (range(8), range(4), range(2), (0,))
+        assert suspects(judged(corpus(folder, speed, gpus=sets))) == set()
+
+    def test_distance_in_the_network_is_no_fault_of_a_node(self, folder: Path) -> None:
+        def speed(collective: str, hosts: Sequence[str], _: Sequence[int]) -> float:
+            far = len({int(host[4:]) < 6 for host in hosts}) > 1
+            return 0.92 if far and collective == "alltoall" else 1.0
+
+        assert suspects(judged(corpus(folder, speed))) == set()
+
+    def test_data_that_nobody_checked_fail_and_still_name_the_slow(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        for path in folder.iterdir():
+            text = path.read_text().replace("       0", "     N/A")
+            path.write_text(text.replace("values : 0", "values : 0"))
+        verdict = judged(folder)
+        assert verdict["state"] == "fail"
+        assert suspects(verdict) == {("node", "node3")}
+
+    def test_one_file_may_hold_the_logs_of_all(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        whole = "\n".join(path.read_text() for path in sorted(folder.iterdir()))
+        shutil.rmtree(folder)
+        folder.with_suffix(".log").write_text(whole)
+        verdict = judged(folder.with_suffix(".log"))
+        assert suspects(verdict) == {("node", "node3")}
+        assert "28 pair logs" in verdict["origin"]
+
+    def test_gpus_that_each_process_sees_alone_are_told_by_their_address(
+        self, folder: Path
+    ) -> None:
+        corpus(folder, slow("node3", gpu=1), gpus=((0,), (1,), (0, 1)))
+        for path in folder.glob("G1_*"):
+            path.write_text(path.read_text().replace("device  1 ", "device  0 "))
+        assert suspects(judged(folder)) == {("gpu", "node3:1")}
+
+
+class TestDamage:
+    """A log that breaks off is a failure with a cause, and the file is named."""
+
+    PAIR = "G0-1-2-3-4-5-6-7_node2_node5.log"
+
+    def cut(self, folder: Path, name: str, text: str) -> dict[str, Any]:
+        (folder / name).write_text(text)
+        verdict = judged(folder)
+        findings = [f for check in verdict["checks"] for f in check["findings"]]
+        bad = [f for f in findings if f["state"] in ("fail", "degraded")]
+        assert bad
+        assert all(f["evidence"] == [str(folder / name)] for f in bad)
+        return verdict
+
+    @pytest.mark.parametrize("part", [0.97, 0.7, 0.3, 0.1])
+    def test_cut_anywhere_it_is_the_pair(self, folder: Path, part: float) -> None:
+        corpus(folder)
+        text = (folder / self.PAIR).read_text()
+        verdict = self.cut(folder, self.PAIR, text[: int(len(text) * part)])
+        assert suspects(verdict) == {("link", "node2 - node5")}
+        assert verdict["suspects"][0]["cause"] == "incomplete-log"
+        assert verdict["exit"] == 3
+
+    def test_cut_between_two_tables_the_other_logs_say_what_is_missing(self, folder: Path) -> None:
+        corpus(folder)
+        text = (folder / self.PAIR).read_text()
+        end = text.index("# nccl-tests version", 100)
+        verdict = self.cut(folder, self.PAIR, text[:end])
+        assert suspects(verdict) == {("link", "node2 - node5")}
+        findings = [f for check in verdict["checks"] for f in check["findings"]]
+        assert any("ends before alltoall" in f["message"] for f in findings)
+
+    @pytest.mark.parametrize("text", ["", "srun: error: node5: task 8: Killed\n"])
+    def test_a_log_without_any_table_is_placed_by_its_name(self, folder: Path, text: str) -> None:
+        corpus(folder)
+        verdict = self.cut(folder, self.PAIR, text)
+        assert suspects(verdict) == {("link", "node2 - node5")}
+
+    def test_what_both_hosts_of_a_pair_report_is_of_neither_alone(self, folder: Path) -> None:
+        corpus(folder)
+        text = (folder / self.PAIR).read_text()
+        start = text[: text.index("  1073741824")]
+        for host in ("node2", "node5"):
+            start += f"{host}: Test NCCL failure common.cu:1012 'unhandled system error'\n"
+        verdict = self.cut(folder, self.PAIR, start)
+        assert suspects(verdict) == {("link", "node2 - node5")}
+        assert verdict["suspects"][0]["cause"] == "crashed"
+
+    def test_a_node_all_of_whose_pairs_died(self, folder: Path) -> None:
+        def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float | None:
+            return None if "node4" in hosts and len(hosts) == 2 else 1.0
+
+        verdict = judged(corpus(folder, speed))
+        assert suspects(verdict) == {("node", "node4")}
+        assert verdict["exit"] == 3
+
+    def test_a_table_with_a_gpu_fewer_on_one_host_names_it(self, folder: Path) -> None:
+        corpus(folder)
+        path = folder / "G0-1-2-3-4-5-6-7_all8.log"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if "Rank 31 " not in line))
+        found = [f for c in judged(folder)["checks"] for f in c["findings"]]
+        assert any(f["cause"] == "gpu-missing" and f["hosts"] == ["node4"] for f in found)
+
+
+class TestWhereLogsLie:
+    def test_in_archives_they_are_what_they_are_in_folders(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        corpus(folder, slow("node3"))
+        with tarfile.open(tmp_path / "logs.tgz", "w:gz") as tar:
+            tar.add(folder, arcname="whatever")
+        with zipfile.ZipFile(tmp_path / "logs.zip", "w") as packed:
+            for path in folder.iterdir():
+                packed.write(path, path.name)
+        for archive in ("logs.tgz", "logs.zip"):
+            verdict = judged(tmp_path / archive)
+            assert suspects(verdict) == {("node", "node3")}
+            assert all(archive in log for log in verdict["suspects"][0]["evidence"])
+
+    def test_several_files_are_judged_as_one(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        assert suspects(judged(*sorted(folder.iterdir()))) == {("node", "node3")}
+
+    def test_a_packed_log_is_unpacked(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        for path in list(folder.iterdir()):
+            path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        assert suspects(judged(folder)) == {("node", "node3")}
+
+    def test_evidence_and_logs_together_are_a_list(self, folder: Path, tmp_path: Path) -> None:
+        ours = leftovers.leave(tmp_path / "evidence")
+        corpus(folder, nodes=NODES[:4])
+        done = accept("judge", ours, folder, "--json")
+        assert [one["origin"] != "" for one in json.loads(done.out)] == [False, True]
+
+    def test_what_is_no_log_is_left_out_and_listed(self, folder: Path) -> None:
+        corpus(folder, nodes=NODES[:4])
+        (folder / "summary.csv").write_text("a,b\n")
+        (folder / "core.bin").write_bytes(b"\0" * 100)
+        (folder / "result.json").write_text('{"nccl_version": 1}')
+        done = accept("judge", folder)
+        assert "Left out: 3 files" in done.out
+        listed = {Path(one["file"]).name: one["reason"] for one in judged(folder)["skipped"]}
+        assert listed["summary.csv"] == "there is no table in it"
+        assert listed["core.bin"] == "it is no text"
+        assert listed["result.json"].startswith("JSON")
+
+    def test_prefixes_of_launchers_do_no_harm(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        for number, path in enumerate(sorted(folder.iterdir())):
+            mark = ("[1,0]<stdout>:", "2026-01-05T10:00:00.000000000Z ", "0: ")[number % 3]
+            lines = path.read_text().splitlines()
+            path.write_text("".join(f"{mark}{line}\r\n" for line in lines))
+        assert suspects(judged(folder)) == {("node", "node3")}
+
+
+class TestMachine:
+    def test_the_device_says_what_is_in_a_node(self, folder: Path) -> None:
+        verdict = judged(corpus(folder))
+        assert verdict["gpuTested"] is True
+        assert any("machine" in note for note in verdict["notes"])
+
+    def test_the_user_may_name_one(self, folder: Path) -> None:
+        verdict = judged(corpus(folder), options=("--machine", "a3-megagpu-8g"))
+        assert verdict["machine"] == "a3-megagpu-8g"
+
+    def test_one_that_does_not_exist_is_refused(self, folder: Path) -> None:
+        assert "a3-megagpu-8g" in refused("judge", corpus(folder), "--machine", "a3-megagpu")
+
+    def test_without_gpus_it_is_the_machine_without(self, folder: Path) -> None:
+        folder.mkdir()
+        text = table("all_reduce", ["a", "b"], (0, 1), 2.0, device="CPU")
+        (folder / "x.log").write_text(text.replace("[0000:10:00]", "[0x00]"))
+        verdict = judged(folder)
+        assert verdict["machine"] == "cpu"
+        assert verdict["gpuTested"] is False
+
+    def test_evidence_is_held_against_the_machine_that_is_named(self, tmp_path: Path) -> None:
+        ours = leftovers.leave(tmp_path / "evidence")
+        assert judged(ours, options=("--machine", "cpu"))["machine"] == "cpu"
+
+
+class TestRefused:
+    @pytest.mark.parametrize("content", [b"", b"text\n", b"\0" * 5000, b'{"nccl": 1}'])
+    def test_a_file_that_was_named_and_is_no_log(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "file.log").write_bytes(content)
+        assert "file.log" in refused("judge", tmp_path / "file.log", code=6)
+
+    def test_one_among_others(self, folder: Path) -> None:
+        corpus(folder, nodes=NODES[:3])
+        (folder / "notes.txt").write_text("x")
+        said = refused("judge", *folder.iterdir(), code=6)
+        assert "notes.txt is no log of nccl-tests" in said
+
+    def test_a_folder_without_any(self, tmp_path: Path) -> None:
+        (tmp_path / "x.txt").write_text("x")
+        said = refused("judge", tmp_path, code=6)
+        assert "no log of nccl-tests; 1 files were looked at" in said
+
+    def test_logs_that_died_before_anybody_said_who_took_part(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "a.log").write_text("a: Test NCCL failure common.cu:1 'x'\n")
+        assert "Test NCCL failure" in refused("judge", folder, code=6)
+
+    def test_collectives_that_no_check_judges(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 9.0))
+        assert "broadcast" in refused("judge", folder, code=6)
+
+    def test_a_damaged_archive(self, folder: Path, tmp_path: Path) -> None:
+        corpus(folder, nodes=NODES[:3])
+        with tarfile.open(tmp_path / "logs.tgz", "w:gz") as tar:
+            tar.add(folder, arcname="x")
+        whole = (tmp_path / "logs.tgz").read_bytes()
+        for cut in range(20, len(whole), max(1, len(whole) // 7)):
+            (tmp_path / "cut.tgz").write_bytes(whole[:cut])
+            refused("judge", tmp_path / "cut.tgz", code=6)
+
+    def test_names_that_lead_outside_write_nothing(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "bad.zip", "w") as packed:
+            packed.writestr("../outside.log", table("all_reduce", ["a"], (0, 1), 9.0))
+        assert judged(tmp_path / "bad.zip")["hosts"] == ["a"]
+        assert not list(tmp_path.rglob("outside.log"))
+
+    def test_pipes_in_a_folder_are_not_waited_for(self, folder: Path) -> None:
+        corpus(folder, fine, nodes=NODES[:3])
+        os.mkfifo(folder / "pipe")
+        assert judged(folder)["hosts"] == list(NODES[:3])
+
+
+@given(st.lists(st.tuples(st.integers(0, 6000), st.binary(max_size=12)), max_size=8))
+def test_whatever_is_in_a_log_it_is_judged_or_refused(edits: list[tuple[int, bytes]]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = corpus(Path(scratch) / "logs", nodes=NODES[:4])
+        path = folder / "G0-1-2-3-4-5-6-7_node1_node2.log"
+        text = bytearray(path.read_bytes())
+        for at, new in edits:
+            text[at : at + len(new)] = new
+        path.write_bytes(text)
+        assert accept("judge", folder, "--quiet").code in (3, 6, 7)
+
+
+def test_a_large_log_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """300 MB of NCCL's own lines around a table, with 1.5 GB of address space in all."""
+    text = table("all_reduce", ["a"], range(8), 480.0)
+    line = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n" * 20_000
+    with (tmp_path / "large.log").open("w") as file:
+        for _ in range(120):
+            file.write(line)
+        file.write(text)
+        for _ in range(120):
+            file.write(line)
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, limit[1]))
+    try:
+        done = program("judge", tmp_path / "large.log", "--json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert json.loads(done.out)["hosts"] == ["a"]
