@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from accept import assets
-from accept.lean import lean
+from accept.lean import lean, lean_shell
 
 MODULES = sorted([*assets.core().rglob("*.py"), *(assets.launchers() / "programs").glob("*.py")])
 
 
 def program(source: str) -> list[str]:
-    """Every statement but docstrings and what stands in for them, with its line."""
+    """Every statement with its line, without docstrings, their stand-ins and types of returns."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
         if isinstance(body, list):
             node.body = [one for one in body if not idle(one)]  # type: ignore[attr-defined]
     return [f"{statement.lineno}: {ast.dump(statement)}" for statement in tree.body]
@@ -37,3 +39,13 @@ def test_the_program_is_the_same_on_the_same_lines(path: Path) -> None:
 def test_docstrings_and_comments_go_and_code_stays() -> None:
     source = '"""Module."""\nclass E(Exception):\n    """Why."""\n\n# comment\ny = 1  # beside\n'
     assert lean(source) == "\nclass E(Exception):\n\t...\n\n\ny = 1  # beside\n"
+
+
+def test_what_a_function_returns_goes_and_what_a_field_is_stays() -> None:
+    source = "def f(\n    a: int,\n) -> dict[str, int]:\n    b: int = 1\n    return {a: b}\n"
+    assert lean(source) == "def f(\n\ta: int,\n):\n\tb: int = 1\n\treturn {a: b}\n"
+
+
+def test_of_a_script_its_first_line_and_what_shellcheck_reads_stay() -> None:
+    source = "#!/bin/sh\n# why\n  # shellcheck disable=SC1\necho '#' # beside\n"
+    assert lean_shell(source) == "#!/bin/sh\n\n  # shellcheck disable=SC1\necho '#' # beside\n"

@@ -24,7 +24,7 @@ from accept import __version__, assets
 from accept.core.errors import BadInput
 from accept.core.model import Plan
 from accept.core.typed import dump
-from accept.lean import lean
+from accept.lean import lean, lean_shell
 from accept.resolve import Resolved
 from accept.spec.values import Origin, Values
 
@@ -165,7 +165,7 @@ def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
 def _static() -> Iterator[tuple[str, bytes]]:
     launchers = assets.launchers()
     for name in _STATIC:
-        yield name, (launchers / name).read_bytes()
+        yield name, lean_shell((launchers / name).read_text(encoding="utf-8")).encode()
     for path in sorted((launchers / "programs").iterdir()):
         if path.suffix == ".py":
             yield f"programs/{path.name}", lean(path.read_text(encoding="utf-8")).encode()
