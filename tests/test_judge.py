@@ -926,3 +926,26 @@ def test_no_record_makes_judging_raise_and_every_verdict_can_be_written(
     verdict = judged(wild, *records, broken_off=broken_off)
     assert verdict.accepted == (verdict.exit == 0) == (verdict.state is State.PASS)
     assert from_json(Verdict, json.dumps(dump(verdict), allow_nan=False)) == verdict
+
+
+# -- near and far --------------------------------------------------------------------------------
+
+
+def test_hosts_that_are_slower_across_racks_only_are_healthy() -> None:
+    """Pairs in a rack are 8 % faster: the others are no worse than they should be."""
+    names = hosts(32)
+    of = step("all-reduce", "pairs", rounds=4)
+    rack = {name: index // 8 for index, name in enumerate(names)}
+
+    def speed(group: Group) -> float:
+        a, b = group.hosts
+        return 432.0 if rack[a] == rack[b] else 400.0
+
+    records = measured(of, names, speed, ranks=8)
+    inventory, listed = seen(32)
+    verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *records)
+    assert blamed(verdict) == set()
+    assert waves_again(big(of), of, records, names, {}) == ()
+    bad = measured(of, names, lambda g: speed(g) * (0.9 if "h3" in g.hosts else 1), ranks=8)
+    verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *bad)
+    assert {name for kind, name, _ in blamed(verdict) if kind == "node"} == {"h3"}

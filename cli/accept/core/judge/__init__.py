@@ -45,8 +45,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off)
-    if plan.origin:
-        near = blocks_among(_scored(evidences.values()))
+    if near := blocks_among(_scored(evidences.values())):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
         reached = shares(_scored(evidences.values()))
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}

@@ -10,6 +10,7 @@ from accept.core import checks
 from accept.core.checks import Evidence
 from accept.core.judge.blame import Sample, decode
 from accept.core.judge.compare import samples_of, slow_groups, slow_rails
+from accept.core.judge.nearness import apart, blocks_among
 from accept.core.likelihood import CANDIDATES
 from accept.core.model import Plan, Record, Step
 from accept.core.schedule import Group, Wave, pair_rounds
@@ -32,22 +33,23 @@ def waves_again(
     Pairs: suspects against good hosts, in one wave. Single hosts and blocks of a ladder: those that
     stood out, in one wave. A slow rail: rounds of pairs of its local rank, which name the host.
     """
+    evidences = [
+        Evidence(check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts))
+        for name in step.checks
+    ]
+    scored = [(e, score) for e in evidences if (score := checks.load(e.check).score) is not None]
+    near = blocks_among(scored)
     suspects: set[str] = set()
     links: list[_Pair] = []
     groups: list[Group] = []
     rails: set[int] = set()
-    for name in step.checks:
-        score = checks.load(name).score
-        if score is None:
-            continue
-        evidence = Evidence(
-            check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts)
-        )
+    for evidence, score in scored:
         if step.groups == "pairs":
-            samples = samples_of(evidence, score, step, records)
-            some, pairs = doubtful(samples, plan.machine.noise, places)
-            suspects |= some
-            links += pairs
+            for part in apart(replace(evidence, near=near), step):
+                samples = samples_of(part, score, step, part.records)
+                some, pairs = doubtful(samples, plan.machine.noise, places)
+                suspects |= some
+                links += pairs
         elif step.groups == "rails":
             rails.update(slow_rails(evidence, score, step))
         else:

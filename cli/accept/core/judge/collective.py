@@ -191,9 +191,8 @@ def _population(
             usual = f"the median {measure.text(among.median)}"
             text = f"{what}: none {_beyond(among, measure)} {usual}"
             if compared.least is not None:
-                text = (
-                    f"{what}: none stands out from {usual}; a node {compared.least:.1%} slow would"
-                )
+                found = f"a node {compared.least:.1%} slow would"
+                text = f"{what}: none stands out from {usual}; {found}"
         if compared.unknown:
             text += f"; nothing is known of {complete.some(compared.unknown)}"
         return [Finding(check=check, judgement="population", state=State.PASS, message=text)]
@@ -283,10 +282,11 @@ def _against(
     parts = list(dict.fromkeys(parts))[:2]
     peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
     parts += list(dict.fromkeys(peaks))[:2]
-    spreads = [one.spread for one in compared if one.spread is not None]
-    if spreads:
-        beyond = _beyond(spreads[0], measure)
-        parts.append(f"none {beyond} the median of {spreads[0].count}")
+    for one in [one for one in compared if one.spread is not None][:1]:
+        assert one.spread is not None
+        usual = f"the median of {one.spread.count}"
+        beyond = f"none {_beyond(one.spread, measure)} {usual}"
+        parts.append(beyond if one.least is None else f"no node {one.least:.1%} below {usual}")
     if not evidence.plan.machine.speed_promised:
         parts.append("data right; no speed promised")
     return "; ".join(parts)

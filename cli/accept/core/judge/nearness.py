@@ -48,13 +48,21 @@ def blocks(samples: Iterable[Sample]) -> tuple[frozenset[str], ...]:
 
 
 def _joined(pairs: Iterable[tuple[str, ...]]) -> tuple[frozenset[str], ...]:
-    """Hosts that are joined by pairs, each group once."""
-    group: dict[str, set[str]] = {}
+    """Hosts that are joined by pairs, each group once: union-find with halving of paths."""
+    above: dict[str, str] = {}
+
+    def top(host: str) -> str:
+        above.setdefault(host, host)
+        while above[host] != host:
+            above[host] = host = above[above[host]]
+        return host
+
     for a, b in pairs:
-        both = group.setdefault(a, {a}) | group.setdefault(b, {b})
-        for host in both:
-            group[host] = both
-    return tuple(dict.fromkeys(frozenset(some) for some in group.values()))
+        above[top(a)] = top(b)
+    groups: dict[str, set[str]] = {}
+    for host in above:
+        groups.setdefault(top(host), set()).add(host)
+    return tuple(frozenset(group) for group in groups.values())
 
 
 def blocks_among(found: Iterable[tuple[Evidence, Score]]) -> tuple[frozenset[str], ...]:
