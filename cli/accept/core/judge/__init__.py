@@ -47,7 +47,8 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     evidences = _evidences(plan, records, found, broken_off)
     if near := blocks_among(_scored(evidences.values())):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
-        reached = shares(_scored(evidences.values()))
+    reached = shares(_scored(evidences.values())) if plan.origin else {}
+    if reached:
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence) for name, evidence in evidences.items()}
     accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
