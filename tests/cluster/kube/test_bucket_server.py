@@ -1,4 +1,4 @@
-"""Evidence in a bucket that pods write to themselves: a stand-in for Google's (tests/buckets.py)."""
+"""Evidence in a bucket that pods write to: a stand-in for Google's (tests/buckets.py)."""
 
 from __future__ import annotations
 
