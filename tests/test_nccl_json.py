@@ -311,6 +311,15 @@ def test_a_split_run_without_the_times_of_every_process_measures_no_group() -> N
     assert metrics(log) == ()
 
 
+def test_a_group_without_a_known_formula_measures_nothing() -> None:
+    data = document(table_text(ranks=2))
+    split(data, 4, slow)
+    data["args"][0] = "hypercube_perf"
+    log = read(data)
+    assert causes(log) == ["no-measurement"]
+    assert metrics(log) == ()
+
+
 @pytest.mark.parametrize("times", [[], [[1.0]] * 3, [1.0] * 4, None])
 def test_times_that_do_not_fit_the_processes_are_none(times: object) -> None:
     data = document(table_text(ranks=2))

@@ -79,6 +79,10 @@ class Document:
         threads, gpus = (whole(self._config.get(name)) for name in ("nthreads", "ngpus"))
         return (threads or 1) * (gpus or 1)
 
+    def _factor(self, processes: int) -> float | None:
+        """See `bus_factor`, of a group of so many processes."""
+        return bus_factor(self._program.rpartition("_perf")[0], processes * self._gpus())
+
     def _row(self, data: dict[str, Any]) -> _Row | None:
         """Read one result."""
         size, count = whole(data.get("size")), whole(data.get("count"))
@@ -123,7 +127,8 @@ class Document:
     def text(self) -> Iterator[bytes]:
         """The tables."""
         rows = self._rows
-        each = bool(rows) and all(row.times for row in rows)
+        # Without a formula for its bandwidth a group measured nothing.
+        each = bool(rows) and all(row.times for row in rows) and self._factor(1) is not None
         known = {count for row in rows for _, count in row.sides} <= {"0", "N/A"}
         if self._config and not (each and known and not self._bounds):
             # Wrong elements are counted over all groups: nothing says whose they are.
@@ -134,8 +139,7 @@ class Document:
 
     def _group(self, place: int, processes: Sequence[int]) -> bytes:
         """The table of one group, as if it had run alone."""
-        name = self._program.rpartition("_perf")[0]
-        factor = bus_factor(name, len(processes) * self._gpus()) or 0.0
+        factor = self._factor(len(processes)) or 0.0
         rows, buses = [], []
         for row in self._rows:
             sides = []
