@@ -228,6 +228,18 @@ def test_a_result_that_lacks_a_cell_is_missing(member: str, value: object) -> No
     assert causes(read(data))
 
 
+def test_of_two_configurations_the_first_counts() -> None:
+    data = document(table_text(ranks=2))
+    split(data, 4, slow)
+    other = json_text(document(TEXT)).partition('"config":')[2].partition(',"results"')[0]
+    text = json_text(data)
+    for twice in (
+        text.replace('"results":', f'"config":{other},"results":'),
+        text.replace('"out_of_bounds":', f'"config":{other},"out_of_bounds":'),
+    ):
+        assert said(parse(twice.encode())) == said(read(data))
+
+
 @pytest.mark.parametrize("member", ["hostname", "rank", "device", "device_hex"])
 def test_a_device_that_cannot_be_read_is_a_gap(member: str) -> None:
     data = made()

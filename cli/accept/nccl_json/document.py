@@ -61,7 +61,7 @@ class Document:
         elif key == b"args":
             first = data[0] if isinstance(data, list) and data else None
             self._program = word(re.split(r"[\\/]", first)[-1] if isinstance(first, str) else "")
-        elif key == b"config":
+        elif key == b"config" and not self._config:
             self._config = members_of(data)
             devices = self._config.get("devices")
             listed = isinstance(devices, list) and len(devices) * self._gpus() <= MAX_DEVICES
@@ -70,7 +70,7 @@ class Document:
                 self._groups.setdefault(whole(device.get("group")), []).append(process)
         elif key == b"out_of_bounds":
             self._bounds = whole(members_of(data).get("count"))
-        else:
+        elif key != b"config":
             mean = members_of(data)
             self._mean = number(mean.get("bandwidth", mean.get("bandwidith")))
 
