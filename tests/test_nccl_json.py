@@ -228,6 +228,18 @@ def test_a_result_that_lacks_a_cell_is_missing(member: str, value: object) -> No
     assert causes(read(data))
 
 
+def test_of_two_configurations_the_first_counts() -> None:
+    data = document(table_text(ranks=2))
+    split(data, 4, slow)
+    other = json_text(document(TEXT)).partition('"config":')[2].partition(',"results"')[0]
+    text = json_text(data)
+    for twice in (
+        text.replace('"results":', f'"config":{other},"results":'),
+        text.replace('"out_of_bounds":', f'"config":{other},"out_of_bounds":'),
+    ):
+        assert said(parse(twice.encode())) == said(read(data))
+
+
 @pytest.mark.parametrize("member", ["hostname", "rank", "device", "device_hex"])
 def test_a_device_that_cannot_be_read_is_a_gap(member: str) -> None:
     data = made()
@@ -308,6 +320,15 @@ def test_a_split_run_without_the_times_of_every_process_measures_no_group() -> N
     log = read(data)
     assert causes(log) == ["no-measurement"]
     assert "-I 1 -J" in log.problems[0].message
+    assert metrics(log) == ()
+
+
+def test_a_group_without_a_known_formula_measures_nothing() -> None:
+    data = document(table_text(ranks=2))
+    split(data, 4, slow)
+    data["args"][0] = "hypercube_perf"
+    log = read(data)
+    assert causes(log) == ["no-measurement"]
     assert metrics(log) == ()
 
 

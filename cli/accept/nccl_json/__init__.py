@@ -34,8 +34,12 @@ def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None 
         if len(start) > 64:
             break
     whole = chain((start,), blocks)
-    is_json = re.match(rb'\{\s*"', start) is not None
-    return nccl_tests.parse(_as_text(whole) if is_json else whole, collective=collective)
+    return nccl_tests.parse(_as_text(whole) if is_json(start) else whole, collective=collective)
+
+
+def is_json(start: bytes) -> bool:
+    """Whether what begins like this is an object of JSON, and no text of nccl-tests."""
+    return re.match(rb'\s*\{\s*"', start) is not None
 
 
 def _as_text(pieces: Iterable[bytes]) -> Iterator[bytes]:

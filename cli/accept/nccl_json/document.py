@@ -61,7 +61,7 @@ class Document:
         elif key == b"args":
             first = data[0] if isinstance(data, list) and data else None
             self._program = word(re.split(r"[\\/]", first)[-1] if isinstance(first, str) else "")
-        elif key == b"config":
+        elif key == b"config" and not self._config:
             self._config = members_of(data)
             devices = self._config.get("devices")
             listed = isinstance(devices, list) and len(devices) * self._gpus() <= MAX_DEVICES
@@ -70,7 +70,7 @@ class Document:
                 self._groups.setdefault(whole(device.get("group")), []).append(process)
         elif key == b"out_of_bounds":
             self._bounds = whole(members_of(data).get("count"))
-        else:
+        elif key != b"config":
             mean = members_of(data)
             self._mean = number(mean.get("bandwidth", mean.get("bandwidith")))
 
@@ -78,6 +78,10 @@ class Document:
         """GPUs of a process."""
         threads, gpus = (whole(self._config.get(name)) for name in ("nthreads", "ngpus"))
         return (threads or 1) * (gpus or 1)
+
+    def _factor(self, processes: int) -> float | None:
+        """See `bus_factor`, of a group of so many processes."""
+        return bus_factor(self._program.rpartition("_perf")[0], processes * self._gpus())
 
     def _row(self, data: dict[str, Any]) -> _Row | None:
         """Read one result."""
@@ -123,7 +127,8 @@ class Document:
     def text(self) -> Iterator[bytes]:
         """The tables."""
         rows = self._rows
-        each = bool(rows) and all(row.times for row in rows)
+        # Without a formula for its bandwidth a group measured nothing.
+        each = bool(rows) and all(row.times for row in rows) and self._factor(1) is not None
         known = {count for row in rows for _, count in row.sides} <= {"0", "N/A"}
         if self._config and not (each and known and not self._bounds):
             # Wrong elements are counted over all groups: nothing says whose they are.
@@ -134,8 +139,7 @@ class Document:
 
     def _group(self, place: int, processes: Sequence[int]) -> bytes:
         """The table of one group, as if it had run alone."""
-        name = self._program.rpartition("_perf")[0]
-        factor = bus_factor(name, len(processes) * self._gpus()) or 0.0
+        factor = self._factor(len(processes)) or 0.0
         rows, buses = [], []
         for row in self._rows:
             sides = []
