@@ -392,7 +392,9 @@ class TestEntry:
         return entry.returncode, said.splitlines()[-1]
 
     def ready(self, pod: Path, entry: subprocess.Popen[str]) -> None:
-        while not (pod / "timer").exists():
+        # It is there a moment before it is written.
+        timer = pod / "timer"
+        while not timer.exists() or not timer.read_text().strip():
             assert entry.poll() is None
             time.sleep(0.01)
 
