@@ -11,10 +11,12 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.nccl_text import document, json_text, table_text
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import foreignlogs, leftovers
@@ -270,7 +272,25 @@ class TestWhereLogsLie:
         listed = {Path(one["file"]).name: one["reason"] for one in judged(folder)["skipped"]}
         assert listed["summary.csv"] == "there is no table in it"
         assert listed["core.bin"] == "it is no text"
-        assert listed["result.json"].startswith("JSON")
+        assert listed["result.json"] == "JSON without results of nccl-tests"
+
+    def test_json_is_read_like_text_and_not_twice(self, folder: Path) -> None:
+        folder.mkdir()
+        for a, b in combinations(NODES, 2):
+            speed = 300.0 if "node3" in (a, b) else 400.0
+            text = table_text(ranks=16, least=1 << 30, most=1 << 32, speed=speed, hosts=(a, b))
+            (folder / f"{a}-{b}.log").write_text(text)
+        texts = sorted(folder.iterdir())
+        for path in texts:
+            path.with_suffix(".json").write_text(json_text(document(path.read_text())))
+        both = judged(folder)
+        assert len(both["skipped"]) == len(texts)
+        assert {one["reason"] for one in both["skipped"]} == {"the text beside it says the same"}
+        for path in texts:
+            path.unlink()
+        alone = judged(folder)
+        assert suspects(alone) == suspects(both) == {("node", "node3")}
+        assert alone["skipped"] == []
 
     def test_prefixes_of_launchers_do_no_harm(self, folder: Path) -> None:
         corpus(folder, slow("node3"))

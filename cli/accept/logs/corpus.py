@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core.errors import BadEvidence
@@ -65,6 +65,8 @@ def gather(paths: Sequence[Path]) -> Logs:
                 others.append((one, file.named))
             else:
                 found.append(one)
+    found, twice = _once(found)
+    others += [(one, False) for one in twice]
     measured = [table for one in found for table in one.tables if table.hosts]
     hosts = {host for one in measured for host in one.hosts}
     names = HostNames(hosts)
@@ -93,6 +95,16 @@ def gather(paths: Sequence[Path]) -> Logs:
         devices=tuple(dict.fromkeys(d.name for one in measured for d in one.devices if d.name)),
         skipped=tuple(skipped),
     )
+
+
+def _once(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
+    """Logs, without the JSON of those whose text lies beside it: one run says nothing twice."""
+    texts = {Path(one.file).with_suffix("") for one in found if _suffix(one) != ".json"}
+    twice = [
+        one for one in found if _suffix(one) == ".json" and Path(one.file).with_suffix("") in texts
+    ]
+    kept = [one for one in found if one not in twice]
+    return kept, [replace(one, reason="the text beside it says the same") for one in twice]
 
 
 def _suffix(one: Read) -> str:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from accept import nccl_json
 from accept.core import launchlog, nccl_tests
 from accept.core.model import Fact, Problem
 from accept.core.nccl_table import COLLECTIVES, Device, Log, Table
 
 #: Why a file is no log, where it may have been meant to be one.
 EMPTY, NO_TABLE = "it is empty", "there is no table in it"
+JSON = "JSON without results of nccl-tests"
 #: What of a file says whether it is text.
 _START = 1 << 16
 
@@ -50,12 +52,14 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
     start = next(blocks, b"")
     if b"\0" in start[:_START]:
         return Read(file=name, reason="it is no text")
-    if start.lstrip()[:1] == b"{" and b"nccl" in start[:_START]:
-        return Read(file=name, reason="JSON; the text that nccl-tests prints is what is read here")
     launch: list[Problem] = []
-    log = nccl_tests.parse(
-        launchlog.watch(chain((start,), blocks), launch), collective=_named(name)
-    )
+    whole = chain((start,), blocks)
+    if nccl_json.is_json(start):
+        log = nccl_json.parse(whole, collective=_named(name))
+        if not any(table.rows for table in log.tables):
+            return Read(file=name, reason=JSON)
+    else:
+        log = nccl_tests.parse(launchlog.watch(whole, launch), collective=_named(name))
     problems = tuple(p for p in log.problems if p.cause != "unparsable" or log.tables)
     if not log.tables:
         said = (*launch, *problems)
