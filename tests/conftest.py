@@ -13,6 +13,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,14 +57,23 @@ def _rank(item: pytest.Item) -> int:
     return 1 if item.get_closest_marker("real") else 0
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if CLUSTER in item.path.parents:
             item.add_marker("cluster")
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-    # The longest first where others go on beside it.
-    shared = hasattr(config, "workerinput")
-    items.sort(key=lambda item: -(_rank(item) // 2) if shared else _rank(item))
+    items.sort(key=_rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """All tests of the cluster are one piece of work, begun first; each other is one by itself."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ClusterInOne(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "cluster" if nodeid.startswith("tests/cluster/") else nodeid
+
+    return ClusterInOne(config, log)
 
 
 def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -33,13 +33,13 @@ def test_data():
 
 
 #: As `make test` does it.
-PARALLEL = ("-n", "2", "--dist", "loadgroup")
+PARALLEL = ("-n", "2", "--dist", "loadscope")
 
 
 def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProcess[str]:
     """Run the sample under the project's own conftest and settings."""
     tests = folder / "tests"
-    tests.mkdir()
+    tests.mkdir(exist_ok=True)
     shutil.copy(ROOT / "tests" / "conftest.py", tests)
     shutil.copy(ROOT / "pyproject.toml", folder)
     (tests / "test_sample.py").write_text(SAMPLE)
@@ -88,3 +88,17 @@ def test_fast_tests_go_first_then_real_ones_then_the_cluster(tmp_path: Path, ci:
     lines = run_sample(tmp_path, ci=ci).stdout.splitlines()
     order = [line.split()[0].partition("::")[2] for line in lines if line.endswith("%]")]
     assert order == ["test_fast", "test_data", "test_program", "test_hosts"]
+
+
+def test_the_clusters_tests_are_all_in_one_process(tmp_path: Path) -> None:
+    here = tmp_path / "tests" / "cluster"
+    here.mkdir(parents=True)
+    (here / "test_hosts.py").write_text(
+        "import os, pytest\n\n"
+        '@pytest.mark.parametrize("n", range(6))\n'
+        "def test_it(n, worker_id):\n"
+        '    assert worker_id == os.environ.setdefault("SEEN", worker_id) == "gw0"\n'
+    )
+    done = run_sample(tmp_path, *PARALLEL, ci="")
+    assert done.returncode == 0, done.stdout
+    assert "10 items" in done.stdout
