@@ -94,11 +94,12 @@ def test_the_clusters_tests_are_all_in_one_process(tmp_path: Path) -> None:
     here = tmp_path / "tests" / "cluster"
     here.mkdir(parents=True)
     (here / "test_hosts.py").write_text(
-        "import os, pytest\n\n"
+        "from pathlib import Path\nimport pytest\n\n"
         '@pytest.mark.parametrize("n", range(6))\n'
         "def test_it(n, worker_id):\n"
-        '    assert worker_id == os.environ.setdefault("SEEN", worker_id) == "gw0"\n'
+        '    (Path(__file__).parent / worker_id).write_text("was here")\n'
     )
     done = run_sample(tmp_path, *PARALLEL, ci="")
     assert done.returncode == 0, done.stdout
     assert "10 items" in done.stdout
+    assert len(list(here.glob("gw*"))) == 1
