@@ -285,7 +285,7 @@ class TestWhereLogsLie:
             path.with_suffix(".json").write_text(json_text(document(path.read_text())))
         both = judged(folder)
         assert len(both["skipped"]) == len(texts)
-        assert {one["reason"] for one in both["skipped"]} == {"the text beside it says the same"}
+        assert {one["reason"] for one in both["skipped"]} == {"the text says the same"}
         for path in texts:
             path.unlink()
         alone = judged(folder)

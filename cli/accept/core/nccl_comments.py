@@ -11,7 +11,7 @@ from accept.core.nccl_lines import BY_WIDTH, Layout, layout_of, text_of
 from accept.core.nccl_table import Table, check_of, listed_devices
 
 #: Upper limits of what is kept of one log.
-MAX_TABLES, MAX_ROWS, MAX_DEVICES = 256, 100_000, 262_144
+MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
 
 _PARAMETERS = re.compile(
     rb"nThread \d+ nGpus \d+ minBytes (\d{1,18}) maxBytes (\d{1,18}) "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core.errors import BadEvidence
@@ -14,6 +14,8 @@ from accept.core.nccl_table import Device
 from accept.core.plaintext import plain
 from accept.logs.files import walk
 from accept.logs.tables import EMPTY, NO_TABLE, Measured, Read, read
+from accept.logs.twice import once
+from accept.nccl_json import UNKNOWN_BUS
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -65,7 +67,7 @@ def gather(paths: Sequence[Path]) -> Logs:
                 others.append((one, file.named))
             else:
                 found.append(one)
-    found, twice = _once(found)
+    found, twice = once(found)
     others += [(one, False) for one in twice]
     measured = [table for one in found for table in one.tables if table.hosts]
     hosts = {host for one in measured for host in one.hosts}
@@ -95,16 +97,6 @@ def gather(paths: Sequence[Path]) -> Logs:
         devices=tuple(dict.fromkeys(d.name for one in measured for d in one.devices if d.name)),
         skipped=tuple(skipped),
     )
-
-
-def _once(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
-    """Logs, without the JSON of those whose text lies beside it: one run says nothing twice."""
-    texts = {Path(one.file).with_suffix("") for one in found if _suffix(one) != ".json"}
-    twice = [
-        one for one in found if _suffix(one) == ".json" and Path(one.file).with_suffix("") in texts
-    ]
-    kept = [one for one in found if one not in twice]
-    return kept, [replace(one, reason="the text beside it says the same") for one in twice]
 
 
 def _suffix(one: Read) -> str:
@@ -164,7 +156,8 @@ def _numbering(measured: Iterable[Measured]) -> _Numbering:
     buses: dict[str, dict[int, set[str]]] = {}
     for one in measured:
         for device in one.devices:
-            buses.setdefault(device.host, {}).setdefault(device.device, set()).add(device.bus)
+            if device.bus != UNKNOWN_BUS:
+                buses.setdefault(device.host, {}).setdefault(device.device, set()).add(device.bus)
     hidden = {
         host: sorted(set().union(*several.values()))
         for host, several in buses.items()
@@ -172,7 +165,7 @@ def _numbering(measured: Iterable[Measured]) -> _Numbering:
     }
 
     def number(host: str, devices: Sequence[Device]) -> tuple[int, ...]:
-        if host in hidden:
+        if host in hidden and all(device.bus != UNKNOWN_BUS for device in devices):
             found = {hidden[host].index(device.bus) for device in devices}
         else:
             found = {device.device for device in devices}

@@ -44,6 +44,8 @@ class Read:
     problems: tuple[Problem, ...] = ()
     #: Why it is no log; empty: it is one.
     reason: str = ""
+    #: What `-J` wrote.
+    json: bool = False
 
 
 def read(name: str, blocks: Iterable[bytes]) -> Read:
@@ -54,7 +56,7 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
         return Read(file=name, reason="it is no text")
     launch: list[Problem] = []
     whole = chain((start,), blocks)
-    if nccl_json.is_json(start):
+    if json := nccl_json.is_json(start):
         log = nccl_json.parse(whole, collective=_named(name))
         if not any(table.rows for table in log.tables):
             return Read(file=name, reason=JSON)
@@ -68,7 +70,8 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
             said = (Problem(cause="no-measurement", message=text),)
         reason = NO_TABLE if start.strip() else EMPTY
         return Read(file=name, problems=said, reason="" if said else reason)
-    return Read(file=name, tables=tuple(_tables(name, replace(log, problems=(*launch, *problems)))))
+    tables = tuple(_tables(name, replace(log, problems=(*launch, *problems))))
+    return Read(file=name, tables=tables, json=json)
 
 
 def _named(file: str) -> str | None:

@@ -17,8 +17,10 @@ from typing import BinaryIO
 
 from accept.core import nccl_tests
 from accept.core.nccl_table import Log
-from accept.nccl_json.document import Document
+from accept.nccl_json.document import UNKNOWN_BUS, Document
 from accept.nccl_json.stream import members
+
+__all__ = ["UNKNOWN_BUS", "is_json", "parse"]
 
 
 def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None = None) -> Log:

@@ -13,6 +13,8 @@ from accept.core.nccl_table import bus_factor, expected_sizes
 from accept.nccl_json.cells import NAN, line, members_of, number, whole, word, wrong
 from accept.nccl_json.stream import RESULTS, load
 
+#: In the place of the PCI address of a GPU that the JSON does not list.
+UNKNOWN_BUS = "x"
 _PLACES = ("out_of_place", "in_place")
 
 
@@ -170,7 +172,7 @@ class Document:
             for i in range(gpus if rank is not None and first is not None else 0):
                 yield (
                     f"#  Rank {(rank or 0) + i} Group {group} Pid 0 on {host} "
-                    f"device {(first or 0) + i} [{'x' if i else bus}] {name}"
+                    f"device {(first or 0) + i} [{UNKNOWN_BUS if i else bus}] {name}"
                 )
 
     def _table(
