@@ -176,6 +176,20 @@ class TestArchives:
             tar.addfile(info)
         refused("judge", tmp_path / "bad.tar", code=6)
 
+    def test_a_bomb_is_refused_and_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(scratch))
+        bomb = tmp_path / "evidence.tar.gz"
+        with tarfile.open(bomb, "w:gz") as tar:
+            head = tarfile.TarInfo("evidence/plan.json")
+            head.size = 100 << 20
+            tar.addfile(head, io.BytesIO(bytes(head.size)))
+        assert "unpacks to more than 64 MiB" in refused("judge", bomb, code=6)
+        assert list(scratch.iterdir()) == []
+
 
 class TestLogs:
     def test_cut_off_are_refused(self, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accept import rundir, storage
+from accept import archives, rundir, storage
 from accept.core import evidence
 from accept.core.checks import parse_log
 from accept.core.coordinator import HOSTS
@@ -62,11 +62,7 @@ def _of_file(path: Path) -> Evidence:
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack an evidence archive. Raises BadEvidence where it is damaged or reaches outside."""
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(target, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise BadEvidence(f"{archive}: {error}", hint="collect the run again") from None
+    archives.unpack(archive, target, source=str(archive))
     if not (target / "evidence").is_dir():
         raise BadEvidence(f"{archive} holds no evidence", hint="it should hold a folder `evidence`")
 
