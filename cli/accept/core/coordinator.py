@@ -126,12 +126,19 @@ def _prepare(state: Run) -> None:
 async def _work(state: Run, launch: Launch) -> None:
     await _find_hosts(state, launch)
     for number, step in enumerate(state.plan.steps, 1):
-        gone = await lose_silent_hosts(state, state.alive())
-        if gone:
-            state.keep(_hosts_record(state, problems=gone, wave=number))
+        await _ask_again(state, number)
         await _execute(state, step, f"{number}/{len(state.plan.steps)}")
         if launch.results:
             await _publish(state, launch.results)
+    # A host that was dying while the last step failed may have answered once more.
+    await _ask_again(state, len(state.plan.steps) + 1)
+
+
+async def _ask_again(state: Run, number: int) -> None:
+    """Who is still alive, before step `number` and after the last; the others are lost."""
+    gone = await lose_silent_hosts(state, state.alive())
+    if gone:
+        state.keep(_hosts_record(state, problems=gone, wave=number))
 
 
 async def _find_hosts(state: Run, launch: Launch) -> None:
