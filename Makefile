@@ -27,7 +27,7 @@ run: .venv/.stamp-run ## set up what is missing, then test this machine
 	@.venv/bin/accept run $(ARGS)
 
 test: setup-dev debian programs ## every test that can run here; says at the end what was left out
-	@.venv/bin/python -m pytest -n 2 --dist loadscope $(ARGS)
+	@.venv/bin/python -m pytest $(ARGS)
 
 setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and torch, from PyPI
 

@@ -32,7 +32,7 @@ def test_data():
 """
 
 
-#: As `make test` does it.
+#: For who has cores to spare.
 PARALLEL = ("-n", "2", "--dist", "loadscope")
 
 
