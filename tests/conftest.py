@@ -1,8 +1,8 @@
 """Order of the tests, honesty about those left out, and fixtures that several files use.
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
-tests/cluster carries that mark. With several processes (`-n 2 --dist loadscope`, for who has cores to
-spare: on two the real tests get in each other's way) one has all of `cluster` and the others the
+tests/cluster carries that mark. With several processes (`-n 2 --dist loadscope`, for who has cores
+to spare: on two, real tests get in each other's way) one has all of `cluster` and the others the
 rest. What was left out is listed at the
 end with its reason. Where CI=true, leaving out a test that carries either mark is a failure.
 """
