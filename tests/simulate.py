@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -140,8 +139,3 @@ def rate(events: int, trials: int) -> tuple[float, float]:
     half = z / (1 + z * z / trials)
     half *= math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def accept_many(clusters: Iterable[Cluster], rounds: int | None = None) -> list[Outcome]:
-    """The outcomes of several clusters."""
-    return [accept(one, rounds) for one in clusters]

@@ -11,7 +11,7 @@ from accept.core.shape import Bounds, Doc, Invalid, Pattern, known
 from accept.spec.fields import Name
 from accept.spec.units import Seconds
 
-#: Rounds of pairs; more than these few name nobody that fewer do not.
+#: Rounds of pairs: far more than `auto` ever plans, and few enough that a slip of the pen is seen.
 Rounds = Annotated[int, Bounds(min=1, max=64)]
 
 

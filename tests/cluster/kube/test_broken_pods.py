@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
@@ -34,9 +33,7 @@ def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
     desk = Desk(cluster, namespace, tmp_path, startTimeout="20s")
     desk.install(desk.render(nodes=4, checks=CONNECT))
     desk.says("-----END ACCEPT")
-    said = time.monotonic()
     assert desk.ended(60) == "Failed"
-    assert time.monotonic() - said < 60
     assert "hosts: 3 of 4 answered" in desk.log()
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
 from accept.core import checks
 from accept.core.causes import CONSEQUENCES
-from accept.core.checks import Evidence, Judged, Score
+from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
+from accept.core.judge.compare import scored
 from accept.core.judge.crosscheck import cleared, shares
 from accept.core.judge.nearness import blocks_among
 from accept.core.judge.states import worst
@@ -45,9 +46,9 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off)
-    if near := blocks_among(_scored(evidences.values())):
+    if near := blocks_among(scored(evidences.values())):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
-    reached = shares(_scored(evidences.values())) if plan.origin else {}
+    reached = shares(scored(evidences.values())) if plan.origin else {}
     if reached:
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence) for name, evidence in evidences.items()}
@@ -102,13 +103,6 @@ def _unblamed(record: Record) -> Record:
         return record
     kept = tuple(p for p in record.problems if p.cause not in CONSEQUENCES)
     return replace(record, problems=kept)
-
-
-def _scored(evidences: Iterable[Evidence]) -> Iterator[tuple[Evidence, Score]]:
-    for evidence in evidences:
-        score = checks.load(evidence.check).score if evidence.check in checks.names() else None
-        if score is not None:
-            yield evidence, score
 
 
 def _part(plan: Plan) -> str:

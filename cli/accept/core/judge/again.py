@@ -6,10 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from accept.core import checks
 from accept.core.checks import Evidence
 from accept.core.judge.blame import Sample, decode
-from accept.core.judge.compare import samples_of, slow_groups, slow_rails
+from accept.core.judge.compare import samples_of, scored, slow_groups, slow_rails
 from accept.core.judge.nearness import apart, blocks_among
 from accept.core.likelihood import CANDIDATES
 from accept.core.model import Plan, Record, Step
@@ -37,13 +36,13 @@ def waves_again(
         Evidence(check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts))
         for name in step.checks
     ]
-    scored = [(e, score) for e in evidences if (score := checks.load(e.check).score) is not None]
-    near = blocks_among(scored)
+    measured = list(scored(evidences))
+    near = blocks_among(measured) if step.groups == "pairs" else ()
     suspects: set[str] = set()
     links: list[_Pair] = []
     groups: list[Group] = []
     rails: set[int] = set()
-    for evidence, score in scored:
+    for evidence, score in measured:
         if step.groups == "pairs":
             for part in apart(replace(evidence, near=near), step):
                 samples = samples_of(part, score, step, part.records)

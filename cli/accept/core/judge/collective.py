@@ -59,12 +59,13 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
     promised = evidence.plan.machine.speed_promised
     compared: list[Compared] = []
+    noisier = _noisier(evidence, noise)
     for step in evidence.steps if promised or not measure.inverse else ():
         # Bounds are about whole nodes; those of a latency about one size each, not their median.
         whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
         least = partial(absolute.least, evidence, metric=measure.metric, top=top)
         bound = least if whole and not measure.inverse else lambda _: None
-        for part in apart(_noisier(evidence, noise), step):
+        for part in apart(noisier, step):
             compared += compare(part, known, bound)
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     far = [by_place(check, one, evidence.shares) for one in compared]
@@ -282,11 +283,11 @@ def _against(
     parts = list(dict.fromkeys(parts))[:2]
     peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
     parts += list(dict.fromkeys(peaks))[:2]
-    for one in [one for one in compared if one.spread is not None][:1]:
-        assert one.spread is not None
-        usual = f"the median of {one.spread.count}"
-        beyond = f"none {_beyond(one.spread, measure)} {usual}"
-        parts.append(beyond if one.least is None else f"no node {one.least:.1%} below {usual}")
+    spreads = [(one.spread, one.least) for one in compared if one.spread is not None]
+    for spread, least in spreads[:1]:
+        usual = f"the median of {spread.count}"
+        beyond = f"none {_beyond(spread, measure)} {usual}"
+        parts.append(beyond if least is None else f"no node {least:.1%} below {usual}")
     if not evidence.plan.machine.speed_promised:
         parts.append("data right; no speed promised")
     return "; ".join(parts)

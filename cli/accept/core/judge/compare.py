@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from accept.core import causes
+from accept.core import causes, checks
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Accusation, Sample, decode
 from accept.core.judge.outliers import outliers
@@ -46,6 +46,14 @@ def sample(check: str, score: Score, record: Record, step: Step) -> Sample | Non
         cause = next((p.cause for p in (*named_by(mine), *mine)), "")
         cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
     return Sample(record.hosts, value, cause, record.log, record.local_ranks)
+
+
+def scored(evidences: Iterable[Evidence]) -> Iterator[tuple[Evidence, Score]]:
+    """The evidence of checks that compare groups, with what they compare them by."""
+    for evidence in evidences:
+        score = checks.load(evidence.check).score if evidence.check in checks.names() else None
+        if score is not None:
+            yield evidence, score
 
 
 def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:

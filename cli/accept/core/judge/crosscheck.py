@@ -20,7 +20,8 @@ from accept.core.model import Record, Suspect
 _FEW = 10
 #: The fact that says which GPUs of a host took part; without it, all of them did.
 GPUS = "gpus"
-#: What distance takes, at most: hosts of ten under three switches lost 11 % (tests/logs/README.md).
+#: What distance takes, at most: hosts of ten under three switches lost 11 %
+#: (real logs: github.com/xxrjun/nccl-tests-cluster at 455de4f).
 _DISTANCE = 0.15
 SLOW = ("slow-outlier", "intermittent")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from accept.core.judge.hosts import gpus_of
+from accept.core.judge.population import middle
 from accept.core.model import Metric, PlannedMachine, Problem
 
 #: Memory that firmware and kernel keep for themselves differs a little from boot to boot.
@@ -163,10 +164,7 @@ def clock_problems(offsets: Sequence[Metric], most: float) -> Iterator[Problem]:
         for m in offsets
         if m.name == "clock-offset" and m.host and math.isfinite(m.value)
     }
-    # Loaded where it is used: those who only plan load this module too.
-    from statistics import median
-
-    centre = median(known.values()) if known else 0.0
+    centre = middle(known.values()) if known else 0.0
     for host, offset in known.items():
         if abs(offset - centre) > most:
             said = f"its clock is {offset - centre:+.3g} s from the median, {most:g} s are allowed"

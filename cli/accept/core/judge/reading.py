@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from accept.core.judge.population import middle
 from accept.core.model import Metric, Step
 from accept.core.sizes import parse_size
 
@@ -118,12 +119,9 @@ def read(metrics: Iterable[Metric], check: str, measure: Measure = BANDWIDTH) ->
 
 def _calls(times: dict[tuple[int, str | None], float]) -> float | None:
     """Calls a second, by the median of times in microseconds."""
-    # Loaded where it is used: those who only plan load this module too.
-    from statistics import median
-
     out = [value for (_, placement), value in times.items() if placement == "out" and value > 0]
     out = out or [value for value in times.values() if value > 0]
-    return 1e6 / median(out) if out else None
+    return 1e6 / middle(out) if out else None
 
 
 def reached(found: Reading, step: Step) -> bool:
