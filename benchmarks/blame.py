@@ -1,7 +1,7 @@
 """How often bad nodes are named, and healthy ones accused, over simulated clusters.
 
-`python -m benchmarks.blame` prints the whole table with its seed; `rows()` has the cells whose
-rates are promised. What others do is tried on the same clusters: all pairs, judged by each node's
+`python -m benchmarks.blame` prints the whole table with its seed, `python -m benchmarks.blame 4096`
+what of it is about so many nodes; `rows()` has the cells whose rates are promised. What others do is tried on the same clusters: all pairs, judged by each node's
 mean; bisection, which halves the set that is slow; and a random partner, by which both nodes of a
 slow pair are blamed.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import mean, median, stdev
@@ -215,8 +215,8 @@ def rows(trials: int = 3000) -> list[Row]:
     return found
 
 
-def main(trials: int = 200) -> None:
-    """Print the whole table."""
+def main(sizes: Collection[int] = (), trials: int = 200) -> None:
+    """Print the table, of clusters of these sizes or of all."""
     began = time.monotonic()
     print(
         f"seed {SEED}; candidates {CANDIDATES:g}; 3,000 clusters a promised cell, {trials} others\n"
@@ -227,6 +227,8 @@ def main(trials: int = 200) -> None:
         plan = [(cell, 3000) for cell in promised()]
         plan += [(cell, trials if cell.count < 4096 else 10) for cell in others()]
         for cell, many in plan:
+            if sizes and cell.count not in sizes:
+                continue
             r = tried(pool, cell, many)
             share = f"{r.found / r.bad:.2%} of {r.bad:,}" if r.bad else ""
             waves = (r.rounds + r.again) / r.trials
@@ -238,4 +240,4 @@ def main(trials: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main({int(size) for size in sys.argv[1:]})
