@@ -1,9 +1,9 @@
 """How often bad nodes are named, and healthy ones accused, over simulated clusters.
 
 `python -m benchmarks.blame` prints the whole table with its seed, `python -m benchmarks.blame 4096`
-what of it is about so many nodes; `rows()` has the cells whose rates are promised. What others do is tried on the same clusters: all pairs, judged by each node's
-mean; bisection, which halves the set that is slow; and a random partner, by which both nodes of a
-slow pair are blamed.
+what of it is about so many nodes; `rows()` has the cells whose rates are promised. What others do
+is tried on the same clusters: all pairs, judged by each node's mean; bisection, which halves the
+set that is slow; and a random partner, by which both nodes of a slow pair are blamed.
 """
 
 from __future__ import annotations
