@@ -15,7 +15,7 @@ from accept.core.model import (
     Reference,
     Step,
 )
-from accept.core.schedule import Group, waves
+from accept.core.schedule import Group, Wave, waves
 
 COLLECTIVE = {"min": "1M", "max": "4M", "factor": 2, "iters": 5, "warmup": 1, "dtype": "float"}
 TOP = 4 << 20
@@ -143,6 +143,11 @@ def measured(
 ) -> list[Record]:
     """All records of a collective step, each group at its speed; None: it crashed."""
     planned = waves(of.groups, tuple(names), rounds=of.rounds, seed=seed, ranks=ranks)
+    return executed(of, planned, speed)
+
+
+def executed(of: Step, planned: Iterable[Wave], speed: Speed) -> list[Record]:
+    """The records of these waves, each group at its speed; None: it crashed."""
     result = []
     for wave, groups in enumerate(planned):
         for number, group in enumerate(groups):

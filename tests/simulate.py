@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
-from accept.core.judge.again import confirming, doubtful
+from accept.core.judge.again import confirming, doubtful, meeting
 from accept.core.judge.blame import Decoded, Sample, decode
 from accept.core.likelihood import rounds_for
 from accept.core.schedule import Wave, pair_rounds
@@ -110,19 +110,22 @@ class Outcome:
 
 
 def accept(one: Cluster, rounds: int | None = None) -> Outcome:
-    """Rounds of pairs and one confirmation wave, as a run does them."""
+    """Rounds of pairs and what follows them, as a run does them."""
     seed = one.chance.randrange(1 << 30)
     count = rounds or rounds_for(len(one.hosts), FLOOR)
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
     samples = [sample for wave in waves for sample in one.measure(wave)]
     met = {frozenset(sample.hosts) for sample in samples}
-    again = confirming(one.hosts, *doubtful(samples, FLOOR, {}), met, seed=seed)
+    suspects, links = doubtful(samples, FLOOR, {})
+    again = confirming(one.hosts, suspects, links, met, seed=seed)
     samples += one.measure(again)
+    mutual = meeting(one.hosts, suspects, (), met)
+    samples += [sample for wave in mutual for sample in one.measure(wave)]
     decoded = decode(samples, FLOOR)
     accused = frozenset(host for node in decoded.nodes for host in node.hosts)
     return Outcome(
         rounds=len(waves),
-        again=int(bool(again)),
+        again=bool(again) + len(mutual),
         found=accused & one.bad,
         accused=accused - one.bad,
         decoded=decoded,

@@ -17,6 +17,7 @@ from tests.imagined import (
     FLOOR,
     GPU,
     TOP,
+    executed,
     found,
     gpus,
     hosts,
@@ -945,7 +946,51 @@ def test_hosts_that_are_slower_across_racks_only_are_healthy() -> None:
     inventory, listed = seen(32)
     verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *records)
     assert blamed(verdict) == set()
-    assert waves_again(big(of), of, records, names, {}) == ()
+    again = executed(of, waves_again(big(of), of, records, names, {}), speed)
+    verdict = judged(
+        big(inventory, of, references=(FLOOR,)), found(names), *listed, *records, *again
+    )
+    assert blamed(verdict) == set()
+    assert verdict.state is State.PASS
     bad = measured(of, names, lambda g: speed(g) * (0.9 if "h3" in g.hosts else 1), ranks=8)
     verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *bad)
     assert {name for kind, name, _ in blamed(verdict) if kind == "node"} == {"h3"}
+
+
+def pairs_of_ten(seed: int, near: set[str], bad: str = "", *, places: bool = False) -> Verdict:
+    """Ten hosts under two switches, `near` under the second; pairs under one are 10 % faster."""
+    names = hosts(10)
+    of = step("all-reduce", "pairs", rounds=4)
+
+    def speed(group: Group) -> float:
+        together = len(near.intersection(group.hosts)) != 1
+        return (440.0 if together else 400.0) * (0.9 if bad in group.hosts else 1)
+
+    records = measured(of, names, speed, seed=seed, ranks=8)
+    records += executed(of, waves_again(big(of), of, records, names, {}), speed)
+    inventory, listed = seen(10)
+    start = found(names)
+    if places:
+        facts = [Fact(name="place", host=h, value=f"row/{h in near}/{h}") for h in names]
+        start = replace(start, facts=tuple(facts))
+    return judged(big(inventory, of, references=(FLOOR,)), start, *listed, *records)
+
+
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_two_hosts_far_from_all_others_meet_before_they_are_accused(seed: int) -> None:
+    verdict = pairs_of_ten(seed, {"h3", "h7"})
+    assert blamed(verdict) == set()
+    assert verdict.state is State.PASS
+
+
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_a_slow_host_near_others_is_never_taken_for_a_far_one(seed: int) -> None:
+    verdict = pairs_of_ten(seed, {"h3", "h7"}, "h5")
+    assert verdict.state is not State.PASS
+    assert all("h5" in name for _, name, _ in blamed(verdict))
+
+
+def test_places_tell_a_host_that_is_alone_under_its_switch_from_a_slow_one() -> None:
+    unknown = pairs_of_ten(1, {"h3"})
+    assert unknown.state is not State.PASS
+    assert pairs_of_ten(1, {"h3"}, places=True).state is State.PASS

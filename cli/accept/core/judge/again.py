@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from accept.core.checks import Evidence
 from accept.core.judge.blame import Sample, decode
@@ -16,6 +17,11 @@ from accept.core.schedule import Group, Wave, pair_rounds
 
 #: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
 _RAIL_ROUNDS = 3
+
+#: Up to so many hosts those in doubt meet, in so many waves at most: all of four suspects do.
+_SMALL, _MEETINGS = 64, 3
+#: Where more than one host in so many is in no block, that says nothing about it.
+_RARE = 4
 
 _Pair = tuple[str, ...]
 
@@ -29,15 +35,16 @@ def waves_again(
 ) -> tuple[Wave, ...]:
     """What is to follow the waves of a step, and belongs to it.
 
-    Pairs: suspects against good hosts, in one wave. Single hosts and blocks of a ladder: those that
-    stood out, in one wave. A slow rail: rounds of pairs of its local rank, which name the host.
+    Pairs: suspects against good hosts, in one wave, then those of whom it is not known whether they
+    are slow or far. Single hosts and blocks of a ladder: those that stood out, in one wave. A slow
+    rail: rounds of pairs of its local rank, which name the host.
     """
     evidences = [
         Evidence(check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts))
         for name in step.checks
     ]
     measured = list(scored(evidences))
-    near = blocks_among(measured) if step.groups == "pairs" else ()
+    near = blocks_among(measured, places) if step.groups == "pairs" else ()
     suspects: set[str] = set()
     links: list[_Pair] = []
     groups: list[Group] = []
@@ -62,7 +69,8 @@ def waves_again(
         )
     met = {frozenset(record.hosts) for record in records}
     wave = confirming(hosts, suspects, links, met, seed=plan.seed) or tuple(dict.fromkeys(groups))
-    return (wave,) if wave else ()
+    mutual = meeting(hosts, suspects, near, met) if step.groups == "pairs" else ()
+    return (wave, *mutual) if wave else mutual
 
 
 def doubtful(
@@ -102,6 +110,45 @@ def confirming(
     while len(good) > 1:
         result += _met_by(good.pop(), good, met)
     return tuple(Group(hosts=pair) for pair in result)
+
+
+def meeting(
+    hosts: Sequence[str],
+    suspects: set[str],
+    near: Sequence[frozenset[str]],
+    met: set[frozenset[str]],
+) -> tuple[Wave, ...]:
+    """Waves that tell who is far from who is slow; none among many hosts.
+
+    Hosts that are far from all others and near each other look like bad ones until they meet: each
+    suspect meets the others, and a host of no block, where that is rare, the others and one of
+    each. The few rounds of a small cluster leave that to chance.
+    """
+    if len(hosts) > _SMALL:
+        return ()
+    doubted = [host for host in hosts if host in suspects]
+    wanted = [(a, frozenset((b,))) for a, b in combinations(doubted, 2)]
+    alone = [host for host in hosts if not any(host in block for block in near)]
+    if len(alone) * _RARE <= len(hosts):
+        wanted += [(a, frozenset((b,))) for a, b in combinations(alone, 2)]
+        wanted += [(host, block) for block in near for host in alone]
+    open_ = [
+        (host, others)
+        for host, others in wanted
+        if not any(frozenset((host, other)) in met for other in others)
+    ]
+    waves = []
+    for _ in range(_MEETINGS):
+        busy: set[str] = set()
+        pairs = []
+        for host, others in tuple(open_):
+            other = next((o for o in hosts if o in others and o not in busy), None)
+            if other is not None and host not in busy:
+                busy |= {host, other}
+                pairs.append(Group(hosts=(host, other)))
+                open_.remove((host, others))
+        waves.append(tuple(pairs))
+    return tuple(filter(None, waves))
 
 
 def _met_by(host: str, good: list[str], met: set[frozenset[str]]) -> list[_Pair]:

@@ -9,8 +9,8 @@ from functools import partial
 from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, transport
 from accept.core.judge.compare import Compared, compare
-from accept.core.judge.crosscheck import SLOW, by_place
-from accept.core.judge.nearness import apart
+from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
+from accept.core.judge.nearness import apart, far_or_slow
 from accept.core.judge.population import FEWEST, Spread
 from accept.core.judge.reading import (
     BANDWIDTH,
@@ -75,10 +75,13 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         if evidence.plan.origin and one.groups < FEWEST:
             mine = [suspect for suspect in mine if suspect.cause != "slow-outlier"]
         if some:
-            findings.append(_place(check, one, some))
+            findings.append(placed_elsewhere(check, one, some))
         mine = [s for s in mine if s.name not in excused or s.cause not in SLOW]
         suspects += mine
         findings += _population(check, one, mine, measure)
+    accused = {suspect.name for suspect in suspects}
+    for step in evidence.steps if promised else ():
+        findings += far_or_slow(evidence, step, accused)
     bounded = any(f.state is not State.INCONCLUSIVE for f in held)
     if evidence.plan.origin:
         # A figure for one node says nothing of what is between nodes.
@@ -110,20 +113,6 @@ def _solid(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
         for suspect in suspects
         if promised or suspect.strength != "weak" or suspect.cause != "slow-outlier"
     ]
-
-
-def _place(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
-    names = complete.some([suspect.name for suspect in suspects])
-    return Finding(
-        check=check,
-        judgement="population",
-        state=State.INCONCLUSIVE,
-        message=f"step {compared.step.id}: {names} reached less in {check} alone; the other "
-        "collectives in the same logs are as fast as anywhere. Their place in the network may "
-        "explain it",
-        hosts=tuple(suspect.name for suspect in suspects if suspect.kind == "node"),
-        evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
-    )
 
 
 def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -> list[Finding]:

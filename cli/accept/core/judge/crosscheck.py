@@ -11,18 +11,16 @@ from dataclasses import replace
 
 from accept.core.checks import Evidence, Score, Share
 from accept.core.judge.compare import Compared, sample
-from accept.core.judge.nearness import apart
+from accept.core.judge.complete import some
+from accept.core.judge.nearness import DISTANCE, apart
 from accept.core.judge.population import middle, spread
 from accept.core.judge.suspects import host_of
-from accept.core.model import Record, Suspect
+from accept.core.model import Finding, Record, State, Suspect
 
 #: One execution in so many may speak against the GPU that is named.
 _FEW = 10
 #: The fact that says which GPUs of a host took part; without it, all of them did.
 GPUS = "gpus"
-#: What distance takes, at most: hosts of ten under three switches lost 11 %
-#: (real logs: github.com/xxrjun/nccl-tests-cluster at 455de4f).
-_DISTANCE = 0.15
 SLOW = ("slow-outlier", "intermittent")
 
 
@@ -58,8 +56,23 @@ def by_place(
     usual = compared.spread.median
     deficits = [_alone(one, check, usual, found) for one in compared.suspects]
     result = tuple(s for s, much in zip(compared.suspects, deficits, strict=True) if much)
-    solid = len(result) == 1 and result[0].strength == "strong" and max(deficits) > _DISTANCE
+    solid = len(result) == 1 and result[0].strength == "strong" and max(deficits) > DISTANCE
     return () if solid else result
+
+
+def placed_elsewhere(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
+    """The finding that takes the place of suspects that `by_place` excuses."""
+    names = some([suspect.name for suspect in suspects])
+    return Finding(
+        check=check,
+        judgement="population",
+        state=State.INCONCLUSIVE,
+        message=f"step {compared.step.id}: {names} reached less in {check} alone; the other "
+        "collectives in the same logs are as fast as anywhere. Their place in the network may "
+        "explain it",
+        hosts=tuple(suspect.name for suspect in suspects if suspect.kind == "node"),
+        evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
+    )
 
 
 def _alone(

@@ -1,14 +1,14 @@
 """Pairs of hosts that are near each other and pairs that are far, told from what they reached.
 
-Hosts under one switch reach more than hosts under two, on healthy clusters too. Where nobody says
-how hosts are wired, fast pairs tell: hosts that are joined by them are a block, and where hosts of
-several blocks are all slow with each other, the distance between the blocks is what slows them, and
-no host.
+Hosts under one switch reach more than hosts under two, on healthy clusters too. Where the places
+of hosts do not say how they are wired, fast pairs tell: hosts that are joined by them are a block,
+and where hosts of several blocks are all slow with each other, the distance between the blocks is
+what slows them, and no host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import log
@@ -16,13 +16,36 @@ from math import log
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Sample
 from accept.core.judge.compare import samples_of
+from accept.core.judge.complete import some
 from accept.core.judge.population import FEWEST, middle, spread
-from accept.core.model import Record, Step
+from accept.core.model import Finding, Record, State, Step
 
 #: Less than this between slow and fast, as a share, is no distance.
 _GAP = 0.02
+#: What distance takes, at most: hosts of ten under three switches lost 11 %
+#: (real logs: github.com/xxrjun/nccl-tests-cluster at 455de4f).
+DISTANCE = 0.15
 #: Widest gaps that are looked at.
 _GAPS = 5
+
+
+def placed(samples: Sequence[Sample], places: Mapping[str, str]) -> tuple[frozenset[str], ...]:
+    """Blocks of hosts that share a place, where pairs show that distance matters; else none."""
+    groups: dict[str, set[str]] = {}
+    for host in {host for sample in samples for host in sample.hosts}:
+        groups.setdefault(places.get(host, "").rpartition("/")[0], set()).add(host)
+    if "" in groups:
+        return ()
+    sides: tuple[list[float], list[float]] = ([], [])
+    for sample in samples:
+        if sample.value and not sample.cause and len(sample.hosts) == 2:
+            sides[any(group.issuperset(sample.hosts) for group in groups.values())].append(
+                sample.value
+            )
+    far, near = sides
+    if not near or not far or not _GAP <= 1 - middle(far) / middle(near) <= DISTANCE:
+        return ()
+    return tuple(frozenset(group) for group in groups.values())
 
 
 def blocks(samples: Iterable[Sample]) -> tuple[frozenset[str], ...]:
@@ -65,10 +88,12 @@ def _joined(pairs: Iterable[tuple[str, ...]]) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(group) for group in groups.values())
 
 
-def blocks_among(found: Iterable[tuple[Evidence, Score]]) -> tuple[frozenset[str], ...]:
+def blocks_among(
+    found: Iterable[tuple[Evidence, Score]], places: Mapping[str, str]
+) -> tuple[frozenset[str], ...]:
     """The blocks that the step with the most pairs shows, of all checks.
 
-    What slows a host is taken off first, or its fast pairs would not be seen as such.
+    Where they show none, what slows a host is taken off: its fast pairs are not seen as such else.
     """
     steps = [
         (evidence.plan.machine.noise, samples_of(evidence, score, step, _of(evidence, step)))
@@ -81,8 +106,9 @@ def blocks_among(found: Iterable[tuple[Evidence, Score]]) -> tuple[frozenset[str
         for key, share in _slowness(samples, noise):
             slow[key] = min(slow.get(key, 1.0), share)
     for _, samples in sorted(steps, key=lambda item: -len(item[1])):
-        if some := blocks(_undone(sample, slow) for sample in samples):
-            return some
+        shown = placed(samples, places) or blocks(samples)
+        if shown := shown or blocks(_undone(sample, slow) for sample in samples):
+            return shown
     return ()
 
 
@@ -111,6 +137,35 @@ def _undone(sample: Sample, slow: Mapping[tuple[int, str], float]) -> Sample:
         return sample
     share = min(slow.get((len(sample.ranks), host), 1.0) for host in sample.hosts)
     return sample._replace(value=sample.value / share)
+
+
+def far_or_slow(evidence: Evidence, step: Step, accused: Collection[str]) -> Iterator[Finding]:
+    """A finding on hosts, not `accused`, that were far from all there are.
+
+    They are slow, or alone under their switch, which look alike. All there are: each block, and
+    each other host that is in none.
+    """
+    known = frozenset[str]().union(*evidence.near)
+    met: dict[str, set[str]] = {}
+    for record in _of(evidence, step) if evidence.near and step.groups == "pairs" else ():
+        for host in set(record.hosts) - known:
+            met.setdefault(host, set()).update(record.hosts)
+    hosts = [
+        host
+        for host, others in met.items()
+        if host not in accused
+        and others.issuperset(met)
+        and not any(block.isdisjoint(others) for block in evidence.near)
+    ]
+    if hosts:
+        yield Finding(
+            check=evidence.check,
+            judgement="population",
+            state=State.INCONCLUSIVE,
+            message=f"step {step.id}: {some(hosts)} reached less in each pair, which most did not: "
+            "slow, or farther away. A `topology` command in the machine's file would tell",
+            hosts=tuple(hosts),
+        )
 
 
 def apart(evidence: Evidence, step: Step) -> list[Evidence]:
