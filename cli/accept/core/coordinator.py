@@ -35,7 +35,8 @@ from accept.core.schedule import Wave, waves
 from accept.core.typed import read
 
 HOSTS = "hosts.json"
-_PUBLISH_SECONDS = 60.0
+#: Longest that a copy of the evidence after a step takes, and the next where that one failed.
+_PUBLISH_SECONDS, _PUBLISH_AGAIN_SECONDS = 60.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +126,13 @@ def _prepare(state: Run) -> None:
 
 async def _work(state: Run, launch: Launch) -> None:
     await _find_hosts(state, launch)
+    patience = _PUBLISH_SECONDS
     for number, step in enumerate(state.plan.steps, 1):
         await _ask_again(state, number)
         await _execute(state, step, f"{number}/{len(state.plan.steps)}")
         if launch.results:
-            await _publish(state, launch.results)
+            sent = await _publish(state, launch.results, patience)
+            patience = _PUBLISH_SECONDS if sent else _PUBLISH_AGAIN_SECONDS
     # A host that was dying while the last step failed may have answered once more.
     await _ask_again(state, len(state.plan.steps) + 1)
 
@@ -181,18 +184,19 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         raise _BreakOff("not all nodes answered, and requireAllNodes is set")
 
 
-async def _publish(state: Run, results: str) -> None:
+async def _publish(state: Run, results: str, seconds: float) -> bool:
     """Copy the evidence so far, so that the loss of this host costs one step at most.
 
-    What does not work is no reason to stop: the whole evidence is sent at the end again.
+    Returns whether that worked. Where not it is no reason to stop: all is sent at the end again.
     """
     program = state.folder / "programs" / "upload.py"
     argv = [sys.executable, str(program), str(state.evidence), results]
     argv += ["--attempt", state.attempt, "--partial"]
-    answer = await run(argv, timeout=_PUBLISH_SECONDS)
+    answer = await run(argv, timeout=seconds)
     if answer.exit != 0:
         said = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
         _say(f"  the evidence so far could not be copied: {plain(said[0], 300)}")
+    return answer.exit == 0
 
 
 def _hosts_record(state: Run, *, problems: tuple[Problem, ...], wave: int) -> Record:
