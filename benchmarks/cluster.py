@@ -39,7 +39,7 @@ def _seconds(stamp: str) -> float:
 def _first(cluster: Cluster) -> None:
     """A run that is not measured: a new JobSet controller takes ten seconds over its first."""
     with (
-        cluster.namespace() as namespace,
+        cluster.namespace(wait=True) as namespace,
         tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
     ):
         desk = Desk(cluster, namespace, Path(folder))
@@ -51,7 +51,7 @@ def _found(nodes: int) -> list[Row]:
     """One cluster of this many nodes, and one run on it."""
     with (
         Cluster(nodes) as cluster,
-        cluster.namespace() as namespace,
+        cluster.namespace(wait=True) as namespace,
         tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
     ):
         _first(cluster)
@@ -97,7 +97,7 @@ def _overhead(nodes: int = 3) -> list[Row]:
     """A whole `accept run` of `quick`, pods' start and the fetching of evidence included."""
     with (
         Cluster(nodes) as cluster,
-        cluster.namespace() as namespace,
+        cluster.namespace(wait=True) as namespace,
         tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
     ):
         _first(cluster)

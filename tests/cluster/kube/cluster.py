@@ -205,14 +205,17 @@ class Cluster:
         return json.loads(self._said("get", *arguments, "-o", "json"))
 
     @contextmanager
-    def namespace(self) -> Iterator[str]:
-        """A namespace of its own, gone afterwards with all that is in it."""
+    def namespace(self, *, wait: bool = False) -> Iterator[str]:
+        """A namespace of its own, deleted afterwards with all that is in it.
+
+        `wait`: until it is gone, so that what comes next has the machine to itself.
+        """
         name = f"test-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
         try:
             yield name
         finally:
-            self.kubectl("delete", "namespace", name, "--wait=true", timeout=180)
+            self.kubectl("delete", "namespace", name, f"--wait={str(wait).lower()}", timeout=180)
 
     def kubeconfig_for(self, namespace: str, rules: Sequence[Mapping[str, Any]]) -> Path:
         """A kubeconfig of a service account that may do in `namespace` what `rules` say."""
