@@ -31,7 +31,7 @@ from accept.resolve import Options, Resolved, resolve
 #: A cluster: what is rendered for one names an image.
 SITE = Path(__file__).parent / "site.yaml"
 CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
-LIMIT = 400_000
+LIMIT = 480_000
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")
 
 

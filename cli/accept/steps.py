@@ -20,6 +20,8 @@ from accept.yamlfile import Document, parse
 
 #: Longest time of one execution, where the suite says none: this many times the estimate.
 _PATIENCE, _SHORTEST = 5.0, 120.0
+#: Checks that only read what is there, on every host at once.
+_QUIET = ("inventory", "health")
 
 
 def steps_of(
@@ -126,12 +128,12 @@ def _rounds(asked: str | int, machine: PlannedMachine, nodes: int) -> int:
 def _probed_first(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
     """Before anything is measured all planned ranks must have answered: `connectivity` leads.
 
-    Only the inventory, which launches nothing, may come before it.
+    Only inventory and health, which launch nothing, may come before it.
     """
     numbered = list(enumerate(entries))
-    quiet = [(i, e) for i, e in numbered if e.check == "inventory"]
+    quiet = [(i, e) for i, e in numbered if e.check in _QUIET]
     probe = [(i, e) for i, e in numbered if e.check == "connectivity"]
-    rest = [(i, e) for i, e in numbered if e.check not in ("inventory", "connectivity")]
+    rest = [(i, e) for i, e in numbered if e.check not in (*_QUIET, "connectivity")]
     return [*quiet, *(probe or [(0, SuiteCheck(check="connectivity"))]), *rest]
 
 
@@ -148,7 +150,7 @@ def _joins(last: Step, step: Step, launch: str) -> bool:
 
 def _named(step: Step, number: str) -> Step:
     name = load(step.checks[0]).launch or step.checks[0]
-    groups = "" if step.groups == "all" or step.checks == ("inventory",) else f"-{step.groups}"
+    groups = "" if step.groups == "all" or step.checks[0] in _QUIET else f"-{step.groups}"
     step_id = f"{number}-{name}{groups}"
     per_wave = step.estimate / max(1, step.rounds)
     timeout = step.timeout or max(_SHORTEST, _PATIENCE * per_wave)

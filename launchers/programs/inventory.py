@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import platform
 import re
@@ -19,6 +18,9 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import rank_io
+from rank_io import read
 
 #: PCI devices of these classes are GPUs: display and 3D controllers.
 _GPU_CLASSES = ("0x03",)
@@ -82,14 +84,6 @@ def pci_gpus() -> int:
         if read(device / "vendor") == "0x10de" and read(device / "class").startswith(_GPU_CLASSES):
             count += 1
     return count
-
-
-def read(path: Path) -> str:
-    """A file's text without the white space around it, or nothing."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def nics() -> list[dict[str, Any]]:
@@ -171,9 +165,7 @@ def main() -> None:
         # Those that this node picked for itself.
         "chosen": os.environ.get("ACCEPT_CHOSEN", "").split(),
     }
-    host = os.environ.get("ACCEPT_HOST") or socket.gethostname()
-    fact = {"fact": "inventory", "check": "inventory", "host": host, "value": value}
-    print("ACCEPT " + json.dumps(fact, separators=(",", ":")), flush=True)
+    rank_io.fact("inventory", value, check="inventory", host=rank_io.host_name())
 
 
 if __name__ == "__main__":

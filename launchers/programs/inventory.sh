@@ -3,11 +3,9 @@
 here=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
 export ACCEPT_HOST
-for python in "${ACCEPT_PYTHON:-}" python3 python; do
-    if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-        exec "$python" "$here/inventory.py"
-    fi
-done
+# shellcheck source=/dev/null
+. "$here/python.sh"
+[ -z "$python" ] || exec "$python" "$here/inventory.py"
 gpus=$(nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader 2>/dev/null |
     sed -n 's/^\([0-9]*\), \([^,"]*\), \([^,"]*\)$/{"index":\1,"uuid":"\2","name":"\3","processes":[]}/p' | paste -sd, -)
 memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)

@@ -95,6 +95,14 @@ def identity(*launchers: str) -> Identity:
     return Identity(rank=0, size=1, local_rank=0, local_size=1, host=host_name())
 
 
+def read(path: Path) -> str:
+    """A file's text without the white space around it, or nothing."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def say(line: str) -> None:
     """Print one line at once."""
     sys.stdout.write(line + "\n")
@@ -127,6 +135,8 @@ def _finite(value: Any) -> Any:
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, list):
         return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
     return value
 
 

@@ -147,6 +147,43 @@ CAUSES: dict[str, Cause] = {
         "the GPU counts memory errors that could not be corrected",
         "have the GPU reset or replaced; it may return wrong data",
     ),
+    # What devices counted while a step ran.
+    "gpu-xid": Cause(
+        "the driver reported an error of the GPU or of an NVSwitch (Xid) while a step ran",
+        "look the number up in NVIDIA's catalogue of Xids; have the GPU reset or replaced",
+    ),
+    "gpu-row-remap": Cause(
+        "the GPU took a part of its memory out of use",
+        "reset the GPU; where it happens again or the remapping failed, have it replaced",
+    ),
+    "gpu-throttled": Cause(
+        "the GPU was slowed by heat or by its power supply",
+        "look at its cooling and at the host's power supplies; compare with its neighbours",
+    ),
+    "nvlink-errors": Cause(
+        "an NVLink had to send again or to recover, or was lost",
+        "reset the GPUs; where it comes back, have the GPU, its baseboard or cable replaced",
+    ),
+    "pcie-errors": Cause(
+        "the GPU's PCIe link repeats more than a healthy one does",
+        "have the GPU reseated, then its riser or the GPU replaced",
+    ),
+    "pcie-degraded": Cause(
+        "a PCIe link is narrower or slower than it can be",
+        "reboot the host; where it stays, have the card reseated or replaced",
+    ),
+    "link-down": Cause(
+        "a network link went down or came back slower while a step ran",
+        "look at the cable and the port at its other end, and at the switch's log",
+    ),
+    "nic-errors": Cause(
+        "a network port counts more errors than a healthy link",
+        "have the cable or transceiver cleaned or replaced, then the port",
+    ),
+    "host-errors": Cause(
+        "the host's memory had errors that could not be corrected",
+        "have the named memory module replaced",
+    ),
     "inventory-mismatch": Cause(
         "the host differs from the others or from its machine type",
         "compare the named property by hand; have the host made equal or taken out",

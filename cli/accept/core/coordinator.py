@@ -26,12 +26,14 @@ from accept.core.hosts import Candidate, discover
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
 from accept.core.judge.hosts import places
-from accept.core.model import Plan, Problem, Record, Step
+from accept.core.judge.suspects import HOSTS_STEP
+from accept.core.model import Plan, Record, Step
 from accept.core.plaintext import plain
 from accept.core.release import hold, tell_over
 from accept.core.remote import run
-from accept.core.run import Run, lose_silent_hosts
+from accept.core.run import Run
 from accept.core.schedule import Wave, waves
+from accept.core.sweeps import Watch, sweep
 from accept.core.typed import read
 
 HOSTS = "hosts.json"
@@ -127,21 +129,15 @@ def _prepare(state: Run) -> None:
 async def _work(state: Run, launch: Launch) -> None:
     await _find_hosts(state, launch)
     patience = _PUBLISH_SECONDS
+    watch = Watch.of(state)
     for number, step in enumerate(state.plan.steps, 1):
-        await _ask_again(state, number)
+        await sweep(state, watch, number, final=False)
         await _execute(state, step, f"{number}/{len(state.plan.steps)}")
         if launch.results:
             sent = await _publish(state, launch.results, patience)
             patience = _PUBLISH_SECONDS if sent else _PUBLISH_AGAIN_SECONDS
     # A host that was dying while the last step failed may have answered once more.
-    await _ask_again(state, len(state.plan.steps) + 1)
-
-
-async def _ask_again(state: Run, number: int) -> None:
-    """Who is still alive, before step `number` and after the last; the others are lost."""
-    gone = await lose_silent_hosts(state, state.alive())
-    if gone:
-        state.keep(_hosts_record(state, problems=gone, wave=number))
+    await sweep(state, watch, len(state.plan.steps) + 1, final=True)
 
 
 async def _find_hosts(state: Run, launch: Launch) -> None:
@@ -157,7 +153,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     )
     state.hosts = found.hosts
     record = Record(
-        step="00-hosts",
+        step=HOSTS_STEP,
         checks=("hosts",),
         wave=0,
         group=0,
@@ -197,21 +193,6 @@ async def _publish(state: Run, results: str, seconds: float) -> bool:
         said = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
         _say(f"  the evidence so far could not be copied: {plain(said[0], 300)}")
     return answer.exit == 0
-
-
-def _hosts_record(state: Run, *, problems: tuple[Problem, ...], wave: int) -> Record:
-    now = time.time()
-    return Record(
-        step="00-hosts",
-        checks=("hosts",),
-        wave=wave,
-        group=0,
-        hosts=tuple(h.name for h in state.alive()),
-        exit=0,
-        start=now,
-        end=now,
-        problems=problems,
-    )
 
 
 async def _execute(state: Run, step: Step, place: str) -> None:

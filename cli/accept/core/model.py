@@ -183,6 +183,7 @@ class Problem:
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
+    nic: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +250,7 @@ class Finding:
 class Suspect:
     """Who is to blame, for what, and how strong the evidence is."""
 
-    kind: Literal["node", "gpu", "rail", "link", "switch"]
+    kind: Literal["node", "gpu", "nic", "rail", "link", "switch"]
     name: str
     cause: str
     strength: Literal["strong", "moderate", "weak"]

@@ -71,33 +71,51 @@ def environment(folder: Path, attempt: str) -> dict[str, str]:
 
 
 async def run(
-    argv: list[str], *, env: Mapping[str, str] | None = None, stdin: str = "", timeout: float
+    argv: list[str], *, env: Mapping[str, str] | None = None, timeout: float, more: float = 0.0
 ) -> Answer:
-    """Run `argv`, with at most 1 MiB of its output kept; past `timeout` seconds it is killed."""
+    """Run `argv`, with at most 1 MiB of its output kept; past `timeout` seconds it is killed.
+
+    Where it has said something by then it has `more` seconds. What it said until it was killed is
+    kept too.
+    """
     process = await asyncio.create_subprocess_exec(
         *argv,
-        stdin=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=env,
         start_new_session=True,
     )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = bytearray(), bytearray()
+    work = asyncio.gather(_keep(process.stdout, out), _keep(process.stderr, err), process.wait())
     try:
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), timeout)
-    except asyncio.TimeoutError:
-        kill_session(process)
-        # What cannot be killed is not waited for.
-        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=1.0)
-        return Answer(exit=None, out="", err=f"no answer within {timeout:.0f} s")
+        done, _ = await asyncio.wait({work}, timeout=timeout)
+        if not done and out and more:
+            timeout += more
+            done, _ = await asyncio.wait({work}, timeout=more)
     except asyncio.CancelledError:
         kill_session(process)
+        work.cancel()
         raise
-    limit = 1 << 20
+    if not done:
+        kill_session(process)
+        # What cannot be killed is not waited for.
+        await asyncio.wait({work}, timeout=1.0)
+        work.cancel()
+        err[:] = f"no answer within {timeout:.0f} s".encode()
     return Answer(
-        exit=process.returncode,
-        out=out[:limit].decode(errors="replace"),
-        err=err[:limit].decode(errors="replace"),
+        exit=process.returncode if done else None,
+        out=out.decode(errors="replace"),
+        err=err.decode(errors="replace"),
     )
+
+
+async def _keep(stream: asyncio.StreamReader, kept: bytearray) -> None:
+    """Read a stream to its end, into `kept` as long as there is room."""
+    while block := await stream.read(1 << 16):
+        kept += block[: (1 << 20) - len(kept)]
 
 
 def kill_session(process: asyncio.subprocess.Process) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,20 +51,31 @@ class Run:
         """The hosts that still take part, in rank order."""
         return tuple(h for h in self.hosts if h.name not in self.lost)
 
-    async def ask(self, host: Host, command: str, timeout: float = ASK_SECONDS) -> Answer:
-        """Run an sh command on a host."""
+    async def ask(
+        self, host: Host, command: str, timeout: float = ASK_SECONDS, more: float = 0.0
+    ) -> Answer:
+        """Run an sh command on a host; the times are those of `remote.run`."""
         argv = arguments(self.folder, host, command)
         env = environment(self.folder, self.attempt)
         async with self.asks:
-            return await run(argv, env=env, timeout=timeout)
+            return await run(argv, env=env, timeout=timeout, more=more)
+
+
+#: Said by every host that is asked whether it is alive, before anything else.
+ALIVE = "echo alive"
 
 
 async def lose_silent_hosts(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     """Ask each host whether it is alive; those that do not answer are lost, and returned."""
-    answers = await asyncio.gather(*(state.ask(h, "echo alive") for h in hosts))
+    answers = await asyncio.gather(*(state.ask(h, ALIVE) for h in hosts))
+    return lose_silent(state, zip(hosts, answers, strict=True))
+
+
+def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tuple[Problem, ...]:
+    """Lose the hosts whose answer does not begin with their sign of life, and return them."""
     gone = []
-    for host, answer in zip(hosts, answers, strict=True):
-        if answer.out.strip() != "alive" and host.name not in state.lost:
+    for host, answer in answers:
+        if not answer.out.startswith("alive\n") and host.name not in state.lost:
             reason = answer.err.strip().splitlines()[-1:] or [f"ssh ended with {answer.exit}"]
             message = f"{host.name} answered before and does not any more: {reason[0][:200]}"
             problem = Problem(cause="host-died", message=message, check="hosts", host=host.name)

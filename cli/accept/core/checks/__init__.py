@@ -17,7 +17,6 @@ from accept.core import launchlog
 from accept.core.model import (
     CheckVerdict,
     GroupKind,
-    Metric,
     Parsed,
     Plan,
     Problem,
@@ -75,8 +74,8 @@ class Evidence:
     lost: dict[str, str] = field(default_factory=dict)
     #: Where hosts are, as the machine's `topology` said: `row/rack/host`.
     places: Mapping[str, str] = field(default_factory=dict)
-    #: What finding the hosts measured for this check, such as clock offsets.
-    beforehand: tuple[Metric, ...] = ()
+    #: What asking the hosts, at first and between the steps, brought for this check alone.
+    asked: tuple[Record, ...] = ()
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
     broken_off: str = ""

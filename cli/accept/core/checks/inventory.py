@@ -80,7 +80,8 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
         )
     )
     found += equal.nic_problems(inventory, machine)
-    found += equal.clock_problems(evidence.beforehand, params.max_clock_offset)
+    offsets = [metric for record in evidence.asked for metric in record.metrics]
+    found += equal.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.transport and len(evidence.hosts) > 1):
         found += equal.memlock_problems(inventory)
     different = list(equal.differences(inventory))

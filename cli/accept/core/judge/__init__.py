@@ -127,7 +127,7 @@ def _evidences(
             steps.setdefault(name, []).append(step)
             shares.setdefault(name, []).extend(share)
     devices = hosts.devices(records)
-    beforehand = [metric for record in by_step.get(HOSTS_STEP, ()) for metric in record.metrics]
+    asked = by_step.get(HOSTS_STEP, [])
     return {
         name: Evidence(
             check=name,
@@ -138,12 +138,18 @@ def _evidences(
             missing=found.missing,
             lost=found.lost,
             places=found.places,
-            beforehand=tuple(m for m in beforehand if m.check == name),
+            asked=tuple(_of_check(record, name) for record in asked),
             devices=devices,
             broken_off=broken_off,
         )
         for name, mine in steps.items()
     }
+
+
+def _of_check(record: Record, name: str) -> Record:
+    """A record of asking the hosts with what it brought for one check."""
+    metrics = tuple(m for m in record.metrics if m.check == name)
+    return replace(record, metrics=metrics, facts=tuple(f for f in record.facts if f.check == name))
 
 
 def _shares(step: Step, records: Sequence[Record]) -> dict[str, Sequence[Record]]:
@@ -227,11 +233,22 @@ def _rest_passes(
             evidence,
             records=kept,
             steps=tuple(step for step in evidence.steps if step.id in ran),
+            asked=tuple(_without(record, suspects) for record in evidence.asked),
             partial=True,
         )
         if not kept or _judged(rest).verdict.state is not State.PASS:
             return False
     return bool(suspects)
+
+
+def _without(record: Record, suspects: Sequence[Suspect]) -> Record:
+    """A record of asking the hosts without what it says of suspects."""
+    named = {host_of(suspect) for suspect in suspects if suspect.kind in ("node", "gpu", "nic")}
+    return replace(
+        record,
+        metrics=tuple(m for m in record.metrics if m.host not in named),
+        facts=tuple(f for f in record.facts if f.host not in named),
+    )
 
 
 def _touches(record: Record, suspect: Suspect) -> bool:

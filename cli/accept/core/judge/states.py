@@ -14,6 +14,13 @@ P = TypeVar("P")
 
 _CORRECTNESS = frozenset({"wrong-data", "not-finite", "parameters-differ", "loss-not-falling"})
 _CONSISTENCY = frozenset({"inventory-mismatch", "clock-skew", "gpu-duplicate"})
+#: A device did worse than the bound that is stated for it.
+_ABSOLUTE = frozenset(
+    {
+        *("gpu-xid", "gpu-row-remap", "gpu-throttled", "nvlink-errors", "pcie-errors"),
+        *("pcie-degraded", "link-down", "nic-errors", "host-errors"),
+    }
+)
 
 
 def worst(states: Iterable[State]) -> State:
@@ -33,6 +40,8 @@ def judgement_of(cause: str) -> str:
     """The judgement that a problem of this cause belongs to."""
     if cause in _CORRECTNESS:
         return "correctness"
+    if cause in _ABSOLUTE:
+        return "absolute"
     return "consistency" if cause in _CONSISTENCY else "completeness"
 
 

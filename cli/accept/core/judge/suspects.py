@@ -10,10 +10,10 @@ from accept.core.judge.blame import Strength
 from accept.core.judge.states import state_of
 from accept.core.model import Problem, Record, State, Suspect
 
-Kind = Literal["node", "gpu", "rail", "link", "switch"]
+Kind = Literal["node", "gpu", "nic", "rail", "link", "switch"]
 
 _STRENGTHS: tuple[Strength, ...] = ("strong", "moderate", "weak")
-_KINDS: tuple[Kind, ...] = ("node", "gpu", "rail", "switch", "link")
+_KINDS: tuple[Kind, ...] = ("node", "gpu", "nic", "rail", "switch", "link")
 #: The step that finds the hosts and asks who is still alive.
 HOSTS_STEP = "00-hosts"
 
@@ -59,9 +59,11 @@ def from_problems(problems: Sequence[Problem], log: str, everybody: int) -> Iter
         shared = len(hosts.get(problem.cause, ()))
         if not problem.host or (shared > 1 and shared * 2 > everybody):
             continue
+        kind: Kind = "gpu" if problem.gpu else "nic" if problem.nic else "node"
+        device = problem.gpu or problem.nic
         yield Suspect(
-            kind="gpu" if problem.gpu else "node",
-            name=f"{problem.host}:{problem.gpu}" if problem.gpu else problem.host,
+            kind=kind,
+            name=f"{problem.host}:{device}" if device else problem.host,
             cause=problem.cause,
             strength="moderate" if problem.cause in causes.CONSEQUENCES else "strong",
             why=problem.message or causes.meaning(problem.cause),
@@ -111,10 +113,10 @@ def merged(found: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...
 
 
 def host_of(suspect: Suspect) -> str:
-    """The host of a node or GPU; the first one of a link or switch; "" for a rail."""
+    """The host of a node, GPU or NIC; the first one of a link or switch; "" for a rail."""
     if suspect.kind == "rail":
         return ""
-    return suspect.name.rpartition(":")[0] if suspect.kind == "gpu" else ends(suspect)[0]
+    return suspect.name.rpartition(":")[0] if suspect.kind in ("gpu", "nic") else ends(suspect)[0]
 
 
 def ends(suspect: Suspect) -> tuple[str, ...]:

@@ -1,0 +1,172 @@
+"""What devices counted while the steps ran: who is bad, and what is only worth a note."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES, Limits, allowed
+from accept.core.model import Fact, Problem, Record, Step
+from accept.core.readings import Change, Reading
+from accept.core.typed import read
+
+#: Of one kind of note, at most so many hosts or devices are named.
+_SOME = 6
+
+
+class Said(NamedTuple):
+    """What one host's sweep brought, and while which steps."""
+
+    host: str
+    #: "during 30-collectives".
+    when: str
+    change: Change
+    #: It is of the whole run, of counters that nobody is blamed for.
+    total: bool
+
+
+def said(asked: Sequence[Record], steps: Sequence[Step]) -> Iterator[Said]:
+    """Read the changes that were kept, oldest first; one that cannot be read is unread."""
+    for record in asked:
+        for fact in record.facts:
+            if fact.name in ("health-change", "health-total") and fact.host:
+                total = fact.name == "health-total"
+                change = _change(fact)
+                when = "over the run" if total else _when(steps, change.since, record.wave)
+                yield Said(fact.host, when, change, total)
+
+
+def _change(fact: Fact) -> Change:
+    try:
+        return read(Change, fact.value)
+    except ValueError as error:
+        return Change(since=0, unread=(f"anything: {str(error)[:100]}",))
+
+
+def _when(steps: Sequence[Step], since: int, number: int) -> str:
+    """The steps between two sweeps: step n runs between sweeps n and n + 1."""
+    names = [step.id for step in steps[max(0, since - 1) : max(0, number - 1)]]
+    if not names:
+        return "before the first step"
+    return f"during {names[0]}" if len(names) == 1 else f"between {names[0]} and {names[-1]}"
+
+
+def problems(one: Said, limits: Limits) -> Iterator[Problem]:
+    """What is bad, a problem for each device and cause."""
+    host, change = one.host, one.change
+    if one.total:
+        return
+    if change.rebooted:
+        yield Problem(cause="host-died", message=f"{one.when}: {host} rebooted", host=host)
+    for title in change.gone:
+        kind, _, name = title.partition(" ")
+        cause = {"gpu": "gpu-missing", "rdma": "link-down"}.get(kind)
+        if cause:
+            yield _problem(cause, one, title, "no longer there")
+    for title in {**change.counters, **change.levels}:
+        found: dict[str, list[str]] = {}
+        for name, grown in change.counters.get(title, {}).items():
+            if cause := blamed(change, title, name, grown, limits):
+                found.setdefault(cause, []).append(_words(name, grown, change.seconds))
+        for level, values in change.levels.get(title, {}).items():
+            if len(values) == 2 and level in LEVELS and _counts(change, title):
+                found.setdefault(LEVELS[level], []).append(_level(level, *values))
+        for cause, words in found.items():
+            yield _problem(cause, one, title, ", ".join(words))
+    for event in change.events:
+        yield from _event(one, event)
+
+
+def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits) -> str:
+    """The cause that a counter's growth means, or "" where a healthy machine may count as much."""
+    rule = RULES.get(counter.partition(".")[0])
+    if rule is None or not _counts(change, title):
+        return ""
+    gbps = change.rates.get(title)
+    most = allowed(rule, limits, seconds=change.seconds, gbps=gbps)
+    return rule.cause if grown > most else ""
+
+
+def _counts(change: Change, title: str) -> bool:
+    """Whether anybody is blamed for a device: for network interfaces, those that carry the run."""
+    return not title.startswith("net ") or title in change.run
+
+
+def _problem(cause: str, one: Said, title: str, words: str) -> Problem:
+    kind, _, name = title.partition(" ")
+    return Problem(
+        cause=cause,
+        message=f"{one.when}: {words} on {title} of {one.host}",
+        host=one.host,
+        gpu=name if kind == "gpu" else None,
+        nic=name if kind in ("rdma", "net") else None,
+    )
+
+
+def _event(one: Said, event: tuple[str, ...]) -> Iterator[Problem]:
+    title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
+    if kind == "xid" and not (code.isdigit() and int(code) in APPLICATION_XIDS):
+        where = title or f"the GPU at {pci}"
+        yield _problem("gpu-xid", one, title or where, f"Xid {code}")
+    elif kind == "sxid" and fatal:
+        yield _problem("gpu-xid", one, f"the NVSwitch at {pci}", f"SXid {code} (fatal)")
+
+
+def _words(counter: str, grown: int, seconds: float) -> str:
+    """A counter's growth; one that counts nanoseconds, as time."""
+    if counter.startswith("limited-"):
+        return f"{counter} for {grown / 1e9:.3g} s of {seconds:.3g} s"
+    name, _, link = counter.partition(".")
+    return f"+{grown} {name}" + (f" on link {link}" if link else "")
+
+
+def _level(level: str, was: float, now: float) -> str:
+    if level == "active":
+        return "the link is no longer active"
+    if level == "reasons":
+        return f"slowed by heat or its power supply (clock event reasons 0x{int(now):x})"
+    return f"{level} {now:g} instead of {was:g}"
+
+
+def notes(one: Said, limits: Limits) -> Iterator[str]:
+    """What nobody is blamed for, in words."""
+    change = one.change
+    if change.back:
+        yield f"{one.when}: counters of {one.host} went backwards, so somebody reset them: " + (
+            ", ".join(change.back[:_SOME])
+        )
+    for title, grown in change.counters.items():
+        words = [
+            _words(name, value, change.seconds)
+            for name, value in grown.items()
+            if not blamed(change, title, name, value, limits)
+        ]
+        if words:
+            yield f"{one.when}: {', '.join(words[:_SOME])} on {title} of {one.host}"
+    for event in change.events:
+        if len(event) == 5 and not any(_event(one, event)):
+            title, kind, code, _, pci = event
+            what = "a machine check" if kind == "mce" else f"{kind.title()} {code}"
+            yield f"{one.when}: {what} on {title or pci or one.host} of {one.host}"
+    if change.cut:
+        yield f"{one.when}: {change.cut} more of {one.host} were left out"
+
+
+def before_the_run(host: str, reading: Reading) -> Iterator[str]:
+    """What was bad already, in words: what follows is judged by the change."""
+    for device in reading.devices:
+        bad = [f"{n} {v:g}" for n, v in device.levels.items() if n.startswith("remap-") and v]
+        names = ("ecc-uncorrected-aggregate", "pages-retired-double", "rows-remapped-uncorrected")
+        bad += [f"{n} {device.counters[n]}" for n in names if device.counters.get(n)]
+        if bad:
+            yield f"before the run: {', '.join(bad)} on {device.title} of {host}"
+    events = reading.log.events if reading.log else ()
+    found = sorted({f"{e.kind.title()} {e.code} at {e.pci}" for e in events if e.kind != "mce"})
+    if found:
+        yield f"before the run, in the kernel log of {host}: {', '.join(found[:_SOME])}"
+
+
+def finite(value: float) -> bool:
+    """Whether a parameter is a number to compare with."""
+    return math.isfinite(value) and value >= 0

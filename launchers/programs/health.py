@@ -1,0 +1,112 @@
+"""What this host's devices have counted so far: errors of GPUs, NVLink, PCIe, NICs, memory.
+
+Prints two facts `health` in the record format, first what the kernel tells, then what the GPUs
+tell: a driver that hangs costs the second alone. The keys:
+
+    boot       which boot of the host this is
+    uptime     s on a clock that only goes forward
+    read       kind of device -> the counters that at least one of its kind has
+    devices    list of {kind, name, pci, counters, levels, missing}: counters that are zero are left
+               out, and of those its kind has `missing` names the ones that it lacks; a counter of one
+               link of a device is called NAME.LINK
+    log        {last, events} of the kernel log, where it can be read
+    unread     what could not be read, each with the reason
+    whole      true in the last fact
+
+Standard library, and pynvml (package nvidia-ml-py) where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import rank_io
+from health_gpus import gpus
+from health_host import Device, host, interfaces, kernel_log, memory, rdma_ports
+
+#: Seconds after which this ends itself, whatever it waits for.
+SECONDS = 25
+
+
+def compact(devices: Sequence[Device]) -> dict[str, Any]:
+    """`read` and `devices` of the fact, from devices with all their counters."""
+    has = [{n.partition(".")[0] for n, v in d["counters"].items() if v is not None} for d in devices]
+    read: dict[str, set[str]] = {}
+    for device, names in zip(devices, has, strict=True):
+        read.setdefault(device["kind"], set()).update(names)
+    found = []
+    for device, names in zip(devices, has, strict=True):
+        grown = {name: value for name, value in device["counters"].items() if value}
+        one = {**device, "counters": grown}
+        if missing := read[device["kind"]] - names:
+            one["missing"] = sorted(missing)
+        found.append(one)
+    return {"read": {kind: sorted(names) for kind, names in read.items()}, "devices": found}
+
+
+def lines(device: Device) -> Iterator[str]:
+    """A device in words."""
+    where = f" {device['pci']}" if "pci" in device else ""
+    figures = [f"{name} {value:g}" for name, value in device["levels"].items()]
+    grown = [f"{name} {value}" for name, value in device["counters"].items() if value]
+    yield f"{device['kind']} {device['name']}{where}: {', '.join(figures) or 'no levels'}"
+    yield f"    counted: {', '.join(grown) or 'nothing'}"
+
+
+def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
+    """Print devices as a fact, and in words before it."""
+    for line in (line for device in devices if words for line in lines(device)):
+        rank_io.say(line)
+    value = {**compact(devices), **more}
+    kept = {key: item for key, item in value.items() if item not in (None, [], {})}
+    rank_io.fact("health", kept, check="health", host=rank_io.host_name())
+
+
+def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
+    """Print what the kernel tells."""
+    log, refused = kernel_log(root)
+    devices = [*rdma_ports(root), *interfaces(root, of_the_run), *memory(root), host(root)]
+    boot = rank_io.read(root / "proc/sys/kernel/random/boot_id")[:8]
+    unread = [refused] if refused else []
+    if not any(device["kind"] == "memory" for device in devices):
+        unread.append("memory errors (no EDAC)")
+    say(devices, words=words, boot=boot, uptime=time.monotonic(), log=log, unread=unread)
+
+
+def read_gpus(root: Path, *, words: bool) -> None:
+    """Print what the GPUs tell."""
+    devices, unread = gpus(root)
+    say(devices, words=words, unread=unread, whole=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the facts."""
+    # What hangs in a driver is not left behind. A signal without a handler ends C code too.
+    signal.alarm(SECONDS)
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        description="What the GPUs, links, NICs and memory of this host have counted so far: errors, "
+        "replays, link states. Run it before and after something, and compare."
+    )
+    parser.add_argument("--root", type=Path, default=Path("/"), help="where sys, proc and dev lie")
+    parser.add_argument(
+        "--interface", default="", help="interfaces that carry the run, with commas between them"
+    )
+    parser.add_argument("--quiet", action="store_true", help="the record alone, without words")
+    options = parser.parse_args(arguments)
+    read_host(options.root, tuple(options.interface.split(",")), words=not options.quiet)
+    read_gpus(options.root, words=not options.quiet)
+    sys.stdout.flush()
+    # Unloading a driver's library takes its time, and there is nothing left to do.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

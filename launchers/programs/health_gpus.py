@@ -1,0 +1,221 @@
+"""What NVIDIA's driver counts on each GPU: by NVML (pynvml), else by nvidia-smi, which tells less.
+
+Devices are as in `health_host`; `pci` is the address, `name` the index. Every function of NVML says
+for itself whether a GPU has what it asks for. Sources: NVML API Reference Guide
+(https://docs.nvidia.com/deploy/nvml-api/), `nvidia-smi --help-query-gpu`. Untried on hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from health_host import Device, known, pci_name
+
+#: Counter -> (type of error, counter type) of nvmlDeviceGetTotalEccErrors.
+_ECC = {
+    "ecc-corrected": (0, 0),
+    "ecc-uncorrected": (1, 0),
+    "ecc-corrected-aggregate": (0, 1),
+    "ecc-uncorrected-aggregate": (1, 1),
+}
+#: Counter -> policy of nvmlDeviceGetViolationStatus, whose time is in ns.
+_VIOLATIONS = {
+    "limited-power": "NVML_PERF_POLICY_POWER",
+    "limited-thermal": "NVML_PERF_POLICY_THERMAL",
+    "limited-board": "NVML_PERF_POLICY_BOARD_LIMIT",
+    "limited-reliability": "NVML_PERF_POLICY_RELIABILITY",
+}
+#: Counter -> counter of nvmlDeviceGetNvLinkErrorCounter, on each link.
+_LINKS = {
+    "nvlink-replay": "NVML_NVLINK_ERROR_DL_REPLAY",
+    "nvlink-recovery": "NVML_NVLINK_ERROR_DL_RECOVERY",
+    "nvlink-crc-flit": "NVML_NVLINK_ERROR_DL_CRC_FLIT",
+    "nvlink-crc-data": "NVML_NVLINK_ERROR_DL_CRC_DATA",
+}
+#: Counter -> field of nvmlDeviceGetFieldValues, on each link: those of NVLink 5.
+_FIELDS = {
+    "nvlink-recovery-failed": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
+    "nvlink-recovered": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
+    "nvlink-receive-errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
+    "nvlink-symbol-errors": "NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS",
+}
+#: Which member of a field's value holds it, by its type.
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal")
+#: Column of `nvidia-smi --query-gpu` -> counter or level.
+_SMI_COUNTERS = {
+    "ecc.errors.corrected.volatile.total": "ecc-corrected",
+    "ecc.errors.uncorrected.volatile.total": "ecc-uncorrected",
+    "ecc.errors.corrected.aggregate.total": "ecc-corrected-aggregate",
+    "ecc.errors.uncorrected.aggregate.total": "ecc-uncorrected-aggregate",
+    "retired_pages.single_bit_ecc.count": "pages-retired-single",
+    "retired_pages.double_bit.count": "pages-retired-double",
+    "remapped_rows.correctable": "rows-remapped-corrected",
+    "remapped_rows.uncorrectable": "rows-remapped-uncorrected",
+}
+_SMI_LEVELS = {
+    "temperature.gpu": "temperature",
+    "power.draw": "power",
+    "clocks.sm": "sm-clock",
+    "clocks.mem": "memory-clock",
+    "utilization.gpu": "utilization",
+    "clocks_event_reasons.active": "reasons",
+    "pcie.link.gen.current": "pcie-generation",
+    "pcie.link.gen.max": "pcie-generation-max",
+    "pcie.link.width.current": "pcie-width",
+    "pcie.link.width.max": "pcie-width-max",
+    "remapped_rows.pending": "remap-pending",
+    "remapped_rows.failure": "remap-failure",
+}
+_WORDS = {"Yes": 1.0, "No": 0.0}
+
+#: name, function of pynvml, arguments -> what it returns, or None where the GPU has no such thing.
+Ask = Callable[..., Any]
+
+
+def gpus(root: Path) -> tuple[list[Device], list[str]]:
+    """The GPUs that the driver shows, and what could not be read and why. No driver: no GPUs."""
+    if not any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
+        return [], []
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return _by_smi("no pynvml")
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        return _by_smi(f"NVML: {error}")
+    refused: dict[str, set[str]] = {}
+    found = []
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            found.append(_gpu(nvml, index, handle, refused))
+        except nvml.NVMLError as error:
+            # Lost GPUs keep their index; who asks for one is told so.
+            refused.setdefault(str(error), set()).add(f"GPU {index}")
+    unread = [f"{', '.join(sorted(names))} ({why})" for why, names in sorted(refused.items())]
+    return found, unread
+
+
+def _gpu(nvml: Any, index: int, handle: Any, refused: dict[str, set[str]]) -> Device:
+    def ask(name: str, function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(nvml, function)(handle, *arguments)
+        except (nvml.NVMLError, AttributeError) as error:
+            refused.setdefault(str(error)[:80], set()).add(name)
+            return None
+
+    # Without its address it cannot be told from others: that is an error of the GPU.
+    pci = nvml.nvmlDeviceGetPciInfo(handle).busId
+    rows = ask("row remaps", "nvmlDeviceGetRemappedRows") or (None,) * 4
+    links, active = _links(nvml, handle)
+    counters = {
+        **{name: ask(name, "nvmlDeviceGetTotalEccErrors", *which) for name, which in _ECC.items()},
+        "rows-remapped-corrected": rows[0],
+        "rows-remapped-uncorrected": rows[1],
+        "pcie-replay": ask("pcie-replay", "nvmlDeviceGetPcieReplayCounter"),
+        **links,
+    }
+    for cause, name in enumerate(("pages-retired-single", "pages-retired-double")):
+        pages = ask("retired pages", "nvmlDeviceGetRetiredPages", cause)
+        counters[name] = None if pages is None else len(pages)
+    for name, policy in _VIOLATIONS.items():
+        spent = ask(name, "nvmlDeviceGetViolationStatus", getattr(nvml, policy))
+        counters[name] = None if spent is None else spent.violationTime
+    used = ask("utilization", "nvmlDeviceGetUtilizationRates")
+    power = ask("power", "nvmlDeviceGetPowerUsage")
+    levels = {
+        "temperature": ask("temperature", "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        "power": None if power is None else power / 1000,
+        "sm-clock": ask("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        "memory-clock": ask("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        "utilization": None if used is None else used.gpu,
+        "reasons": ask("clock reasons", _reasons(nvml)),
+        "pcie-generation": ask("PCIe link", "nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie-generation-max": ask("PCIe link", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        "pcie-width": ask("PCIe link", "nvmlDeviceGetCurrPcieLinkWidth"),
+        "pcie-width-max": ask("PCIe link", "nvmlDeviceGetMaxPcieLinkWidth"),
+        "remap-pending": rows[2],
+        "remap-failure": rows[3],
+        "nvlinks": active,
+    }
+    return {
+        "kind": "gpu",
+        "name": str(index),
+        "pci": pci_name(pci.decode() if isinstance(pci, bytes) else pci),
+        "counters": counters,
+        "levels": known(levels),
+    }
+
+
+def _reasons(nvml: Any) -> str:
+    """The function for what limits the clocks now, whose name changed with driver 535."""
+    new = "nvmlDeviceGetCurrentClocksEventReasons"
+    return new if hasattr(nvml, new) else "nvmlDeviceGetCurrentClocksThrottleReasons"
+
+
+def _links(nvml: Any, handle: Any) -> tuple[dict[str, int], int | None]:
+    """Error counters of each NVLink, as "NAME.LINK", and how many are active; None: has none."""
+    counters: dict[str, int] = {}
+    active, asked = [], 0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            state = nvml.nvmlDeviceGetNvLinkState(handle, link)
+        except nvml.NVMLError:
+            break
+        asked += 1
+        if not state:
+            continue
+        active.append(link)
+        for name, constant in _LINKS.items():
+            try:
+                value = nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, getattr(nvml, constant))
+            except nvml.NVMLError:
+                continue
+            counters[f"{name}.{link}"] = int(value)
+    fields = {name: getattr(nvml, constant, None) for name, constant in _FIELDS.items()}
+    wanted = [(name, field, link) for name, field in fields.items() if field for link in active]
+    try:
+        pairs = [(field, link) for _, field, link in wanted]
+        values = nvml.nvmlDeviceGetFieldValues(handle, pairs) if pairs else ()
+    except nvml.NVMLError:
+        values = ()
+    for (name, _, link), value in zip(wanted, values, strict=False):
+        if value.nvmlReturn == 0 and value.valueType < len(_MEMBERS):
+            counters[f"{name}.{link}"] = int(getattr(value.value, _MEMBERS[value.valueType]))
+    return counters, len(active) if asked else None
+
+
+def _by_smi(why: str) -> tuple[list[Device], list[str]]:
+    """The same by nvidia-smi, which tells nothing of NVLink, replays and time spent limited."""
+    from inventory import smi
+
+    columns = ["index", "pci.bus_id", *_SMI_COUNTERS, *_SMI_LEVELS]
+    rows = smi("gpu", columns)
+    if not rows:
+        return [], [f"GPUs ({why}; nvidia-smi tells nothing)"]
+    found = [_row(dict(zip(columns, row, strict=True))) for row in rows]
+    return found, [f"NVLink, PCIe replays, time spent limited ({why})"]
+
+
+def _row(row: dict[str, str]) -> Device:
+    counters = {name: _value(row[column]) for column, name in _SMI_COUNTERS.items()}
+    levels = {name: _value(row[column]) for column, name in _SMI_LEVELS.items()}
+    return {
+        "kind": "gpu",
+        "name": row["index"],
+        "pci": pci_name(row["pci.bus_id"]),
+        "counters": {k: None if v is None else int(v) for k, v in counters.items()},
+        "levels": known(levels),
+    }
+
+
+def _value(text: str) -> float | None:
+    """A number, a bit mask, Yes or No; None for "[N/A]" and its kind."""
+    try:
+        return float(int(text, 16)) if text.startswith("0x") else _WORDS.get(text) or float(text)
+    except ValueError:
+        return _WORDS.get(text)

@@ -1,0 +1,273 @@
+"""health.py, on trees of files in the shape of sysfs and on a fake of NVML."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parents[2] / "launchers" / "programs"
+FAKE = Path(__file__).with_name("fake_pynvml.py")
+
+H100 = {
+    "nvmlDeviceGetPciInfo": "00000000:1B:00.0",
+    "nvmlDeviceGetTotalEccErrors": 0,
+    "nvmlDeviceGetRemappedRows": [1, 0, 0, 0],
+    "nvmlDeviceGetPcieReplayCounter": 4,
+    "nvmlDeviceGetViolationStatus 0": 5_000_000_000,
+    "nvmlDeviceGetViolationStatus 1": 0,
+    "nvmlDeviceGetNvLinkState 0": 1,
+    "nvmlDeviceGetNvLinkState 1": 1,
+    "nvmlDeviceGetNvLinkState 2": 0,
+    "nvmlDeviceGetNvLinkErrorCounter": 0,
+    "nvmlDeviceGetNvLinkErrorCounter 1 0": 7,
+    "nvmlDeviceGetFieldValues": 0,
+    "nvmlDeviceGetFieldValues 214 1": 2,
+    "nvmlDeviceGetTemperature": 61,
+    "nvmlDeviceGetPowerUsage": 512_000,
+    "nvmlDeviceGetClockInfo": 1980,
+    "nvmlDeviceGetUtilizationRates": 0,
+    "nvmlDeviceGetCurrentClocksEventReasons": 1,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+}
+
+
+def files(root: Path, **texts: object) -> None:
+    """Files below a folder, by their path with __ for /."""
+    for name, text in texts.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+def interface(root: Path, name: str, *, real: bool, **texts: object) -> None:
+    """A network interface as the kernel links it: with a device behind it, or below `virtual`."""
+    where = "pci0000:00/0000:00:03.0/virtio2" if real else "virtual"
+    folder = root / "sys/devices" / where / "net" / name
+    files(folder, operstate="up", carrier_down_count=1, speed=-1, **texts)
+    files(folder / "statistics", rx_errors=0, tx_errors=0, rx_dropped=3, tx_dropped=0)
+    if real:
+        (folder / "device").symlink_to("../..")
+    links = root / "sys/class/net"
+    links.mkdir(parents=True, exist_ok=True)
+    (links / name).symlink_to(os.path.relpath(folder, links))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A virtual machine with one real interface, as the one that these tests were written on."""
+    root = tmp_path / "root"
+    interface(root, "eth0", real=True)
+    for name in ("lo", "docker0", "veth12", "ifb0"):
+        interface(root, name, real=False)
+    files(root, proc__vmstat="pgfault 12\noom_kill 0", proc__sys__kernel__random__boot_id="0f" * 8)
+    files(root, dev__kmsg="6,1,5140900,-;eth0: renamed")
+    return root
+
+
+def health(root: Path, *options: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """What the facts say together."""
+    ran = subprocess.run(
+        [sys.executable, PROGRAMS / "health.py", "--root", root, *options],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **(env or {})},
+    )
+    return together(ran.stdout)
+
+
+def together(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"devices": [], "unread": [], "read": {}}
+    for line in text.splitlines():
+        if line.startswith("ACCEPT {"):
+            value = json.loads(line[7:])["value"]
+            found["devices"] += value.pop("devices", [])
+            found["unread"] += value.pop("unread", [])
+            found["read"] |= value.pop("read", {})
+            found |= value
+    return found
+
+
+def fake(tmp_path: Path, *gpus: dict[str, Any], init: str = "") -> dict[str, str]:
+    """The environment in which pynvml is the fake and answers so."""
+    shutil.copy(FAKE, tmp_path / "pynvml.py")
+    (tmp_path / "nvml.json").write_text(json.dumps({"init": init, "gpus": gpus}))
+    return {"PYTHONPATH": str(tmp_path), "FAKE_NVML": str(tmp_path / "nvml.json")}
+
+
+def titles(found: dict[str, Any]) -> list[str]:
+    return [f"{one['kind']} {one['name']}".strip() for one in found["devices"]]
+
+
+class TestHost:
+    def test_interfaces_without_a_device_are_nobodys_nic(self, root: Path) -> None:
+        found = health(root)
+        assert titles(found) == ["net eth0", "host"]
+        assert found["whole"] is True
+
+    def test_a_counter_is_left_out_while_it_is_zero_and_named_all_the_same(self, root: Path) -> None:
+        found = health(root)
+        assert found["devices"][0]["counters"] == {"rx_dropped": 3, "carrier_down_count": 1}
+        assert "rx_errors" in found["read"]["net"]
+        assert "rx_crc_errors" not in found["read"]["net"], "this one has none"
+
+    def test_only_interfaces_of_the_run_are_marked(self, root: Path) -> None:
+        assert health(root, "--interface", "eth0")["devices"][0]["levels"]["run"] == 1
+        assert "run" not in health(root, "--interface", "")["devices"][0]["levels"]
+
+    def test_reads_ports_of_rdma_devices(self, root: Path) -> None:
+        port = root / "sys/class/infiniband/mlx5_2/ports/1"
+        files(port, state="4: ACTIVE", rate="400 Gb/sec (4X NDR)")
+        files(port / "counters", symbol_error=3, link_downed=1, port_rcv_data=10**15)
+        files(port / "hw_counters", out_of_sequence=9)
+        files(port.parents[1] / "device", current_link_width=16, current_link_speed="32.0 GT/s PCIe")
+        one = health(root)["devices"][0]
+        assert (one["kind"], one["name"]) == ("rdma", "mlx5_2/1")
+        assert one["counters"] == {"symbol_error": 3, "link_downed": 1, "out_of_sequence": 9}
+        assert one["levels"] == {"active": 1, "rate": 400, "pcie-width": 16, "pcie-speed": 32}
+
+    def test_reads_memory_errors_and_says_where_there_are_none_to_read(self, root: Path) -> None:
+        assert "memory errors (no EDAC)" in health(root)["unread"]
+        files(root / "sys/devices/system/edac/mc/mc0", ue_count=1, ce_count=40)
+        found = health(root)
+        assert found["unread"] == []
+        assert found["devices"][1]["counters"] == {"ue_count": 1, "ce_count": 40}
+
+    def test_finds_xids_in_the_kernel_log(self, root: Path) -> None:
+        (root / "dev/kmsg").write_text(
+            "6,1,5000000,-;NVRM: loading\n"
+            "3,2,6500000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', GPU has fallen off\n"
+            " SUBSYSTEM=pci\n"
+            "3,3,7000000,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32\n"
+            "3,4,7100000,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30\n"
+        )
+        log = health(root)["log"]
+        assert log["last"] == 7.1
+        assert log["events"] == [
+            {"at": 6.5, "kind": "xid", "pci": "0000:1b:00", "code": 79},
+            {"at": 7.0, "kind": "sxid", "pci": "0000:c1:00", "code": 12028, "fatal": False},
+            {"at": 7.1, "kind": "sxid", "pci": "0000:c1:00", "code": 20034, "fatal": True},
+        ]
+
+    def test_says_why_the_log_cannot_be_read(self, root: Path) -> None:
+        (root / "dev/kmsg").unlink()
+        assert "Xid in the kernel log (No such file or directory)" in health(root)["unread"]
+
+    def test_a_tree_with_nothing_in_it_is_read_too(self, tmp_path: Path) -> None:
+        found = health(tmp_path)
+        assert titles(found) == ["host"]
+        assert found["read"]["host"] == []
+
+
+class TestGpus:
+    @pytest.fixture
+    def root(self, root: Path) -> Path:
+        files(root, dev__nvidiactl="")
+        return root
+
+    def test_reads_what_nvml_tells(self, root: Path, tmp_path: Path) -> None:
+        one = health(root, env=fake(tmp_path, H100))["devices"][-1]
+        assert (one["kind"], one["name"], one["pci"]) == ("gpu", "0", "0000:1b:00")
+        assert one["counters"] == {
+            "rows-remapped-corrected": 1,
+            "pcie-replay": 4,
+            "limited-power": 5_000_000_000,
+            "nvlink-replay.1": 7,
+            "nvlink-recovery-failed.1": 2,
+        }
+        levels = one["levels"]
+        assert (levels["nvlinks"], levels["power"], levels["remap-pending"]) == (2, 512, 0)
+
+    def test_what_a_gpu_does_not_support_is_said(self, root: Path, tmp_path: Path) -> None:
+        found = health(root, env=fake(tmp_path, H100))
+        assert any("retired pages" in why and "Not Supported" in why for why in found["unread"])
+        assert "pages-retired-double" not in found["read"]["gpu"]
+
+    def test_a_counter_that_one_gpu_lacks_is_missing_there(self, root: Path, tmp_path: Path) -> None:
+        other = {**H100, "nvmlDeviceGetPciInfo": "00000000:2C:00.0"}
+        del other["nvmlDeviceGetPcieReplayCounter"]
+        found = health(root, env=fake(tmp_path, H100, other))
+        assert [one.get("missing", []) for one in found["devices"][-2:]] == [[], ["pcie-replay"]]
+
+    def test_a_lost_gpu_is_named_and_the_others_are_read(self, root: Path, tmp_path: Path) -> None:
+        found = health(root, env=fake(tmp_path, {"lost": True}, H100))
+        assert titles(found)[-1] == "gpu 1"
+        assert "GPU 0 (GPU is lost)" in found["unread"]
+
+    def test_without_nvml_nvidia_smi_tells_less(self, root: Path, tmp_path: Path) -> None:
+        row = "0, 00000000:1B:00.0, 0, 2, 0, 2, [N/A], [N/A], 1, 0, 61, 512.10, 1980, 2619, 97, "
+        row += "0x0000000000000004, 5, 5, 8, 16, No, Yes"
+        (tmp_path / "bin").mkdir()
+        program = tmp_path / "bin/nvidia-smi"
+        program.write_text(f"#!/bin/sh\necho '{row}'\n")
+        program.chmod(0o755)
+        path = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        found = health(root, env={**fake(tmp_path, init="Driver/library mismatch"), **path})
+        one = found["devices"][-1]
+        assert one["counters"]["ecc-uncorrected"] == 2
+        assert (one["levels"]["remap-failure"], one["levels"]["reasons"]) == (1, 4)
+        assert (one["levels"]["pcie-width"], one["levels"]["remap-pending"]) == (8, 0)
+        assert any("NVLink" in why and "mismatch" in why for why in found["unread"])
+
+    def test_where_nothing_tells_that_is_said(self, root: Path, tmp_path: Path) -> None:
+        env = {**fake(tmp_path, init="Unknown Error"), "PATH": str(tmp_path)}
+        assert "GPUs (NVML: Unknown Error; nvidia-smi tells nothing)" in health(root, env=env)["unread"]
+
+    def test_a_driver_that_hangs_costs_the_gpus_alone(self, root: Path, tmp_path: Path) -> None:
+        """The kernel's part is said before the driver is asked; the alarm that would end it comes."""
+        process = subprocess.Popen(
+            [sys.executable, PROGRAMS / "health.py", "--root", root],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **fake(tmp_path, init="hang")},
+        )
+        assert process.stdout is not None
+        said = ""
+        while "ACCEPT {" not in said:
+            said = process.stdout.readline()
+        process.send_signal(signal.SIGALRM)
+        assert process.wait() == -signal.SIGALRM, "it has no handler, so C code ends too"
+        rest = process.stdout.read()
+        process.stdout.close()
+        assert "net" in together(said)["read"]
+        assert "whole" not in together(said + rest)
+
+
+class TestByHand:
+    def test_says_it_in_words_as_well(self, root: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, PROGRAMS / "health.py", "--root", root],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "net eth0: active 1" in done.stdout
+        assert "counted: rx_dropped 3" in done.stdout
+
+    def test_without_a_python_the_host_says_so(self, tmp_path: Path) -> None:
+        for name in ("health.sh", "python.sh"):
+            files(tmp_path, **{f"programs__{name}": (PROGRAMS / name).read_text()})
+        files(tmp_path, env_sh="", interface_sh="", host="h0")
+        (tmp_path / "interface.sh").write_text("route_interface() { :; }\n")
+        (tmp_path / "bin").mkdir()
+        for tool in ("cat", "dirname"):
+            (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or "")
+        done = subprocess.run(
+            ["/bin/sh", tmp_path / "programs/health.sh"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PATH": f"{tmp_path}/bin", "ACCEPT_DIR": str(tmp_path), "ACCEPT_SHELL": "/bin/sh"},
+        )
+        assert together(done.stdout)["unread"] == ["anything: no Python 3.10"]
