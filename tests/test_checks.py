@@ -95,6 +95,7 @@ def test_starting_takes_longer_on_more_hosts() -> None:
         ("train", {"ratio": 1.5}, "ratio"),
         ("connectivity", {"pings": -1}, "pings"),
         ("script", {"seconds": 0}, "seconds"),
+        ("health", {"few": -1}, "few"),
     ],
 )
 def test_parameters_that_cannot_be_are_refused_by_name(

@@ -71,7 +71,7 @@ def test_packages_of_python_are_those_of_the_lock() -> None:
     for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
         locked.setdefault(package["name"], set()).add(package.get("version"))
     wanted = dict(one.split("==") for one in dockerfile.arguments()["PIP_PACKAGES"].split())
-    assert set(wanted) == {"mpi4py", "numpy", "obstore", "torch"}
+    assert set(wanted) == {"mpi4py", "numpy", "nvidia-ml-py", "obstore", "torch"}
     assert {name for name, version in wanted.items() if version not in locked[name]} == set()
 
 

@@ -247,7 +247,9 @@ class TestWhatIsNotKnown:
         assert verdict.state is State.NOT_TESTED
         assert verdict.findings[0].cause == "evidence-missing"
 
-    @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
+    @given(
+        st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5)
+    )
     def test_a_change_that_cannot_be_read_is_no_pass(self, value: Any) -> None:
         names = hosts(1)
         broken = Fact(name="health-change", check="health", host="h0", value=value)
@@ -312,7 +314,9 @@ class TestSweeps:
             folder=tmp_path, attempt="one", plan=imagined.plan(HEALTH, LATER), hosts=tuple(two)
         )
 
-    def sweep(self, state: Run, watch: Watch, number: int, program: str, final: bool = False) -> Record:
+    def sweep(
+        self, state: Run, watch: Watch, number: int, program: str, *, final: bool = False
+    ) -> Record:
         self.program.write_text(program)
         asyncio.run(sweep(state, watch, number, final=final))
         return state.records[-1]

@@ -97,6 +97,24 @@ class TestPass:
         assert accept("watch", folder).code == 0
         assert accept("list", "runs").out.split()[1] == "pass"
 
+    def test_health_is_read_before_every_step_and_after_the_last(
+        self, suite: Path, runs: Path
+    ) -> None:
+        suite.write_text(SMALL[: SMALL.index("- check: connectivity")] + "- check: health\n")
+        done = run(suite, "--attempt", "one", "--json")
+        assert (done.code, json.loads(done.out)["state"]) == (0, "pass")
+        records = evidence.read_records(runs / "one" / "evidence")
+        readings = [r for r in records if r.step == "00-hosts" and r.wave]
+        order = [f"{r.step} {r.wave}" if r in readings else r.step for r in records]
+        assert order == [
+            "00-hosts", "00-hosts 1", "10-inventory", "00-hosts 2", "20-health", "00-hosts 3",
+            "30-connectivity", "00-hosts 4",
+        ]  # fmt: skip
+        whole = next(r for r in records if r.step == "20-health").facts[0]
+        assert whole.value["uptime"] > 0
+        unread = [f.value for r in readings for f in r.facts if "unread" in f.value]
+        assert unread == []
+
     def test_with_json_stdout_is_the_verdict_and_nothing_else(self, suite: Path) -> None:
         done = run(suite, "--json")
         assert json.loads(done.out)["accepted"] is True

@@ -252,7 +252,7 @@ class TestFolder:
     def test_is_what_submit_takes(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
         done = accept("submit", folder, "--dry-run")
-        assert (done.code, "20-connectivity" in done.out) == (0, True), done.err
+        assert (done.code, "30-connectivity" in done.out) == (0, True), done.err
 
     def test_is_read_back_as_it_was_rendered(self, tmp_path: Path) -> None:
         _, bundle = rendered()
@@ -260,7 +260,7 @@ class TestFolder:
         assert load_bundle(tmp_path, bundle.plan).archive() == bundle.archive()
 
     @pytest.mark.parametrize(
-        "name", ["steps/20-connectivity.sh", "env.sh", "programs/train.py", "accept.zip"]
+        "name", ["steps/30-connectivity.sh", "env.sh", "programs/train.py", "accept.zip"]
     )
     def test_that_was_edited_is_not_run(self, tmp_path: Path, name: str) -> None:
         folder = self.folder(tmp_path)

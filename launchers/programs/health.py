@@ -7,8 +7,8 @@ tell: a driver that hangs costs the second alone. The keys:
     uptime     s on a clock that only goes forward
     read       kind of device -> the counters that at least one of its kind has
     devices    list of {kind, name, pci, counters, levels, missing}: counters that are zero are left
-               out, and of those its kind has `missing` names the ones that it lacks; a counter of one
-               link of a device is called NAME.LINK
+               out, and of those its kind has `missing` names the ones that it lacks; a counter of
+               one link of a device is called NAME.LINK
     log        {last, events} of the kernel log, where it can be read
     unread     what could not be read, each with the reason
     whole      true in the last fact
@@ -36,7 +36,9 @@ SECONDS = 25
 
 def compact(devices: Sequence[Device]) -> dict[str, Any]:
     """`read` and `devices` of the fact, from devices with all their counters."""
-    has = [{n.partition(".")[0] for n, v in d["counters"].items() if v is not None} for d in devices]
+    has = [
+        {n.partition(".")[0] for n, v in d["counters"].items() if v is not None} for d in devices
+    ]
     read: dict[str, set[str]] = {}
     for device, names in zip(devices, has, strict=True):
         read.setdefault(device["kind"], set()).update(names)
@@ -92,8 +94,8 @@ def main(arguments: Sequence[str]) -> None:
     import argparse
 
     parser = argparse.ArgumentParser(
-        description="What the GPUs, links, NICs and memory of this host have counted so far: errors, "
-        "replays, link states. Run it before and after something, and compare."
+        description="What the GPUs, links, NICs and memory of this host have counted so far: "
+        "errors, replays, link states. Run it before and after something, and compare."
     )
     parser.add_argument("--root", type=Path, default=Path("/"), help="where sys, proc and dev lie")
     parser.add_argument(

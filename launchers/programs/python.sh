@@ -1,4 +1,5 @@
 # shellcheck shell=sh
+# shellcheck disable=SC2034 # for those who source it
 # Sourced: leaves in $python the first Python here that the programs can be run by, or nothing.
 python=''
 for candidate in "${ACCEPT_PYTHON:-}" python3 python; do

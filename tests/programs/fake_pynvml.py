@@ -1,7 +1,8 @@
+# ruff: noqa: N802 - the names are pynvml's own.
 """A fake of pynvml, for machines without a GPU: its answers are what the file FAKE_NVML holds.
 
-The file is JSON: {"init": error or "", "gpus": [{function: answer, …}]}. An answer is returned as it
-is; {"error": TEXT} is raised as NVMLError; a function that is not there is "Not Supported". For
+The file is JSON: {"init": error or "", "gpus": [{function: answer, …}]}. An answer is returned as
+it is; {"error": TEXT} is raised as NVMLError; a function that is not there is "Not Supported". For
 functions with arguments the key is "FUNCTION ARGUMENT ARGUMENT", tried before the bare name.
 """
 
@@ -50,7 +51,9 @@ def nvmlDeviceGetHandleByIndex(index: int) -> dict[str, Any]:
 
 
 def _answer(name: str, gpu: dict[str, Any], *arguments: Any) -> Any:
-    answer = gpu.get(" ".join([name, *map(str, arguments)]), gpu.get(name, {"error": "Not Supported"}))
+    answer = gpu.get(
+        " ".join([name, *map(str, arguments)]), gpu.get(name, {"error": "Not Supported"})
+    )
     if isinstance(answer, dict):
         raise NVMLError(answer["error"])
     return answer

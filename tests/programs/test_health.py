@@ -116,7 +116,9 @@ class TestHost:
         assert titles(found) == ["net eth0", "host"]
         assert found["whole"] is True
 
-    def test_a_counter_is_left_out_while_it_is_zero_and_named_all_the_same(self, root: Path) -> None:
+    def test_a_counter_is_left_out_while_it_is_zero_and_named_all_the_same(
+        self, root: Path
+    ) -> None:
         found = health(root)
         assert found["devices"][0]["counters"] == {"rx_dropped": 3, "carrier_down_count": 1}
         assert "rx_errors" in found["read"]["net"]
@@ -131,7 +133,9 @@ class TestHost:
         files(port, state="4: ACTIVE", rate="400 Gb/sec (4X NDR)")
         files(port / "counters", symbol_error=3, link_downed=1, port_rcv_data=10**15)
         files(port / "hw_counters", out_of_sequence=9)
-        files(port.parents[1] / "device", current_link_width=16, current_link_speed="32.0 GT/s PCIe")
+        files(
+            port.parents[1] / "device", current_link_width=16, current_link_speed="32.0 GT/s PCIe"
+        )
         one = health(root)["devices"][0]
         assert (one["kind"], one["name"]) == ("rdma", "mlx5_2/1")
         assert one["counters"] == {"symbol_error": 3, "link_downed": 1, "out_of_sequence": 9}
@@ -194,7 +198,9 @@ class TestGpus:
         assert any("retired pages" in why and "Not Supported" in why for why in found["unread"])
         assert "pages-retired-double" not in found["read"]["gpu"]
 
-    def test_a_counter_that_one_gpu_lacks_is_missing_there(self, root: Path, tmp_path: Path) -> None:
+    def test_a_counter_that_one_gpu_lacks_is_missing_there(
+        self, root: Path, tmp_path: Path
+    ) -> None:
         other = {**H100, "nvmlDeviceGetPciInfo": "00000000:2C:00.0"}
         del other["nvmlDeviceGetPcieReplayCounter"]
         found = health(root, env=fake(tmp_path, H100, other))
@@ -222,10 +228,13 @@ class TestGpus:
 
     def test_where_nothing_tells_that_is_said(self, root: Path, tmp_path: Path) -> None:
         env = {**fake(tmp_path, init="Unknown Error"), "PATH": str(tmp_path)}
-        assert "GPUs (NVML: Unknown Error; nvidia-smi tells nothing)" in health(root, env=env)["unread"]
+        assert (
+            "GPUs (NVML: Unknown Error; nvidia-smi tells nothing)"
+            in health(root, env=env)["unread"]
+        )
 
     def test_a_driver_that_hangs_costs_the_gpus_alone(self, root: Path, tmp_path: Path) -> None:
-        """The kernel's part is said before the driver is asked; the alarm that would end it comes."""
+        """The kernel's part is said before the driver is asked; then its alarm comes."""
         process = subprocess.Popen(
             [sys.executable, PROGRAMS / "health.py", "--root", root],
             stdout=subprocess.PIPE,

@@ -82,7 +82,9 @@ async def _ask(state: Run, watch: Watch, host: Host, hosts: tuple[Host, ...]) ->
     program = shlex.quote(str(state.folder / "programs" / "health.sh"))
     # Two will do: the way to one that is not this host.
     peers = " ".join(h.address for h in hosts[:3] if h is not host)
-    command = f"{ALIVE}; export ACCEPT_PEERS={shlex.quote(peers)}; /bin/sh {program} --quiet; exit $?"
+    command = (
+        f"{ALIVE}; export ACCEPT_PEERS={shlex.quote(peers)}; /bin/sh {program} --quiet; exit $?"
+    )
     answer = await state.ask(host, command, more=READ_SECONDS)
     if answer.exit in _HUNG:
         watch.hung.add(host.name)
@@ -104,7 +106,9 @@ def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool)
     found = []
     if host in watch.last:
         since, before = watch.last[host]
-        found.append(_fact("health-change", host, change(before, now, since=since, watched=WATCHED)))
+        found.append(
+            _fact("health-change", host, change(before, now, since=since, watched=WATCHED))
+        )
     first = watch.first.setdefault(host, now)
     watch.last[host] = number, now
     if final and first is not now:

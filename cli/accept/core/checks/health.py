@@ -29,25 +29,28 @@ class Params:
     """Parameters of `health`.
 
     NVLink: CRC errors matter at 100 a second, and replays and recoveries from the first on; PCIe: 8
-    replays a minute are the most that is recommended (NVIDIA DCGM, dcgm_hardware_limits.h). Facebook's
-    GCM tolerates no replay and no recovery either (check-dcgmi nvlink, thresholds 0). Ports: 1e-12
-    errors a bit is where ibdiagnet draws its line (ibdiagnet user manual, --ber_thresh).
+    replays a minute are the most that is recommended (NVIDIA/DCGM, DCGM_LIMIT_MAX_NVLINK_CRC_ERROR,
+    DCGM_LIMIT_MAX_NVLINK_ERROR, DCGM_LIMIT_MAX_PCIREPLAY_RATE). facebookresearch/gcm tolerates no
+    replay and no recovery either (check-dcgmi nvlink, thresholds 0). Ports: 1e-12 errors a bit is
+    where ibdiagnet draws its line (its user manual, --ber_thresh).
     """
 
-    nvlink_crc_per_second: float = param(100.0, "CRC errors a second of an NVLink that are no fault")
+    nvlink_crc_per_second: float = param(
+        100.0, "CRC errors a second of an NVLink that are no fault"
+    )
     pcie_replays_per_minute: float = param(8.0, "replays a minute of a PCIe link that are no fault")
     bit_error_ratio: float = param(1e-12, "errors a bit of a port that are no fault")
-    # One standard deviation of ten is three: of fewer no rate can be told.
+    # The standard deviation of a count of ten is three: of fewer no rate can be told.
     few: int = param(10, "errors of a port in one step that are too few to be a rate")
-    # What takes less of a step is below the noise of any measurement. DCGM once failed healthy GPUs for
-    # 0.0 s (NVIDIA/DCGM issue 242).
+    # What takes less of a step is below the noise of a measurement; DCGM failed GPUs for 0.0 s
+    # (NVIDIA/DCGM issue 242).
     limited_share: float = param(0.01, "share of a step that a GPU may be slowed for, but by power")
 
     def __post_init__(self) -> None:
         """Raise ValueError for a limit that is none."""
         for item in fields(self):
-            if not health.finite(getattr(self, item.name)):
-                raise ValueError(f"{item.name} must be at least 0, not {getattr(self, item.name)}")
+            if (value := getattr(self, item.name)) < 0:
+                raise ValueError(f"{item.name} must be at least 0, not {value}")
 
 
 def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
@@ -117,9 +120,10 @@ def _unread(
         for why in reading.unread:
             if _blind(evidence, why):
                 missing.setdefault(why, []).append(host)
-        if evidence.plan.machine.gpus != 0 and not any(d.kind == "gpu" for d in reading.devices):
-            if not any(_blind(evidence, why) for why in reading.unread):
-                missing.setdefault("GPUs (the driver shows none)", []).append(host)
+        seen = any(device.kind == "gpu" for device in reading.devices)
+        blind = any(_blind(evidence, why) for why in reading.unread)
+        if evidence.plan.machine.gpus != 0 and not seen and not blind:
+            missing.setdefault("GPUs (the driver shows none)", []).append(host)
     for why, hosts in missing.items():
         message = f"not read on {complete.some(hosts)}: {why}"
         yield _finding(State.NOT_TESTED, message, "tool-missing", hosts)
@@ -135,9 +139,7 @@ def _unread(
 
 def _blind(evidence: Evidence, why: str) -> bool:
     """Whether a reason means that the check has nothing to go by: all of it, or the GPUs."""
-    return why.startswith("anything") or (
-        why.startswith("GPU") and evidence.plan.machine.gpus != 0
-    )
+    return why.startswith("anything") or (why.startswith("GPU") and evidence.plan.machine.gpus != 0)
 
 
 def _sweeps(evidence: Evidence) -> Iterator[Finding]:

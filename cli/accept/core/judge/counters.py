@@ -80,14 +80,14 @@ LEVELS = {
     "remap-failure": "gpu-row-remap",
     "reasons": "gpu-throttled",
 }
-#: Xids that programs bring about, with the GPU still healthy: the list of NVIDIA's device plugin for
-#: Kubernetes (k8s-device-plugin, internal/rm/health.go, "Application errors"). A step that is
-#: killed leaves 43 and 45.
+#: Xids that programs bring about, with the GPU still healthy: the list of NVIDIA's device plugin
+#: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
+#: A step that is killed leaves 45.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 
 def allowed(rule: Rule, limits: Limits, *, seconds: float, gbps: float | None) -> float:
-    """What a counter may grow by in `seconds` on a link of `gbps`; infinite where nobody can say."""
+    """What a counter may grow by in `seconds` on a link of `gbps`; infinite: nobody can say."""
     if rule.allows == "crc":
         return limits.nvlink_crc_per_second * seconds
     if rule.allows == "replays":

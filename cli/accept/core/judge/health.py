@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -165,8 +164,3 @@ def before_the_run(host: str, reading: Reading) -> Iterator[str]:
     found = sorted({f"{e.kind.title()} {e.code} at {e.pci}" for e in events if e.kind != "mce"})
     if found:
         yield f"before the run, in the kernel log of {host}: {', '.join(found[:_SOME])}"
-
-
-def finite(value: float) -> bool:
-    """Whether a parameter is a number to compare with."""
-    return math.isfinite(value) and value >= 0
