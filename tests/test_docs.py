@@ -19,8 +19,9 @@ from tests.commandline import SOURCE, accept
 from accept import rundir, spec
 from accept.__main__ import app
 from accept.core import causes, evidence
-from accept.core.checks import names
+from accept.core.checks import load, names
 from accept.core.errors import Exit
+from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES
 from accept.core.model import GroupKind, State
 from accept.core.shape import camel
 from accept.spec.suite import SuiteCheck
@@ -190,6 +191,26 @@ class TestEvidence:
         for name in (*files, evidence.CONSOLE, evidence.CHECKSUMS, f"{evidence.LOGS}/"):
             assert name in named
         assert rundir.EVIDENCE in text_of("docs/evidence.md")
+
+
+class TestHealth:
+    PAGE = text_of("docs/health.md")
+
+    @pytest.mark.parametrize("counter", RULES)
+    def test_every_counter_that_is_judged_stands_beside_its_cause(self, counter: str) -> None:
+        rows = [line for line in self.PAGE.splitlines() if f"`{counter}`" in line]
+        assert any(f"`{RULES[counter].cause}`" in row for row in rows)
+
+    @pytest.mark.parametrize("cause", sorted(set(LEVELS.values())))
+    def test_every_cause_of_a_lost_level_is_there(self, cause: str) -> None:
+        assert f"`{cause}`" in self.PAGE
+
+    def test_every_limit_is_there(self) -> None:
+        limits = [item.name for item in dataclasses.fields(load("health").params)]
+        assert [name for name in limits if f"`{name}`" not in self.PAGE] == []
+
+    def test_every_xid_that_is_only_noted_is_there(self) -> None:
+        assert ", ".join(map(str, sorted(APPLICATION_XIDS))) in self.PAGE
 
 
 class TestCauses:

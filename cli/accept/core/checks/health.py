@@ -156,14 +156,18 @@ def _sweeps(evidence: Evidence) -> Iterator[Finding]:
 def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
     """One line: what was watched, how often, and what could not be."""
     kinds = Counter(device.kind for reading in readings.values() for device in reading.devices)
-    what = [f"{kinds['gpu']} GPUs" if kinds["gpu"] else "no GPU"]
-    what.append(f"{kinds['rdma'] + kinds['net']} NICs")
+    gpus = _many(kinds["gpu"], "GPU") if kinds["gpu"] else "no GPU"
+    nics, hosts = _many(kinds["rdma"] + kinds["net"], "NIC"), _many(len(readings), "host")
     times = len({record.wave for record in evidence.asked} - {0})
-    text = f"{', '.join(what)} on {len(readings)} hosts, read {times} times"
+    text = f"{gpus}, {nics} on {hosts}, read {_many(times, 'time')}"
     unread = Counter(why for reading in readings.values() for why in reading.unread)
     if unread:
         text += f"; not read: {', '.join(why for why, _ in unread.most_common(3))}"
     return text
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 CHECK = Check(
