@@ -49,6 +49,7 @@ ALL_REDUCE = ["check: all-reduce, groups: all, timeout: 60s, params: {iters: 4, 
 PAIRS = ["check: all-reduce, groups: pairs, rounds: 3, timeout: 60s, params: {iters: 8, warmup: 1}"]
 EVERYTHING = [
     "check: inventory",
+    "check: health",
     *CONNECT,
     *(
         f"check: {name}, groups: all, timeout: 90s, params: {{iters: 4, warmup: 1}}"

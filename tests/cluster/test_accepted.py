@@ -22,10 +22,10 @@ def test_eight_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int)
     assert done.result["headline"] == "pass (no GPU tested)"
     assert done.result["hosts"] == list(lab.hosts.names)
     assert {each["check"] for each in done.result["checks"] if each["state"] == "pass"} == {
-        *("hosts", "inventory", "connectivity", "train"),
+        *("hosts", "inventory", "health", "connectivity", "train"),
         *("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv"),
     }
     lab.nothing_is_left()
     lab.evidence_holds(done)
-    (log,) = (lab.evidence(done.result["attempt"]) / "logs" / "20-connectivity").iterdir()
+    (log,) = (lab.evidence(done.result["attempt"]) / "logs" / "30-connectivity").iterdir()
     assert f"# Open MPI {version}:" in log.read_text()
