@@ -33,7 +33,8 @@ ANY = PlannedMachine(name="any", gpus=None, ranks=None)
 def reading(*, gpus: int = 0, **more: Any) -> Reading:
     devices = [Device(kind="net", name="eth0", levels={"active": 1.0, "run": 1.0})]
     devices += [Device(kind="gpu", name=str(i), pci=f"0000:{i:02x}:00") for i in range(gpus)]
-    return Reading(**{"uptime": 9.0, "devices": tuple(devices), "whole": True} | more)
+    values: dict[str, Any] = {"uptime": 9.0, "devices": tuple(devices), "whole": True}
+    return Reading(**values | more)
 
 
 def run_of(

@@ -32,7 +32,8 @@ def gpu(name: str = "0", pci: str = "0000:1b:00", **more: Any) -> Device:
 
 def reading(*devices: Device, **more: Any) -> Reading:
     known = {"gpu": NAMES, "rdma": ("link_downed", "symbol_error"), "net": ("rx_errors",)}
-    return Reading(**{"uptime": 10.0, "read": known, "devices": devices, "whole": True} | more)
+    values: dict[str, Any] = {"uptime": 10.0, "read": known, "devices": devices, "whole": True}
+    return Reading(**values | more)
 
 
 def moved(before: Reading, after: Reading, *, others: bool = False) -> Change:
@@ -141,7 +142,7 @@ class TestLevels:
         was, now = {"utilization": 90.0}, {"utilization": 90.0, "reasons": float(0x4 | 0x40)}
         assert self.lost("gpu", was, now) == {"reasons": (0.0, float(0x40))}
         before, after = reading(gpu(levels=was)), reading(gpu(levels=now))
-        read_ = {"gpu": ("limited-thermal",)}
+        read_: dict[str, tuple[str, ...]] = {"gpu": ("limited-thermal",)}
         assert not moved(replace(before, read=read_), replace(after, read=read_)).levels
 
     def test_a_remapping_that_has_become_pending(self) -> None:
