@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 #: Faults that can be planted with ACCEPT_PLANT; what each does is said by the program it is for.
-FAULTS = ("wrong", "nan", "hang", "die", "slow")
+FAULTS = ("wrong", "nan", "hang", "die", "slow", "flip")
 #: Exit status when the data or the parameters were wrong, as nccl-tests' own.
 EXIT_WRONG = 7
 #: Exit status of a rank that could not go on, and of one that was asked for something impossible.

@@ -130,3 +130,13 @@ def wait_for_all() -> None:
     import torch.distributed
 
     torch.distributed.all_reduce(torch.zeros(1))
+
+
+def most(value: float) -> float:
+    """The largest `value` of all ranks, on every rank, over gloo."""
+    import torch
+    import torch.distributed
+
+    held = torch.tensor([value], dtype=torch.float64)
+    torch.distributed.all_reduce(held, op=torch.distributed.ReduceOp.MAX)
+    return float(held)

@@ -72,6 +72,10 @@ CAUSES: dict[str, Cause] = {
         "data arrived wrong: memory, a GPU, a link or a NIC corrupts silently",
         "take the host out of use at once; run the step again without it to be sure",
     ),
+    "wrong-result": Cause(
+        "a GPU (or CPU) computed wrong numbers from right data, without an error",
+        "take the GPU out of use at once; run `gemm` on its host again to be sure",
+    ),
     "not-finite": Cause(
         "a result is not a finite number",
         "read the step's log; suspect the device that computed it",

@@ -9,7 +9,7 @@ from accept.core.errors import BadInput
 from accept.core.shape import known, plain
 
 #: What the programs of the ranks can do wrong when they are told to.
-FAULTS = ("wrong", "nan", "hang", "die", "slow")
+FAULTS = ("wrong", "nan", "hang", "die", "slow", "flip")
 _FORM = re.compile(
     rf"(?:{'|'.join(FAULTS)})@(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?P<rank>:[0-9]{{1,3}})?"
 )

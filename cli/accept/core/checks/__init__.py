@@ -133,6 +133,8 @@ class Check:
     judge: Callable[[Evidence], Judged]
     #: Where groups of equal kind are compared.
     score: Score | None = None
+    #: Each GPU is measured by itself, so that its bounds hold for a part of a node too.
+    devices: bool = False
 
 
 @lru_cache(maxsize=1)

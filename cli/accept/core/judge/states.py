@@ -12,7 +12,9 @@ from accept.core.typed import read
 
 P = TypeVar("P")
 
-_CORRECTNESS = frozenset({"wrong-data", "not-finite", "parameters-differ", "loss-not-falling"})
+_CORRECTNESS = frozenset(
+    {"wrong-data", "wrong-result", "not-finite", "parameters-differ", "loss-not-falling"}
+)
 _CONSISTENCY = frozenset({"inventory-mismatch", "clock-skew", "gpu-duplicate"})
 #: A device did worse than the bound that is stated for it.
 _ABSOLUTE = frozenset(

@@ -1,0 +1,71 @@
+"""Whether what equal devices computed is equal, bit for bit, by the digests they print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from accept.core.checks import Evidence
+from accept.core.judge.equal import whole
+from accept.core.model import Problem
+
+_TEXTS = ("type", "exact", "random", "device", "software")
+
+
+class _Told(NamedTuple):
+    host: str | None
+    rank: int | None
+    gpu: str | None
+    digest: str
+
+
+def digest_problems(evidence: Evidence) -> Iterator[Problem]:
+    """Devices whose digest is not that of more than half of their equals.
+
+    The known product (`exact`) has one digest for all devices; that of random data (`random`) for
+    those of one name and one version of the software. Without a majority nobody is named.
+    """
+    groups: dict[tuple[str, ...], list[_Told]] = {}
+    for record in evidence.records:
+        gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
+        for fact in record.facts:
+            if fact.name == "digest" and fact.check == evidence.check:
+                for key, digest in _digests(fact.value):
+                    gpu = gpus.get((fact.host, fact.rank))
+                    groups.setdefault(key, []).append(_Told(fact.host, fact.rank, gpu, digest))
+    for (kind, what, *_), told in groups.items():
+        counts = Counter(one.digest for one in told)
+        (usual, most), *others = counts.most_common()
+        if not others:
+            continue
+        data = "a known product" if what == "exact" else "the same random data"
+        if 2 * most <= len(told):
+            said = f"{kind}: {len(counts)} different results of {data} on {len(told)} devices"
+            yield Problem(cause="wrong-result", message=said)
+            continue
+        for one in told:
+            if one.digest != usual:
+                said = f"{kind}: {data} gave {place(one.host, one.rank, one.gpu)} another result "
+                said += f"than {most} of {len(told)} equal devices"
+                yield Problem(
+                    cause="wrong-result", message=said, host=one.host, rank=one.rank, gpu=one.gpu
+                )
+
+
+def _digests(value: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What a fact says, by what must be equal; nothing where it is damaged."""
+    if not isinstance(value, dict):
+        return
+    said = {key: str(value[key])[:120] for key in _TEXTS if isinstance(value.get(key), str)}
+    kind, size = said.get("type", ""), str(whole(value.get("size")))
+    if "exact" in said:
+        yield (kind, "exact", size), said["exact"]
+    if "random" in said:
+        equals = said.get("device", ""), said.get("software", "")
+        yield (kind, "random", size, *equals), said["random"]
+
+
+def place(host: str | None, rank: int | None, gpu: str | None) -> str:
+    """A device for people: "GPU 3 of h1", or "rank 3 of h1" where there is no GPU."""
+    return f"GPU {gpu} of {host}" if gpu else f"rank {rank} of {host}"

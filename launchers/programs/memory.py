@@ -1,0 +1,302 @@
+"""Memory of every device: how fast, whether it keeps what is written, and the ways in and out.
+
+One process a device: mpirun -n 8 python memory.py. On a GPU over nearly all of the memory that is
+free (--share); on a CPU over --most bytes a rank, and never more, over all ranks of a host, than a
+quarter of what the host and the cgroup have left.
+
+Printed by each rank, check `memory`:
+
+* metric `copy` (a = b) and `triad` (a = b + s * c), GB/s read and written, as a distribution over
+  time, all devices at once (median; `-p5`, `-least`, `-most`), and `copy-alone`;
+* metric `tested`: share of the device's memory that held a pattern, and `wrong`: words that came
+  back wrong, over all patterns (`patterns` has them); every one is written everywhere before it is
+  read anywhere;
+* metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory, data compared;
+* metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
+  `p2p`, the whole matrix, row by row from GPU to GPU, data compared. Rank 0's process measures it,
+  so it must see all GPUs of the host: where CUDA_VISIBLE_DEVICES shows each process its own alone,
+  `left-out` says so;
+* problem `wrong-data`, with place and bits.
+
+Planted faults (ACCEPT_PLANT): flip turns one bit in memory after each pattern was written; nan puts
+NaN into what triad reads, and it shows in the sum; hang and die strike in the middle of the copies;
+slow loses 50 ms before each copy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import patterns
+import rank_io
+from bench import Bench
+from patterns import WORD
+from stopwatch import WINDOW, Stopwatch, tell
+
+CHECK = "memory"
+#: Of a host's memory never more than this share is used, over all of its ranks.
+HOST_SHARE = 0.25
+#: Words of a block: 64 MiB on a GPU, so that one fills it; on a CPU what its caches hold.
+WORDS, WORDS_CPU = 8 << 20, 1 << 16
+#: Bytes of one allocation, and of what goes to and from the host or another GPU.
+CHUNK, MOVED = 1 << 30, 256 << 20
+#: Seconds of each of these, at most.
+MOVING = 0.3
+
+
+def read_number(path: Path) -> int | None:
+    """A number out of a file of the kernel; None: there is none ("max", no such file)."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def left_by_cgroups(root: Path, lines: list[str]) -> int | None:
+    """Bytes that the memory limits of a process' cgroups leave; None: none limits it.
+
+    `lines` of /proc/self/cgroup; `root` is where cgroups are mounted. Both versions are read, and
+    every ancestor, as each may limit: https://docs.kernel.org/admin-guide/cgroup-v2.html. What the
+    kernel can drop again (inactive_file) counts as free.
+    """
+    left = None
+    for line in lines:
+        _, controllers, path = line.strip().split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "memory" if controllers else root
+        limit, used = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
+        folder = base / path.lstrip("/")
+        for one in (folder, *folder.parents):
+            most = read_number(one / f"memory.{limit}")
+            now = read_number(one / f"memory.{used}")
+            if most is not None and now is not None:
+                free = max(0, most - now + _droppable(one / "memory.stat"))
+                left = free if left is None else min(left, free)
+            if one == base:
+                break
+    return left
+
+
+def _droppable(stat: Path) -> int:
+    try:
+        rows = (line.split() for line in stat.read_text().splitlines())
+        return next(int(row[1]) for row in rows if row[0] == "inactive_file")
+    except (OSError, ValueError, StopIteration, IndexError):
+        return 0
+
+
+def available() -> int:
+    """Bytes of the host's memory that may still be taken, cgroups heeded."""
+    text = Path("/proc/meminfo").read_text()
+    free = next(int(r.split()[1]) << 10 for r in text.splitlines() if r.startswith("MemAvailable"))
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    left = left_by_cgroups(Path("/sys/fs/cgroup"), lines)
+    return free if left is None else min(free, left)
+
+
+class Memory:
+    """The check on one device."""
+
+    def __init__(
+        self, bench: Bench, *, seconds: float, alone: float, share: float, most: int, seed: int
+    ) -> None:
+        self.bench, self.seconds, self.alone, self.seed = bench, seconds, alone, seed
+        self.share, self.most = share, most
+        self.cpu = bench.device == "cpu"
+        self.total = 0
+
+    def run(self) -> None:
+        """Measure and test. All ranks call this together."""
+        bench = self.bench
+        bench.at_once(CHECK, "memory", self._look)
+        bench.at_once(CHECK, "copies", self._copies)
+        if self.alone:
+            bench.in_turn(CHECK, "copy alone", self._copy_alone)
+        bench.at_once(CHECK, "patterns", self._test)
+        if not self.cpu:
+            bench.in_turn(CHECK, "host and device", self._host)
+            bench.at_once(CHECK, "peers", self._peers)
+
+    def _look(self) -> None:
+        """How much is tested. Before any rank takes some, that all of a host see the same."""
+        import torch
+
+        self.torch, self.watch = torch, Stopwatch(self.bench.device, 0.0 if self.cpu else WINDOW)
+        if not self.cpu:
+            # What the products before left in torch's own store is free for this.
+            torch.cuda.empty_cache()
+            free, self.total = torch.cuda.mem_get_info(self.bench.device)
+            self.room = int(free * self.share)
+            return
+        self.total = available()
+        mine = int(self.total * HOST_SHARE / self.bench.me.local_size)
+        self.room = min(self.most, mine)
+        self.bench.fact(CHECK, "room", {"available": self.total, "used": self.room})
+
+    def _three(self) -> list[Any]:
+        """Three arrays of float32 that fill the room."""
+        count = max(1, self.room // 12)
+        make = self.torch.full
+        return [make((count,), float(n), device=self.bench.device) for n in range(3)]
+
+    def _copies(self) -> None:
+        torch, plant = self.torch, self.bench.plant
+        a, b, c = self._three()
+
+        def copy() -> None:
+            plant.drag()
+            a.copy_(b)
+
+        def triad() -> None:
+            plant.drag()
+            torch.add(b, c, alpha=3.0, out=a)
+
+        if "nan" in plant:
+            c[len(c) // 2] = float("nan")
+        for name, work, moved in (("copy", copy, 2), ("triad", triad, 3)):
+            calls = self.watch.calls(work, 0.01 if self.cpu else 0.1)
+            strike = plant.strike if name == "triad" else _nothing
+            taken = self.watch.windows(work, calls, self.seconds, middle=strike)
+            self._tell(name, taken, moved * b.numel() * 4 * calls)
+        # b is 1 and c is 2 everywhere, so a is 7: what was moved so fast must have arrived.
+        wrong = int((a != 7.0).sum())
+        if wrong:
+            strange = int((~torch.isfinite(a)).sum())
+            said = f"triad: {wrong} of {a.numel()} elements are wrong"
+            self.bench.wrong(CHECK, "not-finite" if strange else "wrong-data", said)
+        self.wrong = wrong
+
+    def _copy_alone(self) -> None:
+        a, b, _ = self._three()
+
+        def copy() -> None:
+            self.bench.plant.drag()
+            a.copy_(b)
+
+        calls = self.watch.calls(copy, 0.01)
+        taken = self.watch.windows(copy, calls, self.alone)
+        self._tell("copy-alone", taken, 2 * b.numel() * 4 * calls)
+
+    def _tell(self, name: str, taken: list[float], moved: int) -> None:
+        tell(CHECK, name, "GB/s", taken, moved / 1e9, **self.bench.labels)
+
+    def _blocks(self, words: int) -> list[Any]:
+        """Blocks of words over all of the room, or over as much of it as there is."""
+        torch, blocks, left = self.torch, [], self.room
+        if not self.cpu:
+            torch.cuda.empty_cache()
+            # What is written is expected in a block of its own, and compared in another.
+            left -= 4 * words * WORD
+        while left >= words * WORD:
+            count = max(words, min(left, CHUNK) // WORD // words * words)
+            try:
+                chunk = torch.empty(count, dtype=torch.int64, device=self.bench.device)
+            except torch.OutOfMemoryError:
+                # Memory in pieces: what there is in one is tested, and the share says how much.
+                break
+            blocks += chunk.split(words)
+            left -= count * WORD
+        return blocks
+
+    def _test(self) -> None:
+        torch, words = self.torch, WORDS_CPU if self.cpu else WORDS
+        blocks = self._blocks(words)
+        scratch = torch.empty(words, dtype=torch.int64, device=self.bench.device)
+        for name in patterns.NAMES if blocks else ():
+            one = patterns.pattern(torch, name, words, self.seed, self.bench.device)
+            for number, block in enumerate(blocks):
+                one.write(torch, block, number)
+            if "flip" in self.bench.plant:
+                blocks[len(blocks) // 2][words // 3] ^= 1 << 5
+            counts = [one.differing(torch, b, n, scratch) for n, b in enumerate(blocks)]
+            fault = patterns.find(torch, one, blocks, counts, words)
+            if fault:
+                self.wrong += fault.count
+                said = f"pattern {name}: {fault} of {len(blocks) * words * WORD} bytes tested"
+                self.bench.wrong(CHECK, "wrong-data", said)
+        tested = len(blocks) * words * WORD / max(1, self.total)
+        self.bench.metric(CHECK, "tested", float(format(tested, ".4g")), "")
+        if blocks:
+            self.bench.metric(CHECK, "wrong", self.wrong, "count")
+        self.bench.fact(CHECK, "patterns", {"bytes": len(blocks) * words * WORD, "names": list(patterns.NAMES)})
+
+    def _host(self) -> None:
+        """Pinned memory to the GPU and back, each way by itself."""
+        torch, device = self.torch, self.bench.device
+        torch.cuda.empty_cache()
+        there = torch.empty(MOVED // WORD, dtype=torch.int64, device=device)
+        sent = patterns.pattern(torch, "random", len(there), self.seed, "cpu").first.pin_memory()
+        back = torch.zeros_like(sent).pin_memory()
+        ways = (("host-to-device", there, sent), ("device-to-host", back, there))
+        for name, target, source in ways:
+            self._tell(name, self._moves(target, source), MOVED * self.moves)
+        wrong = int((sent != back).sum())
+        if wrong:
+            said = f"{wrong} of {len(sent)} words changed on the way to the GPU and back"
+            self.bench.wrong(CHECK, "wrong-data", said)
+
+    def _moves(self, target: Any, source: Any) -> list[float]:
+        def move() -> None:
+            self.bench.plant.drag()
+            target.copy_(source, non_blocking=True)
+
+        self.moves = self.watch.calls(move, 0.05)
+        return self.watch.windows(move, self.moves, min(self.seconds, MOVING))
+
+    def _peers(self) -> None:
+        """Every GPU of the host to every other: by rank 0 of the host, which then holds them all."""
+        me, torch = self.bench.me, self.torch
+        torch.cuda.empty_cache()
+        if me.local_rank or me.local_size < 2:
+            return
+        seen = torch.cuda.device_count()
+        if seen < me.local_size:
+            why = f"rank 0 sees {seen} of {me.local_size} GPUs (CUDA_VISIBLE_DEVICES)"
+            self.bench.fact(CHECK, "left-out", {"p2p-out": why, "p2p-in": why})
+            return
+        gpus = range(me.local_size)
+        words = MOVED // WORD
+        kept = [patterns.pattern(torch, "random", words, n, f"cuda:{n}").first for n in gpus]
+        into = [torch.empty_like(one) for one in kept]
+        rates = [[self._between(kept, into, i, j) if i != j else 0.0 for j in gpus] for i in gpus]
+        self.bench.fact(CHECK, "p2p", [[round(rate, 2) for rate in row] for row in rates])
+        for gpu in gpus:
+            # The other ranks' numbers: this process measured for them.
+            whose = {"host": me.host, "rank": me.rank + gpu, "gpu": str(gpu)}
+            out = [rates[gpu][j] for j in gpus if j != gpu]
+            came = [rates[i][gpu] for i in gpus if i != gpu]
+            for name, found in (("p2p-out", out), ("p2p-in", came)):
+                value = float(format(rank_io.median(found), ".6g"))
+                rank_io.metric(name, value, "GB/s", check=CHECK, **whose)
+
+    def _between(self, kept: list[Any], into: list[Any], i: int, j: int) -> float:
+        """GB/s from GPU i to GPU j, by events of the one that sends; the data are compared."""
+        torch = self.torch
+        into[j].zero_()
+        torch.cuda.synchronize(j)
+        watch = Stopwatch(f"cuda:{i}")
+        with torch.cuda.device(i):
+
+            def move() -> None:
+                into[j].copy_(kept[i], non_blocking=True)
+
+            calls = watch.calls(move, 0.0)
+            taken = watch.windows(move, calls, 0.0)
+        torch.cuda.synchronize(j)
+        wrong = int((into[j].cpu() != kept[i].cpu()).sum())
+        if wrong:
+            said = f"{wrong} of {len(kept[i])} words changed on the way from GPU {i} to GPU {j}"
+            self.bench.wrong(CHECK, "wrong-data", said)
+        return MOVED * calls * len(taken) / sum(taken) / 1e9
+
+
+def _nothing() -> None:
+    pass
+
+
+if __name__ == "__main__":
+    import devices
+
+    devices.main("memory")

@@ -1,0 +1,113 @@
+"""What a memory test writes, and what it reads back: every word of a block from one formula.
+
+The memory is a row of blocks of 64-bit words. Block n of a pattern is its first block plus n times
+its step, word by word and modulo 2^64, so a block is written and expected by one addition:
+
+    walking-ones   word i is 1 << (i + seed) % 64, in every block: one bit in 64 is set
+    walking-zeros  its complement; after both every bit has held both values
+    random         words by seed; the step, an odd number, makes every block differ from the others
+    address        each word is its own address in bytes, so a word in the wrong place is seen
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+BITS = 64
+#: 2^64 over the golden ratio, odd: Knuth, The Art of Computer Programming, 6.4.
+STEP = 0x9E3779B97F4A7C15
+#: Bytes of a word.
+WORD = 8
+NAMES = ("walking-ones", "walking-zeros", "random", "address")
+
+
+def signed(value: int) -> int:
+    """The 64 low bits of an integer, as a two's complement number."""
+    value &= (1 << BITS) - 1
+    return value - (1 << BITS) if value >> (BITS - 1) else value
+
+
+def word(name: str, index: int, words: int, seed: int) -> int:
+    """Word `index` of the memory, of blocks of `words`: what the tensors below hold, one by one."""
+    block, place = divmod(index, words)
+    if name == "address":
+        return signed(index * WORD)
+    if name == "random":
+        return signed(_drawn(words, seed)[place] + block * STEP)
+    walked = 1 << (place + seed) % BITS
+    return signed(walked if name == "walking-ones" else ~walked)
+
+
+def _drawn(words: int, seed: int) -> list[int]:
+    """Random words of the first block. They repeat after 4096, which is no power of a stride."""
+    pick = random.Random(seed)
+    period = [pick.getrandbits(BITS) for _ in range(min(words, 4093))]
+    return [period[i % len(period)] for i in range(words)]
+
+
+class Pattern(NamedTuple):
+    """The first block of a pattern, on a device, and what each block adds to the one before."""
+
+    first: Any
+    step: int
+
+    def write(self, torch: Any, block: Any, number: int) -> None:
+        """Write block `number`, which may be shorter than the first."""
+        torch.add(self.first[: len(block)], signed(self.step * number), out=block)
+
+    def differing(self, torch: Any, block: Any, number: int, scratch: Any) -> Any:
+        """How many words of block `number` are not as written: a tensor, nothing waits for it."""
+        self.write(torch, scratch[: len(block)], number)
+        return (block != scratch[: len(block)]).sum()
+
+
+def pattern(torch: Any, name: str, words: int, seed: int, device: str) -> Pattern:
+    """A pattern of blocks of `words` (a multiple of 64)."""
+    places = torch.arange(words, dtype=torch.int64, device=device)
+    if name == "address":
+        return Pattern(places * WORD, words * WORD)
+    if name == "random":
+        period = [signed(one) for one in _drawn(min(words, 4093), seed)]
+        drawn = torch.tensor(period, dtype=torch.int64, device=device)
+        return Pattern(drawn[places % len(period)], STEP)
+    ones = torch.ones_like(places) << ((places + seed) % BITS)
+    return Pattern(ones if name == "walking-ones" else ~ones, 0)
+
+
+class Fault(NamedTuple):
+    """What memory gave back wrong: how many words, and the first of them."""
+
+    count: int
+    #: Bytes from the beginning of what was tested.
+    offset: int
+    wrote: int
+    read: int
+
+    def __str__(self) -> str:
+        mask = (1 << BITS) - 1
+        odd = (self.wrote ^ self.read) & mask
+        which = ", ".join(str(bit) for bit in range(BITS) if odd >> bit & 1)
+        return (
+            f"{self.count} words differ, first at byte {self.offset:#x}: wrote "
+            f"{self.wrote & mask:#018x}, read {self.read & mask:#018x}, bits {which}"
+        )
+
+
+def find(torch: Any, one: Pattern, blocks: Any, counts: Any, words: int) -> Fault | None:
+    """The first word that differs, from the counts of `differing`; None: none does."""
+    wrong = torch.stack(counts).tolist()
+    at = next((number for number, count in enumerate(wrong) if count), None)
+    if at is None:
+        return None
+    wanted = torch.empty_like(blocks[at])
+    one.write(torch, wanted, at)
+    odd = (blocks[at] != wanted).nonzero().view(-1)
+    # It may be right by now, as memory that fails now and then is.
+    place = int(odd[0]) if len(odd) else 0
+    return Fault(
+        count=sum(wrong),
+        offset=(at * words + place) * WORD,
+        wrote=int(wanted[place]),
+        read=int(blocks[at][place]),
+    )
