@@ -23,6 +23,7 @@ from typing import Any
 from accept import __version__, assets
 from accept.core.errors import BadInput
 from accept.core.model import Plan
+from accept.core.sizes import parse_size
 from accept.core.typed import dump
 from accept.lean import lean, lean_shell
 from accept.resolve import Resolved
@@ -204,6 +205,7 @@ def _templates() -> Any:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    environment.filters["bytes"] = parse_size
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     environment.filters["comment"] = lambda value: " ".join(str(value).split())[:200]
     return environment
@@ -246,6 +248,8 @@ def _step(run: Resolved, script: str) -> bytes:
             collectives=[load(name).runs or name.replace("-", "_") for name in step.checks],
             params=step.params,
             gpus=run.plan.machine.gpus,
+            # Dense TFLOP/s of one GPU by data type, of its specification: {} where none is known.
+            peaks=run.machine.gpus.peaks.tflops if run.machine.gpus.peaks else {},
             ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),
         )
     )

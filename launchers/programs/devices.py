@@ -95,15 +95,13 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--types: no type {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     if getattr(options, "size", 0) and not LEAST <= options.size <= 1 << 16:
         parser.error(f"--size must be from {LEAST} to 65536, or 0")
-    if not 0 < getattr(options, "share", 1) <= 0.98:
+    if not 0 < getattr(options, "share", 0.5) <= 0.98:
         parser.error("--share must lie between 0 and 0.98: torch itself needs some")
     if getattr(options, "most", 1 << 20) < 1 << 20:
         parser.error("--most must be at least 1048576")
 
 
-def begin(
-    me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Namespace
-) -> Bench:
+def begin(me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Namespace) -> Bench:
     """The bench of this rank, once all have joined, those without a usable device too."""
     plant = rank_io.planted(me)
     try:

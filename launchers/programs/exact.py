@@ -5,9 +5,10 @@ B[k,j] = b[(k + j) % 127]. Over K = 127 * 2^m the sum over k goes through 2^m wh
 
     (A B)[i,j] = 2^m * r[(j - i) % 127],    r[d] = sum over u of a[u] * b[(u + d) % 127].
 
-Why it is exact: one product is +1 or -1, so every partial sum, in whatever order and however the sum
-is split, is an integer of magnitude at most K (8128 at size 8192, below 2^13). fp32 and tf32
-accumulators hold integers up to 2^24, and those of fp8 on Hopper, which keep about 14 bits, these.
+Why it is exact: one product is +1 or -1, so every partial sum, in whatever order and however the
+sum is split, is an integer of magnitude at most K (8128 at size 8192, below 2^13). fp32
+accumulators hold integers up to 2^24, and those of fp8 on Hopper, which keep about 14 bits
+(https://arxiv.org/abs/2412.19437, 3.3.2), hold these.
 Operands are exact in every type. Of the result, |r| <= 127 takes seven bits and 2^m is a power of
 two: bf16 keeps eight. 127 terms of +1 and -1 make r odd, so no element is zero and there is only
 one bit pattern for each. The period is prime: it divides no tile, so a tile in the wrong place is
@@ -48,7 +49,7 @@ def product(a: Sequence[int], b: Sequence[int], k: int) -> list[list[int]]:
 
 
 def block(torch: Any, table: Sequence[Sequence[int]], columns: int, like: Any) -> Any:
-    """A table of PERIOD x PERIOD repeated to PERIOD x `columns`, of the type and device of `like`."""
+    """A table of PERIOD x PERIOD repeated to PERIOD x `columns`, as `like` in type and device."""
     rows = torch.tensor(table, dtype=torch.float32)
     wide = rows.repeat(1, -(-columns // PERIOD))[:, :columns]
     return wide.to(like.device).to(like.dtype).contiguous()
@@ -75,7 +76,7 @@ def bits(torch: Any, tensor: Any) -> Any:
 class Differs(NamedTuple):
     """What of a matrix is not as it should be."""
 
-    count: int
+    elements: int
     #: How many of them are no finite numbers.
     strange: int
     row: int
@@ -96,7 +97,7 @@ def differs(torch: Any, found: Any, rows: Any) -> Differs | None:
     at = next(index for index, count in enumerate(counts) if count)
     row, column = (parts[at] != want[: len(parts[at])]).nonzero()[0].tolist()
     return Differs(
-        count=sum(counts),
+        elements=sum(counts),
         strange=int((~torch.isfinite(found)).sum()),
         row=at * period + row,
         column=column,

@@ -9,8 +9,8 @@ inside a window.
 Whether they are right is held against three things:
 
 * operands whose product is known (`exact` says why it is exact in every type): every element, bit
-  for bit, on the device, right after the load, while it is hot; then all of it once more by the CPU,
-  as a digest;
+  for bit, on the device, right after the load, while it is hot; then once more by the CPU, as a
+  digest;
 * itself: the product of the random operands after every window of the load, with the first one;
 * the others: digests of both products, in the fact `digest`, to be equal on equal devices. cuBLAS
   gives equal bits on GPUs of one kind: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
@@ -30,6 +30,7 @@ product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import exact
@@ -40,7 +41,7 @@ from stopwatch import Stopwatch, tell
 CHECK = "gemm"
 #: In the order they are measured.
 KINDS = ("bf16", "fp8", "tf32", "fp32")
-#: Rows and columns by default: on a GPU with this many bytes of memory or more, on others, on a CPU.
+#: Rows and columns by default: on a GPU with so many bytes of memory or more, on others, on a CPU.
 LARGE, MUCH, SMALL, CPU = 8192, 30e9, 4096, 512
 #: Seconds of warm-up, on a GPU and on a CPU.
 WARM, WARM_CPU = 0.3, 0.01
@@ -133,16 +134,20 @@ class Gemm:
         bench.at_once(CHECK, "gemm", self._choose)
         for kind in KINDS:
             # A rank without the type waits with the others: equal devices have equal types.
-            for name, work in (("data", self._prepare), ("load", self._load), ("proof", self._prove)):
-                bench.at_once(CHECK, f"{kind} {name}", lambda w=work, k=kind: self._with(k, w))
+            bench.at_once(CHECK, f"{kind} data", self._of(kind, self._prepare))
+            bench.at_once(CHECK, f"{kind} load", self._of(kind, self._load))
+            bench.at_once(CHECK, f"{kind} proof", self._of(kind, self._prove))
             if self.alone:
-                bench.in_turn(
-                    CHECK, f"{kind} alone", lambda k=kind: self._with(k, self._measure_alone)
-                )
+                bench.in_turn(CHECK, f"{kind} alone", self._of(kind, self._measure_alone))
 
-    def _with(self, kind: str, work: Any) -> None:
-        if kind in self.kinds:
-            work(kind)
+    def _of(self, kind: str, work: Callable[[str], None]) -> Callable[[], None]:
+        """`work` on a type, where the device has it."""
+
+        def stage() -> None:
+            if kind in self.kinds:
+                work(kind)
+
+        return stage
 
     def _choose(self) -> None:
         device = self.bench.device
@@ -212,19 +217,21 @@ class Gemm:
         product.multiply(a, b)
         if "flip" in plant:
             exact.bits(torch, product.out)[self.size // 2, self.size // 3] ^= 1
-        rows = exact.block(torch, exact.product(*signs, k), self.size, product.out)
+        rows = exact.block(torch, exact.product(signs[0], signs[1], k), self.size, product.out)
         found = exact.differs(torch, product.out, rows)
-        count = self.wrong + (found.count if found else 0)
+        count = self.wrong + (found.elements if found else 0)
         made = exact.digest(product.out)
         if found:
             every = self.size**2
-            said = f"{kind}: {found.count} of {every} elements of a known product are wrong, first "
+            said = (
+                f"{kind}: {found.elements} of {every} elements of a known product are wrong, first "
+            )
             said += f"row {found.row}, column {found.column}: {found.got:.9g}, not {found.wanted:g}"
             cause = "not-finite" if found.strange else "wrong-result"
             self.bench.wrong(CHECK, cause, said)
         elif made != exact.digest_of(rows, self.size):
             count += 1
-            said = f"{kind}: the known product is right on the device, and differs as the CPU reads it"
+            said = f"{kind}: the known product is right on the device, not where the CPU reads it"
             self.bench.wrong(CHECK, "wrong-data", said)
         self.bench.metric(CHECK, f"{kind}-wrong", count, "count")
         value = {"type": kind, "size": self.size, "exact": made}

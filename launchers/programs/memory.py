@@ -25,13 +25,13 @@ slow loses 50 ms before each copy.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import patterns
 import rank_io
 from bench import Bench
 from patterns import WORD
+from room import available
 from stopwatch import WINDOW, Stopwatch, tell
 
 CHECK = "memory"
@@ -43,57 +43,6 @@ WORDS, WORDS_CPU = 8 << 20, 1 << 16
 CHUNK, MOVED = 1 << 30, 256 << 20
 #: Seconds of each of these, at most.
 MOVING = 0.3
-
-
-def read_number(path: Path) -> int | None:
-    """A number out of a file of the kernel; None: there is none ("max", no such file)."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def left_by_cgroups(root: Path, lines: list[str]) -> int | None:
-    """Bytes that the memory limits of a process' cgroups leave; None: none limits it.
-
-    `lines` of /proc/self/cgroup; `root` is where cgroups are mounted. Both versions are read, and
-    every ancestor, as each may limit: https://docs.kernel.org/admin-guide/cgroup-v2.html. What the
-    kernel can drop again (inactive_file) counts as free.
-    """
-    left = None
-    for line in lines:
-        _, controllers, path = line.strip().split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = root / "memory" if controllers else root
-        limit, used = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
-        folder = base / path.lstrip("/")
-        for one in (folder, *folder.parents):
-            most = read_number(one / f"memory.{limit}")
-            now = read_number(one / f"memory.{used}")
-            if most is not None and now is not None:
-                free = max(0, most - now + _droppable(one / "memory.stat"))
-                left = free if left is None else min(left, free)
-            if one == base:
-                break
-    return left
-
-
-def _droppable(stat: Path) -> int:
-    try:
-        rows = (line.split() for line in stat.read_text().splitlines())
-        return next(int(row[1]) for row in rows if row[0] == "inactive_file")
-    except (OSError, ValueError, StopIteration, IndexError):
-        return 0
-
-
-def available() -> int:
-    """Bytes of the host's memory that may still be taken, cgroups heeded."""
-    text = Path("/proc/meminfo").read_text()
-    free = next(int(r.split()[1]) << 10 for r in text.splitlines() if r.startswith("MemAvailable"))
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    left = left_by_cgroups(Path("/sys/fs/cgroup"), lines)
-    return free if left is None else min(free, left)
 
 
 class Memory:
@@ -133,7 +82,6 @@ class Memory:
         self.total = available()
         mine = int(self.total * HOST_SHARE / self.bench.me.local_size)
         self.room = min(self.most, mine)
-        self.bench.fact(CHECK, "room", {"available": self.total, "used": self.room})
 
     def _three(self) -> list[Any]:
         """Three arrays of float32 that fill the room."""
@@ -213,14 +161,15 @@ class Memory:
             counts = [one.differing(torch, b, n, scratch) for n, b in enumerate(blocks)]
             fault = patterns.find(torch, one, blocks, counts, words)
             if fault:
-                self.wrong += fault.count
-                said = f"pattern {name}: {fault} of {len(blocks) * words * WORD} bytes tested"
+                self.wrong += fault.words
+                said = f"pattern {name}: {fault}, of {len(blocks) * words * WORD} bytes tested"
                 self.bench.wrong(CHECK, "wrong-data", said)
-        tested = len(blocks) * words * WORD / max(1, self.total)
-        self.bench.metric(CHECK, "tested", float(format(tested, ".4g")), "")
+        tested = len(blocks) * words * WORD
+        share = float(format(tested / max(1, self.total), ".4g"))
+        self.bench.metric(CHECK, "tested", share, "")
+        self.bench.fact(CHECK, "tested", {"bytes": tested, "of": self.total})
         if blocks:
             self.bench.metric(CHECK, "wrong", self.wrong, "count")
-        self.bench.fact(CHECK, "patterns", {"bytes": len(blocks) * words * WORD, "names": list(patterns.NAMES)})
 
     def _host(self) -> None:
         """Pinned memory to the GPU and back, each way by itself."""
@@ -246,7 +195,7 @@ class Memory:
         return self.watch.windows(move, self.moves, min(self.seconds, MOVING))
 
     def _peers(self) -> None:
-        """Every GPU of the host to every other: by rank 0 of the host, which then holds them all."""
+        """Every GPU of the host to every other: by its first rank, which then uses them all."""
         me, torch = self.bench.me, self.torch
         torch.cuda.empty_cache()
         if me.local_rank or me.local_size < 2:

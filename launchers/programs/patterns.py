@@ -78,7 +78,7 @@ def pattern(torch: Any, name: str, words: int, seed: int, device: str) -> Patter
 class Fault(NamedTuple):
     """What memory gave back wrong: how many words, and the first of them."""
 
-    count: int
+    words: int
     #: Bytes from the beginning of what was tested.
     offset: int
     wrote: int
@@ -89,7 +89,7 @@ class Fault(NamedTuple):
         odd = (self.wrote ^ self.read) & mask
         which = ", ".join(str(bit) for bit in range(BITS) if odd >> bit & 1)
         return (
-            f"{self.count} words differ, first at byte {self.offset:#x}: wrote "
+            f"{self.words} words differ, first at byte {self.offset:#x}: wrote "
             f"{self.wrote & mask:#018x}, read {self.read & mask:#018x}, bits {which}"
         )
 
@@ -106,7 +106,7 @@ def find(torch: Any, one: Pattern, blocks: Any, counts: Any, words: int) -> Faul
     # It may be right by now, as memory that fails now and then is.
     place = int(odd[0]) if len(odd) else 0
     return Fault(
-        count=sum(wrong),
+        words=sum(wrong),
         offset=(at * words + place) * WORD,
         wrote=int(wanted[place]),
         read=int(blocks[at][place]),

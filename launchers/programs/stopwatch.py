@@ -67,7 +67,8 @@ class Stopwatch:
         `between` comes after each window and counts into none; it must not wait for the device.
         `middle` comes once, half way.
         """
-        taken, marks = [], []
+        taken: list[float] = []
+        marks: list[Any] = []
         start, struck = time.perf_counter(), False
         while not (taken or marks) or time.perf_counter() - start < seconds:
             if not struck and time.perf_counter() - start >= seconds / 2:
@@ -122,6 +123,6 @@ def tell(
     }
     for tail, value in found.items():
         rank_io.metric(f"{name}{tail}", float(format(value, ".6g")), unit, check=check, **labels)
-    value = {"metric": name, "seconds": round(sum(taken), 3), "rates": curve(taken, work)}
+    shown = {"metric": name, "seconds": round(sum(taken), 3), "rates": curve(taken, work)}
     where = {key: labels[key] for key in ("host", "rank") if key in labels}
-    rank_io.fact("curve", value, check=check, **where)
+    rank_io.fact("curve", shown, check=check, **where)

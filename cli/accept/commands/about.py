@@ -101,11 +101,18 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
 def _floors(machine: spec.Machine) -> str:
     """The bounds that follow from its hardware, as comments: no file needs to repeat them."""
     lines = [
-        f"# - {f.check} at {format_size(f.size or 0)}{_on(f)}: {bound_text(f.reference())}, "
+        f"# - {f.check} {_what(f)}: {bound_text(f.reference())}, "
         f"{f.share:g} of {f.value:g}; {f.source}"
         for f in floors.figures(machine)[len(machine.references) :]
     ]
     return "\n".join(("# Bounds that follow from its hardware:", *lines, "")) if lines else ""
+
+
+def _what(figure: Figure) -> str:
+    """What a figure is about: a size on some nodes, or a metric of each GPU by itself."""
+    if figure.size is None:
+        return f"{figure.metric} of each GPU"
+    return f"at {format_size(figure.size)}{_on(figure)}"
 
 
 def _on(figure: Figure) -> str:

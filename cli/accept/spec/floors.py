@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 from accept import assets
+from accept.core.checks import load
 from accept.core.model import Reference
 from accept.core.shape import Bounds, Doc
 from accept.core.sizes import parse_size
@@ -20,14 +21,15 @@ from accept.spec.fields import Url, check_parameters
 from accept.spec.figure import Figure
 from accept.spec.hardware import Nics
 from accept.spec.machine import Machine
+from accept.spec.units import METRICS
 from accept.yamlfile import read_file
 
 #: What bounds a collective: NVLink of a GPU, PCI Express of a GPU, all NICs of a node, one of them,
-#: or a GPU's share of them.
-Rate = Literal["nvlink", "pcie", "nics", "nic", "gpu"]
-#: Where a floor holds: in one node, in the nodes of one NVLink domain, beyond them, or wherever the
-#: network is forced inside a node too.
-Reach = Literal["node", "domain", "fabric", "loopback"]
+#: or a GPU's share of them; what bounds one GPU: its memory, or its arithmetic in a data type.
+Rate = Literal["nvlink", "pcie", "nics", "nic", "gpu", "memory", "bf16", "fp8", "tf32", "fp32"]
+#: Where a floor holds: in one node, in the nodes of one NVLink domain, beyond them, wherever the
+#: network is forced inside a node too, or of each GPU by itself.
+Reach = Literal["node", "domain", "fabric", "loopback", "device"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class Floor:
     of: Rate
     reach: Reach
     share: Annotated[float, Bounds(min=0.01, max=1)]
+    #: What it bounds; of devices, any metric of theirs.
+    metric: str = "busbw"
     #: Of NICs past the host's sockets (RDMA and the like), or through them.
     rdma: bool = True
     min_nodes: Annotated[int, Bounds(min=1)] = 1
@@ -75,14 +79,21 @@ def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
 def bounds(
     machine: Machine, profile: str = "default", gpus_per_node: int | None = None
 ) -> tuple[Reference, ...]:
-    """The figures as the judge knows them; they are about whole nodes, so none for a part."""
-    if gpus_per_node not in (None, machine.gpus.count):
-        return ()
-    return tuple(figure.reference() for figure in figures(machine, profile))
+    """The figures as the judge knows them. For a part of each node those of single GPUs alone: the
+    others are about whole nodes."""
+    part = gpus_per_node not in (None, machine.gpus.count)
+    return tuple(
+        figure.reference()
+        for figure in figures(machine, profile)
+        if not part or load(figure.check).devices
+    )
 
 
 def _applied(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
     """The floor as figures of a machine, where its hardware and the profile's paths allow."""
+    if floor.reach == "device":
+        yield from _of_devices(floor, machine)
+        return
     uses = machine.nccl.profiles[profile].uses
     inside = "nvlink" in uses
     domain = machine.nvlink.nodes if machine.nvlink and "domain" in uses and inside else 1
@@ -120,6 +131,33 @@ def _applied(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
             size=parse_size(str(largest)),
             min_nodes=low,
             max_nodes=high,
+            source=source,
+            why=f"{floor.why} ({floor.source})" if floor.source else floor.why,
+        )
+
+
+def _of_devices(floor: Floor, machine: Machine) -> Iterator[Figure]:
+    """The floor as figures of each GPU by itself, in a node that is measured alone."""
+    peaks = machine.gpus.peaks
+    if floor.of == "nvlink":
+        link = machine.nvlink if machine.gpus.count != 1 else None
+        rate, source = (link.gbytes_per_second, link.source) if link else (None, "")
+    elif peaks is None:
+        return
+    elif floor.of == "memory":
+        rate, source = peaks.memory_gbytes_per_second, peaks.source
+    else:
+        rate, source = peaks.tflops.get(floor.of), peaks.source
+    for check in floor.checks if rate else ():
+        yield Figure(
+            check=check,
+            metric=floor.metric,
+            unit=METRICS[check][floor.metric],
+            kind="floor",
+            value=rate,
+            share=floor.share,
+            peak=rate,
+            max_nodes=1,
             source=source,
             why=f"{floor.why} ({floor.source})" if floor.source else floor.why,
         )

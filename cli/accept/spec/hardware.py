@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from accept.core.shape import Bounds, Doc, Invalid
+from accept.core.devices import TYPES
+from accept.core.shape import Bounds, Doc, Invalid, known
 from accept.spec.fields import Url
 
 Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes a second.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """What one GPU can do at most, by its specification; dense, without structured sparsity."""
+
+    tflops: Annotated[
+        dict[str, Annotated[float, Bounds(min=0.1)]],
+        Doc("10^12 floating-point operations a second, by data type of `gemm`."),
+    ] = field(default_factory=dict)
+    memory_gbytes_per_second: Annotated[
+        Annotated[float, Bounds(min=1)] | None,
+        Doc("Of its memory, reads and writes together, in 10^9 bytes a second."),
+    ] = None
+    source: Url
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a data type that is not measured."""
+        for name in self.tflops:
+            if name not in TYPES:
+                raise Invalid(("tflops", name), "no such data type", known(name, TYPES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +48,7 @@ class Gpus:
         Annotated[int, Bounds(min=1)] | None, Doc("Memory of each, in 10^9 bytes, for people.")
     ] = None
     source: Url | None = None
+    peaks: Peaks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import re
 from typing import Annotated
 
 from accept.core import checks
+from accept.core.devices import TYPES
 from accept.core.model import Reference
 from accept.core.shape import Bounds, Invalid, Text, known, plain
 from accept.core.sizes import parse_size
@@ -44,6 +45,17 @@ Seconds = Annotated[float, Bounds(min=0.001), Text(parse_duration, "a duration s
 Bytes = Annotated[int, Bounds(min=1), Text(parse_size, "a size such as 512K or 8G")]
 
 _COLLECTIVE = {"busbw": "GB/s", "time": "us", "wrong": "count"}
+#: TYPE: median over time with all GPUs of a host at work; -p5: 5 % of the time are slower.
+_GEMM = {
+    f"{kind}{tail}": "TFLOP/s"
+    for tail in ("", "-p5", "-least", "-most", "-alone", "-alone-p5")
+    for kind in TYPES
+}
+_MEMORY = (
+    *("copy", "copy-p5", "copy-least", "copy-most", "copy-alone"),
+    *("triad", "triad-p5", "triad-least", "triad-most"),
+    *("host-to-device", "device-to-host", "p2p-out", "p2p-in"),
+)
 #: Metrics of a check and their units; the first is what an expectation means where it names none.
 #: A check that is not here has metrics of its own, which an expectation names.
 METRICS: dict[str, dict[str, str]] = {
@@ -54,6 +66,8 @@ METRICS: dict[str, dict[str, str]] = {
     "sendrecv": _COLLECTIVE,
     "latency": {"time": "us", "wrong": "count"},
     "connectivity": {"ping": "us"},
+    "gemm": {**_GEMM, **{f"{kind}-wrong": "count" for kind in TYPES}},
+    "memory": {**dict.fromkeys(_MEMORY, "GB/s"), "tested": "", "wrong": "count"},
     "train": {"throughput": "samples/s", "step-p50": "s", "loss-first": "", "loss-last": ""},
 }
 EXPECTATION_FORMS = (

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from accept.core import devices
 from accept.core.checks import Check, Evidence, Judged
-from accept.core.judge.devices import Measured, judge_devices
+from accept.core.judge.devices import judge_devices
 from accept.core.judge.digests import digest_problems
+from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 
 

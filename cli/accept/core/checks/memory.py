@@ -2,15 +2,16 @@
 
 The program prints for every rank the metrics `copy` and `triad` (GB/s, medians over time; `-p5`,
 `-least`, `-most` as well), `copy-alone`, `tested` (share of the memory that held a pattern) and
-`wrong` (words that came back wrong); on GPUs `host-to-device` and `device-to-host`, and where a host
-has several `p2p-out` and `p2p-in`, medians over the other GPUs.
+`wrong` (words that came back wrong); on GPUs `host-to-device` and `device-to-host`, and where a
+host has several `p2p-out` and `p2p-in`, medians over the other GPUs.
 """
 
 from __future__ import annotations
 
 from accept.core import devices
 from accept.core.checks import Check, Evidence, Judged
-from accept.core.judge.devices import Measured, judge_devices
+from accept.core.judge.devices import judge_devices
+from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 
 MEASURED = Measured(

@@ -8,9 +8,11 @@ user's own expectation speaks about a measurement, references about it are silen
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from accept.core.checks import Evidence
 from accept.core.judge.complete import some
+from accept.core.judge.digests import place
 from accept.core.judge.reading import number
 from accept.core.model import Finding, Metric, Record, Reference, State, Step
 from accept.core.sizes import format_size
@@ -21,12 +23,20 @@ Nominal = Callable[[int, Step], int]
 _ABSURD = 1e300
 
 
+class Held(NamedTuple):
+    """A measurement that a bound is about, and the device where it is one's own ("": a group's)."""
+
+    value: float
+    record: Record
+    device: str
+
+
 def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding]:
     """One finding for each bound and step with anything to hold against it: its worst value."""
     bounds = bounds_of(evidence)
     result = []
     for step in evidence.steps:
-        measured: dict[Reference, list[tuple[float, Record]]] = {}
+        measured: dict[Reference, list[Held]] = {}
         if bounds:
             for record in evidence.records:
                 if record.step == step.id and not record.local_ranks:
@@ -36,7 +46,7 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
     for bound in bounds:
         key = (bound.metric, _limit(bound), bound.source)
         if bound.kind == "expectation" and key not in spoken and not evidence.partial:
-            result.append(_unmeasured(evidence.check, bound))
+            result.append(unmeasured(evidence.check, bound))
     return result
 
 
@@ -92,7 +102,7 @@ def _hold(
     record: Record,
     step: Step,
     nominal: Nominal | None,
-    measured: dict[Reference, list[tuple[float, Record]]],
+    measured: dict[Reference, list[Held]],
 ) -> None:
     """Add what one record measured to the bounds it is held against."""
     fitting = [bound for bound in bounds if spans(bound, len(record.hosts))]
@@ -114,7 +124,9 @@ def _hold(
         mine = [bound for bound in fitting if _concerns(bound, metric, asked, is_top=top)]
         own = [bound for bound in mine if bound.kind == "expectation"]
         for bound in own or mine:
-            measured.setdefault(bound, []).append((metric.value, record))
+            host = metric.host or some(record.hosts)
+            device = place(host, metric.rank, metric.gpu) if metric.rank is not None else ""
+            measured.setdefault(bound, []).append(Held(metric.value, record, device))
 
 
 def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: bool) -> bool:
@@ -135,18 +147,20 @@ def _holds(bound: Reference, value: float) -> bool:
     )
 
 
-def _finding(check: str, bound: Reference, found: Sequence[tuple[float, Record]]) -> Finding:
-    bad = [(value, record) for value, record in found if not _holds(bound, value)]
-    above = bound.lower is None or any(value >= bound.lower for value, _ in bad)
+def _finding(check: str, bound: Reference, found: Sequence[Held]) -> Finding:
+    bad = [one for one in found if not _holds(bound, one.value)]
+    above = bound.lower is None or any(one.value >= bound.lower for one in bad)
     pick = max if above and bound.upper is not None else min
-    value, record = pick(bad or found, key=lambda item: item[0])
-    where = f" in {len(bad)} of {len(found)} groups, worst" if len(found) > 1 and bad else ""
+    value, record, device = pick(bad or found, key=lambda one: one.value)
+    what = "devices" if device else "groups"
+    where = f" in {len(bad)} of {len(found)} {what}, worst" if len(found) > 1 and bad else ""
     says = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
+    says += f"{where} on {device or some(record.hosts)}"
     return Finding(
         check=check,
         judgement="absolute",
         state=State.FAIL if bad else State.PASS,
-        message=f"{bound.metric}{_at(bound.size)} of {says}{where} on {some(record.hosts)}",
+        message=f"{bound.metric}{_at(bound.size)} of {says}",
         cause="below-reference" if bad else None,
         metric=bound.metric,
         value=value,
@@ -158,8 +172,8 @@ def _finding(check: str, bound: Reference, found: Sequence[tuple[float, Record]]
         peak_share=value / bound.peak if bound.peak else None,
         peak=bound.peak,
         peak_source=(bound.peak_source or bound.source) if bound.peak else "",
-        hosts=_hosts(record for _, record in bad),
-        evidence=tuple(dict.fromkeys(record.log for _, record in bad if record.log))[:8],
+        hosts=_hosts(one.record for one in bad),
+        evidence=tuple(dict.fromkeys(one.record.log for one in bad if one.record.log))[:8],
     )
 
 
@@ -167,7 +181,8 @@ def _hosts(records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for record in records for host in record.hosts))
 
 
-def _unmeasured(check: str, bound: Reference) -> Finding:
+def unmeasured(check: str, bound: Reference) -> Finding:
+    """That nothing was measured of what a bound is about."""
     return Finding(
         check=check,
         judgement="absolute",

@@ -1,0 +1,185 @@
+"""How single devices are judged: each measured, right, as fast as it should be and as its equals.
+
+A device is a rank of a host, mostly its GPU. All devices of a run are one population, wherever they
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from accept.core.checks import Evidence, Judged
+from accept.core.judge import absolute, complete
+from accept.core.judge.reading import number
+from accept.core.judge.slow_devices import Device, Measured, compared
+from accept.core.judge.states import verdict_of
+from accept.core.judge.suspects import from_problems
+from accept.core.model import Finding, Metric, Problem, Record, State, Step
+
+_ABSURD = 1e9
+#: Most notes on what was left out.
+_NOTES = 8
+
+
+def judge_devices(
+    evidence: Evidence, measured: Measured, *, noise: float, more: Iterable[Problem] = ()
+) -> Judged:
+    """Judge a check of single devices; `more` are problems that it found by itself.
+
+    `noise`: of healthy devices, where it is more than that of the machine.
+    """
+    found = [device for record in evidence.records for device in _devices(record, evidence.check)]
+    names = {name for device in found for name in device.values}
+    wanted = {*measured.needed, *measured.wrong, *names.intersection(measured.others)}
+    wanted |= names.intersection(measured.rates)
+    problems = [*more, *_wrong(found, measured), *_missing(evidence, found, wanted, names)]
+    complete_ones = {id(d.record) for d in found} - {
+        id(d.record) for d in found if not wanted <= d.values.keys()
+    }
+
+    def score(record: Record, _step: Step) -> tuple[float | None, str]:
+        return (1.0 if id(record) in complete_ones else None), ""
+
+    findings = complete.step_findings(evidence)
+    findings += complete.problem_findings(evidence, score=score, more=problems)
+    held = absolute.findings(evidence)
+    findings += held
+    suspects = list(from_problems(problems, "", len(evidence.hosts)))
+    promised = evidence.plan.machine.speed_promised
+    if promised:
+        # Where none is, ranks share the cores and the memory of their host.
+        among, slow = compared(evidence, measured, found, max(noise, evidence.plan.machine.noise))
+        suspects += slow
+        findings += among
+        findings += _unheld(evidence, measured, names, held)
+    findings += _left_out(evidence)
+    verdict = verdict_of(
+        evidence,
+        findings,
+        measured=_text(evidence, measured, found),
+        against=_against(evidence, held),
+    )
+    return Judged(verdict, tuple(suspects))
+
+
+def _devices(record: Record, check: str) -> Iterator[Device]:
+    """Every rank that the record should have, whatever of it is there."""
+    host = record.hosts[0] if record.hosts else ""
+    gpus: dict[int, str | None] = {}
+    values: dict[int, dict[str, float]] = {rank: {} for rank in range(record.ranks)}
+    for metric in record.metrics:
+        if metric.check == check and metric.rank in values:
+            gpus[metric.rank] = metric.gpu or gpus.get(metric.rank)
+            if _counts(metric):
+                values[metric.rank][metric.name] = metric.value
+    for problem in record.problems:
+        if problem.rank in values and problem.gpu:
+            gpus.setdefault(problem.rank, problem.gpu)
+    for rank, mine in values.items():
+        yield Device(record, host, rank, gpus.get(rank), mine)
+
+
+def _counts(metric: Metric) -> bool:
+    """Whether a number can be what it says: speeds are above 0, and no machine has `_ABSURD`."""
+    return abs(metric.value) < _ABSURD and (metric.value > 0 or metric.unit in ("count", ""))
+
+
+def _problem(cause: str, device: Device, said: str) -> Problem:
+    message = f"{device}: {said}"
+    return Problem(cause=cause, message=message, host=device.host, rank=device.rank, gpu=device.gpu)
+
+
+def _wrong(found: Sequence[Device], measured: Measured) -> Iterator[Problem]:
+    """Devices that count wrong results which no problem of theirs tells of."""
+    for device in found:
+        told = {p.cause for p in device.record.problems if p.rank == device.rank}
+        for name, cause in measured.wrong.items():
+            count = device.values.get(name, 0.0)
+            if count and not told & {cause, "wrong-data", "wrong-result", "not-finite"}:
+                yield _problem(cause, device, f"{number(count)} wrong elements ({name})")
+
+
+def _missing(
+    evidence: Evidence, found: Sequence[Device], wanted: Collection[str], names: Collection[str]
+) -> Iterator[Problem]:
+    """Devices without what each must have, unless their record says why."""
+    for device in found:
+        mine = [p for p in device.record.problems if p.check in (None, evidence.check)]
+        explained = any(p.rank in (None, device.rank) for p in mine)
+        lacking = sorted(wanted - device.values.keys())
+        if lacking and not explained and device.record.exit is not None:
+            said = f"no {', '.join(lacking[:4])}" if names else "nothing was measured"
+            yield _problem("no-measurement", device, said)
+
+
+def _unheld(
+    evidence: Evidence, measured: Measured, names: Collection[str], held: Sequence[Finding]
+) -> Iterator[Finding]:
+    """Bounds of which nothing was measured, and that there are none at all."""
+    if evidence.partial or not evidence.records:
+        return
+    excused = {name for name, _ in _reasons(evidence)}
+    if not any(f.state is not State.INCONCLUSIVE for f in held):
+        rate = measured.needed[0]
+        yield Finding(
+            check=evidence.check,
+            judgement="absolute",
+            state=State.INCONCLUSIVE,
+            cause="no-reference",
+            message=f"there is no bound for {evidence.check} on this machine; add one: "
+            f"--expect '{evidence.check}.{rate}>={measured.unit}'",
+        )
+    for bound in absolute.bounds_of(evidence):
+        if bound.kind != "expectation" and bound.metric not in {*names, *excused}:
+            yield absolute.unmeasured(evidence.check, bound)
+
+
+def _reasons(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Metrics that a program left out, and why, by its own word."""
+    for record in evidence.records:
+        for fact in record.facts:
+            if fact.name == "left-out" and fact.check == evidence.check:
+                for name, why in fact.value.items() if isinstance(fact.value, dict) else ():
+                    yield str(name)[:40], str(why)[:120]
+
+
+def _left_out(evidence: Evidence) -> list[Finding]:
+    said = list(dict.fromkeys(_reasons(evidence)))[:_NOTES]
+    if not said:
+        return []
+    text = "; ".join(f"{name}: {why}" for name, why in said)
+    message = f"not measured: {text}"
+    return [
+        Finding(check=evidence.check, judgement="completeness", state=State.PASS, message=message)
+    ]
+
+
+def _text(evidence: Evidence, measured: Measured, found: Sequence[Device]) -> str:
+    """The slowest device's figure of each rate."""
+    parts = []
+    for name in measured.rates:
+        values = [device.values[name] for device in found if name in device.values]
+        if not values:
+            continue
+        what = "GPUs" if any(device.gpu for device in found) else "ranks"
+        line = absolute.peak(evidence, 1, name, 0)
+        share = f", {min(values) / line[0]:.0%} of the peak" if line else ""
+        few = f"slowest of {len(values)} {what}{share}"
+        parts.append(f"{name} {number(min(values))} {measured.unit} ({few})")
+    return "; ".join(parts[:4])
+
+
+def _against(evidence: Evidence, held: Sequence[Finding]) -> str:
+    """What the measurement was held against."""
+    parts = ["every element right"]
+    if not evidence.plan.machine.speed_promised:
+        parts.append("no speed promised")
+    parts += [
+        f"{f.metric} {'>=' if '>=' in f.message else '<='} {number(f.bound)} {f.unit}, "
+        f"{f.bound_kind}: {f.source}"
+        for f in sorted(held, key=lambda f: f.state is State.PASS)
+        if f.bound is not None
+    ][:2]
+    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
+    parts += list(dict.fromkeys(peaks))[:1]
+    return "; ".join(parts)

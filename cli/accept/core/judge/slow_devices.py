@@ -1,0 +1,163 @@
+"""Which devices are clearly slower than all devices of a run, and what is known of why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from accept.core.checks import Evidence
+from accept.core.judge import absolute, complete
+from accept.core.judge.blame import Sample
+from accept.core.judge.digests import place
+from accept.core.judge.outliers import outliers
+from accept.core.judge.population import FEWEST, Spread
+from accept.core.judge.reading import number
+from accept.core.model import Finding, Record, State, Suspect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a check measures on every device."""
+
+    unit: str
+    #: Metrics of speed, by which it is known in the table; higher is better.
+    rates: tuple[str, ...]
+    #: Counts that must be there and 0, and the cause where one is not.
+    wrong: Mapping[str, str]
+    #: Other metrics of speed, where one device has them all must.
+    others: tuple[str, ...]
+    #: Without these nothing was measured.
+    needed: tuple[str, ...]
+
+
+class Device(NamedTuple):
+    """One rank in one record, and what it measured, by metric."""
+
+    record: Record
+    host: str
+    rank: int
+    gpu: str | None
+    values: dict[str, float]
+
+    def __str__(self) -> str:
+        return place(self.host, self.rank, self.gpu)
+
+
+@dataclass(kw_only=True)
+class _Slow:
+    """Why a device is slow, piece by piece."""
+
+    cause: str
+    said: list[str] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
+
+
+def compared(
+    evidence: Evidence, measured: Measured, found: Sequence[Device], noise: float
+) -> tuple[list[Finding], list[Suspect]]:
+    """Devices that are clearly slower than all devices of the run, or below a bound."""
+    slow: dict[tuple[str, int], _Slow] = {}
+    told: list[tuple[str, Spread | None, int]] = []
+    for name in (*measured.rates, *measured.others):
+        having = [device for device in found if name in device.values]
+        if not having:
+            continue
+        bound = absolute.least(evidence, 1, name)
+        samples = [Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in having]
+        bad = outliers(samples, noise, bound)
+        told.append((name, bad.spread, len(having)))
+        for index in bad.bad:
+            device = having[index]
+            value = device.values[name]
+            below = bound is not None and value < bound
+            one = slow.setdefault(
+                (device.host, device.rank),
+                _Slow(cause="below-reference" if below else "slow-outlier"),
+            )
+            one.metrics.append(name)
+            said = f"{name} {number(value)} {measured.unit}"
+            if bad.spread and bad.spread.median:
+                share = value / bad.spread.median
+                said += f", {share:.0%} of the median of {bad.spread.count}"
+            one.said.append(said)
+    latest = {(device.host, device.rank): device for device in found}
+    suspects = [_suspect(evidence, latest[key], one) for key, one in slow.items()]
+    return [*_population(evidence, measured, told, suspects)], suspects
+
+
+def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
+    said = "; ".join(slow.said[:3]) + _only_together(device, slow.metrics)
+    return Suspect(
+        kind="gpu" if device.gpu else "node",
+        name=f"{device.host}:{device.gpu}" if device.gpu else device.host,
+        cause=slow.cause,
+        strength="strong",
+        why=f"{evidence.check}: {said}{_held_back(device, slow.metrics)}",
+        evidence=(device.record.log,) if device.record.log else (),
+    )
+
+
+def _only_together(device: Device, slow: Sequence[str]) -> str:
+    """What it means that a device is slow while its neighbours work, and not alone."""
+    kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}
+    alone = [kind for kind in kinds if f"{kind}-alone" in device.values]
+    if not alone or any(f"{kind}-alone" in slow for kind in kinds):
+        return ""
+    return "; alone it is as fast as the others: heat or power while all of the host work"
+
+
+def _held_back(device: Device, slow: Sequence[str]) -> str:
+    """What the GPU said held its clock back, where it was slow."""
+    for fact in device.record.facts:
+        value: Any = fact.value
+        if fact.name != "load" or fact.rank != device.rank or not isinstance(value, dict):
+            continue
+        if not any(name.startswith(str(value.get("type"))) for name in slow):
+            continue
+        held = value.get("held")
+        parts = []
+        for name, share in held.items() if isinstance(held, dict) else ():
+            if isinstance(share, float | int) and share > 0:
+                parts.append(f"{str(name)[:40]} {share:.0%} of the time")
+        for unit in ("MHz", "C"):
+            span = value.get(unit)
+            if isinstance(span, list) and len(span) == 3 and isinstance(span[1], float | int):
+                parts.append(f"{number(span[1])} {unit}")
+        if parts:
+            return f"; meanwhile {', '.join(parts[:6])}"
+    return ""
+
+
+def _population(
+    evidence: Evidence,
+    measured: Measured,
+    told: Sequence[tuple[str, Spread | None, int]],
+    suspects: Sequence[Suspect],
+) -> Iterator[Finding]:
+    if suspects:
+        names = complete.some([one.name for one in suspects])
+        first = next((among for _, among, _ in told if among), None)
+        hosts = dict.fromkeys(one.name.rpartition(":")[0] or one.name for one in suspects)
+        yield Finding(
+            check=evidence.check,
+            judgement="population",
+            state=State.FAIL,
+            cause=suspects[0].cause,
+            message=f"{names}: {suspects[0].why}",
+            source=f"median of {first.count} in this run" if first else "",
+            hosts=tuple(hosts),
+            evidence=tuple(dict.fromkeys(log for one in suspects for log in one.evidence))[:8],
+        )
+        return
+    compared = [(name, among) for name, among, _ in told if among]
+    if compared:
+        usual = ", ".join(
+            f"{name} {number(among.median)} (none below {among.share:.0%})"
+            for name, among in compared[:8]
+        )
+        text = f"{compared[0][1].count} devices, medians in {measured.unit}: {usual}"
+    else:
+        count = max((count for _, _, count in told), default=0)
+        text = f"{count} devices: too few to compare, {FEWEST} are needed; nothing is concluded"
+    yield Finding(check=evidence.check, judgement="population", state=State.PASS, message=text)
