@@ -50,6 +50,7 @@ def test_a_formatted_size_is_read_back(size: int) -> None:
 def test_the_checks_are_the_modules_of_the_folder() -> None:
     assert set(checks.names()) == {
         *COLLECTIVES, "latency", "inventory", "health", "connectivity", "train", "script",
+        "gemm", "memory",
     }  # fmt: skip
 
 

@@ -118,9 +118,9 @@ class TestGpus:
     def test_none_at_all_is_refused(self, machine: str) -> None:
         assert "0 GPUs a node" in refusal(machine=machine, gpus_per_node=0).message
 
-    def test_a_part_of_a_node_is_held_against_none_of_our_figures(self) -> None:
-        assert plan(FULL).references
-        assert plan(FULL, gpus_per_node=4).references == ()
+    def test_a_part_of_a_node_is_held_against_figures_of_single_gpus_alone(self) -> None:
+        assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
+        assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {"gemm", "memory"}
 
 
 class TestSet:

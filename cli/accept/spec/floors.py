@@ -157,6 +157,7 @@ def _of_devices(floor: Floor, machine: Machine) -> Iterator[Figure]:
             value=rate,
             share=floor.share,
             peak=rate,
+            min_nodes=1,
             max_nodes=1,
             source=source,
             why=f"{floor.why} ({floor.source})" if floor.source else floor.why,

@@ -1,0 +1,396 @@
+"""gemm and memory: who is named when one GPU of sixteen is slow, wrong, or says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import imagined
+
+from accept import spec
+from accept.core import checks
+from accept.core.checks import Evidence, Judged
+from accept.core.judge import judge as judge_run
+from accept.core.model import Fact, Metric, Plan, Problem, Record, State, Step, Verdict
+from accept.resolve import Options, resolve
+from accept.spec.floors import bounds
+from accept.spec.units import parse_expectation
+
+GPUS = 8
+HOSTS = imagined.hosts(2)
+#: Healthy figures of an H200 in TFLOP/s and GB/s, as imagined: all above the floors.
+HEALTHY = {"bf16": 780.0, "fp8": 1450.0, "tf32": 370.0, "fp32": 50.0}
+STEP: Step = imagined.step("gemm", "each", params={}, checks=("gemm",))
+MEMORY_STEP: Step = imagined.step("memory", "each", params={}, checks=("memory",), number=20)
+MACHINE = spec.load_machine("h200-8").value
+
+#: (host, GPU, metric, its healthy value) -> what it measured; None: nothing.
+Change = Callable[[str, int, str, float], float | None]
+
+
+def same(_host: str, _gpu: int, _name: str, value: float) -> float | None:
+    return value
+
+
+def only(where: tuple[str, int], factor: float | None, *names: str) -> Change:
+    """One GPU at a share of what is healthy, in some metrics (none named: in all); None: none."""
+
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        if (host, gpu) != where or (names and name not in names):
+            return value
+        return None if factor is None else value * factor
+
+    return change
+
+
+def metric(check: str, host: str, gpu: int, name: str, value: float, unit: str) -> Metric:
+    return Metric(check=check, name=name, value=value, unit=unit, host=host, rank=gpu, gpu=str(gpu))
+
+
+def healthy(check: str) -> dict[str, tuple[float, str]]:
+    if check == "memory":
+        rates = ("copy", "triad", "copy-p5", "copy-alone")
+        ways = {"host-to-device": 55.0, "device-to-host": 55.0, "p2p-out": 390.0, "p2p-in": 390.0}
+        found = dict.fromkeys(rates, (4200.0, "GB/s")) | {k: (v, "GB/s") for k, v in ways.items()}
+        return found | {"tested": (0.9, ""), "wrong": (0.0, "count")}
+    return {
+        f"{kind}{tail}": (
+            0.0 if tail == "-wrong" else value,
+            "count" if "wrong" in tail else "TFLOP/s",
+        )
+        for kind, value in HEALTHY.items()
+        for tail in ("", "-p5", "-alone", "-wrong")
+    }
+
+
+def digest(gpu: int, **changes: Any) -> dict[str, Any]:
+    equal = {"device": "NVIDIA H200", "software": "torch 2.9, CUDA 13.0"}
+    return {"type": "bf16", "size": 8192, "exact": "aa", "random": "bb", **equal, **changes}
+
+
+def records(
+    change: Change = same,
+    *,
+    step: Step = STEP,
+    facts: Callable[[str, int], list[Fact]] = lambda _host, _gpu: [],
+    problems: tuple[Problem, ...] = (),
+    status: int | None = 0,
+) -> list[Record]:
+    """What all GPUs of two hosts say, each a few tenths of a percent from the others."""
+    check = step.checks[0]
+    made = []
+    for number, host in enumerate(HOSTS):
+        metrics, told = [], []
+        for gpu in range(GPUS):
+            for name, (value, unit) in healthy(check).items():
+                usual = value * (1 + 0.001 * ((gpu * 3 + number) % 5))
+                found = change(host, gpu, name, usual)
+                if found is not None:
+                    metrics.append(metric(check, host, gpu, name, found, unit))
+            told += facts(host, gpu)
+        mine = tuple(problem for problem in problems if problem.host == host)
+        made.append(
+            imagined.record(
+                step,
+                (host,),
+                *metrics,
+                number=number,
+                ranks=GPUS,
+                facts=tuple(told),
+                problems=mine,
+                status=status if mine or status == 0 else 0,
+            )
+        )
+    return made
+
+
+def planned(step: Step = STEP, **more: Any) -> Plan:
+    return imagined.plan(
+        step, machine=MACHINE.planned(), references=more.pop("references", bounds(MACHINE)), **more
+    )
+
+
+def judged(found: list[Record], step: Step = STEP, **more: Any) -> Judged:
+    evidence = Evidence(
+        check=step.checks[0],
+        plan=planned(step, **more),
+        steps=(step,),
+        records=tuple(found),
+        hosts=HOSTS,
+        devices=("NVIDIA H200",),
+    )
+    return checks.load(step.checks[0]).judge(evidence)
+
+
+def blamed(found: Judged) -> dict[str, str]:
+    return {suspect.name: suspect.cause for suspect in found.suspects}
+
+
+def failed(found: Judged) -> set[str | None]:
+    return {f.cause for f in found.verdict.findings if f.state is State.FAIL}
+
+
+# -- speed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [STEP, MEMORY_STEP], ids=["gemm", "memory"])
+def test_healthy_gpus_pass_and_the_table_says_the_share_of_the_peak(step: Step) -> None:
+    found = judged(records(step=step), step)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    rate = "bf16 780 TFLOP/s" if step is STEP else "copy 4200 GB/s"
+    share = "79%" if step is STEP else "88%"
+    assert f"{rate} (slowest of 16 GPUs, {share} of the peak)" in found.verdict.measured
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.3, 0.85))
+def test_one_slow_gpu_of_sixteen_is_named_and_no_other(host: str, gpu: int, share: float) -> None:
+    found = judged(records(only((host, gpu), share)))
+    assert found.verdict.state is State.FAIL
+    assert list(blamed(found)) == [f"{host}:{gpu}"]
+    assert found.suspects[0].kind == "gpu"
+
+
+def test_a_gpu_that_is_slow_only_with_the_others_is_said_to_be_hot() -> None:
+    def load(host: str, gpu: int) -> list[Fact]:
+        held = {"thermal-hardware": 0.8 if (host, gpu) == ("h1", 3) else 0.0}
+        value = {"type": "bf16", "held": held, "MHz": [900, 1200, 1980], "C": [60, 91, 92]}
+        return [Fact(name="load", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(only(("h1", 3), 0.7, "bf16", "bf16-p5"), facts=load))
+    (suspect,) = found.suspects
+    assert (suspect.name, suspect.cause) == ("h1:3", "slow-outlier")
+    assert "alone it is as fast as the others: heat or power" in suspect.why
+    assert "thermal-hardware 80% of the time, 1200 MHz, 91 C" in suspect.why
+
+
+def test_a_gpu_that_is_slow_alone_too_is_not() -> None:
+    (suspect,) = judged(records(only(("h1", 3), 0.7))).suspects
+    assert "heat" not in suspect.why
+
+
+def test_a_gpu_that_is_slow_at_times_shows_in_the_slowest_twentieth() -> None:
+    found = judged(records(only(("h0", 5), 0.5, "bf16-p5")))
+    assert blamed(found) == {"h0:5": "slow-outlier"}
+
+
+@given(st.floats(0.1, 0.6))
+def test_gpus_that_are_all_slow_fail_against_the_floor_and_nobody_is_named(share: float) -> None:
+    found = judged(records(lambda _h, _g, _n, value: value * share))
+    assert found.verdict.state is State.FAIL
+    assert failed(found) == {"below-reference"}
+    assert found.suspects == ()
+    said = next(f for f in found.verdict.findings if f.metric == "bf16")
+    assert "in 16 of 16 devices, worst on GPU" in said.message
+    assert said.peak == 989
+
+
+def test_the_users_own_expectation_goes_first() -> None:
+    wanted = parse_expectation("gemm.bf16>=900", source="--expect")
+    found = judged(records(), references=(wanted, *bounds(MACHINE)))
+    assert failed(found) == {"below-reference"}
+    assert any(f.bound_kind == "expectation" for f in found.verdict.findings)
+
+
+def test_without_any_bound_it_is_inconclusive_and_says_what_to_add() -> None:
+    found = judged(records(), references=())
+    assert found.verdict.state is State.INCONCLUSIVE
+    assert any("--expect 'gemm.bf16>=TFLOP/s'" in f.message for f in found.verdict.findings)
+
+
+def test_a_bound_of_which_nothing_was_measured_is_no_pass() -> None:
+    found = judged(records(lambda _h, _g, name, v: None if name.startswith("fp8") else v))
+    assert found.verdict.state is State.INCONCLUSIVE
+    left = Fact(name="left-out", value={"fp8": "not asked for"}, check="gemm", host="h0", rank=0)
+    told = records(
+        lambda _h, _g, name, v: None if name.startswith("fp8") else v, facts=lambda *_: [left]
+    )
+    assert judged(told).verdict.state is State.PASS
+
+
+def test_a_bad_link_of_one_gpu_is_its_own() -> None:
+    found = judged(
+        records(only(("h1", 6), 0.4, "p2p-out", "p2p-in"), step=MEMORY_STEP), MEMORY_STEP
+    )
+    assert blamed(found) == {"h1:6": "below-reference"}
+
+
+def test_on_machines_that_promise_no_speed_nobody_is_slow() -> None:
+    found = judged(records(only(("h1", 3), 0.1)))
+    assert found.suspects
+    evidence = Evidence(
+        check="gemm",
+        plan=imagined.plan(STEP, machine=imagined.CPU),
+        steps=(STEP,),
+        records=tuple(records(only(("h1", 3), 0.1))),
+        hosts=HOSTS,
+    )
+    found = checks.load("gemm").judge(evidence)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    assert "no speed promised" in found.verdict.against
+
+
+# -- right or wrong ------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1))
+def test_a_gpu_that_counts_wrong_elements_is_named(host: str, gpu: int) -> None:
+    def change(at: str, number: int, name: str, value: float) -> float | None:
+        return 1.0 if (at, number, name) == (host, gpu, "bf16-wrong") else value
+
+    found = judged(records(change))
+    assert found.verdict.state is State.FAIL
+    assert blamed(found) == {f"{host}:{gpu}": "wrong-result"}
+
+
+def test_a_gpu_whose_digest_is_not_that_of_its_equals_is_named() -> None:
+    def facts(host: str, gpu: int) -> list[Fact]:
+        odd = {"random": "cc"} if (host, gpu) == ("h0", 2) else {}
+        value = digest(gpu, **odd)
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(facts=facts))
+    assert blamed(found) == {"h0:2": "wrong-result"}
+    assert "another result than 15 of 16 equal devices" in found.suspects[0].why
+
+
+def test_other_devices_and_software_may_give_other_bits_but_not_of_the_known_product() -> None:
+    def facts(host: str, gpu: int) -> list[Fact]:
+        other = {"random": "cc", "software": "torch 2.6, CUDA 12.4"} if host == "h1" else {}
+        value = digest(gpu, **other)
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    assert judged(records(facts=facts)).verdict.state is State.PASS
+
+    def exact(host: str, gpu: int) -> list[Fact]:
+        value = digest(gpu, exact="dd" if host == "h1" else "aa", software=host)
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(facts=exact))
+    # Half of them each: something is wrong, and nobody can be named.
+    assert (failed(found), found.suspects) == ({"wrong-result"}, ())
+
+
+# -- nothing missing is a pass -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bf16", "bf16-wrong", "fp8", "bf16-alone"])
+def test_a_gpu_that_lacks_what_the_others_have_is_no_pass(name: str) -> None:
+    found = judged(records(only(("h1", 7), None, name)))
+    assert found.verdict.state is State.FAIL
+    assert blamed(found)["h1:7"] == "no-measurement"
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, 1e12])
+def test_a_speed_that_cannot_be_is_none(value: float) -> None:
+    def change(host: str, gpu: int, name: str, usual: float) -> float | None:
+        return value if (host, gpu, name) == ("h1", 7, "bf16") else usual
+
+    assert "no-measurement" in failed(judged(records(change)))
+
+
+def test_a_log_that_says_nothing_is_no_pass() -> None:
+    found = judged(records(lambda *_: None))
+    assert found.verdict.state is State.FAIL
+    assert failed(found) == {"no-measurement"}
+
+
+def test_not_a_number_in_a_log_is_a_failure_of_that_gpu() -> None:
+    line = (
+        b'ACCEPT {"metric":"bf16","value":"nan","unit":"TFLOP/s","check":"gemm",'
+        b'"host":"h1","rank":7,"gpu":"7"}\n'
+    )
+    (problem,) = checks.load("gemm").parse([line]).problems
+    assert (problem.cause, problem.host, problem.gpu) == ("not-finite", "h1", "7")
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
+def test_facts_that_are_damaged_are_no_reason_to_end(value: Any) -> None:
+    names = ("digest", "load", "left-out")
+    told = [Fact(name=name, value=value, check="gemm", host="h0", rank=0) for name in names]
+    held = Fact(name="load", value={"type": "bf16", "held": value, "MHz": value}, rank=3)
+    judged(records(only(("h1", 3), 0.5), facts=lambda *_: [*told, held]))
+
+
+# -- one device does not hide the others ---------------------------------------------------------
+
+
+def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
+    broke = Problem(
+        cause="crashed", message="GPU 4 of h1 failed", check="gemm", host="h1", rank=4, gpu="4"
+    )
+    gone = only(("h1", 4), None)
+    found = verdict(records(gone, problems=(broke,), status=1))
+    assert (found.state, found.exit) == (State.FAIL, 3)
+    assert [(s.kind, s.name) for s in found.suspects] == [("gpu", "h1:4")]
+
+
+def test_a_wrong_gpu_is_in_the_first_line() -> None:
+    wrong = Problem(
+        cause="wrong-result",
+        message="GPU 4 of h1: 1 of 9",
+        check="gemm",
+        host="h1",
+        rank=4,
+        gpu="4",
+    )
+    found = verdict(records(problems=(wrong,), status=7))
+    assert found.headline == "degraded: h1:4 wrong-result (strong)"
+    assert any("computed wrong numbers" in line for line in found.advice)
+
+
+def verdict(found: list[Record]) -> Verdict:
+    step = imagined.step("inventory", "each", number=5)
+    told = [
+        imagined.record(
+            step,
+            (host,),
+            facts=(imagined.inventory_of(host, gpus=_h200(host)),),
+            number=number,
+        )
+        for number, host in enumerate(HOSTS)
+    ]
+    machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
+    plan = imagined.plan(step, STEP, machine=machine, nodes=2, references=bounds(MACHINE))
+    return judge_run(plan, [imagined.found(HOSTS), *told, *found], attempt="one")
+
+
+def _h200(host: str) -> list[dict[str, Any]]:
+    return [{**gpu, "name": "NVIDIA H200"} for gpu in imagined.gpus(host)]
+
+
+# -- bounds and plans ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", spec.names("machines"))
+def test_every_gpu_machine_has_a_bound_for_compute_and_for_memory(name: str) -> None:
+    machine = spec.load_machine(name).value
+    bounded = {bound.check for bound in bounds(machine)}
+    wanted = {"gemm", "memory"} if machine.gpus.count != 0 else set()
+    assert bounded >= wanted
+    assert machine.gpus.count != 0 or not bounded
+
+
+def test_bounds_of_single_gpus_hold_where_a_part_of_a_node_is_measured() -> None:
+    part = bounds(MACHINE, "default", 4)
+    assert {bound.check for bound in part} == {"gemm", "memory"}
+
+
+@pytest.mark.parametrize("suite", spec.names("suites"))
+def test_both_checks_share_one_launch_in_every_suite(suite: str) -> None:
+    for machine in ("cpu", "h200-8"):
+        steps = resolve(
+            Options(machine=machine, suite=suite, nodes=2, hosts=HOSTS, backend="ssh")
+        ).plan.steps
+        (step,) = [one for one in steps if "gemm" in one.checks]
+        assert (step.checks, step.groups) == (("gemm", "memory"), "each")
+
+
+def test_soak_keeps_all_gpus_at_work_for_a_minute_and_more() -> None:
+    options = Options(machine="h200-8", suite="soak", nodes=2, hosts=HOSTS, backend="ssh")
+    (step,) = [one for one in resolve(options).plan.steps if "gemm" in one.checks]
+    assert step.params["seconds"] >= 60
+    assert step.timeout > step.estimate
