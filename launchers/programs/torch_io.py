@@ -47,6 +47,8 @@ def pick_device(me: Identity, wanted: str) -> str:
     """
     import torch
 
+    # GPUs are then numbered as nvidia-smi and the inventory number them; read when CUDA starts.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     there = Path("/proc/driver/nvidia/version").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
     if wanted == "cpu" or (wanted == "auto" and not there and not torch.cuda.is_available()):
         return "cpu"
