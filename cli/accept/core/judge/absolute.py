@@ -202,6 +202,18 @@ def _at(size: int | None) -> str:
     return "" if size is None else f" at {format_size(size)}"
 
 
+def sources(held: Sequence[Finding]) -> list[str]:
+    """What findings were held against, with sources: two bounds, failed ones first, two peaks."""
+    bounds = [
+        f"{f.metric} {'>=' if '>=' in f.message else '<='} {number(f.bound)} {f.unit}, "
+        f"{f.bound_kind}: {f.source}"
+        for f in sorted(held, key=lambda f: f.state is State.PASS)
+        if f.bound is not None
+    ]
+    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
+    return [*list(dict.fromkeys(bounds))[:2], *list(dict.fromkeys(peaks))[:2]]
+
+
 def bound_text(bound: Reference) -> str:
     """A bound for people: ">= 360 GB/s (floor)"."""
     parts = []

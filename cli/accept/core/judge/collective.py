@@ -17,7 +17,6 @@ from accept.core.judge.reading import (
     Measure,
     Reading,
     nominal,
-    number,
     planned_sizes,
     reached,
     read,
@@ -263,15 +262,7 @@ def _against(
     evidence: Evidence, held: Sequence[Finding], compared: Sequence[Compared], measure: Measure
 ) -> str:
     """What the measurement was held against."""
-    parts = [
-        f"{f.metric} {'>=' if '>=' in f.message else '<='} {number(f.bound)} {f.unit}, "
-        f"{f.bound_kind}: {f.source}"
-        for f in sorted(held, key=lambda f: f.state is State.PASS)
-        if f.bound is not None
-    ]
-    parts = list(dict.fromkeys(parts))[:2]
-    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
-    parts += list(dict.fromkeys(peaks))[:2]
+    parts = absolute.sources(held)
     spreads = [(one.spread, one.least) for one in compared if one.spread is not None]
     for spread, least in spreads[:1]:
         usual = f"the median of {spread.count}"

@@ -53,11 +53,13 @@ def judge_devices(
         findings += among
         findings += _unheld(evidence, measured, names, held)
     findings += _left_out(evidence)
+    against = ["every element right", *([] if promised else ["no speed promised"])]
+    against += absolute.sources(held)
     verdict = verdict_of(
         evidence,
         findings,
         measured=_text(evidence, measured, found),
-        against=_against(evidence, held),
+        against="; ".join(against),
     )
     return Judged(verdict, tuple(suspects))
 
@@ -167,19 +169,3 @@ def _text(evidence: Evidence, measured: Measured, found: Sequence[Device]) -> st
         few = f"slowest of {len(values)} {what}{share}"
         parts.append(f"{name} {number(min(values))} {measured.unit} ({few})")
     return "; ".join(parts[:4])
-
-
-def _against(evidence: Evidence, held: Sequence[Finding]) -> str:
-    """What the measurement was held against."""
-    parts = ["every element right"]
-    if not evidence.plan.machine.speed_promised:
-        parts.append("no speed promised")
-    parts += [
-        f"{f.metric} {'>=' if '>=' in f.message else '<='} {number(f.bound)} {f.unit}, "
-        f"{f.bound_kind}: {f.source}"
-        for f in sorted(held, key=lambda f: f.state is State.PASS)
-        if f.bound is not None
-    ][:2]
-    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
-    parts += list(dict.fromkeys(peaks))[:1]
-    return "; ".join(parts)
