@@ -857,6 +857,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 CHECKS = ["all-reduce", "alltoall", "inventory", "connectivity", "train", "script", "hosts", "none"]
+CHECKS += ["gemm", "memory"]
 HOST = st.sampled_from([*EIGHT, "", "x y"])
 WILD = st.builds(
     Record,
@@ -874,12 +875,14 @@ WILD = st.builds(
             Metric,
             check=st.sampled_from(CHECKS),
             name=st.sampled_from(
-                ["busbw", "wrong", "loss-first", "loss-last", "throughput", "ping"]
+                ["busbw", "wrong", "loss-first", "loss-last", "throughput", "ping", "bf16", "copy"]
             ),
             value=NUMBERS,
             unit=TEXT,
             size=st.none() | st.integers(-5, 2**70),
             host=st.none() | HOST,
+            rank=st.none() | st.integers(0, 9),
+            gpu=st.none() | TEXT,
             placement=st.sampled_from([None, "out", "in", "?"]),
         ),
         max_size=6,
@@ -887,8 +890,10 @@ WILD = st.builds(
     facts=st.lists(
         st.builds(
             Fact,
-            name=st.sampled_from(["inventory", "rank", "?"]),
+            name=st.sampled_from(["inventory", "rank", "digest", "load", "left-out", "?"]),
+            check=st.none() | st.sampled_from(CHECKS),
             value=JSON
+            | st.fixed_dictionaries({"type": JSON, "exact": JSON, "held": JSON, "C": JSON})
             | st.fixed_dictionaries(
                 {"gpus": JSON | st.lists(JSON), "pciNvidia": JSON, "nics": JSON, "versions": JSON}
             ),

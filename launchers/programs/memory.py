@@ -67,7 +67,7 @@ class Memory:
             bench.in_turn(CHECK, "copy alone", self._copy_alone)
         bench.at_once(CHECK, "patterns", self._test)
         if not self.cpu:
-            bench.in_turn(CHECK, "host and device", self._host)
+            bench.in_turn(CHECK, "host ways", self._host)
             bench.at_once(CHECK, "peers", self._peers)
 
     def _look(self) -> None:

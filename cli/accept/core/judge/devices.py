@@ -17,6 +17,8 @@ from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Metric, Problem, Record, State, Step
 
 _ABSURD = 1e9
+#: More ranks than a host can have; a record that says more is damaged.
+_MOST = 1024
 #: Most notes on what was left out.
 _NOTES = 8
 
@@ -68,7 +70,7 @@ def _devices(record: Record, check: str) -> Iterator[Device]:
     """Every rank that the record should have, whatever of it is there."""
     host = record.hosts[0] if record.hosts else ""
     gpus: dict[int, str | None] = {}
-    values: dict[int, dict[str, float]] = {rank: {} for rank in range(record.ranks)}
+    values: dict[int, dict[str, float]] = {rank: {} for rank in range(min(record.ranks, _MOST))}
     for metric in record.metrics:
         if metric.check == check and metric.rank in values:
             gpus[metric.rank] = metric.gpu or gpus.get(metric.rank)
