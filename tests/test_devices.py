@@ -257,6 +257,20 @@ def test_a_gpu_whose_digest_is_not_that_of_its_equals_is_named() -> None:
     assert "another result than 15 of 16 equal devices" in found.suspects[0].why
 
 
+def test_what_a_problem_says_already_its_digest_does_not_say_again() -> None:
+    wrong = Problem(
+        cause="wrong-result", message="GPU 1 of h0", check="gemm", host="h0", rank=1, gpu="1"
+    )
+
+    def facts(host: str, gpu: int) -> list[Fact]:
+        value = digest(gpu, exact="cc" if (host, gpu) == ("h0", 1) else "aa")
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(facts=facts, problems=(wrong,), status=7))
+    (finding,) = [f for f in found.verdict.findings if f.state is State.FAIL]
+    assert finding.message == "GPU 1 of h0"
+
+
 def test_other_devices_and_software_may_give_other_bits_but_not_of_the_known_product() -> None:
     def facts(host: str, gpu: int) -> list[Fact]:
         other = {"random": "cc", "software": "torch 2.6, CUDA 12.4"} if host == "h1" else {}

@@ -10,6 +10,7 @@ from accept.core.checks import Evidence
 from accept.core.judge.equal import whole
 from accept.core.model import Problem
 
+_NAMED = ("wrong-result", "not-finite")
 _TEXTS = ("type", "exact", "random", "device", "software")
 
 
@@ -24,13 +25,16 @@ def digest_problems(evidence: Evidence) -> Iterator[Problem]:
     """Devices whose digest is not that of more than half of their equals.
 
     The known product (`exact`) has one digest for all devices; that of random data (`random`) for
-    those of one name and one version of the software. Without a majority nobody is named.
+    those of one name and one version of the software. Without a majority nobody is named. Devices
+    that a problem names already are left out.
     """
     groups: dict[tuple[str, ...], list[_Told]] = {}
     for record in evidence.records:
         gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
+        named = {(p.host, p.rank) for p in record.problems if p.cause in _NAMED}
         for fact in record.facts:
-            if fact.name == "digest" and fact.check == evidence.check:
+            mine = fact.name == "digest" and fact.check == evidence.check
+            if mine and (fact.host, fact.rank) not in named:
                 for key, digest in _digests(fact.value):
                     gpu = gpus.get((fact.host, fact.rank))
                     groups.setdefault(key, []).append(_Told(fact.host, fact.rank, gpu, digest))
