@@ -5,7 +5,10 @@ ACCEPT_DIR=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_RUN=$(cat "$ACCEPT_DIR/run")
 export ACCEPT_DIR ACCEPT_RUN
 cd "$ACCEPT_DIR" || exit 5
-PYTHONPATH=$ACCEPT_DIR/accept.zip PYTHONDONTWRITEBYTECODE=1 "$1" -m accept.core.coordinator "$ACCEPT_DIR" > "${2:-console.log}" 2>&1 &
+(
+    "$1" -W ignore -m tarfile -e core.tar.bz2 core || exit 5
+    PYTHONPATH=$ACCEPT_DIR/core PYTHONDONTWRITEBYTECODE=1 exec "$1" -m accept.core.coordinator "$ACCEPT_DIR"
+) > "${2:-console.log}" 2>&1 &
 echo $! > coordinator.pid
 wait $!
 code=$?

@@ -67,7 +67,7 @@ for tool in ssh ssh-keygen mpirun sha256sum; do
     command -v "$tool" >/dev/null || missing="$missing $tool"
 done
 # Some images have a Python without most of its library.
-[ "$index" != 0 ] || "${python:-false}" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null ||
+[ "$index" != 0 ] || "${python:-false}" -c 'import asyncio, bz2, json, tarfile, zlib' 2>/dev/null ||
     missing="$missing a-whole-$ACCEPT_PYTHON"
 [ -z "$missing" ] || say "the image lacks:$missing"
 case " $missing " in
