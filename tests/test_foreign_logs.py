@@ -354,6 +354,23 @@ class TestRefused:
         (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 9.0))
         assert "broadcast" in refused("judge", folder, code=6)
 
+    @pytest.mark.parametrize(
+        "header",
+        [
+            {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "many"},
+            {"size": "9" * 30},
+            {"size": "-1"},
+        ],
+    )
+    def test_an_archive_whose_headers_lie(self, tmp_path: Path, header: dict[str, str]) -> None:
+        with tarfile.open(tmp_path / "logs.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+            member = tarfile.TarInfo("a.log")
+            member.pax_headers = header
+            tar.addfile(member)
+            tar.addfile(tarfile.TarInfo("b.log"))
+        message = refused("judge", tmp_path / "logs.tar", "-m", "h100-8", code=6)
+        assert "logs.tar" in message
+
     def test_a_damaged_archive(self, folder: Path, tmp_path: Path) -> None:
         corpus(folder, nodes=NODES[:3])
         with tarfile.open(tmp_path / "logs.tgz", "w:gz") as tar:

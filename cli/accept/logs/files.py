@@ -6,7 +6,6 @@ import gzip
 import os
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,8 +19,6 @@ from accept.core.plaintext import plain
 _MOST_FILES, _MOST_UNPACKED = 100_000, 64 << 30
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
-#: What a damaged archive raises, of whatever kind it is.
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
 
 
 class File(NamedTuple):
@@ -73,7 +70,10 @@ def _one(path: Path, *, named: bool) -> Iterator[File]:
         else:
             with path.open("rb") as file:
                 yield File(str(path), _blocks(file, path), named)
-    except _DAMAGED as error:
+    except BadEvidence:
+        raise
+    # Besides their own errors the libraries let through whatever their parsing of headers meets.
+    except Exception as error:
         raise _damaged(path, error) from None
 
 
@@ -107,7 +107,7 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
     while left > 0:
         try:
             block = file.read(_BLOCK)
-        except _DAMAGED as error:
+        except Exception as error:
             raise _damaged(path, error) from None
         if not block:
             return
