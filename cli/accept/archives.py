@@ -20,6 +20,17 @@ _MOST_RATIO, _FREE_RATIO_BYTES = 400, 64 << 20
 _PIECE = 4 << 20
 
 
+def is_tar(path: Path) -> bool:
+    """Whether a file is a tar archive, damaged ones too; OSError, EOFError where it cannot be read."""
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError):
+        raise
+    # It begins like one, and its headers lie: whatever their parsing meets is let through.
+    except Exception:
+        return True
+
+
 def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
     """Unpack a tar archive, plain or with gzip, into `target`, a folder that is made.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accept import logs, rundir, spec, storage
+from accept import archives, logs, rundir, spec, storage
 from accept.core import evidence
 from accept.core.coordinator import HOSTS
 from accept.core.errors import BadEvidence
@@ -61,18 +61,18 @@ def is_foreign(path: str) -> bool:
 
 def _is_our_file(path: Path) -> bool:
     try:
-        if tarfile.is_tarfile(path):
+        if archives.is_tar(path):
             with tarfile.open(path) as tar:
                 first = tar.next()
             return first is None or Path(first.name).parts[:1] == ("evidence",)
         return not zipfile.is_zipfile(path) and evidence.is_packed(path)
-    except tarfile.TarError:
-        # Whoever reads it as an archive of ours says what is wrong with it.
-        return True
     except EOFError:
         return False
     except OSError as error:
         raise BadEvidence(f"{plain(path)}: {error.strerror}", hint="name another file") from None
+    except Exception:
+        # Whoever reads it as an archive of ours says what is wrong with it.
+        return True
 
 
 def load(paths: Sequence[str], machine: Machine | None) -> Foreign:

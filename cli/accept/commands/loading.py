@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +50,7 @@ def load(path: str) -> Evidence:
 
 
 def _of_file(path: Path) -> Evidence:
-    if tarfile.is_tarfile(path):
+    if archives.is_tar(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
             unpack(path, Path(scratch))
             return replace(_of_folder(Path(scratch) / "evidence"), folder=None)

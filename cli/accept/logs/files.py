@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from accept import rundir
+from accept import archives, rundir
 from accept.core.errors import BadEvidence
 from accept.core.plaintext import plain
 
@@ -60,7 +60,7 @@ def _one(path: Path, *, named: bool) -> Iterator[File]:
     try:
         with path.open("rb") as file:
             start = file.read(512)
-        if tarfile.is_tarfile(path):
+        if archives.is_tar(path):
             yield from _of_tar(path)
         elif zipfile.is_zipfile(path):
             yield from _of_zip(path)
