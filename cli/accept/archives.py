@@ -21,7 +21,7 @@ _PIECE = 4 << 20
 
 
 def is_tar(path: Path) -> bool:
-    """Whether a file is a tar archive, damaged ones too. Raises OSError, EOFError as reading does."""
+    """Whether a file is a tar archive, damaged or not. Raises OSError, EOFError as reading does."""
     try:
         return tarfile.is_tarfile(path)
     except (OSError, EOFError):
