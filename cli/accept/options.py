@@ -81,8 +81,7 @@ PLAN: dict[str, tuple[Any, Any]] = {
     "hold": _one(str, "Keep the hosts this long after a failed run, to look at.", "--hold"),
     "keep": _one(str, "How long the first host keeps evidence nobody fetched.", "--keep"),
     "plant": _many(
-        "Drill: plant a fault, FAULT@HOST[:LOCALRANK] (wrong, nan, hang, die, slow, flip).",
-        "--plant",
+        "Plant a fault: FAULT@HOST[:LOCALRANK]. accept drill plants all, one by one.", "--plant"
     ),
 }
 LAUNCH: dict[str, tuple[Any, Any]] = {

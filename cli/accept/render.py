@@ -42,6 +42,7 @@ _STATIC = (
     "interface.sh",
     "kill.sh",
     "lib.sh",
+    "plant.sh",
     "rank.sh",
     "session.sh",
     "ssh_config.in",

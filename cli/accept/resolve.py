@@ -28,7 +28,7 @@ from accept.spec.floors import bounds
 from accept.spec.machine import check_gpus_per_node
 from accept.spec.placement import check_results, gpus_of_pod, placed
 from accept.spec.plant import read_plants
-from accept.spec.settings import remarks
+from accept.spec.settings import remarks, without
 from accept.spec.units import parse_expectation
 from accept.steps import steps_of, within
 
@@ -172,9 +172,8 @@ def resolve(options: Options) -> Resolved:
         deadline_seconds=deadline,
         hold_seconds=options.hold,
         keep_seconds=options.keep or settings.keep,
-        planted=read_plants(options.plant, hosts),
     )
-    return Resolved(
+    run = Resolved(
         machine=machine.value,
         suite=suite.value,
         site=settings,
@@ -192,6 +191,15 @@ def resolve(options: Options) -> Resolved:
         ),
         place=options.place,
     )
+    return plant(run, read_plants(options.plant, hosts))
+
+
+def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
+    """The run with faults planted on purpose: told to the nodes by the plan, and by the settings."""
+    env = run.env
+    if any(text.startswith("sockets@") for text in planted):
+        env = {**env, **without("nics")}
+    return replace(run, env=env, plan=replace(run.plan, planted=planted))
 
 
 def _backend(options: Options, site: Site, hosts: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ ranks do not mix. Everything else that is printed is for people.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -16,13 +17,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 #: Faults that can be planted with ACCEPT_PLANT; what each does is said by the program it is for.
 FAULTS = ("wrong", "nan", "hang", "die", "slow", "flip")
+#: Those around the ranks, which the launchers plant.
+AROUND = ("full-disk",)
 #: Exit status when the data or the parameters were wrong, as nccl-tests' own.
 EXIT_WRONG = 7
 #: Exit status of a rank that could not go on, and of one that was asked for something impossible.
@@ -145,7 +149,8 @@ class Progress:
 
     `enter` is called just before an operation that needs other ranks. All ranks go through the same
     operations in the same order, so a rank whose `seq` is lower than the others' is the one that
-    they wait for: it never entered what they are in. The last entry is `done`.
+    they wait for: it never entered what they are in. The last entry is `done`. A rank that finds the
+    disk full says so, and ends there.
     """
 
     def __init__(self, rank: int, folder: str | None = None) -> None:
@@ -154,10 +159,12 @@ class Progress:
         self.seq = 0
         self.op = "start"
         self.size = 0
+        self.rank = rank
         if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            self._file = os.open(Path(folder) / str(rank), flags, 0o600)
+            with self._room():
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                self._file = os.open(Path(folder) / str(rank), flags, 0o600)
         self._write()
 
     def enter(self, op: str, size: int = 0) -> None:
@@ -170,7 +177,20 @@ class Progress:
         if self._file >= 0:
             # Fixed width: a shorter line must not leave the tail of a longer one behind.
             line = f"{self.seq:>9d} {self.op:<15s} {self.size:>14d}\n"
-            os.pwrite(self._file, line.encode(), 0)
+            with self._room():
+                os.pwrite(self._file, line.encode(), 0)
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            host = host_name()
+            message = f"rank {self.rank} on {host} cannot write its progress: {error.strerror}"
+            problem("disk-full", message, host=host, rank=self.rank)
+            end(EXIT_CRASHED)
 
     def __str__(self) -> str:
         return f"{self.op} of {self.size} B (operation {self.seq})"
@@ -203,6 +223,8 @@ def planted(me: Identity) -> Plant:
     faults = set()
     for item in filter(None, os.environ.get("ACCEPT_PLANT", "").split(",")):
         fault, at, where = item.strip().partition("@")
+        if fault in AROUND:
+            continue
         host, colon, local_rank = where.rpartition(":")
         if fault not in FAULTS or not at or not colon or not local_rank.isdigit():
             known = ", ".join(FAULTS)

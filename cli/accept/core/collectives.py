@@ -16,6 +16,8 @@ from accept.core.judge.reading import message_sizes, read
 from accept.core.model import Parsed, Record, Step
 from accept.core.sizes import parse_size
 
+#: A rank that waits or dies is told from those that it lets wait.
+FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
 _PIECE = 1 << 20
 #: A log with more records than this has run wild; the rest is left out.
@@ -123,4 +125,5 @@ def make(name: str, what: str, worth: int) -> Check:
         parse=parse,
         judge=collective.judge,
         score=score_of(name),
+        faults=FAULTS,
     )

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.core import evidence, report
+from accept.core import evidence, planting, report
 from accept.core.errors import Exit
 from accept.core.execute import execute_wave
 from accept.core.hosts import Candidate, discover
@@ -88,6 +88,7 @@ async def coordinate(folder: Path) -> int:
         traceback.print_exc(file=sys.stdout)
         broken = f"the coordinator failed: {type(error).__name__}: {error}"
     try:
+        await _undo(state)
         code = _conclude(state, broken)
         if plan.hold_seconds and code != 0:
             await hold(state, cancelled, _say)
@@ -143,8 +144,9 @@ async def _work(state: Run, launch: Launch) -> None:
 async def _find_hosts(state: Run, launch: Launch) -> None:
     plan = state.plan
     began = time.time()
+    candidates, cut = planting.cut_off(plan.planted, launch.hosts)
     found = await discover(
-        launch.hosts,
+        candidates,
         folder=state.folder,
         attempt=state.attempt,
         ranks=plan.gpus_used or plan.machine.ranks,
@@ -152,6 +154,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         seconds=launch.start_seconds,
     )
     state.hosts = found.hosts
+    planted = (*cut, *await planting.plant(state))
     record = Record(
         step=HOSTS_STEP,
         checks=("hosts",),
@@ -161,7 +164,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         exit=0,
         start=began,
         end=time.time(),
-        facts=found.facts,
+        facts=(*found.facts, *planted),
         metrics=found.metrics,
         problems=found.problems,
     )
@@ -178,6 +181,31 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         raise _BreakOff("no host answered")
     if found.problems and plan.require_all_nodes:
         raise _BreakOff("not all nodes answered, and requireAllNodes is set")
+    for fact in planted:
+        if fact.name == planting.NOT_PLANTED:
+            raise _BreakOff(f"a fault could not be planted: {fact.value}")
+
+
+async def _undo(state: Run) -> None:
+    """Take back what was planted; what is left of it is said, and recorded."""
+    left = await planting.undo(state)
+    if left:
+        now = time.time()
+        state.keep(
+            Record(
+                step=HOSTS_STEP,
+                checks=("hosts",),
+                wave=len(state.plan.steps) + 2,
+                group=0,
+                hosts=tuple(h.name for h in state.alive()),
+                exit=0,
+                start=now,
+                end=now,
+                facts=left,
+            )
+        )
+    for fact in left:
+        _say(f"NOT UNDONE: {fact.value}")
 
 
 async def _publish(state: Run, results: str, seconds: float) -> bool:

@@ -80,7 +80,7 @@ async def _who_is_behind(
     enters one. Only ranks behind the furthest are named, and only where they are the minority.
     """
     folder = shlex.quote(str(state.folder / "progress" / mark))
-    command = f"cd {folder} 2>/dev/null && head -n 1 [0-9]* /dev/null 2>/dev/null"
+    command = f"cd {folder} 2>/dev/null && head -c 64 [0-9]* /dev/null 2>/dev/null"
     asked = [h for h in hosts if h.name not in state.lost]
     answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
     seen: dict[tuple[str, int], tuple[int, str]] = {}

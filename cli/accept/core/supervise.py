@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core.model import Problem, Step
+from accept.core.planting import for_ranks
 from accept.core.remote import Host, arguments, environment, has_connection, kill_session
 from accept.core.run import ASK_SECONDS, Run, lose_silent_hosts
 from accept.core.schedule import Group
@@ -36,7 +37,7 @@ def _command(state: Run, step: Step, mark: str, group: Group) -> str:
         "ACCEPT_GROUP": "-",
         "ACCEPT_EXEC": mark,
         "ACCEPT_LOCAL_RANKS": ",".join(map(str, group.local_ranks)),
-        "ACCEPT_PLANT": ",".join(state.plan.planted),
+        "ACCEPT_PLANT": for_ranks(state.plan.planted),
     }
     assigned = " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items() if v)
     script = shlex.quote(str(state.folder / step.script))

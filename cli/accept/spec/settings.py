@@ -60,6 +60,11 @@ def settings() -> Settings:
     return read_file(Settings, assets.values() / "nccl.yaml")
 
 
+def without(path: str) -> dict[str, str]:
+    """Settings that turn a path off, all that are known to: the first value of each."""
+    return {one.name: one.values[0] for one in settings().turns_off if one.path == path}
+
+
 def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[str, ...]:
     """One line for each setting of the user's that is unknown, or contradicts the machine.
 

@@ -54,4 +54,5 @@ CHECK = Check(
     estimate=collectives.estimate,
     parse=parse,
     judge=judge,
+    faults={fault: ranks for fault, ranks in collectives.FAULTS.items() if fault != "slow"},
 )

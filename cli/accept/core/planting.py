@@ -1,0 +1,102 @@
+"""Faults planted on purpose: what of a drill is the coordinator's to do.
+
+A plan names them in `planted`. FAULT@HOST:LOCALRANK is the programs' own affair (`rank_io.Plant`),
+and FAULT@* is in the settings that were rendered; the faults here strike a host as a whole. Nothing
+happens where the plan names none, and each that strikes leaves the fact `planted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from accept.core.hosts import Candidate
+from accept.core.model import Fact
+from accept.core.remote import Host
+from accept.core.run import Run
+
+#: Planted on a host by `launchers/plant.sh`, and by giving the coordinator a port nobody listens on.
+ON_HOSTS = ("full-disk", "slow-link", "unreachable")
+#: Planted on all hosts alike, by the settings of the run.
+EVERYWHERE = ("sockets",)
+#: Facts of a fault that struck, that could not be planted, and that could not be taken back.
+PLANTED, NOT_PLANTED, NOT_UNDONE = "planted", "not-planted", "not-undone"
+#: tcpmux, which no sshd listens on.
+_CLOSED = 1
+_UNDO_SECONDS = 20.0
+
+
+def for_ranks(planted: Sequence[str]) -> str:
+    """What the launchers and programs of the ranks are told, as ACCEPT_PLANT."""
+    return ",".join(text for text in planted if ":" in text or text.startswith("full-disk@"))
+
+
+def _hosts(state: Run, fault: str) -> list[str]:
+    return [t.partition("@")[2] for t in state.plan.planted if t.startswith(f"{fault}@")]
+
+
+def cut_off(
+    planted: Sequence[str], candidates: Sequence[Candidate]
+) -> tuple[tuple[Candidate, ...], tuple[Fact, ...]]:
+    """The candidates, those that are to be unreachable at a closed port, and the facts of that.
+
+    A candidate is named, or counted from 0 as `#N`. The coordinator's own host cannot be cut off.
+    """
+    kept, facts = [], []
+    for number, candidate in enumerate(candidates):
+        names = (f"unreachable@{candidate.name}", f"unreachable@#{number}")
+        for text in (text for text in planted if text in names):
+            name = NOT_PLANTED if candidate.local else PLANTED
+            facts.append(Fact(name=name, value=text, check="hosts", host=candidate.name))
+            if not candidate.local:
+                candidate = replace(candidate, port=_CLOSED)
+        kept.append(candidate)
+    return tuple(kept), tuple(facts)
+
+
+async def plant(state: Run) -> tuple[Fact, ...]:
+    """Plant what strikes hosts that were found; the facts of what came of it."""
+    work = [
+        _plant(state, fault, host)
+        for fault in ("full-disk", "slow-link")
+        for name in _hosts(state, fault)
+        for host in state.hosts
+        if host.name == name
+    ]
+    everywhere = (t for t in state.plan.planted if t.partition("@")[0] in EVERYWHERE)
+    given = [Fact(name=PLANTED, value=text, check="hosts") for text in everywhere]
+    return (*given, *await asyncio.gather(*work))
+
+
+async def _plant(state: Run, fault: str, host: Host) -> Fact:
+    ranks = sum(one.slots for one in state.hosts)
+    seconds = int(state.plan.deadline_seconds)
+    peer = next((one.address for one in state.hosts if one.name != host.name), "")
+    what = {"full-disk": f"full-disk {ranks}", "slow-link": f"slow-link {seconds} {peer}"}[fault]
+    answer = await _script(state, host, what)
+    text = f"{fault}@{host.name}"
+    if answer == PLANTED:
+        return Fact(name=PLANTED, value=text, check="hosts", host=host.name)
+    return Fact(name=NOT_PLANTED, value=f"{text}: {answer}", check="hosts", host=host.name)
+
+
+async def undo(state: Run) -> tuple[Fact, ...]:
+    """Take back what would outlive the run's folder; a fact for each host where that failed."""
+    slow = _hosts(state, "slow-link")
+    hosts = [host for host in state.hosts if host.name in slow]
+    answers = await asyncio.gather(*(_script(state, host, "undo") for host in hosts))
+    return tuple(
+        Fact(name=NOT_UNDONE, value=f"{host.name}: {said}", check="hosts", host=host.name)
+        for host, said in zip(hosts, answers, strict=True)
+        if said != "undone"
+    )
+
+
+async def _script(state: Run, host: Host, what: str) -> str:
+    """What `plant.sh` says in the end."""
+    command = f"cd {shlex.quote(str(state.folder))} && exec /bin/sh ./plant.sh {what}"
+    answer = await state.ask(host, command, _UNDO_SECONDS)
+    lines = (answer.out.strip() or answer.err.strip()).splitlines()
+    return lines[-1][:300] if lines else "no answer"
