@@ -23,7 +23,7 @@ from tests.commandline import SOURCE, accept, program, refused
 
 from accept import __version__, assets, backends, rundir, spec
 from accept.backends import Job, Say
-from accept.commands import flow
+from accept.commands import attempts, flow
 from accept.commands.terminal import Terminal
 from accept.core import checks
 from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
@@ -426,12 +426,12 @@ class TestCtrlC:
         said = _Terminal()
         monkeypatch.setattr("sys.stdin", _Terminal(answer))
         monkeypatch.setattr("sys.stderr", said)
-        assert flow._asked_to_detach() is (answer.strip().lower() != "c")
+        assert attempts._asked_to_detach() is (answer.strip().lower() != "c")
         assert "[d/c]" in said.getvalue()
 
     def test_asks_nobody_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
-        assert flow._asked_to_detach() is False
+        assert attempts._asked_to_detach() is False
 
 
 class _Terminal(io.StringIO):
@@ -498,7 +498,7 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
         return job
 
     monkeypatch.setattr(backends.load("local"), "collect", collect)
-    monkeypatch.setattr(flow, "load_job", load_job)
+    monkeypatch.setattr(attempts, "load_job", load_job)
     terminal = Terminal(json=True, quiet=True)
     with ThreadPoolExecutor() as pool:
         ends = list(pool.map(lambda name: flow.do_collect(name, terminal), ["one", "one"]))

@@ -17,7 +17,7 @@ import typer
 from accept import __version__
 from accept.core.errors import AcceptError, Exit
 from accept.declare import Group, command
-from accept.options import CLUSTER, EVIDENCE, LAUNCH, PLAN, RELEASE, RUN, asked, place
+from accept.options import CLUSTER, DRILL, EVIDENCE, LAUNCH, PLAN, RELEASE, RUN, asked, place
 
 _HELP = """Acceptance of GPU nodes: is the machine good, and if not, which part of it is bad?
 
@@ -36,6 +36,7 @@ The flow, each stage a command (`run` is all of them; `last` names the newest ru
   accept baseline last --out my-a4.yaml  references of your own, for --machine
   accept run                             this machine, now, all of it
   accept run     --hosts node[01-16]     a set of hosts over ssh
+  accept drill   --hosts node[01-16]     would it have failed? plant faults, one by one
   accept cancel  last                    end it; what was measured is kept
   accept delete  last                    remove what is left of it on a cluster
   accept init    site.yaml               a site file from what a cluster shows
@@ -226,6 +227,31 @@ def run(**values: Any) -> int:
     )
 
 
+@_command(**DRILL, **LAUNCH, **CLUSTER, **RELEASE)
+def drill(
+    *,
+    faults: Annotated[
+        list[str] | None, typer.Option(help="Plant these alone: wrong,hang; left out: all.")
+    ] = None,
+    only_needed: Annotated[
+        bool,
+        typer.Option("--only-needed", help="Of the suite, only the steps that are to see a fault."),
+    ] = False,
+    **values: Any,
+) -> int:
+    """Whether the suite would have failed: plant faults one by one: accept drill --dry-run"""
+    from accept.commands import drill as command
+
+    return command.do_drill(
+        asked({**values, "plant": None, "hold": None}),
+        _terminal(values),
+        name=values["attempt"],
+        faults=tuple(faults or ()),
+        only_needed=only_needed,
+        dry_run=values["dry_run"],
+    )
+
+
 @_command()
 def cancel(run_: RUN = "last", **values: Any) -> int:
     """End a run, keep what it measured, remove the rest: accept cancel last"""
@@ -324,7 +350,7 @@ def show(
 @_command()
 def schema(
     what: Annotated[
-        Literal["machine", "site", "suite", "plan", "record", "verdict", "values"],
+        Literal["machine", "site", "suite", "plan", "record", "verdict", "drill", "values"],
         typer.Argument(help="Of what."),
     ],
     **_: Any,

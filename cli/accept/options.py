@@ -64,7 +64,7 @@ PLAN: dict[str, tuple[Any, Any]] = {
         Annotated[str, typer.Option(help="Rounds of pairs: a number, or auto; none: the suite's.")],
         "",
     ),
-    "seed": (Annotated[int, typer.Option(help="Seed of the pairing of hosts.")], 1),
+    "seed": (Annotated[int, typer.Option(help="Seed of what is left to chance: pairs.")], 1),
     "require_all_nodes": (
         Annotated[
             bool, typer.Option("--require-all-nodes", help="Stop where a host never answers.")
@@ -84,6 +84,8 @@ PLAN: dict[str, tuple[Any, Any]] = {
         "Plant a fault: FAULT@HOST[:LOCALRANK]. accept drill plants all, one by one.", "--plant"
     ),
 }
+#: Of a drill: it plants by itself, and would hold hosts after each of its runs.
+DRILL = {key: option for key, option in PLAN.items() if key not in ("plant", "hold")}
 LAUNCH: dict[str, tuple[Any, Any]] = {
     "attempt": (
         Annotated[str, typer.Option(help="Name of this launch; left out: time and chance.")],

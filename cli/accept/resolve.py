@@ -195,7 +195,7 @@ def resolve(options: Options) -> Resolved:
 
 
 def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
-    """The run with faults planted on purpose: told to the nodes by the plan, and by the settings."""
+    """The run with faults planted on purpose: by its plan, and by its settings."""
     env = run.env
     if any(text.startswith("sockets@") for text in planted):
         env = {**env, **without("nics")}

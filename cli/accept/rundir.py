@@ -17,6 +17,8 @@ JOB = "job.json"
 RENDERED = "rendered"
 VALUES = "values.yaml"
 EVIDENCE = "evidence"
+#: What a drill came to; the runs of a drill lie beside it.
+DRILL = "drill.json"
 
 _ATTEMPT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -59,13 +61,16 @@ def is_name(attempt: str) -> bool:
     return _ATTEMPT.fullmatch(attempt) is not None and attempt != "last"
 
 
-def create(attempt: str) -> Path:
-    """Make the folder of a new attempt. Raises BadInput where the name is taken or is none."""
+def create(attempt: str, *, within: Path | None = None) -> Path:
+    """Make the folder of a new attempt, or of one that is part of the drill `within`.
+
+    Raises BadInput where the name is taken or is none.
+    """
     if not is_name(attempt):
         raise BadInput(
             f"--attempt {attempt[:80]!r} is no name", hint="use up to 63 of a-z, 0-9 and '-'"
         )
-    folder = runs() / attempt
+    folder = (within or runs()) / attempt
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
@@ -81,16 +86,28 @@ def create(attempt: str) -> Path:
 
 
 def find(name: str) -> Path:
-    """The folder of a run by attempt, by path, or the newest for `last`. Raises BadInput."""
+    """The folder of a run by attempt, by path, or the newest for `last`.
+
+    Raises BadInput where there is none, and where it is a drill, which is many.
+    """
     if name == "last":
         there = listed()
         if not there:
             raise BadInput(f"there are no runs in {runs()}", hint="start one: accept run")
-        return there[-1]
-    for folder in (runs() / name if _ATTEMPT.fullmatch(name) else None, Path(name)):
+        return _one(there[-1])
+    drilled = sorted(runs().glob(f"*/{name}/{RUN}")) if _ATTEMPT.fullmatch(name) else []
+    places = (runs() / name if _ATTEMPT.fullmatch(name) else None, *(p.parent for p in drilled))
+    for folder in (*places, Path(name)):
         if name and folder is not None and kind(folder) == "folder":
-            return folder
+            return _one(folder)
     newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
     raise BadInput(
         f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or name a folder"
     )
+
+
+def _one(folder: Path) -> Path:
+    if not (folder / DRILL).is_file():
+        return folder
+    inside = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{RUN}"))) or "none"
+    raise BadInput(f"{folder.name} is a drill and no run", hint=f"its runs: {inside}")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from accept import backends, rundir, spec
+from accept.commands import drillplan
 from accept.commands.terminal import Terminal
 from accept.core import checks, evidence
 from accept.core.errors import AcceptError, Exit
 from accept.core.judge.absolute import bound_text
 from accept.core.shape import camel
 from accept.core.sizes import format_size
-from accept.core.typed import dump
+from accept.core.typed import dump, read
 from accept.spec import floors
+from accept.spec.drill import Drill
 from accept.spec.figure import Figure
 
 
@@ -70,7 +73,9 @@ def _runs() -> list[dict[str, Any]]:
     rows = []
     for folder in rundir.listed()[::-1]:
         state = "rendered"
-        if (folder / rundir.EVIDENCE).is_dir():
+        if (folder / rundir.DRILL).is_file():
+            state = _drill(folder / rundir.DRILL)
+        elif (folder / rundir.EVIDENCE).is_dir():
             try:
                 state = evidence.read_verdict(folder / rundir.EVIDENCE).headline
             except AcceptError:
@@ -79,6 +84,13 @@ def _runs() -> list[dict[str, Any]]:
             state = "started, not collected"
         rows.append({"name": folder.name, "about": state, "folder": str(folder)})
     return rows
+
+
+def _drill(path: Path) -> str:
+    try:
+        return drillplan.headline(read(Drill, json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, RecursionError):
+        return "a drill whose result cannot be read"
 
 
 def do_show(what: str, name: str, terminal: Terminal) -> int:

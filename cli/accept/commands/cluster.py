@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from accept import backends, rundir
 from accept.backends import Job
-from accept.commands import flow
+from accept.commands import attempts
 from accept.commands.terminal import Terminal
 from accept.core.errors import AcceptError, BadEvidence, BadInput, Exit, NotStarted
 from accept.resolve import Options
@@ -31,7 +31,7 @@ def do_delete(
     removed: dict[str, list[str]] = {}
     worst: AcceptError | None = None
     for folder in folders:
-        job = flow.load_job(folder)
+        job = attempts.load_job(folder)
         try:
             removed[job.attempt] = list(_delete(job, folder, terminal, dry_run=dry_run))
         except AcceptError as error:
@@ -52,7 +52,7 @@ def _delete(job: Job, folder: Path, terminal: Terminal, *, dry_run: bool) -> tup
     if dry_run or not found:
         return found
     try:
-        flow.collect(folder, terminal)
+        attempts.collect(folder, terminal)
     except BadEvidence as error:
         terminal.progress(f"{job.attempt}: nothing to collect: {error.message}")
     return backend.delete(job, dry_run=False, say=terminal.progress)
@@ -67,7 +67,7 @@ def _older(text: str) -> list[Path]:
     found = []
     for folder in rundir.listed():
         try:
-            job = flow.load_job(folder)
+            job = attempts.load_job(folder)
             old = datetime.fromisoformat(job.submitted) < limit
         except (AcceptError, ValueError, TypeError):
             continue

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import secrets
 import shutil
-import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from accept import backends, rundir, storage
 from accept.backends import Job
-from accept.commands import judging
-from accept.commands.planning import plan_text, planned, prepare, write_run
+from accept.commands import attempts, judging
+from accept.commands.planning import plan_text, planned, prepare
 from accept.commands.terminal import Terminal
-from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NotStarted
-from accept.core.evidence import write
+from accept.core.errors import BadInput, Exit
 from accept.core.plaintext import plain
 from accept.core.typed import dump, read
 from accept.render import Bundle, load_bundle
 from accept.resolve import Options, Resolved
-
-#: From here on the console says what the result says once more.
-_VERDICT_FOLLOWS = "verdict of the coordinator:"
 
 
 def _read(folder: Path) -> tuple[Resolved, Bundle]:
@@ -65,41 +57,9 @@ def _submit(
         return None
     for line in plan_text(plan).splitlines():
         terminal.progress(line)
-    backend = backends.load(run.backend)
-    name = backend.named(attempt or _attempt(), run.place)
-    target = rundir.create(name)
-    try:
-        write_run(run, bundle, target)
-        job = backend.submit(run, bundle, attempt=name, folder=target, say=terminal.progress)
-    except BaseException:
-        _remove(target)
-        raise
-    write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
-    terminal.progress(f"started {name}; everything about it: {target}")
+    job, target = attempts.start(run, bundle, terminal, name=attempt or attempts.new_name())
+    terminal.progress(f"started {job.attempt}; everything about it: {target}")
     return job
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _attempt() -> str:
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def load_job(folder: Path) -> Job:
-    """The job of a run folder. Raises BadInput where the run was never submitted."""
-    path = folder / rundir.JOB
-    try:
-        return read(Job, json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise BadInput(
-            f"{folder.name} was never started", hint=f"start it: accept submit {folder}"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", hint="name another run") from None
 
 
 def do_watch(name: str, terminal: Terminal) -> int:
@@ -108,8 +68,8 @@ def do_watch(name: str, terminal: Terminal) -> int:
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} is over and collected")
         return do_judge((str(folder),), terminal, expect=())
-    job = load_job(folder)
-    code = _watch(job, folder, terminal, whole=True)
+    job = attempts.load_job(folder)
+    code = attempts.follow(job, folder, terminal, whole=True)
     if code not in tuple(Exit):
         # It crashed or was killed, and so formed no verdict.
         code = Exit.BROKEN_OFF
@@ -119,50 +79,12 @@ def do_watch(name: str, terminal: Terminal) -> int:
     return code
 
 
-def _watch(job: Job, folder: Path, terminal: Terminal, *, whole: bool) -> int:
-    """Follow the coordinator's console; Ctrl-C asks whether to detach or to cancel."""
-    muted = False
-
-    def say(line: str) -> None:
-        nonlocal muted
-        if line.startswith("-----BEGIN ACCEPT") or (_VERDICT_FOLLOWS in line and not whole):
-            muted = True
-        if not muted:
-            terminal.progress(line)
-        if line.startswith("-----END ACCEPT"):
-            muted = False
-
-    backend = backends.load(job.backend)
-    try:
-        return backend.watch(job, folder=folder, say=say)
-    except KeyboardInterrupt:
-        if _asked_to_detach():
-            terminal.progress(
-                f"detached; the run goes on. accept watch {job.attempt}, "
-                f"or accept cancel {job.attempt}"
-            )
-            raise
-        _cancel(job, folder, terminal)
-        raise
-
-
-def _asked_to_detach() -> bool:
-    """Ask on a terminal; elsewhere nobody can answer, and what was started must not stay behind."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    sys.stderr.write(
-        "\nCtrl-C: [d]etach and let the run go on, or [c]ancel it and clean up? [d/c] "
-    )
-    sys.stderr.flush()
-    try:
-        return not sys.stdin.readline().strip().lower().startswith("c")
-    except KeyboardInterrupt:
-        return False
-
-
 def do_collect(name: str, terminal: Terminal) -> int:
     """Fetch a run's evidence, or that of a place in a bucket, which becomes a run here."""
-    place = _fetch(name, terminal) if storage.is_url(name) else collect(rundir.find(name), terminal)
+    if storage.is_url(name):
+        place = _fetch(name, terminal)
+    else:
+        place = attempts.collect(rundir.find(name), terminal)
     terminal.result({"evidence": str(place)}, str(place))
     return Exit.PASS
 
@@ -183,59 +105,13 @@ def _fetch(url: str, terminal: Terminal) -> Path:
     return target
 
 
-def collect(folder: Path, terminal: Terminal) -> Path:
-    """The evidence of a run, fetched where it is not here yet, and sent where the site says."""
-    place = folder / rundir.EVIDENCE
-    if place.is_dir() and not (folder / rundir.JOB).is_file():
-        # Fetched from elsewhere: it was not run from here.
-        return place
-    job = load_job(folder)
-    # The command that follows a run and one that cancels it come here at the same moment.
-    with rundir.held(folder):
-        if not place.is_dir():
-            backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
-    if location := _results(folder, job.backend):
-        failed = storage.send(place, location, attempt=job.attempt)
-        where = f"{location.rstrip('/')}/runs/{job.attempt}"
-        terminal.progress(f"not sent to {where}: {failed}" if failed else f"sent to {where}")
-        if failed:
-            terminal.progress(f"the evidence is here; again: accept collect {job.attempt}")
-    return place
-
-
-def _results(folder: Path, backend: str) -> str:
-    """The bucket or folder of a run, where its site names one that can be reached from here."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        run = json.loads((folder / rundir.RUN).read_text(encoding="utf-8"))["run"]
-        location = run["site"]["results"]["location"]
-        # A folder of a cluster's is one in its pods.
-        here = backend != "kubernetes" and str(location).startswith("/")
-        if isinstance(location, str) and (here or storage.is_url(location)):
-            return location
-    return ""
-
-
 def do_cancel(name: str, terminal: Terminal) -> int:
     """End a run and remove what it made; its evidence so far is collected first."""
     folder = rundir.find(name)
-    job = load_job(folder)
-    _cancel(job, folder, terminal)
+    job = attempts.load_job(folder)
+    attempts.cancel(job, folder, terminal)
     terminal.result({"cancelled": job.attempt}, f"cancelled {job.attempt}")
     return Exit.PASS
-
-
-def _cancel(job: Job, folder: Path, terminal: Terminal) -> None:
-    backends.load(job.backend).cancel(job, folder=folder, say=terminal.progress)
-    try:
-        place = collect(folder, terminal)
-    except AcceptError as error:
-        terminal.progress(f"cancelled; no evidence: {error.message}")
-    else:
-        terminal.progress(f"cancelled; evidence so far: {place}")
-    if job.place:
-        # What a cluster was given stays there until it is removed.
-        for what in backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress):
-            terminal.progress(f"removed {what}")
 
 
 def do_judge(
@@ -278,18 +154,9 @@ def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool)
     if job is None:
         return Exit.PASS
     folder = rundir.find(job.attempt)
-    try:
-        _watch(job, folder, terminal, whole=False)
-    except BrokenOff as error:
-        terminal.progress(str(error))
-    except NotStarted:
-        _cancel(job, folder, terminal)
-        raise
-    place = collect(folder, terminal)
-    judged = judging.judge_path(str(folder), expect=())
-    judging.report(judged, "files")
+    judged = attempts.finish(job, folder, terminal)
     terminal.result(judged.verdict, judging.text(judged, terminal))
-    terminal.progress(f"evidence: {place}")
+    terminal.progress(f"evidence: {folder / rundir.EVIDENCE}")
     if job.place:
         terminal.progress(f"to remove it from the cluster: accept delete {job.attempt}")
     return judged.verdict.exit

@@ -17,7 +17,7 @@ from accept.core.model import Fact
 from accept.core.remote import Host
 from accept.core.run import Run
 
-#: Planted on a host by `launchers/plant.sh`, and by giving the coordinator a port nobody listens on.
+#: Planted on a host: by `launchers/plant.sh`, or by sending the coordinator to a closed port.
 ON_HOSTS = ("full-disk", "slow-link", "unreachable")
 #: Planted on all hosts alike, by the settings of the run.
 EVERYWHERE = ("sockets",)
@@ -45,14 +45,12 @@ def cut_off(
     A candidate is named, or counted from 0 as `#N`. The coordinator's own host cannot be cut off.
     """
     kept, facts = [], []
-    for number, candidate in enumerate(candidates):
-        names = (f"unreachable@{candidate.name}", f"unreachable@#{number}")
-        for text in (text for text in planted if text in names):
-            name = NOT_PLANTED if candidate.local else PLANTED
-            facts.append(Fact(name=name, value=text, check="hosts", host=candidate.name))
-            if not candidate.local:
-                candidate = replace(candidate, port=_CLOSED)
-        kept.append(candidate)
+    for number, one in enumerate(candidates):
+        names = (f"unreachable@{one.name}", f"unreachable@#{number}")
+        mine = [text for text in planted if text in names]
+        name, said = (NOT_PLANTED, ": it leads the run") if one.local else (PLANTED, "")
+        facts += [Fact(name=name, value=t + said, check="hosts", host=one.name) for t in mine]
+        kept.append(replace(one, port=_CLOSED) if mine and not one.local else one)
     return tuple(kept), tuple(facts)
 
 

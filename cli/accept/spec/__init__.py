@@ -16,6 +16,7 @@ from accept.core.errors import BadInput
 from accept.core.model import Plan, Record, Reference, Verdict
 from accept.core.shape import Invalid, known, plain
 from accept.schema import schema, schema_of_chart
+from accept.spec.drill import Drill
 from accept.spec.inherit import with_bases
 from accept.spec.machine import Machine
 from accept.spec.site import Site
@@ -49,6 +50,7 @@ SCHEMAS: dict[str, type[Any]] = {
     "plan": Plan,
     "record": Record,
     "verdict": Verdict,
+    "drill": Drill,
     "values": Values,
 }
 
@@ -140,7 +142,7 @@ def merge_parameters(
 
 
 def schema_for(what: str) -> dict[str, Any]:
-    """The JSON Schema of machine, site, suite, plan, record, verdict or values. Raises BadInput."""
+    """The JSON Schema of what `SCHEMAS` names. Raises BadInput."""
     if what not in SCHEMAS:
         raise BadInput(f"there is no schema of {plain(what)!r}", hint=known(what, SCHEMAS))
     return schema_of_chart(Values) if what == "values" else schema(SCHEMAS[what])

@@ -135,8 +135,8 @@ class Check:
     score: Score | None = None
     #: Each GPU is measured by itself, so that its bounds hold for a part of a node too.
     devices: bool = False
-    #: Faults that its program can be told to have, for drills, and the ranks of a group from which on
-    #: the one that has it can be named.
+    #: Faults that its program can be told to have, for drills, and how many ranks a group must have
+    #: for the one that has it to be named.
     faults: Mapping[str, int] = field(default_factory=dict)
 
 
