@@ -235,7 +235,9 @@ def drill(
     ] = None,
     only_needed: Annotated[
         bool,
-        typer.Option("--only-needed", help="Of the suite, only the steps that are to see a fault."),
+        typer.Option(
+            "--only-needed", help="Of the suite, only the cheapest step that is to see the fault."
+        ),
     ] = False,
     **values: Any,
 ) -> int:

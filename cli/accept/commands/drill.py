@@ -13,7 +13,7 @@ from pathlib import Path
 
 from accept import backends, rundir
 from accept.commands import attempts, judging
-from accept.commands.drillplan import Planned, patient, planned, shown, text_of
+from accept.commands.drillplan import patient, planned, shown, text_of
 from accept.commands.faults import FAULTS, Choice, blamed, choose, outcome
 from accept.commands.judging import Judged
 from accept.commands.planning import prepare
@@ -57,7 +57,7 @@ class _Drilling:
             clean_attempt=clean.attempt if clean else "",
             faults=tuple(self.drilled),
             broken_off=broken_off,
-            exit=int(_exit(self.drilled, self.named)),
+            exit=int(clean.exit if clean and clean.exit else _exit(self.drilled, self.named)),
         )
         text = json.dumps(dump(result), indent=1, ensure_ascii=False) + "\n"
         write(self.folder / rundir.DRILL, text)
@@ -104,26 +104,25 @@ def do_drill(
         hosts=_hosts(run), named=named,
     )  # fmt: skip
     try:
-        return _drill(work, plan, only_needed=only_needed)
+        return _drill(work, only_needed=only_needed)
     except KeyboardInterrupt:
         told = work.result("interrupted")
         terminal.progress(f"the drill was interrupted; what was done so far:\n{shown(told)}")
         raise
     finally:
-        if work.clean is None:
+        if not any(folder.glob(f"*/{rundir.RUN}")):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _drill(work: _Drilling, plan: Planned, *, only_needed: bool) -> int:
+def _drill(work: _Drilling, *, only_needed: bool) -> int:
     terminal = work.terminal
     work.result()
     terminal.progress(f"clean: the suite without a fault; everything about it: {work.folder}")
     work.clean = clean = _one(work, work.run, "clean")
     if clean.verdict.exit != Exit.PASS:
         reason = f"the clean run did not pass: {clean.verdict.headline}"
-        work.result(reason)
         terminal.result(
-            replace(work.result(reason), exit=clean.verdict.exit),
+            work.result(reason),
             f"{judging.text(clean, terminal)}\n\n{reason}\n"
             "no fault was planted: on hosts that fail without one it would prove nothing",
         )
@@ -135,12 +134,11 @@ def _drill(work: _Drilling, plan: Planned, *, only_needed: bool) -> int:
             left = Drilled(fault=choice.fault, result="left-out", why=choice.reason)
             work.drilled.append(left)
             continue
-        terminal.progress(
-            f"[{number}/{len(choices)}] {choice.planted}: {FAULTS[choice.fault].about}"
-        )
+        at = f"[{number}/{len(choices)}] {choice.planted}"
+        terminal.progress(f"{at}: {FAULTS[choice.fault].about}")
         done = _drilled(work, choice, clean, only_needed=only_needed)
         work.drilled.append(done)
-        terminal.progress(f"[{number}/{len(choices)}] {choice.planted}: {done.result}: {done.why}")
+        terminal.progress(f"{at}: {done.result}: {done.why}")
         work.result()
     result = work.result()
     terminal.result(result, shown(result))
@@ -216,14 +214,12 @@ def _one(work: _Drilling, run: Resolved, word: str) -> Judged:
 
 def _drilled(work: _Drilling, choice: Choice, clean: Judged, *, only_needed: bool) -> Drilled:
     began = time.monotonic()
-    run = plant(
-        patient(work.run, choice, clean.records, only_needed=only_needed), (choice.planted,)
-    )
+    run = patient(work.run, choice, clean.records, only_needed=only_needed)
     drilled = Drilled(
         fault=choice.fault, planted=choice.planted, steps=choice.steps, result="unknown", why=""
     )
     try:
-        judged = _one(work, run, choice.fault)
+        judged = _one(work, plant(run, (choice.planted,)), choice.fault)
     except AcceptError as error:
         return replace(drilled, why=f"no verdict: {error.message}")
     found = outcome(choice, judged.plan, judged.records, judged.verdict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from accept.commands.faults import FAULTS, Choice
 from accept.commands.planning import planned as planned_run
+from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Record, Step
 from accept.core.plaintext import plain
 from accept.resolve import Resolved
@@ -14,7 +15,7 @@ from accept.spec.drill import Drill
 
 #: Of a run that waits for what never comes: this many times what the clean run took, and no less.
 _PATIENCE = 3.0
-_LEAST_STEP, _LEAST_START = 15.0, 30.0
+_LEAST = 30.0
 #: What every run has, whichever of its steps are to see the fault.
 _ALWAYS = ("inventory", "connectivity")
 
@@ -84,20 +85,21 @@ def _estimate(run: Resolved, choice: Choice, *, only_needed: bool) -> float:
         waits = choice.fault == "hang" and step.id in choice.steps
         each = step.estimate / max(1, step.rounds)
         total += step.rounds * _patient(each) if waits else step.estimate
-    return total + (_LEAST_START if choice.fault == "unreachable" else 0.0)
+    return total + (_LEAST if choice.fault == "unreachable" else 0.0)
 
 
 def _patient(seconds: float) -> float:
-    return max(_LEAST_STEP, _PATIENCE * seconds)
+    return max(_LEAST, _PATIENCE * seconds)
 
 
 def _steps(run: Resolved, choice: Choice, *, only_needed: bool) -> tuple[Step, ...]:
-    needed = (*choice.steps,)
-    return tuple(
-        step
-        for step in run.plan.steps
-        if not only_needed or step.id in needed or set(step.checks) & set(_ALWAYS)
-    )
+    """The whole suite, or of it what every run has and the cheapest step that is to see the fault."""
+    steps = run.plan.steps
+    if not only_needed:
+        return steps
+    seeing = [step for step in steps if step.id in choice.steps]
+    cheapest = min(seeing, key=lambda step: step.estimate, default=None)
+    return tuple(s for s in steps if s is cheapest or set(s.checks) & set(_ALWAYS))
 
 
 def patient(
@@ -121,7 +123,7 @@ def patient(
         )
     start = plan.start_seconds
     if choice.fault == "unreachable":
-        start = min(start, max(_LEAST_START, _PATIENCE * took.get("00-hosts", start)))
+        start = min(start, _patient(took.get(HOSTS_STEP, start)))
     return replace(run, plan=replace(plan, steps=steps, start_seconds=start))
 
 
@@ -129,8 +131,7 @@ def text_of(plan: Planned) -> str:
     """The plan of a drill as lines."""
     where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
     lines = [
-        f"drill of suite {plan.suite} on machine {plan.machine}, {where}, seed {plan.seed}: "
-        "once clean, then once for each fault",
+        f"drill of suite {plan.suite} on machine {plan.machine}, {where}, seed {plan.seed}",
         f"  clean: about {plan.clean_seconds:.0f} s",
     ]
     for one in plan.faults:
@@ -141,7 +142,7 @@ def text_of(plan: Planned) -> str:
         lines.append(
             f"  {plain(one.planted)}: {one.about}; to be seen by {steps}; about {one.seconds:.0f} s"
         )
-    lines.append("each fault ends with its run, and is in that run's folder or undone after it")
+    lines.append("each fault ends with its run, and nothing of it stays")
     hours = f", {plan.gpu_hours} GPU-hours" if plan.gpu_hours else ""
     lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
     return "\n".join(lines)

@@ -112,7 +112,7 @@ def _seen_by(plan: Plan, fault: str, hosts: int) -> tuple[tuple[Step, ...], str]
     if fault == "sockets":
         if not plan.machine.transport:
             return (), f"does not apply: {plan.machine.name} promises no network"
-        steps = tuple(s for s in plan.steps if _scored(s, plan) and _largest(s, hosts) > 1)
+        steps = tuple(s for s in plan.steps if _scored(s) and _largest(s, hosts) > 1)
         few = "needs at least 2 hosts: one alone uses no network"
         return steps, "" if steps else few if hosts < 2 else _NOT_IN_SUITE
     if fault == "slow-link" and plan.machine.gpus != 0:
@@ -134,9 +134,7 @@ _NOT_IN_SUITE = "not in this suite: no check of it can have it and find it"
 def _few_to_compare(hosts: int) -> str:
     if hosts < _FEWEST_BOUND:
         where = "one host" if hosts == 1 else f"{hosts} hosts"
-        return (
-            f"cannot be found on {where}: needs at least {_FEWEST_BOUND} and a bound, or {FEWEST}"
-        )
+        return f"cannot be found on {where}: needs {_FEWEST_BOUND} with a bound, or {FEWEST}"
     if hosts < FEWEST:
         bound = "a bound (--expect 'all-reduce@SIZE>=GB/s')"
         return f"cannot be found on {hosts} hosts without {bound}: needs that, or {FEWEST} hosts"
@@ -155,7 +153,7 @@ def _names(plan: Plan, step: Step, fault: str, hosts: int) -> bool:
     return any(count is not None and ranks >= count for count in needed)
 
 
-def _scored(step: Step, plan: Plan) -> bool:
+def _scored(step: Step) -> bool:
     """Whether groups of the step are compared by their bandwidth."""
     return any("slow" in checks.load(check).faults for check in step.checks)
 
@@ -179,7 +177,7 @@ def _compares(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool:
 
 
 def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verdict) -> Outcome:
-    """Whether the planted fault was caught: rejected, for its cause, and blamed on the right one."""
+    """Whether the fault was caught: rejected, for its cause, and blamed on the right one alone."""
     if refused := [str(fact.value) for fact in _facts(records, NOT_PLANTED)]:
         return Outcome(result="left-out", why=f"could not be planted: {refused[0]}")
     if left := [str(fact.value) for fact in _facts(records, NOT_UNDONE)]:
