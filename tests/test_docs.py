@@ -18,6 +18,7 @@ from tests.commandline import SOURCE, accept
 
 from accept import rundir, spec
 from accept.__main__ import app
+from accept.commands.faults import FAULTS
 from accept.core import causes, evidence
 from accept.core.checks import load, names
 from accept.core.errors import Exit
@@ -112,6 +113,18 @@ def test_what_only_asks_is_run_as_it_is_shown(
     done = accept(*shlex.split(text)[1:])
     assert done.code == 0, done.err
     assert done.out
+
+
+def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
+    shown = re.findall(
+        r"^\| `([a-z-]+)` \| .* \| (.*) \| .* \|$", text_of("docs/drill.md"), re.MULTILINE
+    )
+    assert [name for name, _ in shown] == [*FAULTS]
+    for name, said in shown:
+        wanted = FAULTS[shown[0][0] if said == "as `slow`" else name].causes
+        assert said == "as `slow`" or set(re.findall(r"`([^`]+)`", said)) == wanted
+        assert FAULTS[name].causes == wanted
+        assert wanted <= set(causes.CAUSES)
 
 
 class TestReadme:

@@ -240,10 +240,22 @@ class TestPlant:
         assert found.planted == ("wrong@h2:0", "hang@h1:1")
 
     @pytest.mark.parametrize(
-        "text", ["wrong", "fast@h1", "wrong@", "wrong@h1:x", "wrong@h1,h2", ""]
+        "text",
+        [
+            *("wrong", "fast@h1", "wrong@", "wrong@h1:x", "wrong@h1,h2", "", "wrong@*", "hang@#1"),
+            *("sockets@h1", "full-disk@*", "full-disk@#1", "slow-link@h1:0", "unreachable@*"),
+        ],
     )
     def test_what_is_no_fault_is_refused(self, text: str) -> None:
         assert "FAULT@HOST" in refusal(plant=(text,)).hint
+
+    def test_what_strikes_hosts_has_no_rank(self) -> None:
+        planted = ("full-disk@h1", "unreachable@#1", "sockets@*")
+        assert plan(nodes=None, hosts=("h1", "h2"), plant=planted).planted == planted
+
+    def test_sockets_turns_off_the_network_for_all(self) -> None:
+        found = run(machine="a4-highgpu-8g", nodes=2, plant=("sockets@*",))
+        assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
 
     def test_a_host_that_takes_no_part_is_refused(self) -> None:
         error = refusal(nodes=None, hosts=("h1", "h2"), plant=("wrong@h3",))

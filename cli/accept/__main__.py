@@ -235,9 +235,7 @@ def drill(
     ] = None,
     only_needed: Annotated[
         bool,
-        typer.Option(
-            "--only-needed", help="Of the suite, only the cheapest step that is to see the fault."
-        ),
+        typer.Option("--only-needed", help="Of the suite, run only what is to see the fault."),
     ] = False,
     **values: Any,
 ) -> int:

@@ -93,7 +93,7 @@ def _patient(seconds: float) -> float:
 
 
 def _steps(run: Resolved, choice: Choice, *, only_needed: bool) -> tuple[Step, ...]:
-    """The whole suite, or of it what every run has and the cheapest step that is to see the fault."""
+    """The whole suite, or what every run has and the cheapest step that is to see the fault."""
     steps = run.plan.steps
     if not only_needed:
         return steps

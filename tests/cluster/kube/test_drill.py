@@ -1,0 +1,35 @@
+"""`accept drill` over pods: each fault is planted on a node, caught, and blamed on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cluster.kube.cluster import Cluster
+from tests.cluster.kube.desk import Desk
+from tests.cluster.runs import ALL_REDUCE, CONNECT
+
+FAULTS = "wrong", "hang", "die", "full-disk", "unreachable"
+
+
+def test_every_fault_is_caught_and_blamed_on_its_node(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
+    before = desk.everything()
+    options = desk.options(3, [*CONNECT, *ALL_REDUCE])
+    words = ("--attempt", "d", "--json", "--only-needed", "--faults", ",".join(FAULTS))
+    done = desk.command("drill", *options, *words).wait(900.0)
+    shown = {one["fault"]: (one["result"], one["why"]) for one in done.result["faults"]}
+    assert {fault: result for fault, (result, _) in shown.items()} == dict.fromkeys(
+        FAULTS, "caught"
+    ), shown
+    assert done.exit == 0
+    assert set(done.result["hosts"]) == set(cluster.nodes)
+    # A pod that cannot be reached is told by its own name: which node it is on nobody could ask.
+    for one in done.result["faults"]:
+        host = one["planted"].partition("@")[2].partition(":")[0]
+        named = {name.partition(":")[0] for name in one["blamed"]}
+        assert named == {host} or (
+            host.startswith("#") and all(n.endswith(host[1:]) for n in named)
+        )
+    assert desk.everything() == before
