@@ -5,7 +5,7 @@
 #   slow-link SECONDS PEER   what leaves by the interface towards PEER does so at RATE, for SECONDS at most
 #   undo                     ends slow-link; says `undone`, or what is left
 # Needs of slow-link: root, tc, CAP_NET_ADMIN, and an interface that nobody has shaped.
-RATE=100mbit
+RATE=20mbit
 ACCEPT_DIR=$(pwd)
 PATH=$PATH:/usr/sbin:/sbin
 # shellcheck source=interface.sh

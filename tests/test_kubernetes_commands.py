@@ -29,7 +29,7 @@ from accept.backends.kubernetes.discover import (
     site_text,
 )
 from accept.backends.kubernetes.state import read_state
-from accept.commands import cluster, flow, judging
+from accept.commands import attempts, cluster, judging
 from accept.core import evidence
 from accept.core.errors import BadEvidence, BadInput, BrokenOff
 from accept.core.typed import dump, read
@@ -412,4 +412,4 @@ class TestCollecting:
 
         monkeypatch.setattr(fetch, "fetch", goes_on)
         assert "still running" in refused("collect", "run", code=5)
-        assert flow.load_job(folder) == a_job()
+        assert attempts.load_job(folder) == a_job()

@@ -51,7 +51,7 @@ FAULTS: dict[str, Fault] = {
     "sockets": Fault(
         about="the settings turn off the fast network", causes=frozenset({"transport-fallback"})
     ),
-    "slow-link": Fault(about="a host sends at 100 Mbit/s", causes=_SLOW),
+    "slow-link": Fault(about="a host sends at 20 Mbit/s", causes=_SLOW),
     "full-disk": Fault(
         about="what ranks write on a host meets a full disk", causes=frozenset({"disk-full"})
     ),
