@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -180,6 +182,30 @@ class TestHere:
         assert accept("judge", "d-die").out.startswith("drill: fail")
         clean = json.loads((runs / "d/d-clean/evidence/verdict.json").read_text())
         assert (clean["accepted"], clean["planted"]) == (True, [])
+
+    def test_ctrl_c_ends_it_and_tells_what_was_done(self, runs: Path, tmp_path: Path) -> None:
+        (tmp_path / "small.yaml").write_text(SMALL)
+        command = [sys.executable, "-m", "accept", "drill", "-m", "cpu", "--attempt", "d"]
+        command += ["-s", str(tmp_path / "small.yaml"), "--faults", "hang"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        drilled = False
+        for line in process.stderr:
+            drilled = drilled or "a rank stops" in line
+            if drilled and "20-connectivity (" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (130, "")
+        assert "the drill was interrupted" in err
+        assert "Traceback" not in err
+        kept = json.loads((runs / "d" / rundir.DRILL).read_text())
+        assert kept["brokenOff"] == "interrupted"
+        assert (runs / "d/d-hang/evidence/verdict.json").is_file()
+        assert not list(runs.glob("d/*/node"))
 
     def test_a_fault_that_is_asked_for_and_cannot_be_found_here_is_never_caught(
         self, tmp_path: Path

@@ -42,8 +42,8 @@ class _Drilling:
     clean: Judged | None = None
     drilled: list[Drilled] = field(default_factory=list)
 
-    def result(self, broken_off: str = "") -> Drill:
-        """What there is to say by now, which is kept at once."""
+    def result(self, broken_off: str = "", code: int | None = None) -> Drill:
+        """What there is to say by now, which is kept at once; `code` where it ended early."""
         clean = self.clean.verdict if self.clean else None
         result = Drill(
             schema=SCHEMA,
@@ -57,7 +57,7 @@ class _Drilling:
             clean_attempt=clean.attempt if clean else "",
             faults=tuple(self.drilled),
             broken_off=broken_off,
-            exit=int(clean.exit if clean and clean.exit else _exit(self.drilled, self.named)),
+            exit=int(_exit(self.drilled, self.named) if code is None else code),
         )
         text = json.dumps(dump(result), indent=1, ensure_ascii=False) + "\n"
         write(self.folder / rundir.DRILL, text)
@@ -94,8 +94,10 @@ def do_drill(
     for line in text_of(plan).splitlines():
         terminal.progress(line)
     if not any(one.planted for one in plan.faults):
+        reasons = "; ".join(f"{one.fault}: {one.reason}" for one in plan.faults[:4])
         raise BadInput(
-            "none of these faults can be planted here", hint="the lines above say why of each"
+            f"none of these faults can be planted here: {reasons}",
+            hint="accept drill --dry-run says what can be",
         )
     name = name or attempts.new_name()
     folder = rundir.create(name)
@@ -106,7 +108,7 @@ def do_drill(
     try:
         return _drill(work, only_needed=only_needed)
     except KeyboardInterrupt:
-        told = work.result("interrupted")
+        told = work.result("interrupted", Exit.INTERRUPTED)
         terminal.progress(f"the drill was interrupted; what was done so far:\n{shown(told)}")
         raise
     finally:
@@ -122,7 +124,7 @@ def _drill(work: _Drilling, *, only_needed: bool) -> int:
     if clean.verdict.exit != Exit.PASS:
         reason = f"the clean run did not pass: {clean.verdict.headline}"
         terminal.result(
-            work.result(reason),
+            work.result(reason, clean.verdict.exit),
             f"{judging.text(clean, terminal)}\n\n{reason}\n"
             "no fault was planted: on hosts that fail without one it would prove nothing",
         )
