@@ -194,7 +194,7 @@ class TestHere:
         assert process.stderr is not None
         drilled = False
         for line in process.stderr:
-            drilled = drilled or "a rank stops" in line
+            drilled = drilled or "[1/1] hang@" in line
             if drilled and "20-connectivity (" in line:
                 break
         process.send_signal(signal.SIGINT)
