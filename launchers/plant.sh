@@ -7,6 +7,9 @@
 # Needs of slow-link: root, tc, CAP_NET_ADMIN, and an interface that nobody has shaped.
 RATE=20mbit
 ACCEPT_DIR=$(pwd)
+export ACCEPT_DIR
+# shellcheck source=/dev/null
+. ./env.sh
 PATH=$PATH:/usr/sbin:/sbin
 # shellcheck source=interface.sh
 . ./interface.sh
@@ -28,6 +31,7 @@ case $1 in
             ln -sf /dev/full "full/$n" || refuse "no link can be made here"
             n=$((n + 1))
         done
+        # shellcheck disable=SC2016 # for whoever reads env.sh to expand
         printf '# Planted: full-disk\nACCEPT_PROGRESS=${ACCEPT_PROGRESS:+$ACCEPT_DIR/full}\n' >> env.sh
         echo planted ;;
     slow-link)

@@ -149,8 +149,8 @@ class Progress:
 
     `enter` is called just before an operation that needs other ranks. All ranks go through the same
     operations in the same order, so a rank whose `seq` is lower than the others' is the one that
-    they wait for: it never entered what they are in. The last entry is `done`. A rank that finds the
-    disk full says so, and ends there.
+    they wait for: it never entered what they are in. The last entry is `done`. A rank that finds
+    the disk full says so, and ends there.
     """
 
     def __init__(self, rank: int, folder: str | None = None) -> None:

@@ -88,7 +88,8 @@ async def coordinate(folder: Path) -> int:
         traceback.print_exc(file=sys.stdout)
         broken = f"the coordinator failed: {type(error).__name__}: {error}"
     try:
-        await _undo(state)
+        for left in await planting.undo(state):
+            _say(f"NOT UNDONE: {left}")
         code = _conclude(state, broken)
         if plan.hold_seconds and code != 0:
             await hold(state, cancelled, _say)
@@ -184,28 +185,6 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     for fact in planted:
         if fact.name == planting.NOT_PLANTED:
             raise _BreakOff(f"a fault could not be planted: {fact.value}")
-
-
-async def _undo(state: Run) -> None:
-    """Take back what was planted; what is left of it is said, and recorded."""
-    left = await planting.undo(state)
-    if left:
-        now = time.time()
-        state.keep(
-            Record(
-                step=HOSTS_STEP,
-                checks=("hosts",),
-                wave=len(state.plan.steps) + 2,
-                group=0,
-                hosts=tuple(h.name for h in state.alive()),
-                exit=0,
-                start=now,
-                end=now,
-                facts=left,
-            )
-        )
-    for fact in left:
-        _say(f"NOT UNDONE: {fact.value}")
 
 
 async def _publish(state: Run, results: str, seconds: float) -> bool:

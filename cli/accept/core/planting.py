@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from accept.core.hosts import Candidate
-from accept.core.model import Fact
+from accept.core.judge.suspects import HOSTS_STEP
+from accept.core.model import Fact, Record
 from accept.core.remote import Host
 from accept.core.run import Run
 
@@ -80,16 +82,32 @@ async def _plant(state: Run, fault: str, host: Host) -> Fact:
     return Fact(name=NOT_PLANTED, value=f"{text}: {answer}", check="hosts", host=host.name)
 
 
-async def undo(state: Run) -> tuple[Fact, ...]:
-    """Take back what would outlive the run's folder; a fact for each host where that failed."""
+async def undo(state: Run) -> tuple[str, ...]:
+    """Take back what would outlive the run's folder; what is left, which is recorded too."""
     slow = _hosts(state, "slow-link")
     hosts = [host for host in state.hosts if host.name in slow]
     answers = await asyncio.gather(*(_script(state, host, "undo") for host in hosts))
-    return tuple(
+    left = tuple(
         Fact(name=NOT_UNDONE, value=f"{host.name}: {said}", check="hosts", host=host.name)
         for host, said in zip(hosts, answers, strict=True)
         if said != "undone"
     )
+    if left:
+        now = time.time()
+        state.keep(
+            Record(
+                step=HOSTS_STEP,
+                checks=("hosts",),
+                wave=len(state.plan.steps) + 2,
+                group=0,
+                hosts=tuple(host.name for host in state.alive()),
+                exit=0,
+                start=now,
+                end=now,
+                facts=left,
+            )
+        )
+    return tuple(str(fact.value) for fact in left)
 
 
 async def _script(state: Run, host: Host, what: str) -> str:
