@@ -33,7 +33,8 @@ from accept.yamlfile import load
 #: In the order of the flow.
 COMMANDS = (
     "doctor", "render", "submit", "watch", "collect", "judge", "report", "diff",
-    "baseline", "run", "cancel", "delete", "init", "nodes", "list", "show", "schema", "chart",
+    "baseline", "run", "drill", "cancel", "delete", "init", "nodes", "list", "show", "schema",
+    "chart",
 )  # fmt: skip
 
 
