@@ -203,6 +203,19 @@ def test_what_a_group_of_one_host_says_is_said_of_that_host() -> None:
     assert parse_log(("inventory",), lines(text), ("h7", "h8")).facts[0].host is None
 
 
+def test_whom_the_launcher_names_is_who_the_run_knows_by_that_name() -> None:
+    words = "prterun noticed that process rank 1 with PID 153 on node h8 exited on"
+    text = f"{words}\nsignal 9 (Killed).\n"
+
+    def named(*hosts: str) -> set[str | None]:
+        found = parse_log(("all-reduce",), lines(log("all_reduce") + text), hosts).problems
+        return {problem.host for problem in found}
+
+    assert named("h7", "h8") == {"h8"}
+    assert named("h7.rack", "h8.rack") == {"h8.rack"}
+    assert named("node-a", "node-b") == {None}, "the name of a pod is none of a node"
+
+
 @given(
     st.lists(st.sampled_from(checks.names()), min_size=1, max_size=3),
     st.lists(

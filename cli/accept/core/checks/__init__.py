@@ -158,12 +158,22 @@ def load(name: str) -> Check:
     return check
 
 
+def _of_the_run(problem: Problem, hosts: tuple[str, ...]) -> Problem:
+    """The problem with its host as the run calls it, where that can be told."""
+    if not problem.host or not hosts or problem.host in hosts:
+        return problem
+    short = problem.host.partition(".")[0]
+    same = [host for host in hosts if host.partition(".")[0] == short]
+    return replace(problem, host=same[0] if len(same) == 1 else None)
+
+
 def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, ...] = ()) -> Parsed:
     """What the raw log of one execution says, for all `checks` of its step.
 
     The lines are read once where the checks share one parser, as those of one launch do. What a
-    group of one host says is said of that host. Where the launch failed it is no news that there is
-    nothing to read.
+    group of one host says is said of that host. A launcher names hosts as they call themselves: one
+    that is none of `hosts`, such as a pod, accuses nobody. Where the launch failed it is no news that
+    there is nothing to read.
     """
     launch: list[Problem] = []
     watched = launchlog.watch(lines, launch)
@@ -174,7 +184,7 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
     if len(hosts) == 1:
         facts = [fact if fact.host else replace(fact, host=hosts[0]) for fact in facts]
     metrics = tuple(metric for part in parts for metric in part.metrics)
-    problems = tuple(problem for part in parts for problem in part.problems)
+    problems = tuple(_of_the_run(problem, hosts) for part in parts for problem in part.problems)
     if launch and not metrics:
         empty = ("unparsable", "no-measurement", "incomplete-log")
         problems = (*launch, *(p for p in problems if p.cause not in empty))
