@@ -35,6 +35,7 @@ checks:
 - check: inventory
 - check: connectivity
 - {check: all-reduce, params: {min: 4K, max: 64K, iters: 3, warmup: 1}}
+- {check: gemm, params: {seconds: 0.2, alone: 0}}
 """
 
 
@@ -167,12 +168,13 @@ class TestHere:
     ) -> None:
         (tmp_path / "small.yaml").write_text(SMALL)
         options = ("-m", "cpu", "-s", tmp_path / "small.yaml", "--attempt", "d", "--json")
-        done = accept("drill", *options, "--faults", "wrong,die,full-disk")
+        done = accept("drill", *options, "--only-needed", "--faults", "wrong,flip,die,full-disk")
         result = json.loads(done.out)
         shown = {one["fault"]: (one["result"], one["why"]) for one in result["faults"]}
         host = os.uname().nodename
         assert shown == {
             "wrong": ("caught", f"{host}: wrong-data"),
+            "flip": ("caught", f"{host}: wrong-result"),
             "die": ("caught", f"{host}: crashed"),
             "full-disk": ("caught", f"{host}: disk-full"),
         }

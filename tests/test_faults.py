@@ -147,6 +147,31 @@ class TestCaught:
         done = drilled("hang", "hang@h3:0", plan(ALL), told("rank-hung", "h3", "h4"))
         assert (done.result, done.why) == ("missed", "rejected, but blamed on h4 too")
 
+    @pytest.mark.parametrize(
+        ("gpus", "result"),
+        [(("3",), "caught"), (("GPU-1f",), "caught"), (("0",), "missed"), (("0", "3"), "caught")],
+    )
+    def test_only_where_the_right_gpu_is_among_those_numbered(
+        self, gpus: Sequence[str], result: str
+    ) -> None:
+        said = tuple(
+            Problem(cause="wrong-data", message="m", host="h3", gpu=gpu, rank=int(gpu[-1], 16))
+            for gpu in gpus
+        )
+        records = [found(EIGHT), record(ALL, EIGHT, status=1, problems=said)]
+        assert drilled("wrong", "wrong@h3:3", plan(ALL), records).result == result
+
+    def test_what_mostly_follows_from_another_cause_is_no_other_cause(self) -> None:
+        told_twice = (
+            Problem(cause="rank-hung", message="m", host="h3", rank=3),
+            Problem(cause="no-measurement", message="m", host="h3", gpu="2", rank=2),
+        )
+        records = [
+            found(EIGHT),
+            *(record(ALL, EIGHT, status=1, problems=(one,)) for one in told_twice),
+        ]
+        assert drilled("hang", "hang@h3:3", plan(ALL), records).result == "caught"
+
     def test_not_where_nobody_is_named(self) -> None:
         done = drilled("hang", "hang@h3:0", plan(ALL), told("timed-out"))
         assert (done.result, done.why) == ("missed", "rejected, but blamed on nobody")

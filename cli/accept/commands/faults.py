@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from accept.core import checks
+from accept.core.causes import CONSEQUENCES
 from accept.core.judge import judge
 from accept.core.judge.population import FEWEST
 from accept.core.judge.suspects import host_of
@@ -43,7 +44,8 @@ FAULTS: dict[str, Fault] = {
         causes=frozenset({"wrong-data", "not-finite", "parameters-differ"}),
     ),
     "flip": Fault(
-        about="one bit of a product of matrices is flipped", causes=frozenset({"wrong-data"})
+        about="one bit of a product of matrices, and of a pattern in memory, is flipped",
+        causes=frozenset({"wrong-result", "wrong-data"}),
     ),
     # Where the step's time is longer than what the others wait for a rank, these end by themselves.
     "hang": Fault(about="a rank stops", causes=frozenset({"rank-hung", "crashed"})),
@@ -222,26 +224,33 @@ def _why_missed(choice: Choice, verdict: Verdict, names: set[str]) -> str:
         return "" if _causes(verdict) & right else _for_another(_causes(verdict))
     if not verdict.suspects:
         return "rejected, but blamed on nobody"
-    others = [s for s in verdict.suspects if not _is_it(s, choice, names)]
+    others = [s for s in verdict.suspects if not _is_on(s, names)] or _other_gpus(verdict, choice)
     if len(others) == len(verdict.suspects):
         return f"rejected, but blamed on {', '.join(s.name for s in others)}"
     if others:
         return f"rejected, but blamed on {', '.join(s.name for s in others)} too"
     found = {suspect.cause for suspect in verdict.suspects}
-    return "" if found <= right else _for_another(found - right)
+    if found & right and found - right <= CONSEQUENCES:
+        return ""
+    return _for_another(found - right)
 
 
 def _for_another(found: set[str]) -> str:
     return f"rejected, but for another cause: {', '.join(sorted(found)) or 'none'}"
 
 
-def _is_it(suspect: Suspect, choice: Choice, names: set[str]) -> bool:
-    """Whether a suspect is who has the fault: the host, or its GPU where that is numbered."""
-    if suspect.kind not in ("node", "gpu") or host_of(suspect) not in names:
-        return False
-    rank = choice.planted.rpartition(":")[2]
-    number = suspect.name.rpartition(":")[2]
-    return suspect.kind == "node" or not number.isdigit() or number == rank
+def _is_on(suspect: Suspect, names: set[str]) -> bool:
+    """Whether a suspect is the host that has the fault, or a GPU of it."""
+    return suspect.kind in ("node", "gpu") and host_of(suspect) in names
+
+
+def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
+    """The suspects, where all are GPUs known by their number, and none is the one with the fault."""
+    numbers = {s.name.rpartition(":")[2] if s.kind == "gpu" else "" for s in verdict.suspects}
+    told = choice.fault in ON_RANKS and all(number.isdigit() for number in numbers)
+    return (
+        list(verdict.suspects) if told and choice.planted.rpartition(":")[2] not in numbers else []
+    )
 
 
 def _after(choice: Choice, plan: Plan, records: Sequence[Record], names: set[str]) -> float | None:

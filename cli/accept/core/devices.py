@@ -15,6 +15,8 @@ from accept.core.sizes import parse_size
 
 #: Data types of `gemm`, in the order they are measured.
 TYPES = ("bf16", "fp8", "tf32", "fp32")
+#: As `Check.faults`. One that dies leaves all of its host without a figure.
+FAULTS = {"flip": 1, "nan": 1, "hang": 2, "full-disk": 1}
 #: Starting Python and torch, and making operands of the default size, in seconds.
 _START, _PREPARE, _SIZE = 4.0, 2.0, 8192
 

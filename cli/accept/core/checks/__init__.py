@@ -172,8 +172,8 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
 
     The lines are read once where the checks share one parser, as those of one launch do. What a
     group of one host says is said of that host. A launcher names hosts as they call themselves: one
-    that is none of `hosts`, such as a pod, accuses nobody. Where the launch failed it is no news that
-    there is nothing to read.
+    that is none of `hosts`, such as a pod, accuses nobody. Where the launch failed it is no news
+    that there is nothing to read.
     """
     launch: list[Problem] = []
     watched = launchlog.watch(lines, launch)

@@ -45,4 +45,5 @@ CHECK = Check(
     parse=devices.parse,
     judge=judge,
     devices=True,
+    faults=devices.FAULTS,
 )

@@ -41,4 +41,5 @@ CHECK = Check(
     parse=devices.parse,
     judge=judge,
     devices=True,
+    faults=devices.FAULTS,
 )
