@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.imagined import CPU, FLOOR, GPU, found, hosts, measured, plan, record, slow, step
 
-from accept.commands.faults import FAULTS, Choice, Outcome, choose, outcome
+from accept.commands.caught import Outcome, outcome
+from accept.commands.faults import FAULTS, Choice, choose
 from accept.core.judge import judge
 from accept.core.model import Fact, Plan, Problem, Record, State
 from accept.core.planting import EVERYWHERE, ON_HOSTS

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from accept import backends, rundir
 from accept.commands import attempts, judging
+from accept.commands.caught import blamed, outcome
 from accept.commands.drillplan import patient, planned, shown, text_of
-from accept.commands.faults import FAULTS, Choice, blamed, choose, outcome
+from accept.commands.faults import FAULTS, Choice, choose
 from accept.commands.judging import Judged
 from accept.commands.planning import prepare
 from accept.commands.terminal import Terminal
