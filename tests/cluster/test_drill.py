@@ -11,7 +11,7 @@ from tests.cluster.runs import CONNECT, Lab
 Make = Callable[..., Lab]
 
 #: All that needs neither GPUs nor a promised network.
-ALL = "slow", "wrong", "nan", "hang", "die", "slow-link", "full-disk", "unreachable"
+ALL = "slow", "wrong", "nan", "flip", "hang", "die", "slow-link", "full-disk", "unreachable"
 
 
 #: Sizes at which what a fault costs is many times what a busy machine does.
@@ -20,6 +20,7 @@ CHECKS = [
     *CONNECT,
     f"check: all-reduce, groups: all, timeout: 90s, {SIZES}",
     f"check: all-reduce, groups: pairs, rounds: 3, timeout: 90s, {SIZES}",
+    "check: gemm, timeout: 90s, params: {seconds: 0.2, alone: 0}",
 ]
 
 
