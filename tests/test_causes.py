@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.commandline import accept, refused
 
 from accept.core import causes
 from accept.core.causes import CAUSES
@@ -69,3 +70,16 @@ def _causes_of(call: ast.Call) -> set[str]:
     if name == "problem" and call.args:
         values.append(call.args[0])
     return {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_command_line_shows_what_the_page_says_of_a_cause(cause: str) -> None:
+    said = accept("show", "cause", cause).out
+    assert said.startswith(f"{cause}\n")
+    for part in ("Confirm:", "Provider:"):
+        assert part in said
+    assert "###" not in said
+
+
+def test_a_cause_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    assert "did you mean rank-hung?" in refused("show", "cause", "rank-hang")

@@ -122,6 +122,17 @@ def test_the_page_stands_alone() -> None:
     assert "h0, h1, h2, h3, h4, h5, h6, h7" in page
 
 
+def test_the_page_leads_to_what_each_cause_means() -> None:
+    page = report.markdown(degraded(), PLAN)
+    led = {line for line in page.splitlines() if "accept show cause" in line}
+    assert led == {
+        f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
+        for cause in ("slow-outlier", "below-reference")
+        if cause in page.partition("docs/causes.md")[0]
+    }
+    assert any("slow-outlier" in line for line in led)
+
+
 def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
     rows = [line for line in report.markdown(degraded(), PLAN).splitlines() if line.startswith("|")]
     widths = {line.replace("\\|", "").count("|") for line in rows}

@@ -83,7 +83,8 @@ def test_the_wheel_holds_every_file_of_the_data_folders_unchanged(wheel: Path) -
             for name in archive.namelist()
             if name.startswith(prefix)
         }
-    assert shipped == {name: path.read_bytes() for name, path in tracked(*FOLDERS).items()}
+    data = {**tracked(*FOLDERS), **tracked("docs/causes.md")}
+    assert shipped == {name: path.read_bytes() for name, path in data.items()}
 
 
 def test_the_wheel_keeps_run_bits(wheel: Path) -> None:

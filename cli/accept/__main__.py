@@ -337,11 +337,13 @@ def list_(
 
 @_command()
 def show(
-    what: Annotated[Literal["machine", "suite", "site"], typer.Argument(help="What to show.")],
+    what: Annotated[
+        Literal["machine", "suite", "site", "cause"], typer.Argument(help="What to show.")
+    ],
     name: Annotated[str, typer.Argument(help="Its name, or its file.")],
     **values: Any,
 ) -> int:
-    """A machine, suite or site as it is read, with its sources: accept show machine gpu"""
+    """A machine, suite or site as it is read, or a cause: accept show cause rank-hung"""
     from accept.commands import about
 
     return about.do_show(what, name, _terminal(values))

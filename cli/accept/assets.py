@@ -23,6 +23,11 @@ def core() -> Path:
     return _PACKAGE / "core"
 
 
+def causes() -> Path:
+    """The page that explains every cause."""
+    return _ROOT / "docs" / "causes.md"
+
+
 def chart() -> Path:
     """The Helm chart."""
     return _ROOT / "chart"

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from accept import backends, rundir, spec
+from accept import assets, backends, rundir, spec
 from accept.commands import drillplan
 from accept.commands.terminal import Terminal
-from accept.core import checks, evidence
-from accept.core.errors import AcceptError, Exit
+from accept.core import causes, checks, evidence
+from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.absolute import bound_text
-from accept.core.shape import camel
+from accept.core.plaintext import plain
+from accept.core.shape import camel, known
 from accept.core.sizes import format_size
 from accept.core.typed import dump, read
 from accept.spec import floors
@@ -97,6 +98,8 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
     """The file as it was read, nothing left to default, with the source of every figure."""
     import yaml
 
+    if what == "cause":
+        return _show_cause(name, terminal)
     load: Any = {"machine": spec.load_machine, "suite": spec.load_suite, "site": spec.load_site}[
         what
     ]
@@ -107,6 +110,18 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
         more = _floors(value)
     text = yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
     terminal.result(value, text + more)
+    return Exit.PASS
+
+
+def _show_cause(name: str, terminal: Terminal) -> int:
+    """Its section of docs/causes.md."""
+    if name not in causes.CAUSES:
+        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.CAUSES))
+    page = assets.causes().read_text(encoding="utf-8")
+    section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
+    meant = causes.CAUSES[name]
+    data = {"cause": name, "meaning": meant.meaning, "action": meant.action, "section": section}
+    terminal.result(data, f"{name}\n{section}")
     return Exit.PASS
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from accept.core.causes import CAUSES
 from accept.core.judge.reading import number
 from accept.core.model import Plan, State, Verdict
 from accept.core.plaintext import markdown as escaped
@@ -46,6 +47,10 @@ def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
         yield from ("", "## What to do next", "")
         for line in verdict.advice:
             yield f"- {escaped(line)}"
+    if causes := [cause for cause in CAUSES if cause in _named(verdict)]:
+        yield from ("", "How to confirm each by hand, and what to tell the provider:", "")
+        for cause in causes:
+            yield f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
     yield from _section("Plan", "step | checks | groups | time limit in s", _steps(plan))
 
 
@@ -98,6 +103,13 @@ def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
                 escaped(finding.source),
                 escaped(", ".join(finding.evidence[:3])),
             )
+
+
+def _named(verdict: Verdict) -> set[str | None]:
+    """Causes of suspects and of what is not as it should be."""
+    findings = (f for check in verdict.checks for f in check.findings)
+    bad = {f.cause for f in findings if f.state is not State.PASS}
+    return bad | {suspect.cause for suspect in verdict.suspects}
 
 
 def _cause(cause: str) -> str:
