@@ -767,11 +767,32 @@ def test_exactly_the_planned_ranks_must_answer() -> None:
 TRAIN = step("train", params={"ratio": 0.5})
 
 
-def trained(first: float, last: float, *problems: Problem, status: int = 0) -> Verdict:
+def trained(
+    first: float,
+    last: float,
+    *problems: Problem,
+    status: int = 0,
+    of: Step = TRAIN,
+    said: dict[str, Any] | None = None,
+    own: Sequence[Metric] = (),
+    machine: PlannedMachine = CPU,
+    **more: float,
+) -> Verdict:
+    """The verdict on a run with these losses; `more` are metrics, `-` written `_`."""
     values = {"loss-first": first, "loss-last": last, "throughput": 900.0}
+    values |= {name.replace("_", "-"): value for name, value in more.items()}
     metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
-    made = record(TRAIN, EIGHT, *metrics, problems=problems, status=status)
-    return judged(plan(TRAIN), found(EIGHT), made)
+    facts = {"compared": {"times": 4, "differed": 0}} if said is None else said
+    made = record(
+        of,
+        EIGHT,
+        *metrics,
+        *own,
+        problems=problems,
+        status=status,
+        facts=tuple(Fact(name=k, value=v, check="train") for k, v in facts.items()),
+    )
+    return judged(plan(of, machine=machine), found(EIGHT), made)
 
 
 @pytest.mark.parametrize(
@@ -791,6 +812,84 @@ def test_a_rank_whose_parameters_differ_is_named() -> None:
 def test_a_training_that_says_nothing_fails() -> None:
     verdict = judged(plan(TRAIN), found(EIGHT), record(TRAIN, EIGHT))
     assert causes(verdict) == {"no-measurement"}
+
+
+def test_a_training_whose_ranks_were_never_compared_fails() -> None:
+    for said in ({}, {"compared": 7}, {"compared": {"times": 0}}):
+        assert causes(trained(2.0, 0.4, said=said)) == {"no-measurement"}
+
+
+@pytest.mark.parametrize(
+    ("deviation", "expected"), [(2e-4, set()), (2e-3, {"loss-differs"}), (None, {"no-measurement"})]
+)
+def test_the_curve_must_be_the_reference_where_there_is_one(
+    deviation: float | None, expected: set[str]
+) -> None:
+    said = {"compared": {"times": 4}, "training": {"reference": True}}
+    more = {} if deviation is None else {"curve_deviation": deviation, "curve_tolerance": 1e-3}
+    assert causes(trained(2.0, 0.4, said=said, **more)) == expected
+
+
+def test_the_loss_must_have_fallen_by_the_step_that_is_stated() -> None:
+    early = step("train", params={"by": 30})
+    assert trained(2.0, 0.1, of=early, loss_by=0.9).state is State.PASS
+    assert causes(trained(2.0, 0.1, of=early, loss_by=1.1)) == {"loss-not-falling"}
+    assert causes(trained(2.0, 0.1, of=early)) == {"no-measurement"}
+
+
+def test_a_checkpoint_that_was_asked_for_must_have_been_measured() -> None:
+    saved = step("train", params={"checkpoint": "/scratch"})
+    assert causes(trained(2.0, 0.1, of=saved)) == {"no-measurement"}
+    good = trained(2.0, 0.1, of=saved, checkpoint_write=1.0, checkpoint_read=2.0)
+    assert good.state is State.PASS
+
+
+def owns(*slow: int, seconds: float, usual: float = 0.1, gpu: bool = True) -> list[Metric]:
+    """Own times of 16 ranks, two a host."""
+    return [
+        Metric(
+            check="train",
+            name="rank-own",
+            value=seconds if rank in slow else usual * (1 + rank % 3 / 1000),
+            unit="s",
+            host=EIGHT[rank // 2],
+            rank=rank,
+            gpu=str(rank % 2) if gpu else None,
+        )
+        for rank in range(16)
+    ]
+
+
+def test_the_rank_that_the_others_wait_for_is_named_with_its_gpu() -> None:
+    four_a_host = [replace(m, host=EIGHT[(m.rank or 0) // 4]) for m in owns(5, seconds=0.12)]
+    verdict = trained(2.0, 0.4, own=four_a_host, machine=GPU)
+    assert blamed(verdict) == {("gpu", "h1:1", "slow-outlier")}
+    assert trained(2.0, 0.4, own=owns(5, seconds=0.1), machine=GPU).suspects == ()
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_host_with_half_of_its_ranks_slow_is_named_itself(gpu: bool) -> None:
+    verdict = trained(2.0, 0.4, own=owns(5, seconds=0.3, gpu=gpu), machine=GPU)
+    assert blamed(verdict) == {("node", "h2", "slow-outlier")}
+
+
+@pytest.mark.parametrize(("usual", "seconds", "named"), [(0.1, 0.15, 0), (0.001, 0.005, 0), (0.1, 0.3, 1)])
+def test_where_ranks_share_cpus_only_gross_slowness_counts(
+    usual: float, seconds: float, named: int
+) -> None:
+    verdict = trained(2.0, 0.4, own=owns(5, seconds=seconds, usual=usual, gpu=False))
+    assert len(verdict.suspects) == named
+
+
+@given(st.sets(st.integers(0, 15)), st.floats(1.2, 50))
+def test_slow_ranks_are_named_while_they_are_the_minority(slow: set[int], factor: float) -> None:
+    own = owns(*slow, seconds=0.1 * factor, gpu=False)
+    verdict = trained(2.0, 0.4, own=own, machine=GPU)
+    hosts = {EIGHT[rank // 2] for rank in slow}
+    accused = {suspect.name for suspect in verdict.suspects}
+    assert accused <= hosts
+    if len(slow) <= 3:
+        assert accused == hosts
 
 
 @pytest.mark.parametrize(("exit_code", "state"), [(0, State.PASS), (4, State.FAIL)])

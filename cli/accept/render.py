@@ -163,7 +163,7 @@ def _static() -> Iterator[tuple[str, bytes]]:
     for path in sorted((launchers / "programs").iterdir()):
         if path.suffix == ".py":
             yield f"programs/{path.name}", lean(path.read_text(encoding="utf-8")).encode()
-        elif path.suffix == ".sh":
+        elif path.suffix in (".sh", ".json"):
             yield f"programs/{path.name}", path.read_bytes()
     yield "core.tar.bz2", _package()
 

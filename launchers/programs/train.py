@@ -1,32 +1,43 @@
-"""A short seeded training run whose loss curve is the same for every number of ranks.
+"""A seeded training run whose loss curve is the same for every number of ranks.
 
 Data-parallel training over gloo on CPU and NCCL on CUDA; started by torchrun (or mpirun). Gradients
-are averaged by torch's DistributedDataParallel on CUDA; on CPU by one all-reduce of all of them,
-because that class takes seconds to import there (--averaging chooses, the fact `averaging` says).
+are averaged by torch's DistributedDataParallel or FSDP (fully_shard) on CUDA; on CPU by one
+all-reduce of all of them, because those classes take seconds to import there (--parallel chooses,
+the fact `training` says). CUDA, NCCL and FSDP on GPUs have not been tried.
 
-The data are ten classes of seeded points that a small network learns in a few steps. The batch is
-global and fixed: rank r takes its slice of it, and its loss is weighted so that the averaged
-gradient is that of the whole batch, also where the ranks do not divide it. Where there are more
-ranks than samples the batch grows to one sample a rank. So first and last loss mean the same on 1
-and on 1,000 ranks; curves differ by the rounding of float32 only (less than 1e-3 of the first loss
-over the default 60 steps).
+The batch is global and fixed: rank r takes its slice of it, in pieces (--micro), and its loss is
+weighted so that the averaged gradient is that of the whole batch, also where the ranks do not
+divide it. Where there are more ranks than samples the batch grows to one sample a rank. So first
+and last loss mean the same on 1 and on 1,000 ranks; curves differ by rounding only, and where the
+settings are those of a curve in train_reference.json they are held against it.
 
-Printed by rank 0, check `train`:
+Every --every steps, and at the end, all ranks compute the same samples, each for itself: what they
+hold and got is compared (train_compare). With FSDP nobody has the whole gradient before it is
+communicated: the outputs of the same samples are compared instead, and no parameters.
 
-* metric `loss-first`, `loss-last`: global mean loss over the first and last 5 steps;
-  `loss-target`: what share of the first the last may be at most;
-* metric `throughput` (samples/s): samples of the global batch, each counted once, over the wall
-  time of the steps after the warm-up on the slowest rank; `step-p50` (s): median over these steps
-  of the slowest rank's time;
-* fact `loss-curve`: the loss of every step (of at most 500);
-* problem `not-finite`: the ranks whose own loss or gradient, before it was averaged, was the first
-  that was not a finite number;
-* problem `parameters-differ`: the ranks whose parameters (SHA-256 over their bytes) are not those
-  of more than half of the ranks. Hosts with different CPU types may differ by rounding: compare
-  like with like.
+Printed by rank 0, check `train`, at the end and every --report seconds before it:
+
+* metric `loss-first`, `loss-last`: global mean loss over the first and last 5 steps so far;
+  `loss-target`: what share of the first the last may be at most; `loss-by`: mean over the 5 steps
+  up to --by;
+* metric `throughput` (samples/s), `tokens` (tokens/s, transformers): of the global batch, each
+  counted once, over the wall time of the steps after the warm-up on the slowest rank; `flops`
+  (TFLOP/s a rank: train_models.flops_of) and, where --peak is given, `mfu` (its share of that);
+  `step-p50` (s): median over steps of the slowest rank's time; `time-input`, `time-compute`,
+  `time-communication` (s): mean of a step over ranks; all since the last print;
+* metric `curve-deviation`: largest distance from the reference curve, as a share of its first loss;
+* metric `checkpoint-write`, `checkpoint-read` (GB/s): bytes of all ranks over the slowest one's
+  time;
+* fact `training`: what was run on what; `loss-curve`: the first 500 losses; `slowest-rank`: whom
+  the others wait for, with its own time and the median of all ranks' (s);
+* at the end, of each rank: metric `rank-own` (s): its median time until its gradients were there;
+  `rank-step-p50`, `rank-step-p95`, `rank-step-p99` (s);
+* problem `not-finite`, `wrong-data` (other samples than most; a checkpoint that is not what was
+  written), `parameters-differ`, `gradients-differ`, `loss-differs`: see docs/causes.md.
 
 Planted faults (ACCEPT_PLANT), all in the middle of the run: wrong adds 0.001 to one parameter after
-an update, nan puts NaN into one input, hang and die strike before a step; slow loses 50 ms a step.
+an update, and to one element of its gradient of the compared samples before; nan makes its loss
+not a number, hang and die strike before a step; slow loses 50 ms a step.
 
 Exit status: 0, 7 a problem above (rank 0 only), 1 could not go on, 2 bad usage.
 """
@@ -34,49 +45,36 @@ Exit status: 0, 7 a problem above (rank 0 only), 1 could not go on, 2 bad usage.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import hashlib
 import time
-from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import rank_io
 import torch_io
+from train_parallel import Parallel, pieces_of
 
-FEATURES, CLASSES, POOL = 64, 10, 4096
-#: Steps whose mean is the first or the last loss.
-ENDS = 5
+MODELS = (
+    "mlp", "resnet18", "resnet50",
+    "gpt-tiny", "gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192",
+)  # fmt: skip
+DATASETS = ("synthetic", "fashion-mnist", "cifar-10", "cifar-100", "image-folder")
+PRECISIONS = ("fp32", "autocast", "bf16")
 #: Steps before the clock starts.
 WARMUP = 5
 MOMENTUM = 0.9
 #: Below these the loss of a healthy run may not fall by half. From these on it fell below 0.12 of
-#: the first for each of the seeds 1 to 5 (default rate and width).
+#: the first for each of the seeds 1 to 5 (mlp, default rate and width).
 LEAST_STEPS, LEAST_BATCH = 20, 16
-#: At most so many ranks are named, and so many losses printed.
-NAMED, CURVE = 8, 500
-
-
-def slice_of(rank: int, ranks: int, batch: int) -> range:
-    """The samples of a global batch that a rank takes: all ranks' slices are the batch."""
-    return range(batch * rank // ranks, batch * (rank + 1) // ranks)
-
-
-def ends(losses: Sequence[float]) -> tuple[float, float]:
-    """Mean of the first and of the last losses."""
-    return sum(losses[:ENDS]) / ENDS, sum(losses[-ENDS:]) / ENDS
-
-
-def odd_ones(digests: Sequence[str]) -> list[int] | None:
-    """Ranks whose digest is not that of more than half; None where no such majority exists."""
-    digest, count = Counter(digests).most_common(1)[0]
-    if 2 * count <= len(digests):
-        return None
-    return [rank for rank, other in enumerate(digests) if other != digest]
+#: Samples that all ranks compute to be compared.
+COMPARED = 8
+#: Learning rates at which the first steps are calm; those of transformers above gpt-tiny untried.
+RATES = {"mlp": 0.05, "resnet18": 0.02, "resnet50": 0.02, "gpt-tiny": 0.05}
+RATE = 0.01
 
 
 class Training:
-    """The run: model, data, and what has been measured so far."""
+    """The run on this rank: model, data, and where it is."""
 
     def __init__(
         self,
@@ -88,62 +86,106 @@ class Training:
     ) -> None:
         import torch
         import torch.distributed
+        import train_compare
+        import train_data
+        import train_models
+        import train_times
 
         self.torch, self.dist = torch, torch.distributed
         self.options, self.me, self.plant, self.progress = options, me, plant, progress
         self.device = device
         self.batch = max(options.batch, me.size)
-        torch.manual_seed(options.seed)
-        centres = torch.randn(CLASSES, FEATURES)
-        labels = torch.randint(CLASSES, (max(POOL, self.batch),))
-        points = centres[labels] + torch.randn(len(labels), FEATURES)
-        self.labels, self.points = labels.to(device), points.to(device)
-        layers = torch.nn.Sequential(
-            torch.nn.Linear(FEATURES, options.width),
-            torch.nn.ReLU(),
-            torch.nn.Linear(options.width, options.width),
-            torch.nn.ReLU(),
-            torch.nn.Linear(options.width, CLASSES),
-        )
-        self.layers = layers.to(device)
-        self.parameters = list(self.layers.parameters())
+        gpt = train_models.GPT.get(options.model)
+        self.tokens = gpt.sequence if gpt else 0
+        self.micro = options.micro or (gpt.micro if gpt else self.batch)
+        self.pieces = pieces_of(me.rank, me.size, self.batch, self.micro)
+        progress.enter("model")
+        self.data = train_data.load(options, me, self.batch, device)
+        self.layers = self._made(train_models)
+        sample, _ = self.take(0, 1)
+        with self.precise():
+            self.flops = train_models.flops_of(self.layers, sample)
+        self.size = sum(parameter.numel() for parameter in self.layers.parameters())
+        self.gigabytes = gpt.gigabytes if gpt else None
+        self.watch = train_times.Stopwatch(device)
+        self.kind = options.parallel
+        if self.kind == "auto":
+            self.kind = "flat" if device == "cpu" else "ddp"
+        self._refuse()
+        self.parallel = Parallel(self.layers, self.kind, me, progress, self.watch)
+        self.parameters = self.parallel.parameters
         # No torch.optim: it imports as much as DistributedDataParallel. No Adam: it divides by
         # small numbers and so magnifies differences of rounding.
         self.velocity = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.model: Any = self.layers
-        self.ddp = options.averaging == "ddp" or (options.averaging == "auto" and device != "cpu")
-        progress.enter("parameters")
-        if self.ddp:
-            self.model = torch.nn.parallel.DistributedDataParallel(self.layers)
-            self.model.register_comm_hook(None, lambda _, bucket: self.average_bucket(bucket))
-        else:
-            for parameter in self.parameters:
-                torch.distributed.broadcast(parameter.data, src=0)
+        self.digests = train_compare.Digests(device)
+        self.replica = train_compare.Replica
+        self.split = train_times.Split
         self.step_now = 0
-        self.losses = torch.zeros(options.steps, dtype=torch.float64, device=device)
-        self.finite = torch.ones(options.steps, dtype=torch.bool, device=device)
-        self.seconds: list[float] = []
+        self.losses: list[Any] = []
+        self.seconds: list[Any] = []
+        self.replicas: list[tuple[int, Any]] = []
+        #: Whether this device got the same bits twice; None: not asked yet.
+        self.repeats: bool | None = None
+        #: The comparison in which a planted error shows.
+        self.spoiled = (options.steps // 2) // options.every * options.every
 
-    def share(self, gradient: Any) -> Any:
-        """Begin to average a part of the gradient, all that there is in one tensor."""
-        self.finite[self.step_now] &= self.torch.isfinite(gradient).all()
-        self.progress.enter("gradients", gradient.numel() * gradient.element_size())
-        gradient.div_(self.me.size)
-        return self.dist.all_reduce(gradient, async_op=True)
+    def _made(self, models: Any) -> Any:
+        """The model, with equal weights on equal devices."""
+        options, torch = self.options, self.torch
+        torch.manual_seed(options.seed)
+        where = models.made_on(options.model, self.device)
+        with torch.device(where) if where != "cpu" else nullcontext():
+            layers = models.build(
+                options.model,
+                self.data.shape,
+                self.data.classes,
+                norm=options.norm,
+                width=options.width,
+            )
+        if self.device != "cpu":
+            # Rounded to ten bits otherwise, and then no CPU's curve.
+            torch.backends.cudnn.allow_tf32 = False
+        dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
+        return layers.to(self.device, dtype)
 
-    def average_bucket(self, bucket: Any) -> Any:
-        """What DistributedDataParallel does with a bucket, with a look at it before."""
-        work = self.share(bucket.buffer())
-        return work.get_future().then(lambda future: future.value()[0])
+    def _refuse(self) -> None:
+        """Raise Unusable for what these ranks, or this device, cannot do."""
+        if self.options.norm == "sync" and (self.device == "cpu" or len(self.pieces) > 1):
+            raise rank_io.Unusable("--norm sync needs CUDA, and a rank's samples in one piece")
+        counts = {
+            len(pieces_of(rank, self.me.size, self.batch, self.micro))
+            for rank in range(self.me.size)
+        }
+        if self.kind == "fsdp" and len(counts) > 1:
+            raise rank_io.Unusable(
+                f"fsdp needs equally many pieces on all ranks: {self.me.size} ranks do not divide "
+                f"{self.batch} samples in pieces of {self.micro}"
+            )
 
-    def average_all(self) -> None:
-        """Average all gradients at once."""
-        whole = self.torch.cat([parameter.grad.view(-1) for parameter in self.parameters])
-        self.share(whole).wait()
-        at = 0
-        for parameter in self.parameters:
-            parameter.grad.view(-1).copy_(whole[at : at + parameter.numel()])
-            at += parameter.numel()
+    def precise(self) -> AbstractContextManager[Any]:
+        """Around forward: autocast, where asked for."""
+        if self.options.precision != "autocast":
+            return nullcontext()
+        casting: AbstractContextManager[Any] = self.torch.autocast(
+            self.device.partition(":")[0], dtype=self.torch.bfloat16
+        )
+        return casting
+
+    def take(self, first: int, count: int) -> tuple[Any, Any]:
+        """Samples of the run, in the model's precision."""
+        inputs, labels = self.data.take(first, count)
+        if self.options.precision == "bf16" and inputs.is_floating_point():
+            inputs = inputs.bfloat16()
+        return inputs, labels
+
+    def loss_of(self, model: Any, inputs: Any, labels: Any) -> Any:
+        """The summed loss of samples; of text the mean over its tokens."""
+        with self.precise():
+            output = model(inputs)
+        if self.tokens:
+            output, labels = output.flatten(0, 1), labels.flatten()
+        loss = self.torch.nn.functional.cross_entropy(output.float(), labels, reduction="sum")
+        return loss / (self.tokens or 1)
 
     def update(self) -> None:
         """Stochastic gradient descent with momentum; forgets the gradients."""
@@ -155,153 +197,148 @@ class Training:
 
     def step(self) -> None:
         """One optimizer step on this rank's slice of the global batch."""
-        torch, step = self.torch, self.step_now
+        step, watch, parallel = self.step_now, self.watch, self.parallel
         middle = step == self.options.steps // 2
+        start, reading = watch.mark(), 0.0
         if middle:
             self.plant.strike()
         self.plant.drag()
-        own = slice_of(self.me.rank, self.me.size, self.batch)
-        index = torch.arange(own.start, own.stop, device=self.device) + step * self.batch
-        index %= len(self.labels)
-        points = self.points[index]
-        if middle and "nan" in self.plant:
-            points[0, 0] = float("nan")
-        output = self.model(points)
-        loss = torch.nn.functional.cross_entropy(output, self.labels[index], reduction="sum")
-        self.losses[step] = loss.detach()
-        # The sum over the ranks is divided by their number; this makes it the mean over the batch.
-        (loss * (self.me.size / self.batch)).backward()
-        if not self.ddp:
-            self.average_all()
+        parallel.step = step
+        loss = 0.0
+        for piece in self.pieces:
+            asked = time.perf_counter()
+            inputs, labels = self.take(step * self.batch + piece.start, len(piece))
+            reading += time.perf_counter() - asked
+            with parallel.gather(last=piece is self.pieces[-1]):
+                part = self.loss_of(parallel.model, inputs, labels)
+                if middle and "nan" in self.plant:
+                    part = part * float("nan")
+                parallel.look(part.detach(), gradient=False)
+                loss = loss + part.detach().double()
+                # The sum over ranks is divided by their number: the mean over the batch is left.
+                (part * (self.me.size / self.batch)).backward()
+        if parallel.kind != "ddp":
+            parallel.average()
+        averaged = watch.mark()
+        self.losses.append(loss)
         self.update()
+        self.seconds.append(watch.split(start, parallel.ready, averaged, reading))
         if middle and "wrong" in self.plant:
-            with torch.no_grad():
+            with self.torch.no_grad():
                 self.parameters[0].view(-1)[0] += 1e-3
 
-    def run(self) -> None:
-        """Do all steps."""
-        for step in range(self.options.steps):
-            self.step_now = step
-            start = time.perf_counter()
+    def compare(self) -> None:
+        """Compute what all ranks compute, for itself, and note what this one has and got.
+
+        The first time twice, to see whether this device repeats its own results.
+        """
+        torch, digests = self.torch, self.digests
+        count = min(COMPARED, self.micro, self.batch)
+        inputs, labels = self.take(self.step_now * self.batch, count)
+        got = self.own(inputs, labels)
+        if "wrong" in self.plant and self.step_now == self.spoiled:
+            got[-1].view(-1)[0] += 1e-3
+        found = digests.digest(got)
+        if self.repeats is None:
+            self.repeats = bool(found == digests.digest(self.own(inputs, labels)))
+        whole = self.kind != "fsdp"
+        held = digests.digest(self.parameters if whole else ())
+        exact = torch.stack([digests.digest([inputs, labels]), held, found])
+        measured = digests.measure(got if whole else ()).view(torch.int64)
+        self.replicas.append((self.step_now, torch.cat([exact, measured])))
+
+    def own(self, inputs: Any, labels: Any) -> list[Any]:
+        """The loss of samples and its gradient, which no other rank has touched.
+
+        With FSDP the outputs instead: its gradients exist only as communicated.
+        """
+        torch, cuda = self.torch, self.device != "cpu"
+        # Statistics of other ranks are no part of this, nor are kernels that add in any order.
+        self.layers.eval()
+        torch.use_deterministic_algorithms(cuda, warn_only=True)
+        if self.kind == "fsdp":
+            self.progress.enter("compare")
+            with torch.no_grad(), self.precise():
+                got = [self.parallel.model(inputs)]
+        else:
+            loss = self.loss_of(self.layers, inputs, labels)
+            got = [loss.detach(), *torch.autograd.grad(loss, self.parameters)]
+        torch.use_deterministic_algorithms(False)
+        self.layers.train()
+        return got
+
+    def run(self) -> bool:
+        """All steps, with comparisons and prints between them; returns whether all was well."""
+        from train_report import Report
+
+        options, report = self.options, Report(self)
+        end = time.monotonic() + 60 * options.minutes
+        due = time.monotonic() + options.report
+        while options.minutes or self.step_now < options.steps:
+            if self.step_now % options.every == 0:
+                self.compare()
+                now = time.monotonic()
+                late = bool(options.minutes) and now >= end
+                what = self._agree(1 if late else 2 if now >= due else 0)
+                if self.step_now > LEAST_STEPS and what == 1:
+                    break
+                if self.step_now > LEAST_STEPS and what == 2:
+                    due = now + options.report
+                    if not report.interim():
+                        return False
             self.step()
-            if self.device != "cpu":
-                self.torch.cuda.synchronize()
-            self.seconds.append(time.perf_counter() - start)
+            self.step_now += 1
+            if self.step_now == WARMUP:
+                self.seconds.clear()
+        self.compare()
+        return report.final()
 
-    def digest(self) -> str:
-        """SHA-256 over the bytes of all parameters, in hexadecimal."""
-        found = hashlib.sha256()
-        for tensor in self.layers.state_dict().values():
-            kept = tensor.detach().cpu().contiguous()
-            found.update(ctypes.string_at(kept.data_ptr(), kept.numel() * kept.element_size()))
-        return found.hexdigest()
-
-    def gather(self, values: Any) -> Any:
-        """A row of numbers of every rank, as a CPU tensor of float64, on every rank."""
-        mine = values.to("cpu", self.torch.float64)
-        every = self.torch.empty(self.me.size * len(mine), dtype=self.torch.float64)
-        self.progress.enter("gather", 8 * len(mine))
-        self.dist.all_gather_into_tensor(every, mine)
-        return every.view(self.me.size, -1)
-
-    def went_wrong_at(self) -> int:
-        """When this rank's own numbers first were not finite: 2 * step for its loss, and one more
-        for its gradient. -1: never."""
-        fine = self.torch.stack((self.torch.isfinite(self.losses), self.finite), dim=1).cpu()
-        bad = (~fine.view(-1)).nonzero()
-        return int(bad[0]) if len(bad) else -1
-
-    def report(self) -> bool:
-        """Compare the ranks and print what was measured; returns whether all was well."""
-        options, me, torch = self.options, self.me, self.torch
-        curve = (self.gather(self.losses).sum(dim=0) / self.batch).tolist()
-        slowest = self.gather(torch.tensor(self.seconds)).max(dim=0).values[WARMUP:].tolist()
-        wall = float(self.gather(torch.tensor([sum(self.seconds[WARMUP:])])).max())
-        when = [int(row[0]) for row in self.gather(torch.tensor([self.went_wrong_at()])).tolist()]
-        self.progress.enter("digests")
-        digests = torch_io.gather_text(self.digest(), 64)
-        hosts = torch_io.gather_text(me.host, 255)
-        if me.rank:
-            return True
-        first, last = ends(curve)
-        measured = options.steps - WARMUP
-        for name, value, unit in (
-            ("loss-first", first, ""),
-            ("loss-last", last, ""),
-            ("loss-target", options.ratio, ""),
-            ("throughput", measured * self.batch / wall, "samples/s"),
-            ("step-p50", rank_io.median(slowest), "s"),
-        ):
-            rank_io.metric(name, value, unit, check="train")
-        shown = [format(loss, ".6g") for loss in curve[:CURVE]]
-        rank_io.fact("loss-curve", [float(loss) for loss in shown], check="train")
-        rank_io.fact("averaging", "ddp" if self.ddp else "flat", check="train")
-        rank_io.say(
-            f"# {options.steps} steps of {self.batch} samples on {me.size} ranks ({self.device}): "
-            f"loss {first:.4f} -> {last:.4f}, to be at most {options.ratio:g} x the first"
-        )
-        return bool(self.tell_not_finite(when, hosts) & self.tell_different(digests, hosts))
-
-    def tell_not_finite(self, when: Sequence[int], hosts: Sequence[str]) -> bool:
-        """Print whose numbers first were not finite; returns whether all were."""
-        bad = [at for at in when if at >= 0]
-        if not bad:
-            return True
-        earliest = min(bad)
-        what = "gradient" if earliest % 2 else "loss"
-        where = f"{what} not finite at step {earliest // 2}"
-        guilty = [rank for rank, at in enumerate(when) if at == earliest]
-        if len(guilty) > NAMED or len(guilty) == self.me.size > 1:
-            where = f"{where}, on {len(guilty)} of {self.me.size} ranks at once"
-            rank_io.problem("not-finite", where, check="train")
-            return False
-        for rank in guilty:
-            message = f"rank {rank} on {hosts[rank]}: {where}, before any other rank"
-            rank_io.problem("not-finite", message, check="train", host=hosts[rank], rank=rank)
-        return False
-
-    def tell_different(self, digests: Sequence[str], hosts: Sequence[str]) -> bool:
-        """Print who ended with other parameters; returns whether all are equal."""
-        ranks = len(digests)
-        odd = odd_ones(digests)
-        if odd == []:
-            return True
-        if odd is None or len(odd) > NAMED:
-            kinds = len(set(digests))
-            message = f"{kinds} different sets of parameters on {ranks} ranks, none can be blamed"
-            rank_io.problem("parameters-differ", message, check="train")
-            return False
-        for rank in odd:
-            message = f"rank {rank} on {hosts[rank]} ended with other parameters than most"
-            rank_io.problem(
-                "parameters-differ", message, check="train", host=hosts[rank], rank=rank
-            )
-        return False
+    def _agree(self, wish: int) -> int:
+        """What rank 0 wishes, on all ranks: their clocks need not agree."""
+        said = self.torch.tensor([wish])
+        self.progress.enter("agree", 8)
+        self.dist.broadcast(said, src=0)
+        return int(said)
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="A short seeded data-parallel training run (gloo on CPU, NCCL on CUDA). "
+        description="A seeded data-parallel training run (gloo on CPU, NCCL on CUDA). "
         "torchrun --nproc-per-node 4 train.py",
     )
-    parser.add_argument("--steps", type=int, default=60, help="optimizer steps (default 60)")
-    parser.add_argument(
-        "--batch", type=int, default=64, help="samples of a step over all ranks (default 64)"
+
+    def add(name: str, default: Any, text: str, **more: Any) -> None:
+        kind = {} if "choices" in more else {"type": type(default)}
+        shown = f" (default {default})" if default != "" else ""
+        parser.add_argument(name, default=default, help=text + shown, **kind, **more)
+
+    add("--model", "mlp", "gpt-N fills a GPU of N GB", choices=MODELS)
+    add("--precision", "fp32", "bf16: weights too; autocast: not they", choices=PRECISIONS)
+    add(
+        "--parallel",
+        "auto",
+        "flat: one all-reduce of all gradients; auto: ddp on CUDA, flat on CPU",
+        choices=("auto", "ddp", "fsdp", "flat"),
     )
-    parser.add_argument(
-        "--ratio", type=float, default=0.5, help="last loss over first, at most (default 0.5)"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of data and model (default 1)")
-    parser.add_argument("--width", type=int, default=256, help="of the layers (default 256)")
-    parser.add_argument("--rate", type=float, default=0.05, help="learning rate (default 0.05)")
-    parser.add_argument(
-        "--averaging",
-        choices=("auto", "ddp", "flat"),
-        default="auto",
-        help="of gradients, by DistributedDataParallel or by one all-reduce of all "
-        "(default: ddp on CUDA, flat on CPU)",
-    )
+    add("--norm", "group", "of ResNets; sync: SyncBatchNorm", choices=("group", "sync"))
+    add("--steps", 60, "optimizer steps")
+    add("--minutes", 0.0, "run so long instead of --steps")
+    add("--batch", 64, "samples of a step over all ranks")
+    add("--micro", 0, "samples that go through the model at once; 0: as the model needs")
+    add("--ratio", 0.5, "last loss over first, at most")
+    add("--by", 0, "step by which the loss is to have fallen so far; 0: the last")
+    add("--every", 25, "steps between comparisons of the ranks")
+    add("--report", 300.0, "seconds between prints of what is known so far")
+    add("--seed", 1, "of data and model")
+    add("--width", 256, "of an mlp's layers")
+    add("--image", 64, "pixels along a side of images, synthetic or of a folder")
+    add("--rate", 0.0, "learning rate; 0: as the model needs")
+    add("--dataset", "synthetic", "what to learn", choices=DATASETS)
+    add("--path", "", "folder of the data set")
+    parser.add_argument("--download", action="store_true", help="fetch it there, by torchvision")
+    add("--checkpoint", "", "folder to write a checkpoint to at the end, and read it back")
+    add("--peak", 0.0, "TFLOP/s of one device at this precision, for `mfu`; 0: not known")
     torch_io.add_options(parser)
     options = parser.parse_args(arguments)
     if options.steps < LEAST_STEPS or options.batch < LEAST_BATCH:
@@ -309,10 +346,21 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             f"--steps must be at least {LEAST_STEPS} and --batch at least {LEAST_BATCH}: "
             "with fewer the loss of a healthy run need not fall"
         )
-    if options.width < 1 or options.timeout <= 0 or options.rate <= 0:
-        parser.error("--width, --rate and --timeout must be above 0")
+    for name in ("width", "timeout", "every", "report", "image"):
+        if not getattr(options, name) > 0:
+            parser.error(f"--{name} must be above 0")
+    for name in ("rate", "micro", "minutes", "peak", "by"):
+        if not getattr(options, name) >= 0:
+            parser.error(f"--{name} must not be below 0")
     if not 0 < options.ratio < 1:
         parser.error("--ratio must lie between 0 and 1: a loss that need not fall proves nothing")
+    if not options.minutes and options.by > options.steps:
+        parser.error(f"--by {options.by} is after the last of {options.steps} steps")
+    if (options.dataset == "synthetic") == bool(options.path):
+        parser.error("--path is the folder of a --dataset other than synthetic, and it needs one")
+    if options.download and options.dataset in ("synthetic", "image-folder"):
+        parser.error("--download fetches fashion-mnist, cifar-10 or cifar-100")
+    options.rate = options.rate or RATES.get(options.model, RATE)
     return options
 
 
@@ -328,12 +376,11 @@ def main() -> None:
         training = Training(options, me, plant, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time(), check="train")
-        training.run()
-        well = training.report()
+        well = training.run()
         progress.enter("barrier")
         torch_io.wait_for_all()
         progress.enter("done")
-        return 0 if well else rank_io.EXIT_WRONG
+        return 0 if well or me.rank else rank_io.EXIT_WRONG
 
     rank_io.guarded(me, progress, work)
 

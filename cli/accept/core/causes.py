@@ -84,6 +84,14 @@ CAUSES: dict[str, Cause] = {
         "after training, a rank's model is not the one the others have",
         "take the host out of use; its GPU or memory computes or receives wrong numbers",
     ),
+    "gradients-differ": Cause(
+        "a rank computes another gradient than the others from the same samples and parameters",
+        "take the GPU out of use; run the step again without it to be sure",
+    ),
+    "loss-differs": Cause(
+        "the training loss is not the one that healthy hardware has with this seed",
+        "run `train` on each host alone and compare the curves to find where it leaves it",
+    ),
     "loss-not-falling": Cause(
         "the training loss did not fall as far as it does on healthy hardware",
         "run `train` on each host alone to find where it fails",

@@ -68,7 +68,17 @@ METRICS: dict[str, dict[str, str]] = {
     "connectivity": {"ping": "us"},
     "gemm": {**_GEMM, **{f"{kind}-wrong": "count" for kind in TYPES}},
     "memory": {**dict.fromkeys(_MEMORY, "GB/s"), "tested": "", "wrong": "count"},
-    "train": {"throughput": "samples/s", "step-p50": "s", "loss-first": "", "loss-last": ""},
+    "train": {
+        "throughput": "samples/s",
+        "tokens": "tokens/s",
+        "flops": "TFLOP/s",
+        "mfu": "",
+        "step-p50": "s",
+        "loss-first": "",
+        "loss-last": "",
+        "checkpoint-write": "GB/s",
+        "checkpoint-read": "GB/s",
+    },
 }
 EXPECTATION_FORMS = (
     "CHECK[.METRIC][@SIZE][/NODES]>=NUMBER or <=NUMBER, such as all-reduce@8G>=380, "

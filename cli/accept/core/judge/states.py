@@ -13,7 +13,15 @@ from accept.core.typed import read
 P = TypeVar("P")
 
 _CORRECTNESS = frozenset(
-    {"wrong-data", "wrong-result", "not-finite", "parameters-differ", "loss-not-falling"}
+    {
+        "wrong-data",
+        "wrong-result",
+        "not-finite",
+        "parameters-differ",
+        "gradients-differ",
+        "loss-differs",
+        "loss-not-falling",
+    }
 )
 _CONSISTENCY = frozenset({"inventory-mismatch", "clock-skew", "gpu-duplicate"})
 #: A device did worse than the bound that is stated for it.

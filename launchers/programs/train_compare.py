@@ -1,0 +1,182 @@
+"""Whether all ranks have the same model and compute the same: exact digests, and who is odd.
+
+Averaging hides who computed wrongly. So every so often all ranks compute the same samples, and what
+each got by itself, before any communication, is compared: bit for bit where the devices are equal
+and repeat their own results, else within a tolerance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+#: At most so many ranks are named.
+NAMED = 8
+#: Distance of a gradient from the others', as a share of its length, that rounding may cause.
+TOLERANCES = {"fp32": 1e-3, "autocast": 0.05, "bf16": 0.05}
+_CHUNK = 1 << 18
+#: Odd numbers: 2^64 over the golden ratio (Knuth, The Art of Computer Programming 3, 6.4), and a
+#: prime. Sums are taken modulo 2^64.
+_STEP, _PRIME = -7046029254386353131, 1099511628211
+_BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+class Replica(NamedTuple):
+    """What one rank has and got, of samples that all ranks compute.
+
+    Digests of the samples, the parameters, and loss and gradient; and, to compare by within a
+    tolerance, the gradient's length and its sum under seeded signs. 0 where not compared.
+    """
+
+    samples: int
+    parameters: int
+    gradient: int
+    length: float = 0.0
+    sum: float = 0.0
+
+
+class Accused(NamedTuple):
+    """A problem: its cause, the ranks it names (none: nobody in particular), and what was seen."""
+
+    cause: str
+    ranks: tuple[int, ...]
+    seen: str
+
+
+class Digests:
+    """Digests of tensors, taken where they lie, at the speed of that device's memory.
+
+    A digest is a sum of the elements' bits times odd numbers, modulo 2^64, in an order of its own:
+    exact in any order of adding, and never the same where a single element differs.
+    """
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch = torch
+        weights = torch.arange(1, _CHUNK + 1, dtype=torch.int64, device=device) * _STEP
+        self.weights = weights | 1
+        self.signs = ((weights >> 40) & 1).to(torch.float32) * 2 - 1
+
+    def digest(self, tensors: Iterable[Any]) -> Any:
+        """The digest of all of them, a tensor of one int64 on their device."""
+        total = self.torch.zeros((), dtype=self.torch.int64, device=self.weights.device)
+        for tensor in tensors:
+            flat = tensor.detach().contiguous().view(-1)
+            bits = flat.view(getattr(self.torch, _BITS[flat.element_size()]))
+            for chunk in bits.split(_CHUNK):
+                total = total * _PRIME + (chunk * self.weights[: len(chunk)]).sum()
+        return total
+
+    def measure(self, tensors: Iterable[Any]) -> Any:
+        """Length and signed sum of all elements, two float64 in one tensor on their device."""
+        found = self.torch.zeros(2, dtype=self.torch.float64, device=self.weights.device)
+        for tensor in tensors:
+            for chunk in tensor.detach().reshape(-1).split(_CHUNK):
+                values = chunk.to(self.torch.float64)
+                found[0] += (values * values).sum()
+                found[1] += (values * self.signs[: len(chunk)]).sum()
+        found[0].sqrt_()
+        return found
+
+
+def odd_ones(digests: Sequence[object]) -> list[int] | None:
+    """Ranks whose digest is not that of more than half; None where no such majority exists."""
+    digest, count = Counter(digests).most_common(1)[0]
+    if 2 * count <= len(digests):
+        return None
+    return [rank for rank, other in enumerate(digests) if other != digest]
+
+
+def accuse(
+    replicas: Sequence[Replica], devices: Sequence[str], repeats: Sequence[bool], tolerance: float
+) -> list[Accused]:
+    """Who stands alone, of all ranks, each with the name of its device.
+
+    `repeats`: whether each got the same bits when it computed the same samples twice. Who has other
+    samples, or other parameters, is named for that, and its gradient is not compared.
+    """
+    found: list[Accused] = []
+    left = list(range(len(replicas)))
+    for cause, what in (("wrong-data", "samples"), ("parameters-differ", "parameters")):
+        odd = odd_ones([getattr(replicas[rank], what) for rank in left])
+        if odd is None or len(odd) > NAMED:
+            kinds = len({getattr(replicas[rank], what) for rank in left})
+            seen = f"{kinds} different sets of {what} on {len(left)} ranks, none can be blamed"
+            return [*found, Accused(cause, (), seen)]
+        if odd:
+            names = tuple(left[place] for place in odd)
+            found.append(Accused(cause, names, f"has other {what} than most"))
+            left = [rank for rank in left if rank not in names]
+    return found + _gradients(replicas, left, devices, repeats, tolerance)
+
+
+def _gradients(
+    replicas: Sequence[Replica],
+    left: Sequence[int],
+    devices: Sequence[str],
+    repeats: Sequence[bool],
+    tolerance: float,
+) -> list[Accused]:
+    cause = "gradients-differ"
+    steady = [rank for rank in left if repeats[rank]]
+    fickle = tuple(rank for rank in left if not repeats[rank])
+    found: list[Accused] = []
+    # Kernels that add in any order make all ranks fickle; one rank alone is broken.
+    if fickle and 2 * len(fickle) < len(left):
+        found.append(Accused(cause, fickle[:NAMED], "got two results for the same samples"))
+    for device in dict.fromkeys(devices[rank] for rank in steady):
+        equal = [rank for rank in steady if devices[rank] == device]
+        if 2 * len(steady) <= len(left):
+            break
+        odd = odd_ones([replicas[rank].gradient for rank in equal])
+        if odd is None or len(odd) > NAMED:
+            kinds = len({replicas[rank].gradient for rank in equal})
+            seen = f"{kinds} different gradients of the same samples on {len(equal)} equal devices"
+            found.append(Accused(cause, (), f"{seen} ({device}), none can be blamed"))
+        elif odd:
+            names = tuple(equal[place] for place in odd)
+            found.append(Accused(cause, names, "got another gradient of the same samples than most"))
+    return found or _far(replicas, left, tolerance)
+
+
+def _far(replicas: Sequence[Replica], left: Sequence[int], tolerance: float) -> list[Accused]:
+    """Whose gradient is further from the middle one than rounding explains."""
+    middles = []
+    for measure in ("length", "sum"):
+        ordered = sorted(getattr(replicas[rank], measure) for rank in left)
+        middles.append(ordered[len(ordered) // 2])
+    length, total = middles
+    limit = tolerance * length
+    far = tuple(
+        rank
+        for rank in left
+        # Written so that what is not a number is far.
+        if not (abs(replicas[rank].length - length) <= limit)
+        or not (abs(replicas[rank].sum - total) <= limit)
+    )
+    if not far:
+        return []
+    seen = f"got a gradient more than {tolerance:g} of its length away from the others'"
+    many = 2 * len(far) >= len(left) or len(far) > NAMED
+    if many:
+        seen = f"{len(far)} of {len(left)} ranks {seen}, none can be blamed"
+    return [Accused("gradients-differ", () if many else far, seen)]
+
+
+def went_wrong(when: Sequence[int]) -> Accused | None:
+    """Whose numbers first were not finite, from `first_bad` of every rank; None: nobody's.
+
+    2 * step for a loss, one more for a gradient, -1 for never.
+    """
+    bad = [at for at in when if at >= 0]
+    if not bad:
+        return None
+    earliest = min(bad)
+    what = "gradient" if earliest % 2 else "loss"
+    seen = f"{what} not finite at step {earliest // 2}"
+    guilty = tuple(rank for rank, at in enumerate(when) if at == earliest)
+    if len(guilty) > NAMED or len(guilty) == len(when) > 1:
+        return Accused("not-finite", (), f"{seen}, on {len(guilty)} of {len(when)} ranks at once")
+    return Accused("not-finite", guilty, f"{seen}, before any other rank")

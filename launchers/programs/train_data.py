@@ -1,0 +1,142 @@
+"""What train.py learns from: seeded synthetic samples, or a data set of the user's own.
+
+Sample n of a run is the same on every rank and at every number of ranks. Synthetic data need no
+file and can be learnt: points, images and text follow a seeded rule under seeded noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import rank_io
+import torch
+import torch_io
+import train_files
+from train_models import GPT, RESNETS
+
+FEATURES, CLASSES, POOL = 64, 10, 4096
+#: Text: one of so many symbols follows from the one before, with this chance to be any other.
+_SYMBOLS, _SEQUENCES, _NOISE = 16, 512, 0.1
+#: Noises that images are made with.
+_NOISES = 61
+
+
+class Samples:
+    """Samples 0, 1, 2 ... on `device`, the same ones again after `len(labels)`.
+
+    `shape` is that of one sample, `classes` what they are told apart into (0: text).
+    """
+
+    def __init__(self, inputs: Any, labels: Any, classes: int, device: str) -> None:
+        self.inputs, self.labels = inputs.to(device), labels.to(device)
+        self.shape, self.classes = tuple(inputs.shape[1:]), classes
+        self.device = device
+
+    def where(self, first: int, count: int) -> Any:
+        """Which of those that are kept samples `first` to `first + count` are."""
+        index = torch.arange(first, first + count, device=self.labels.device)
+        return index % len(self.labels)
+
+    def take(self, first: int, count: int) -> tuple[Any, Any]:
+        """`count` samples from `first` on, and their labels."""
+        index = self.where(first, count)
+        return self.inputs[index], self.labels[index]
+
+
+class Images(Samples):
+    """Images made of the pattern of their class and one of a few noises."""
+
+    def __init__(self, side: int, seeded: torch.Generator, device: str) -> None:
+        coarse = torch.randn(CLASSES, 3, 8, 8, generator=seeded)
+        labels = torch.randint(CLASSES, (POOL,), generator=seeded)
+        super().__init__(
+            torch.nn.functional.interpolate(coarse, size=side), labels, CLASSES, device
+        )
+        self.noises = torch.randn(_NOISES, 3, side, side, generator=seeded).to(device)
+
+    def take(self, first: int, count: int) -> tuple[Any, Any]:
+        """`count` images [count, 3, side, side] from `first` on, and their classes."""
+        index = self.where(first, count)
+        labels = self.labels[index]
+        return self.inputs[labels] + self.noises[index % _NOISES], labels
+
+
+class Stored(Samples):
+    """A data set out of files, in a seeded order; bytes become numbers around 0."""
+
+    def __init__(self, pixels: Any, labels: Any, seeded: torch.Generator, device: str) -> None:
+        order = torch.randperm(len(labels), generator=seeded)
+        super().__init__(pixels[order], labels[order], int(labels.max()) + 1, device)
+
+    def take(self, first: int, count: int) -> tuple[Any, Any]:
+        """`count` images [count, channels, height, width] from `first` on, and their classes."""
+        pixels, labels = super().take(first, count)
+        return (pixels.float() / 255 - 0.5) / 0.25, labels
+
+
+class Folder(Samples):
+    """Image files, each read when it is needed; `labels` are those of the files."""
+
+    def __init__(
+        self, files: Sequence[tuple[str, int]], side: int, seeded: torch.Generator, device: str
+    ) -> None:
+        order = torch.randperm(len(files), generator=seeded).tolist()
+        self.files, self.side = [files[at][0] for at in order], side
+        labels = torch.tensor([files[at][1] for at in order])
+        super().__init__(torch.empty(0, 3, side, side), labels, int(labels.max()) + 1, "cpu")
+        self.device = device
+
+    def take(self, first: int, count: int) -> tuple[Any, Any]:
+        """`count` images [count, 3, side, side] from `first` on, and their classes."""
+        index = self.where(first, count)
+        pixels = torch.stack(
+            [train_files.picture(self.files[at], self.side) for at in index.tolist()]
+        )
+        wide = (pixels.to(self.device).float() / 255 - 0.5) / 0.25
+        return wide, self.labels[index].to(self.device)
+
+
+def points(count: int, seeded: torch.Generator, device: str) -> Samples:
+    """Points [count, 64] around the centres of ten classes."""
+    centres = torch.randn(CLASSES, FEATURES, generator=seeded)
+    labels = torch.randint(CLASSES, (count,), generator=seeded)
+    noise = torch.randn(count, FEATURES, generator=seeded)
+    return Samples(centres[labels] + noise, labels, CLASSES, device)
+
+
+def text(tokens: int, seeded: torch.Generator, device: str) -> Samples:
+    """Sequences [512, tokens] and what follows each token; after most symbols comes a fixed one."""
+    after = torch.randperm(_SYMBOLS, generator=seeded)
+    written = torch.randint(_SYMBOLS, (_SEQUENCES, tokens + 1), generator=seeded)
+    noisy = torch.rand(_SEQUENCES, tokens + 1, generator=seeded) < _NOISE
+    for place in range(tokens):
+        follows = after[written[:, place]]
+        written[:, place + 1] = torch.where(
+            noisy[:, place + 1], written[:, place + 1], follows
+        )
+    return Samples(written[:, :-1], written[:, 1:], 0, device)
+
+
+def load(options: argparse.Namespace, me: rank_io.Identity, batch: int, device: str) -> Samples:
+    """The samples that `options` ask for. Raises Unusable where the files are not what they should.
+
+    What is downloaded, only rank 0 fetches, and then one rank of each host that has it not yet.
+    """
+    seeded = torch.Generator().manual_seed(options.seed)
+    if options.dataset == "synthetic":
+        if options.model in GPT:
+            return text(GPT[options.model].sequence, seeded, device)
+        if options.model in RESNETS:
+            return Images(options.image, seeded, device)
+        return points(max(POOL, batch), seeded, device)
+    if options.download:
+        for mine in (me.rank == 0, me.local_rank == 0):
+            if mine and not train_files.there(options.dataset, options.path):
+                train_files.download(options.dataset, options.path)
+            torch_io.wait_for_all()
+    if options.dataset == "image-folder":
+        return Folder(train_files.listed(options.path), options.image, seeded, device)
+    pixels, labels = train_files.read(options.dataset, options.path)
+    return Stored(pixels, labels, seeded, device)

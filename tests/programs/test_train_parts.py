@@ -1,0 +1,372 @@
+"""The parts of train.py that need no ranks: comparing, timing, models, data sets, checkpoints."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.programs.conftest import PROGRAMS
+
+import train
+from rank_io import Identity, Unusable
+from train_compare import NAMED, Replica, accuse, odd_ones, went_wrong
+from train_times import Split, percentile, summary
+
+assert PROGRAMS
+FAIR = Replica(samples=1, parameters=2, gradient=3, length=10.0, sum=4.0)
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    found = pytest.importorskip("torch")
+    found.set_num_threads(1)
+    return found
+
+
+# -- who is odd ----------------------------------------------------------------------------------
+
+
+def test_the_minority_is_odd_and_without_a_majority_nobody_is() -> None:
+    assert odd_ones(["a", "a", "a"]) == []
+    assert odd_ones(["a", "b", "a"]) == [1]
+    assert odd_ones(["a", "b", "a", "a", "c"]) == [1, 4]
+    assert odd_ones(["a", "b"]) is None
+    assert odd_ones(["a", "a", "b", "b"]) is None
+
+
+def accused(
+    ranks: dict[int, Replica],
+    *,
+    of: int = 8,
+    repeats: tuple[int, ...] = (),
+    devices: list[str] | None = None,
+) -> set[tuple[str, tuple[int, ...]]]:
+    """Whom eight fair ranks accuse; `ranks` got something else, `repeats` never the same twice."""
+    replicas = [ranks.get(rank, FAIR) for rank in range(of)]
+    steady = [rank not in repeats for rank in range(of)]
+    found = accuse(replicas, devices or ["one"] * of, steady, 1e-3)
+    return {(one.cause, one.ranks) for one in found}
+
+
+@given(st.integers(3, 40), st.data())
+def test_one_rank_with_another_bit_is_named_and_fair_ones_never_are(
+    ranks: int, data: st.DataObject
+) -> None:
+    bad = data.draw(st.integers(0, ranks - 1))
+    field = data.draw(st.sampled_from(["samples", "parameters", "gradient"]))
+    cause = {"samples": "wrong-data", "parameters": "parameters-differ"}
+    found = accused({bad: FAIR._replace(**{field: 9})}, of=ranks)
+    assert found == {(cause.get(field, "gradients-differ"), (bad,))}
+    assert accused({}, of=ranks) == set()
+
+
+def test_of_two_that_differ_nobody_is_named() -> None:
+    assert accused({1: FAIR._replace(gradient=9)}, of=2) == {("gradients-differ", ())}
+    many = {rank: FAIR._replace(gradient=rank + 9) for rank in range(NAMED + 1)}
+    assert accused(many, of=3 * NAMED) == {("gradients-differ", ())}
+
+
+def test_other_parameters_explain_another_gradient() -> None:
+    other = FAIR._replace(parameters=9, gradient=9)
+    assert accused({3: other}) == {("parameters-differ", (3,))}
+
+
+def test_kernels_that_add_in_any_order_are_compared_within_a_tolerance() -> None:
+    everyone = tuple(range(8))
+    near = {rank: FAIR._replace(gradient=rank, length=10.0 + rank / 1e4) for rank in everyone}
+    assert accused(near, repeats=everyone) == set()
+    near[5] = near[5]._replace(sum=4.5)
+    assert accused(near, repeats=everyone) == {("gradients-differ", (5,))}
+    near[5] = near[5]._replace(sum=float("nan"))
+    assert accused(near, repeats=everyone) == {("gradients-differ", (5,))}
+
+
+def test_one_rank_that_does_not_repeat_itself_is_broken() -> None:
+    found = accused({2: FAIR._replace(gradient=9)}, repeats=(2,))
+    assert found == {("gradients-differ", (2,))}
+
+
+def test_devices_of_different_kinds_need_not_agree_in_every_bit() -> None:
+    kinds = ["one"] * 4 + ["other"] * 4
+    others = {rank: FAIR._replace(gradient=9) for rank in range(4, 8)}
+    assert accused(others, devices=kinds) == set()
+    others[6] = FAIR._replace(gradient=8)
+    assert accused(others, devices=kinds) == {("gradients-differ", (6,))}
+
+
+def test_who_first_was_not_finite_is_named_and_all_at_once_are_nobody() -> None:
+    assert went_wrong([-1, -1]) is None
+    first = went_wrong([8, 61, -1])
+    assert first is not None
+    assert (first.cause, first.ranks) == ("not-finite", (0,))
+    assert first.seen.startswith("loss not finite at step 4")
+    everyone = went_wrong([61, 61])
+    assert everyone is not None
+    assert everyone.ranks == ()
+    assert "gradient" in everyone.seen
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_a_single_flipped_bit_changes_the_digest(torch: Any, data: st.DataObject) -> None:
+    from train_compare import Digests
+
+    kind = data.draw(st.sampled_from(["float32", "bfloat16", "int64"]))
+    tensors = [torch.zeros(size, dtype=getattr(torch, kind)) for size in (3, 300_000)]
+    digests = Digests("cpu")
+    before = int(digests.digest(tensors))
+    bits = tensors[1].view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensors[1].element_size()])
+    at, bit = data.draw(st.integers(0, 299_999)), data.draw(st.integers(0, 14))
+    bits[at] ^= 1 << bit
+    assert int(digests.digest(tensors)) != before
+    bits[at] ^= 1 << bit
+    assert int(digests.digest(tensors)) == before
+    assert int(digests.digest(tensors[::-1])) == before == 0 or kind
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=200))
+def test_percentiles_are_measured_values_in_order(values: list[float]) -> None:
+    steps = [Split(whole=value, input=0.0, own=value, communication=0.0) for value in values]
+    found = summary(steps)
+    assert {found.p50, found.p95, found.p99} <= set(values)
+    assert found.p50 <= found.p95 <= found.p99 <= max(values)
+    assert percentile(sorted(values), 1.0) == max(values)
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    step = Split(whole=10.0, input=1.0, own=6.0, communication=3.0)
+    found = summary([step, step])
+    assert (found.input, found.compute, found.communication) == (1.0, 6.0, 3.0)
+    assert found.total == 20.0
+
+
+# -- models --------------------------------------------------------------------------------------
+
+
+def test_the_models_are_those_of_the_command_line(torch: Any) -> None:
+    import train_models
+
+    assert train_models.MODELS == train.MODELS
+
+
+@pytest.mark.parametrize("name", ["gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192"])
+def test_a_transformer_fills_the_memory_it_is_for(torch: Any, name: str) -> None:
+    from train_models import GPT
+
+    assert 0.7 <= GPT[name].gigabytes / int(name[4:]) <= 0.9
+
+
+def test_a_transformer_has_the_parameters_that_its_dimensions_say(torch: Any) -> None:
+    from train_models import GPT, build
+
+    model = build("gpt-tiny", (32,), 0, norm="group", width=0)
+    assert sum(p.numel() for p in model.parameters()) == GPT["gpt-tiny"].parameters
+    text = torch.randint(256, (2, 32))
+    changed = text.clone()
+    changed[:, 20:] = 7
+    with torch.no_grad():
+        one, other = model(text), model(changed)
+    assert one.shape == (2, 32, 256)
+    # Causal: what comes later changes nothing before.
+    assert torch.equal(one[:, :20], other[:, :20])
+    assert not torch.equal(one[:, 20:], other[:, 20:])
+
+
+@pytest.mark.parametrize(
+    # Published with batch norms, which have as many parameters: He et al. 2015, torchvision.
+    ("name", "parameters"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)],
+)
+def test_a_resnet_has_the_published_number_of_parameters(
+    torch: Any, name: str, parameters: int
+) -> None:
+    from train_models import build
+
+    model = build(name, (3, 64, 64), 1000, norm="group", width=0)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+
+
+def test_operations_are_those_of_layers_forward_and_twice_backward(torch: Any) -> None:
+    from train_models import GPT, build, flops_of
+
+    mlp = build("mlp", (64,), 10, norm="group", width=256)
+    assert flops_of(mlp, torch.zeros(3, 64)) == 6 * (64 * 256 + 256 * 256 + 256 * 10)
+    tiny = GPT["gpt-tiny"]
+    model = build("gpt-tiny", (32,), 0, norm="group", width=0)
+    weights = 12 * tiny.layers * tiny.width**2 + tiny.vocabulary * tiny.width
+    per_token = 6 * weights + 12 * tiny.layers * tiny.width * tiny.sequence
+    assert flops_of(model, torch.zeros(2, 32, dtype=torch.int64)) == 32 * per_token
+
+
+@pytest.mark.parametrize(("model", "shape", "classes"), [("gpt-tiny", (3, 8, 8), 10), ("mlp", (32,), 0)])
+def test_a_model_refuses_data_it_cannot_read(
+    torch: Any, model: str, shape: tuple[int, ...], classes: int
+) -> None:
+    from train_models import build
+
+    with pytest.raises(Unusable, match="cannot learn such data"):
+        build(model, shape, classes, norm="group", width=8)
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def loaded(*arguments: str) -> Any:
+    import train_data
+
+    me = Identity(rank=0, size=1, local_rank=0, local_size=1, host="h")
+    options = train.options_of(list(arguments))
+    return train_data.load(options, me, options.batch, "cpu")
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet18", "gpt-tiny"])
+def test_a_sample_is_the_same_whatever_it_is_taken_with(torch: Any, model: str) -> None:
+    data, again = loaded("--model", model), loaded("--model", model)
+    inputs, labels = data.take(40, 20)
+    for first, count in ((40, 7), (47, 13)):
+        some, theirs = again.take(first, count)
+        assert torch.equal(some, inputs[first - 40 : first - 40 + count])
+        assert torch.equal(theirs, labels[first - 40 : first - 40 + count])
+    assert inputs.shape[1:] == (data.shape if model != "gpt-tiny" else (32,))
+
+
+def fashion(folder: Path) -> None:
+    """FashionMNIST of six images of 28 x 28, in its own format."""
+    pixels = bytes(n % 251 for n in range(6 * 28 * 28))
+    images = struct.pack(">HBBIII", 0, 8, 3, 6, 28, 28) + pixels
+    labels = struct.pack(">HBBI", 0, 8, 1, 6) + bytes(range(6))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in (("images-idx3", images), ("labels-idx1", labels)):
+        (folder / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(data))
+
+
+def rows(labels: int) -> bytes:
+    """Four CIFAR images, image n full of n, with `labels` labels, the last one n."""
+    return b"".join(bytes([99] * (labels - 1) + [n]) + bytes([n]) * 3072 for n in range(4))
+
+
+def pickled(labels: str) -> bytes:
+    """The same as CIFAR's Python version has them."""
+    numpy = pytest.importorskip("numpy")
+    data = numpy.repeat(numpy.arange(4, dtype=numpy.uint8), 3072).reshape(4, 3072)
+    return pickle.dumps({b"data": data, labels.encode(): [0, 1, 2, 3]}, protocol=2)
+
+
+def test_fashion_mnist_is_read_out_of_its_idx_files(torch: Any, tmp_path: Path) -> None:
+    import train_files
+
+    fashion(tmp_path / "FashionMNIST" / "raw")
+    pixels, labels = train_files.read("fashion-mnist", str(tmp_path))
+    assert pixels.shape == (6, 1, 28, 28)
+    assert pixels.view(-1)[:252].tolist() == [n % 251 for n in range(252)]
+    assert labels.tolist() == list(range(6))
+    data = loaded("--dataset", "fashion-mnist", "--path", str(tmp_path))
+    inputs, _ = data.take(0, 16)
+    assert (inputs.shape, data.classes) == ((16, 1, 28, 28), 6)
+
+
+@pytest.mark.parametrize("form", ["binary", "python"])
+@pytest.mark.parametrize("name", ["cifar-10", "cifar-100"])
+def test_both_versions_of_cifar_are_read(
+    torch: Any, tmp_path: Path, name: str, form: str
+) -> None:
+    import train_files
+
+    ten = name == "cifar-10"
+    names = [f"data_batch_{n}" for n in range(1, 6)] if ten else ["train"]
+    data = rows(1 if ten else 2) if form == "binary" else pickled("labels" if ten else "fine_labels")
+    for file in names:
+        (tmp_path / (file + ".bin" * (form == "binary"))).write_bytes(data)
+    pixels, labels = train_files.read(name, str(tmp_path))
+    assert pixels.shape == (4 * len(names), 3, 32, 32)
+    assert labels.tolist() == [0, 1, 2, 3] * len(names)
+    assert torch.equal(pixels[:, 2, 31, 31].long(), labels)
+
+
+class Trap:
+    """What a hostile pickle would have run."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SimpleNamespace, ()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("train", pickle.dumps({b"data": Trap()}, protocol=2), "it names types.SimpleNamespace"),
+        ("train", pickle.dumps({b"data": 7}, protocol=2), "damaged"),
+        ("train", b"", "damaged"),
+        ("train.bin", rows(2)[:-1], "damaged"),
+        ("other", b"", "there should be"),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_refused_and_nothing_in_it_is_run(
+    torch: Any, tmp_path: Path, name: str, data: bytes, says: str
+) -> None:
+    import train_files
+
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(Unusable, match=says):
+        train_files.read("cifar-100", str(tmp_path))
+
+
+def test_a_damaged_idx_file_is_refused(torch: Any, tmp_path: Path) -> None:
+    import train_files
+
+    fashion(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08"))
+    with pytest.raises(Unusable, match="damaged"):
+        train_files.read("fashion-mnist", str(tmp_path))
+
+
+def test_a_folder_of_images_says_that_it_needs_pillow(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(Unusable, match="pip install pillow"):
+        loaded("--dataset", "image-folder", "--path", str(tmp_path))
+
+
+def test_a_folder_of_images_is_classes_by_name(torch: Any, tmp_path: Path) -> None:
+    import PIL.Image
+
+    for number, name in enumerate(("ant", "bee")):
+        (tmp_path / name).mkdir()
+        for size in ((40, 20), (20, 40)):
+            shade = (200 * number,) * 3
+            PIL.Image.new("RGB", size, shade).save(tmp_path / name / f"{size[0]}.png")
+    data = loaded("--dataset", "image-folder", "--path", str(tmp_path), "--image", "16")
+    inputs, labels = data.take(0, 4)
+    assert inputs.shape == (4, 3, 16, 16)
+    assert sorted(labels.tolist()) == [0, 0, 1, 1]
+    assert torch.equal(inputs[:, 0, 0, 0] > 0, labels == 1)
+    (tmp_path / "bee" / "40.png").write_bytes(b"none")
+    with pytest.raises(Unusable, match="no image that can be read"):
+        data.take(0, 4)
+
+
+# -- checkpoints ---------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_read_back_and_removed(torch: Any, tmp_path: Path) -> None:
+    from train_checkpoint import save_and_load
+
+    me = Identity(rank=3, size=4, local_rank=3, local_size=4, host="h")
+    moved = save_and_load(str(tmp_path / "new"), [torch.randn(100, 3), torch.ones(7)], me)
+    assert moved.same
+    assert moved.bytes >= 4 * 307
+    assert min(moved.write, moved.read) > 0
+    assert list((tmp_path / "new").iterdir()) == []
