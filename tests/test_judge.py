@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -776,11 +776,10 @@ def trained(
     said: dict[str, Any] | None = None,
     own: Sequence[Metric] = (),
     machine: PlannedMachine = CPU,
-    **more: float,
+    more: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """The verdict on a run with these losses; `more` are metrics, `-` written `_`."""
-    values = {"loss-first": first, "loss-last": last, "throughput": 900.0}
-    values |= {name.replace("_", "-"): value for name, value in more.items()}
+    """The verdict on a run with these losses; `more` are other metrics of it."""
+    values = {"loss-first": first, "loss-last": last, "throughput": 900.0, **(more or {})}
     metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
     facts = {"compared": {"times": 4, "differed": 0}} if said is None else said
     made = record(
@@ -826,22 +825,23 @@ def test_the_curve_must_be_the_reference_where_there_is_one(
     deviation: float | None, expected: set[str]
 ) -> None:
     said = {"compared": {"times": 4}, "training": {"reference": True}}
-    more = {} if deviation is None else {"curve_deviation": deviation, "curve_tolerance": 1e-3}
-    assert causes(trained(2.0, 0.4, said=said, **more)) == expected
+    measured = {"curve-deviation": deviation, "curve-tolerance": 1e-3}
+    more = {name: value for name, value in measured.items() if value is not None}
+    assert causes(trained(2.0, 0.4, said=said, more=more)) == expected
 
 
 def test_the_loss_must_have_fallen_by_the_step_that_is_stated() -> None:
     early = step("train", params={"by": 30})
-    assert trained(2.0, 0.1, of=early, loss_by=0.9).state is State.PASS
-    assert causes(trained(2.0, 0.1, of=early, loss_by=1.1)) == {"loss-not-falling"}
+    assert trained(2.0, 0.1, of=early, more={"loss-by": 0.9}).state is State.PASS
+    assert causes(trained(2.0, 0.1, of=early, more={"loss-by": 1.1})) == {"loss-not-falling"}
     assert causes(trained(2.0, 0.1, of=early)) == {"no-measurement"}
 
 
 def test_a_checkpoint_that_was_asked_for_must_have_been_measured() -> None:
     saved = step("train", params={"checkpoint": "/scratch"})
     assert causes(trained(2.0, 0.1, of=saved)) == {"no-measurement"}
-    good = trained(2.0, 0.1, of=saved, checkpoint_write=1.0, checkpoint_read=2.0)
-    assert good.state is State.PASS
+    measured = {"checkpoint-write": 1.0, "checkpoint-read": 2.0}
+    assert trained(2.0, 0.1, of=saved, more=measured).state is State.PASS
 
 
 def owns(*slow: int, seconds: float, usual: float = 0.1, gpu: bool = True) -> list[Metric]:
@@ -867,13 +867,15 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_gpu() -> None:
     assert trained(2.0, 0.4, own=owns(5, seconds=0.1), machine=GPU).suspects == ()
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-def test_a_host_with_half_of_its_ranks_slow_is_named_itself(gpu: bool) -> None:
-    verdict = trained(2.0, 0.4, own=owns(5, seconds=0.3, gpu=gpu), machine=GPU)
-    assert blamed(verdict) == {("node", "h2", "slow-outlier")}
+def test_a_host_with_half_of_its_ranks_slow_is_named_itself() -> None:
+    for gpu in (True, False):
+        verdict = trained(2.0, 0.4, own=owns(5, seconds=0.3, gpu=gpu), machine=GPU)
+        assert blamed(verdict) == {("node", "h2", "slow-outlier")}
 
 
-@pytest.mark.parametrize(("usual", "seconds", "named"), [(0.1, 0.15, 0), (0.001, 0.005, 0), (0.1, 0.3, 1)])
+@pytest.mark.parametrize(
+    ("usual", "seconds", "named"), [(0.1, 0.15, 0), (0.001, 0.005, 0), (0.1, 0.3, 1)]
+)
 def test_where_ranks_share_cpus_only_gross_slowness_counts(
     usual: float, seconds: float, named: int
 ) -> None:

@@ -46,31 +46,17 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import rank_io
 import torch_io
+from train_options import LEAST_STEPS, options_of
 from train_parallel import Parallel, pieces_of
 
-MODELS = (
-    "mlp", "resnet18", "resnet50",
-    "gpt-tiny", "gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192",
-)  # fmt: skip
-DATASETS = ("synthetic", "fashion-mnist", "cifar-10", "cifar-100", "image-folder")
-PRECISIONS = ("fp32", "autocast", "bf16")
 #: Steps before the clock starts.
 WARMUP = 5
 MOMENTUM = 0.9
-#: Below these the loss of a healthy run may not fall by half. From these on it fell below 0.12 of
-#: the first for each of the seeds 1 to 5 (mlp, default rate and width).
-LEAST_STEPS, LEAST_BATCH = 20, 16
-#: Samples that all ranks compute to be compared.
-COMPARED = 8
-#: Learning rates at which the first steps are calm; those of transformers above gpt-tiny untried.
-RATES = {"mlp": 0.05, "resnet18": 0.02, "resnet50": 0.02, "gpt-tiny": 0.05}
-RATE = 0.01
 
 
 class Training:
@@ -86,9 +72,10 @@ class Training:
     ) -> None:
         import torch
         import torch.distributed
-        import train_compare
+
         import train_data
         import train_models
+        import train_replicas
         import train_times
 
         self.torch, self.dist = torch, torch.distributed
@@ -112,22 +99,16 @@ class Training:
         if self.kind == "auto":
             self.kind = "flat" if device == "cpu" else "ddp"
         self._refuse()
-        self.parallel = Parallel(self.layers, self.kind, me, progress, self.watch)
+        self.parallel = Parallel(self.layers, self.kind, self.batch, me, progress, self.watch)
         self.parameters = self.parallel.parameters
         # No torch.optim: it imports as much as DistributedDataParallel. No Adam: it divides by
         # small numbers and so magnifies differences of rounding.
         self.velocity = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.digests = train_compare.Digests(device)
-        self.replica = train_compare.Replica
-        self.split = train_times.Split
         self.step_now = 0
-        self.losses: list[Any] = []
-        self.seconds: list[Any] = []
-        self.replicas: list[tuple[int, Any]] = []
-        #: Whether this device got the same bits twice; None: not asked yet.
-        self.repeats: bool | None = None
-        #: The comparison in which a planted error shows.
-        self.spoiled = (options.steps // 2) // options.every * options.every
+        #: Since the last print: the loss of each step on this rank, and where its time went.
+        self.losses: list[float] = []
+        self.seconds: list[train_times.Split] = []
+        self.replicas = train_replicas.Replicas(self)
 
     def _made(self, models: Any) -> Any:
         """The model, with equal weights on equal devices."""
@@ -204,7 +185,6 @@ class Training:
             self.plant.strike()
         self.plant.drag()
         parallel.step = step
-        loss = 0.0
         for piece in self.pieces:
             asked = time.perf_counter()
             inputs, labels = self.take(step * self.batch + piece.start, len(piece))
@@ -213,59 +193,16 @@ class Training:
                 part = self.loss_of(parallel.model, inputs, labels)
                 if middle and "nan" in self.plant:
                     part = part * float("nan")
-                parallel.look(part.detach(), gradient=False)
-                loss = loss + part.detach().double()
-                # The sum over ranks is divided by their number: the mean over the batch is left.
-                (part * (self.me.size / self.batch)).backward()
+                parallel.look(part, gradient=False)
+                (part * parallel.weight).backward()
         if parallel.kind != "ddp":
             parallel.average()
         averaged = watch.mark()
-        self.losses.append(loss)
         self.update()
         self.seconds.append(watch.split(start, parallel.ready, averaged, reading))
         if middle and "wrong" in self.plant:
             with self.torch.no_grad():
                 self.parameters[0].view(-1)[0] += 1e-3
-
-    def compare(self) -> None:
-        """Compute what all ranks compute, for itself, and note what this one has and got.
-
-        The first time twice, to see whether this device repeats its own results.
-        """
-        torch, digests = self.torch, self.digests
-        count = min(COMPARED, self.micro, self.batch)
-        inputs, labels = self.take(self.step_now * self.batch, count)
-        got = self.own(inputs, labels)
-        if "wrong" in self.plant and self.step_now == self.spoiled:
-            got[-1].view(-1)[0] += 1e-3
-        found = digests.digest(got)
-        if self.repeats is None:
-            self.repeats = bool(found == digests.digest(self.own(inputs, labels)))
-        whole = self.kind != "fsdp"
-        held = digests.digest(self.parameters if whole else ())
-        exact = torch.stack([digests.digest([inputs, labels]), held, found])
-        measured = digests.measure(got if whole else ()).view(torch.int64)
-        self.replicas.append((self.step_now, torch.cat([exact, measured])))
-
-    def own(self, inputs: Any, labels: Any) -> list[Any]:
-        """The loss of samples and its gradient, which no other rank has touched.
-
-        With FSDP the outputs instead: its gradients exist only as communicated.
-        """
-        torch, cuda = self.torch, self.device != "cpu"
-        # Statistics of other ranks are no part of this, nor are kernels that add in any order.
-        self.layers.eval()
-        torch.use_deterministic_algorithms(cuda, warn_only=True)
-        if self.kind == "fsdp":
-            self.progress.enter("compare")
-            with torch.no_grad(), self.precise():
-                got = [self.parallel.model(inputs)]
-        else:
-            loss = self.loss_of(self.layers, inputs, labels)
-            got = [loss.detach(), *torch.autograd.grad(loss, self.parameters)]
-        torch.use_deterministic_algorithms(False)
-        self.layers.train()
-        return got
 
     def run(self) -> bool:
         """All steps, with comparisons and prints between them; returns whether all was well."""
@@ -276,10 +213,10 @@ class Training:
         due = time.monotonic() + options.report
         while options.minutes or self.step_now < options.steps:
             if self.step_now % options.every == 0:
-                self.compare()
+                self.settle()
                 now = time.monotonic()
                 late = bool(options.minutes) and now >= end
-                what = self._agree(1 if late else 2 if now >= due else 0)
+                what = self.agree(1 if late else 2 if now >= due else 0)
                 if self.step_now > LEAST_STEPS and what == 1:
                     break
                 if self.step_now > LEAST_STEPS and what == 2:
@@ -290,78 +227,20 @@ class Training:
             self.step_now += 1
             if self.step_now == WARMUP:
                 self.seconds.clear()
-        self.compare()
+        self.settle()
         return report.final()
 
-    def _agree(self, wish: int) -> int:
+    def settle(self) -> None:
+        """Look at what the steps left behind, and compute what all ranks compute."""
+        self.losses += self.parallel.settle()
+        self.replicas.compare()
+
+    def agree(self, wish: int) -> int:
         """What rank 0 wishes, on all ranks: their clocks need not agree."""
         said = self.torch.tensor([wish])
         self.progress.enter("agree", 8)
         self.dist.broadcast(said, src=0)
         return int(said)
-
-
-def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description="A seeded data-parallel training run (gloo on CPU, NCCL on CUDA). "
-        "torchrun --nproc-per-node 4 train.py",
-    )
-
-    def add(name: str, default: Any, text: str, **more: Any) -> None:
-        kind = {} if "choices" in more else {"type": type(default)}
-        shown = f" (default {default})" if default != "" else ""
-        parser.add_argument(name, default=default, help=text + shown, **kind, **more)
-
-    add("--model", "mlp", "gpt-N fills a GPU of N GB", choices=MODELS)
-    add("--precision", "fp32", "bf16: weights too; autocast: not they", choices=PRECISIONS)
-    add(
-        "--parallel",
-        "auto",
-        "flat: one all-reduce of all gradients; auto: ddp on CUDA, flat on CPU",
-        choices=("auto", "ddp", "fsdp", "flat"),
-    )
-    add("--norm", "group", "of ResNets; sync: SyncBatchNorm", choices=("group", "sync"))
-    add("--steps", 60, "optimizer steps")
-    add("--minutes", 0.0, "run so long instead of --steps")
-    add("--batch", 64, "samples of a step over all ranks")
-    add("--micro", 0, "samples that go through the model at once; 0: as the model needs")
-    add("--ratio", 0.5, "last loss over first, at most")
-    add("--by", 0, "step by which the loss is to have fallen so far; 0: the last")
-    add("--every", 25, "steps between comparisons of the ranks")
-    add("--report", 300.0, "seconds between prints of what is known so far")
-    add("--seed", 1, "of data and model")
-    add("--width", 256, "of an mlp's layers")
-    add("--image", 64, "pixels along a side of images, synthetic or of a folder")
-    add("--rate", 0.0, "learning rate; 0: as the model needs")
-    add("--dataset", "synthetic", "what to learn", choices=DATASETS)
-    add("--path", "", "folder of the data set")
-    parser.add_argument("--download", action="store_true", help="fetch it there, by torchvision")
-    add("--checkpoint", "", "folder to write a checkpoint to at the end, and read it back")
-    add("--peak", 0.0, "TFLOP/s of one device at this precision, for `mfu`; 0: not known")
-    torch_io.add_options(parser)
-    options = parser.parse_args(arguments)
-    if options.steps < LEAST_STEPS or options.batch < LEAST_BATCH:
-        parser.error(
-            f"--steps must be at least {LEAST_STEPS} and --batch at least {LEAST_BATCH}: "
-            "with fewer the loss of a healthy run need not fall"
-        )
-    for name in ("width", "timeout", "every", "report", "image"):
-        if not getattr(options, name) > 0:
-            parser.error(f"--{name} must be above 0")
-    for name in ("rate", "micro", "minutes", "peak", "by"):
-        if not getattr(options, name) >= 0:
-            parser.error(f"--{name} must not be below 0")
-    if not 0 < options.ratio < 1:
-        parser.error("--ratio must lie between 0 and 1: a loss that need not fall proves nothing")
-    if not options.minutes and options.by > options.steps:
-        parser.error(f"--by {options.by} is after the last of {options.steps} steps")
-    if (options.dataset == "synthetic") == bool(options.path):
-        parser.error("--path is the folder of a --dataset other than synthetic, and it needs one")
-    if options.download and options.dataset in ("synthetic", "image-folder"):
-        parser.error("--download fetches fashion-mnist, cifar-10 or cifar-100")
-    options.rate = options.rate or RATES.get(options.model, RATE)
-    return options
 
 
 def main() -> None:

@@ -64,7 +64,8 @@ class Digests:
         total = self.torch.zeros((), dtype=self.torch.int64, device=self.weights.device)
         for tensor in tensors:
             flat = tensor.detach().contiguous().view(-1)
-            bits = flat.view(getattr(self.torch, _BITS[flat.element_size()]))
+            whole = flat.numel() * flat.element_size() % 8 == 0 == flat.data_ptr() % 8
+            bits = flat.view(getattr(self.torch, _BITS[8 if whole else flat.element_size()]))
             for chunk in bits.split(_CHUNK):
                 total = total * _PRIME + (chunk * self.weights[: len(chunk)]).sum()
         return total
@@ -137,7 +138,9 @@ def _gradients(
             found.append(Accused(cause, (), f"{seen} ({device}), none can be blamed"))
         elif odd:
             names = tuple(equal[place] for place in odd)
-            found.append(Accused(cause, names, "got another gradient of the same samples than most"))
+            found.append(
+                Accused(cause, names, "got another gradient of the same samples than most")
+            )
     return found or _far(replicas, left, tolerance)
 
 

@@ -10,8 +10,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import rank_io
 import torch
+
+import rank_io
 import torch_io
 import train_files
 from train_models import GPT, RESNETS
@@ -113,9 +114,7 @@ def text(tokens: int, seeded: torch.Generator, device: str) -> Samples:
     noisy = torch.rand(_SEQUENCES, tokens + 1, generator=seeded) < _NOISE
     for place in range(tokens):
         follows = after[written[:, place]]
-        written[:, place + 1] = torch.where(
-            noisy[:, place + 1], written[:, place + 1], follows
-        )
+        written[:, place + 1] = torch.where(noisy[:, place + 1], written[:, place + 1], follows)
     return Samples(written[:, :-1], written[:, 1:], 0, device)
 
 

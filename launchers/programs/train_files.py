@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from rank_io import Unusable, one_line
 
 DATASETS = ("fashion-mnist", "cifar-10", "cifar-100", "image-folder")

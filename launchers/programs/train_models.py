@@ -1,4 +1,4 @@
-"""The models that train.py trains, in plain torch: MLP, ResNet-18, ResNet-50, GPT-style transformer.
+"""The models of train.py, in plain torch: MLP, ResNet-18, ResNet-50, GPT-style transformer.
 
 Group and layer norms are of one sample each, so results do not depend on how a batch is split;
 SyncBatchNorm takes its statistics over all ranks instead, and needs CUDA.
@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rank_io import Unusable
 from torch import nn
 from torch.nn import functional
+
+from rank_io import Unusable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +118,7 @@ def resnet(name: str, channels: int, classes: int, norm: str) -> Any:
             stride = 2 if stage and not place else 1
             layers.append(Block(given, width, stride, norm, deep=deep))
             given = 4 * width if deep else width
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(given, classes)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(given, classes))
 
 
 class Attention(nn.Module):  # type: ignore[misc]

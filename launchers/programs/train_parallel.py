@@ -7,6 +7,7 @@ whole ones, so that 1 rank with 64 pieces and 64 ranks with one each add up the 
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -31,10 +32,18 @@ class Parallel:
     `first_bad` says when this rank's own numbers first were not finite: 2 * step for its loss, one
     more for its gradient before it was averaged; -1 for never. With FSDP gradients are averaged
     piece by piece inside of torch: what is looked at is this rank's part of their mean.
+
+    `weight` is what makes the loss of one sample its part in the gradient of the whole batch.
     """
 
     def __init__(
-        self, layers: Any, kind: str, me: rank_io.Identity, progress: rank_io.Progress, watch: Any
+        self,
+        layers: Any,
+        kind: str,
+        batch: int,
+        me: rank_io.Identity,
+        progress: rank_io.Progress,
+        watch: Any,
     ) -> None:
         import torch
         import torch.distributed
@@ -43,8 +52,8 @@ class Parallel:
         self.kind, self.me, self.progress, self.watch = kind, me, progress, watch
         self.layers = self.model = layers
         self.step = 0
-        device = next(layers.parameters()).device
-        self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+        self.first_bad = -1
+        self.seen: list[tuple[int, Any]] = []
         self.ready = watch.mark()
         progress.enter("parameters")
         if kind == "ddp":
@@ -58,6 +67,8 @@ class Parallel:
             for parameter in layers.parameters():
                 torch.distributed.broadcast(parameter.data, src=0)
         self.parameters = list(self.layers.parameters())
+        # Gradients of all ranks are added up; FSDP takes their mean by itself.
+        self.weight = (me.size if kind == "fsdp" else 1) / batch
 
     def _shard(self) -> None:
         try:
@@ -84,9 +95,26 @@ class Parallel:
         return nullcontext()
 
     def look(self, values: Any, *, gradient: bool) -> None:
-        """Remember the first step at which `values`, loss or gradient, are not finite."""
-        fine = self.torch.isfinite(values).all() | (self.first_bad >= 0)
-        self.first_bad = self.torch.where(fine, self.first_bad, 2 * self.step + gradient)
+        """Note loss or gradient of this step, by its sum: one number not finite spoils it.
+
+        Looked at later, by `settle`: reading a number out of a GPU would make it wait.
+        """
+        one = values.sum() if values.dim() else values.detach()
+        self.seen.append((2 * self.step + gradient, one))
+
+    def settle(self) -> list[float]:
+        """This rank's summed loss of each step since the last call."""
+        seen, self.seen = self.seen, []
+        if not seen:
+            return []
+        values = self.torch.stack([value.float() for _, value in seen]).tolist()
+        losses: dict[int, float] = {}
+        for (at, _), value in zip(seen, values, strict=True):
+            if self.first_bad < 0 and not math.isfinite(value):
+                self.first_bad = at
+            if at % 2 == 0:
+                losses[at] = losses.get(at, 0.0) + value
+        return list(losses.values())
 
     def average(self) -> None:
         """Make the gradients those of the whole batch, where backward has not done so."""
@@ -103,11 +131,10 @@ class Parallel:
                 self.look(parameter.grad.to_local(), gradient=True)
 
     def _share(self, gradient: Any) -> Any:
-        """Begin to average a part of the gradient, all that there is in one tensor."""
+        """Begin to add up a part of the gradient, all that there is in one tensor."""
         self.ready = self.watch.mark()
         self.look(gradient, gradient=True)
         self.progress.enter("gradients", gradient.numel() * gradient.element_size())
-        gradient.div_(self.me.size)
         return self.dist.all_reduce(gradient, async_op=True)
 
     def _bucket(self, bucket: Any) -> Any:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import rank_io
 import torch_io
 from train_checkpoint import save_and_load
-from train_compare import NAMED, TOLERANCES, Accused, Replica, accuse, went_wrong
+from train_compare import NAMED, Accused, went_wrong
+from train_curve import ENDS, deviation, ends, reference_of, settings
 from train_models import RESNETS
 from train_times import Summary, summary
 
-#: Steps whose mean is the first or the last loss; losses that are printed.
-ENDS, CURVE = 5, 500
-#: Comparisons that are looked at closer at a time, where any showed a difference.
-_CLOSER = 8
-_REFERENCES = Path(__file__).with_name("train_reference.json")
+#: Losses that are printed.
+CURVE = 500
 
 
 class Place(NamedTuple):
@@ -27,34 +23,6 @@ class Place(NamedTuple):
     host: str
     gpu: str
     device: str
-
-
-def ends(losses: Sequence[float]) -> tuple[float, float]:
-    """Mean of the first and of the last losses."""
-    return sum(losses[:ENDS]) / ENDS, sum(losses[-ENDS:]) / ENDS
-
-
-def deviation(curve: Sequence[float], reference: Sequence[float]) -> float:
-    """Largest distance of two curves, as far as both go, as a share of the reference's first loss.
-
-    Not a number where one of them is not.
-    """
-    far = [abs(a - b) for a, b in zip(curve, reference, strict=False)]
-    return max(far, key=lambda one: (one != one, one)) / reference[0]
-
-
-def settings(options: Any, batch: int) -> dict[str, Any]:
-    """What a reference curve is valid for."""
-    kept = ("model", "dataset", "norm", "seed", "rate", "width", "image")
-    return {"batch": batch, **{name: getattr(options, name) for name in kept}}
-
-
-def reference_of(wanted: dict[str, Any], precision: str) -> tuple[list[float], float] | None:
-    """The reference curve for these settings out of train_reference.json, and its tolerance."""
-    for one in json.loads(_REFERENCES.read_text(encoding="utf-8"))["curves"]:
-        if one["settings"] == wanted and precision in one["tolerance"]:
-            return one["losses"], one["tolerance"][precision]
-    return None
 
 
 class Report:
@@ -69,20 +37,8 @@ class Report:
         self.said: set[tuple[str, int]] = set()
         self.well = True
         gpu = training.device.partition(":")[2]
-        device = self._device()
-        texts = torch_io.gather_text(f"{self.me.host}\t{gpu}\t{device}", 384)
+        texts = torch_io.gather_text(f"{self.me.host}\t{gpu}\t{training.replicas.device}", 384)
         self.places = [Place(*text.split("\t", 2)) for text in texts]
-
-    def _device(self) -> str:
-        """What computes: equal names promise equal bits."""
-        torch = self.torch
-        if self.training.device != "cpu":
-            return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, {torch.__version__}"
-        name = getattr(torch.backends.cpu, "get_cpu_capability", str)()
-        about = Path("/proc/cpuinfo")
-        lines = about.read_text(errors="replace").splitlines() if about.exists() else []
-        model = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
-        return f"{model.strip()} {name}, {torch.__version__}"
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """A row of numbers of every rank, on every rank."""
@@ -103,7 +59,7 @@ class Report:
         slowest = self._slowest_steps()
         rows = [Summary(*row) for row in self.gather(mine)]
         self._speeds(rows, slowest)
-        bad = self.gather([float(self.training.parallel.first_bad)])
+        bad = self.gather([self.training.parallel.first_bad])
         self._accuse(went_wrong([int(at) for (at,) in bad]))
         self._compare()
         self.training.seconds.clear()
@@ -125,7 +81,7 @@ class Report:
 
     def _losses(self) -> None:
         training, options = self.training, self.training.options
-        mine = self.torch.stack(training.losses).to("cpu", self.torch.float64)
+        mine = self.torch.tensor(training.losses, dtype=self.torch.float64)
         training.losses.clear()
         training.progress.enter("losses", 8 * len(mine))
         self.dist.all_reduce(mine)
@@ -179,7 +135,9 @@ class Report:
         self._metric("curve-deviation", far, "")
         self._metric("curve-tolerance", most, "")
         if not far <= most:
-            seen = f"the loss curve is {far:.3g} of the first loss away from that of healthy hardware"
+            seen = (
+                f"the loss curve is {far:.3g} of the first loss away from that of healthy hardware"
+            )
             self._accuse(Accused("loss-differs", (), f"{seen}; {most:g} is rounding"))
 
     def _slowest_steps(self) -> list[float]:
@@ -214,30 +172,11 @@ class Report:
 
     def _compare(self) -> None:
         """Look for the comparisons in which ranks differed, and accuse."""
-        training, torch = self.training, self.torch
-        kept = torch.stack([row for _, row in training.replicas]).cpu()
-        steps = [step for step, _ in training.replicas]
-        training.replicas.clear()
-        both = torch.cat([kept[:, :3], ~kept[:, :3]], dim=1)
-        mine = both.clone()
-        training.progress.enter("compare", 8 * both.numel())
-        self.dist.all_reduce(mine, op=self.dist.ReduceOp.MAX)
-        # The greatest of x and the greatest of not x belong together where all are equal.
-        differ = (mine[:, :3] != ~mine[:, 3:]).any(dim=1).nonzero().view(-1).tolist()
-        self._fact("compared", {"times": len(steps), "differed": len(differ)})
-        if not differ:
-            return
-        repeats = [bool(row[0]) for row in self.gather([float(training.repeats)])]
+        times, differ = self.training.replicas.differing()
+        self._fact("compared", {"times": times, "differed": len(differ)})
         devices = [place.device for place in self.places]
-        for at in differ[:_CLOSER]:
-            replicas = [self._replica(row) for row in self._every(kept[at])]
-            tolerance = TOLERANCES[training.options.precision]
-            for accused in accuse(replicas, devices, repeats, tolerance):
-                self._accuse(accused._replace(seen=f"{accused.seen}, at step {steps[at]}"))
-
-    def _replica(self, row: Sequence[int]) -> Replica:
-        length, total = self.torch.tensor(row[3:]).view(self.torch.float64).tolist()
-        return Replica(row[0], row[1], row[2], length, total)
+        for accused in self.training.replicas.accused(differ, self._every, devices):
+            self._accuse(accused)
 
     def _checkpoint(self) -> None:
         training = self.training

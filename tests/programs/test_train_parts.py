@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.programs.conftest import PROGRAMS
+from tests.programs import conftest  # noqa: F401  # makes the programs importable
 
-import train
+import train_options
 from rank_io import Identity, Unusable
 from train_compare import NAMED, Replica, accuse, odd_ones, went_wrong
 from train_times import Split, percentile, summary
 
-assert PROGRAMS
 FAIR = Replica(samples=1, parameters=2, gradient=3, length=10.0, sum=4.0)
 
 
@@ -123,13 +122,14 @@ def test_a_single_flipped_bit_changes_the_digest(torch: Any, data: st.DataObject
     tensors = [torch.zeros(size, dtype=getattr(torch, kind)) for size in (3, 300_000)]
     digests = Digests("cpu")
     before = int(digests.digest(tensors))
-    bits = tensors[1].view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensors[1].element_size()])
+    bits = tensors[1].view(
+        {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensors[1].element_size()]
+    )
     at, bit = data.draw(st.integers(0, 299_999)), data.draw(st.integers(0, 14))
     bits[at] ^= 1 << bit
     assert int(digests.digest(tensors)) != before
     bits[at] ^= 1 << bit
     assert int(digests.digest(tensors)) == before
-    assert int(digests.digest(tensors[::-1])) == before == 0 or kind
 
 
 # -- time ----------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_the_parts_of_a_step_add_up() -> None:
 def test_the_models_are_those_of_the_command_line(torch: Any) -> None:
     import train_models
 
-    assert train_models.MODELS == train.MODELS
+    assert train_models.MODELS == train_options.MODELS
 
 
 @pytest.mark.parametrize("name", ["gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192"])
@@ -185,7 +185,8 @@ def test_a_transformer_has_the_parameters_that_its_dimensions_say(torch: Any) ->
 
 @pytest.mark.parametrize(
     # Published with batch norms, which have as many parameters: He et al. 2015, torchvision.
-    ("name", "parameters"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)],
+    ("name", "parameters"),
+    [("resnet18", 11_689_512), ("resnet50", 25_557_032)],
 )
 def test_a_resnet_has_the_published_number_of_parameters(
     torch: Any, name: str, parameters: int
@@ -210,7 +211,9 @@ def test_operations_are_those_of_layers_forward_and_twice_backward(torch: Any) -
     assert flops_of(model, torch.zeros(2, 32, dtype=torch.int64)) == 32 * per_token
 
 
-@pytest.mark.parametrize(("model", "shape", "classes"), [("gpt-tiny", (3, 8, 8), 10), ("mlp", (32,), 0)])
+@pytest.mark.parametrize(
+    ("model", "shape", "classes"), [("gpt-tiny", (3, 8, 8), 10), ("mlp", (32,), 0)]
+)
 def test_a_model_refuses_data_it_cannot_read(
     torch: Any, model: str, shape: tuple[int, ...], classes: int
 ) -> None:
@@ -227,7 +230,7 @@ def loaded(*arguments: str) -> Any:
     import train_data
 
     me = Identity(rank=0, size=1, local_rank=0, local_size=1, host="h")
-    options = train.options_of(list(arguments))
+    options = train_options.options_of(list(arguments))
     return train_data.load(options, me, options.batch, "cpu")
 
 
@@ -279,14 +282,14 @@ def test_fashion_mnist_is_read_out_of_its_idx_files(torch: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("form", ["binary", "python"])
 @pytest.mark.parametrize("name", ["cifar-10", "cifar-100"])
-def test_both_versions_of_cifar_are_read(
-    torch: Any, tmp_path: Path, name: str, form: str
-) -> None:
+def test_both_versions_of_cifar_are_read(torch: Any, tmp_path: Path, name: str, form: str) -> None:
     import train_files
 
     ten = name == "cifar-10"
     names = [f"data_batch_{n}" for n in range(1, 6)] if ten else ["train"]
-    data = rows(1 if ten else 2) if form == "binary" else pickled("labels" if ten else "fine_labels")
+    data = (
+        rows(1 if ten else 2) if form == "binary" else pickled("labels" if ten else "fine_labels")
+    )
     for file in names:
         (tmp_path / (file + ".bin" * (form == "binary"))).write_bytes(data)
     pixels, labels = train_files.read(name, str(tmp_path))

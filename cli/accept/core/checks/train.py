@@ -88,7 +88,9 @@ class Params:
             raise ValueError(f"download: there is nothing to fetch for dataset {self.dataset}")
         for name in ("path", "checkpoint"):
             if (given := getattr(self, name)) and not given.startswith("/"):
-                raise ValueError(f"{name} must be absolute, as hosts have no common folder: {given}")
+                raise ValueError(
+                    f"{name} must be absolute, as hosts have no common folder: {given}"
+                )
 
 
 def estimate(params: Params, hosts: int, ranks_per_host: int) -> float:
