@@ -94,7 +94,7 @@ class Training:
             self.flops = train_models.flops_of(self.layers, sample)
         self.size = sum(parameter.numel() for parameter in self.layers.parameters())
         self.gigabytes = gpt.gigabytes if gpt else None
-        self.watch = train_times.Stopwatch(device)
+        self.watch = train_times.StepTimer(device)
         self.kind = options.parallel
         if self.kind == "auto":
             self.kind = "flat" if device == "cpu" else "ddp"

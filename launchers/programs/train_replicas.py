@@ -81,7 +81,9 @@ class Replicas:
         training, torch = self.training, self.torch
         # Statistics of other ranks are no part of this, nor are kernels that add in any order.
         training.layers.eval()
-        torch.use_deterministic_algorithms(training.device != "cpu", warn_only=True)
+        if training.device != "cpu":
+            # On CPU kernels are so anyway, and this call imports seconds of torch.
+            torch.use_deterministic_algorithms(True, warn_only=True)
         if training.kind == "fsdp":
             training.progress.enter("compare")
             with torch.no_grad(), training.precise():
@@ -89,7 +91,8 @@ class Replicas:
         else:
             loss = training.loss_of(training.layers, inputs, labels)
             got = [loss.detach(), *torch.autograd.grad(loss, training.parameters)]
-        torch.use_deterministic_algorithms(False)
+        if training.device != "cpu":
+            torch.use_deterministic_algorithms(False)
         training.layers.train()
         return got
 

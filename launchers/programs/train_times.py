@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from stopwatch import share
+
 
 class Marks(NamedTuple):
     """A moment: on the host, and as an event of the GPU's stream (None on CPU)."""
@@ -43,7 +45,7 @@ class Summary(NamedTuple):
     total: float
 
 
-class Stopwatch:
+class StepTimer:
     """Moments of the steps of one rank on its device."""
 
     def __init__(self, device: str) -> None:
@@ -75,11 +77,6 @@ class Stopwatch:
         return float(first.event.elapsed_time(second.event)) / 1000
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest of at least one ascending number that `share` of them do not exceed."""
-    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
-
-
 def summary(steps: Sequence[Split]) -> Summary:
     """What a rank says of its steps, at least one."""
     whole = sorted(step.whole for step in steps)
@@ -89,10 +86,10 @@ def summary(steps: Sequence[Split]) -> Summary:
     read = sum(step.input for step in steps) / count
     talked = sum(step.communication for step in steps) / count
     return Summary(
-        p50=percentile(whole, 0.5),
-        p95=percentile(whole, 0.95),
-        p99=percentile(whole, 0.99),
-        own=percentile(own, 0.5),
+        p50=share(whole, 0.5),
+        p95=share(whole, 0.95),
+        p99=share(whole, 0.99),
+        own=share(own, 0.5),
         input=read,
         compute=total / count - read - talked,
         communication=talked,

@@ -58,6 +58,24 @@ def test_every_number_of_ranks_learns_along_the_reference_curve(
 
 
 @real
+def test_a_long_run_says_what_is_known_so_far_and_the_last_word_is_the_whole(start: Start) -> None:
+    ran = start("train.py", 1, "--steps", "120", "--report", "0.001", "--by", "40")
+    assert (ran.exit, ran.problems) == (0, [])
+
+    def said(name: str) -> list[float]:
+        return [record["value"] for record in ran.records if record.get("metric") == name]
+
+    # At steps 50 and 100, and at the end.
+    curves = [record["value"] for record in ran.records if record.get("fact") == "loss-curve"]
+    assert [len(curve) for curve in curves] == [50, 100, 120]
+    assert curves[-1][:50] == curves[0]
+    assert said("loss-last") == pytest.approx([sum(curve[-5:]) / 5 for curve in curves], rel=1e-4)
+    assert said("loss-by") == pytest.approx([sum(curves[0][35:40]) / 5] * 3, rel=1e-4)
+    assert len(said("throughput")) == 3
+    assert len(said("rank-own")) == 1
+
+
+@real
 def test_with_fsdp_it_is_the_same_curve(start: Start) -> None:
     ran = start("train.py", 2, "--model", "gpt-tiny", "--parallel", "fsdp", "--steps", "20")
     assert ran.exit == 0 or ran.metric("loss-last") < ran.metric("loss-first")

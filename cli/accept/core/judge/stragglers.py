@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from accept.core.checks import Evidence
 from accept.core.judge.complete import some
+from accept.core.judge.digests import place
 from accept.core.judge.population import FEWEST, spread
 from accept.core.likelihood import GROSS
 from accept.core.model import Finding, Metric, Record, State, Suspect
@@ -80,7 +81,7 @@ def _suspects(
                     name=f"{host}:{rank.gpu}" if named else host,
                     cause="slow-outlier",
                     strength="moderate",
-                    why=f"the others wait for rank {rank.rank} on {host}: it computes for "
+                    why=f"the others wait for {place(host, rank.rank, rank.gpu)}: it computes for "
                     f"{rank.value:.3g} s a step, the median is {usual:.3g} s",
                     evidence=(record.log,) if record.log else (),
                 )
@@ -98,7 +99,7 @@ def _finding(
     record: Record,
 ) -> Finding:
     longest = 1 / limit if limit > 0 else float("inf")
-    names = some([f"rank {rank.rank} on {rank.host}" for rank in slow])
+    names = some([place(rank.host, rank.rank, rank.gpu) for rank in slow])
     what = f"step {record.step}, {count} ranks"
     text = f"none computes for more than {longest:.3g} s a step, the median is {usual:.3g} s"
     return Finding(
