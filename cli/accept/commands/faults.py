@@ -33,7 +33,7 @@ FAULTS: dict[str, Fault] = {
     "slow": Fault(about="a rank loses 50 ms before every operation", causes=_SLOW),
     "wrong": Fault(
         about="a rank contributes one wrong element",
-        causes=frozenset({"wrong-data", "parameters-differ"}),
+        causes=frozenset({"wrong-data", "parameters-differ", "gradients-differ"}),
     ),
     "nan": Fault(
         about="a rank contributes one element that is no number",
