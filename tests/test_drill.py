@@ -194,14 +194,15 @@ class TestHere:
             text=True,
         )  # fmt: skip
         assert process.stderr is not None
-        drilled = False
+        drilled, said = False, []
         for line in process.stderr:
+            said.append(line)
             drilled = drilled or "[1/1] hang@" in line
             if drilled and "20-connectivity (" in line:
                 break
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-        assert (process.returncode, out) == (130, "")
+        assert (process.returncode, out) == (130, ""), "".join([*said, err])
         assert "the drill was interrupted" in err
         assert "Traceback" not in err
         kept = json.loads((runs / "d" / rundir.DRILL).read_text())
