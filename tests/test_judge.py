@@ -883,6 +883,12 @@ def test_where_ranks_share_cpus_only_gross_slowness_counts(
     assert len(verdict.suspects) == named
 
 
+def test_a_small_model_whose_steps_are_the_cpus_accuses_no_gpu() -> None:
+    """Half as long again, and still only milliseconds: what starts kernels differs so much."""
+    verdict = trained(2.0, 0.4, own=owns(5, seconds=0.006, usual=0.004), machine=GPU)
+    assert verdict.suspects == ()
+
+
 @given(st.sets(st.integers(0, 15)), st.floats(1.2, 50))
 def test_slow_ranks_are_named_while_they_are_the_minority(slow: set[int], factor: float) -> None:
     own = owns(*slow, seconds=0.1 * factor, gpu=False)

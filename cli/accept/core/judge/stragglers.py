@@ -19,6 +19,9 @@ from accept.core.model import Finding, Metric, Record, State, Suspect
 #: Where ranks share CPUs with others they lose turns of the scheduler, of some ms each: less than
 #: this, in seconds, says nothing there.
 _TURNS = 0.02
+#: Where they do not: steps of small models are the CPU's, which starts the kernels, and differ by a
+#: part of themselves between healthy hosts. Less than this, in seconds, says nothing of a GPU.
+_STARTS = 0.005
 _MOST_SECONDS = 1e6
 
 
@@ -43,7 +46,9 @@ def judge(evidence: Evidence, metric: str) -> Slow:
         if among is None:
             continue
         usual, limit = 1 / among.median, among.limit
-        if not evidence.plan.machine.speed_promised:
+        if evidence.plan.machine.speed_promised:
+            limit = min(limit, 1 / (usual + _STARTS))
+        else:
             limit = min(limit, among.median * (1 - GROSS), 1 / (usual + _TURNS))
         slow = [rank for rank in ranks if 1 / rank.value < limit]
         if 2 * len(slow) > len(ranks):
