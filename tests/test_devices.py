@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests import imagined
 
@@ -178,6 +178,7 @@ def test_a_gpu_that_is_slow_at_times_shows_in_the_slowest_twentieth() -> None:
 
 
 @given(st.floats(0.1, 0.6))
+@example(0.53515625)
 def test_gpus_that_are_all_slow_fail_against_the_floor_and_nobody_is_named(share: float) -> None:
     found = judged(records(lambda _h, _g, _n, value: value * share))
     assert found.verdict.state is State.FAIL

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from accept.core.judge.blame import Sample
-from accept.core.judge.population import Spread, spread
+from accept.core.judge.population import SIGMAS, Spread, spread
 
 _Group = tuple[tuple[str, ...], tuple[int, ...]]
 
@@ -37,7 +37,10 @@ def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None
         elif sample.value is not None and not sample.cause:
             best[group] = max(best.get(group, sample.value), sample.value)
     among = spread(list(best.values()), noise)
-    limit = max(floor, among.limit) if among else floor
+    limit = floor
+    if among:
+        # A bound in the middle of the healthy noise tells nobody from his equals.
+        limit = max(min(floor, among.median * (1 - SIGMAS * noise)), among.limit)
     bad = [g for g in latest if g in wrong or g not in best or best[g] < limit]
     if len(latest) > 1 and len(bad) * 2 > len(latest):
         return Slow((), among)
