@@ -20,7 +20,8 @@ from tests.commandline import SOURCE, accept, refused
 
 from accept import assets, rundir
 from accept.core.hosts import Candidate
-from accept.core.planting import cut_off, for_ranks
+from accept.core.planted import for_ranks
+from accept.core.planting import cut_off
 from accept.core.typed import dump
 from accept.spec.drill import Drill, Drilled
 from accept.spec.plant import FAULTS

@@ -14,7 +14,7 @@ from accept.commands.caught import Outcome, outcome
 from accept.commands.faults import FAULTS, Choice, choose
 from accept.core.judge import judge
 from accept.core.model import Fact, Plan, Problem, Record, State
-from accept.core.planting import EVERYWHERE, ON_HOSTS
+from accept.core.planted import EVERYWHERE, ON_HOSTS
 from accept.spec.plant import FAULTS as ON_RANKS
 from accept.spec.plant import read_plants
 

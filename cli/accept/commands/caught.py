@@ -10,7 +10,7 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.judge import judge
 from accept.core.judge.suspects import host_of
 from accept.core.model import Fact, Plan, Record, State, Suspect, Verdict
-from accept.core.planting import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
+from accept.core.planted import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
 from accept.spec.drill import Result
 from accept.spec.plant import FAULTS as ON_RANKS
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from accept.core import checks
 from accept.core.judge.population import FEWEST
 from accept.core.model import Plan, Step
-from accept.core.planting import EVERYWHERE
+from accept.core.planted import EVERYWHERE
 from accept.spec.plant import FAULTS as ON_RANKS
 
 #: Fewest hosts among which pairs name one, where a bound says what is slow.

@@ -29,6 +29,7 @@ from accept.core.judge.hosts import places
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Plan, Record, Step
 from accept.core.plaintext import plain
+from accept.core.planted import NOT_PLANTED
 from accept.core.release import hold, tell_over
 from accept.core.remote import run
 from accept.core.run import Run
@@ -183,7 +184,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     if found.problems and plan.require_all_nodes:
         raise _BreakOff("not all nodes answered, and requireAllNodes is set")
     for fact in planted:
-        if fact.name == planting.NOT_PLANTED:
+        if fact.name == NOT_PLANTED:
             raise _BreakOff(f"a fault could not be planted: {fact.value}")
 
 

@@ -16,23 +16,13 @@ from dataclasses import replace
 from accept.core.hosts import Candidate
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Record
+from accept.core.planted import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
 from accept.core.remote import Host
 from accept.core.run import Run
 
-#: Planted on a host: by `launchers/plant.sh`, or by sending the coordinator to a closed port.
-ON_HOSTS = ("full-disk", "slow-link", "unreachable")
-#: Planted on all hosts alike, by the settings of the run.
-EVERYWHERE = ("sockets",)
-#: Facts of a fault that struck, that could not be planted, and that could not be taken back.
-PLANTED, NOT_PLANTED, NOT_UNDONE = "planted", "not-planted", "not-undone"
 #: tcpmux, which no sshd listens on.
 _CLOSED = 1
 _UNDO_SECONDS = 20.0
-
-
-def for_ranks(planted: Sequence[str]) -> str:
-    """What the launchers and programs of the ranks are told, as ACCEPT_PLANT."""
-    return ",".join(text for text in planted if ":" in text or text.startswith("full-disk@"))
 
 
 def _hosts(state: Run, fault: str) -> list[str]:

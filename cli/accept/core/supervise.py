@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core.model import Problem, Step
-from accept.core.planting import for_ranks
+from accept.core.planted import for_ranks
 from accept.core.remote import Host, arguments, environment, has_connection, kill_session
 from accept.core.run import ASK_SECONDS, Run, lose_silent_hosts
 from accept.core.schedule import Group

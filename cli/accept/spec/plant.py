@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from accept.core.errors import BadInput
-from accept.core.planting import EVERYWHERE, ON_HOSTS
+from accept.core.planted import EVERYWHERE, ON_HOSTS
 from accept.core.shape import known, plain
 
 #: What the programs of the ranks can do wrong when they are told to: FAULT@HOST:LOCALRANK.
