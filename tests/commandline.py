@@ -17,6 +17,17 @@ from accept.__main__ import main
 #: Those who call `python -m accept` from another folder need this on their path.
 SOURCE = Path(__file__).parent.parent / "cli"
 
+#: A suite of a run that takes seconds.
+SMALL = """\
+name: small
+description: Ours.
+deadline: 5m
+checks:
+- check: inventory
+- check: connectivity
+- {check: all-reduce, params: {min: 4K, max: 64K, iters: 3, warmup: 1}}
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Done:

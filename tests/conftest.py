@@ -10,9 +10,12 @@ end with its reason. Where CI=true, leaving out a test that carries either mark 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,14 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     from tests.chartcases import values
 
     return lambda *args, **options: values(tmp_path, *args, **options)
+
+
+@pytest.fixture
+def run_extra() -> None:
+    """Skips where this machine cannot measure itself."""
+    beside = Path(sys.executable).parent
+    if not (shutil.which("mpirun", path=beside) and find_spec("torch") and find_spec("mpi4py")):
+        pytest.skip("no Open MPI, mpi4py and torch beside this Python: the extra `run`")
 
 
 @pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])

@@ -6,17 +6,15 @@ import ast
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import leftovers
-from tests.commandline import SOURCE, accept, refused
+from tests.commandline import SMALL, SOURCE, accept, refused
 
 from accept import assets, rundir
 from accept.core.hosts import Candidate
@@ -27,17 +25,7 @@ from accept.spec.drill import Drill, Drilled
 from accept.spec.plant import FAULTS
 
 OPTIONS = ("-m", "cpu", "--hosts", "h[1-8]")
-#: Small enough that a run takes seconds.
-SMALL = """\
-name: small
-description: Ours.
-deadline: 5m
-checks:
-- check: inventory
-- check: connectivity
-- {check: all-reduce, params: {min: 4K, max: 64K, iters: 3, warmup: 1}}
-- {check: gemm, params: {seconds: 0.2, alone: 0}}
-"""
+SUITE = SMALL + "- {check: gemm, params: {seconds: 0.2, alone: 0}}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -157,17 +145,12 @@ class TestPlanting:
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("run_extra")
 class TestHere:
-    @pytest.fixture(autouse=True)
-    def tools(self) -> None:
-        beside = Path(sys.executable).parent
-        if not (shutil.which("mpirun", path=beside) and find_spec("torch") and find_spec("mpi4py")):
-            pytest.skip("no Open MPI, mpi4py and torch beside this Python: the extra `run`")
-
     def test_what_can_be_found_on_one_host_is_caught_and_nothing_stays(
         self, runs: Path, tmp_path: Path
     ) -> None:
-        (tmp_path / "small.yaml").write_text(SMALL)
+        (tmp_path / "small.yaml").write_text(SUITE)
         options = ("-m", "cpu", "-s", tmp_path / "small.yaml", "--attempt", "d", "--json")
         done = accept("drill", *options, "--only-needed", "--faults", "wrong,flip,die,full-disk")
         result = json.loads(done.out)
@@ -187,7 +170,7 @@ class TestHere:
         assert (clean["accepted"], clean["planted"]) == (True, [])
 
     def test_ctrl_c_ends_it_and_tells_what_was_done(self, runs: Path, tmp_path: Path) -> None:
-        (tmp_path / "small.yaml").write_text(SMALL)
+        (tmp_path / "small.yaml").write_text(SUITE)
         command = [sys.executable, "-m", "accept", "drill", "-m", "cpu", "--attempt", "d"]
         command += ["-s", str(tmp_path / "small.yaml"), "--faults", "hang"]
         process = subprocess.Popen(
@@ -214,7 +197,7 @@ class TestHere:
     def test_a_fault_that_is_asked_for_and_cannot_be_found_here_is_never_caught(
         self, tmp_path: Path
     ) -> None:
-        (tmp_path / "small.yaml").write_text(SMALL)
+        (tmp_path / "small.yaml").write_text(SUITE)
         options = ("-m", "cpu", "-s", tmp_path / "small.yaml", "--faults", "slow,full-disk")
         done = accept("drill", *options, "--json")
         results = {one["fault"]: one["result"] for one in json.loads(done.out)["faults"]}

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.commandline import SOURCE, Done, accept, refused
+from tests.commandline import SMALL, SOURCE, Done, accept, refused
 
 from accept import rundir
 from accept.core import evidence
@@ -22,24 +20,11 @@ from accept.probe import TOOLS
 
 pytestmark = pytest.mark.real
 
-#: Small enough that a run takes seconds.
-SMALL = """\
-name: small
-description: Ours.
-deadline: 5m
-checks:
-- check: inventory
-- check: connectivity
-- {check: all-reduce, params: {min: 4K, max: 64K, iters: 3, warmup: 1}}
-"""
 HOST = os.uname().nodename
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    beside = Path(sys.executable).parent
-    if not (shutil.which("mpirun", path=beside) and find_spec("torch") and find_spec("mpi4py")):
-        pytest.skip("no Open MPI, mpi4py and torch beside this Python: the extra `run`")
+def runs(run_extra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     return tmp_path / "runs"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rank_io import read
+from rank_io import number, read
 
 Device = dict[str, Any]
 
@@ -60,12 +60,6 @@ _SIGNS = {
 _EVENTS = 64
 #: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds.
 _LINE = re.compile(rb"(?:\d+,\d+,(\d+),[^;]*;|\[ *(\d+\.\d+)\])(.*)")
-
-
-def number(path: Path) -> int | None:
-    """The whole number in a file, or None."""
-    text = read(path)
-    return int(text) if text.isdigit() else None
 
 
 def leading(text: str) -> float | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import rank_io
-from rank_io import read
+from rank_io import number, read
 
 #: PCI devices of these classes are GPUs: display and 3D controllers.
 _GPU_CLASSES = ("0x03",)
@@ -91,9 +91,8 @@ def nics() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for path in sorted(Path("/sys/class/net").glob("*")):
         if path.name != "lo":
-            speed = read(path / "speed")
-            known = int(speed) if speed.isdigit() else None
-            found.append({"name": path.name, "speed": known, "state": read(path / "operstate")})
+            state, speed = read(path / "operstate"), number(path / "speed")
+            found.append({"name": path.name, "speed": speed, "state": state})
     for path in sorted(Path("/sys/class/infiniband").glob("*")):
         port = path / "ports" / "1"
         rate = re.match(r"\d+", read(port / "rate"))

@@ -107,6 +107,12 @@ def read(path: Path) -> str:
         return ""
 
 
+def number(path: Path) -> int | None:
+    """The whole number in a file, or None."""
+    text = read(path)
+    return int(text) if text.isdigit() else None
+
+
 def say(line: str) -> None:
     """Print one line at once."""
     sys.stdout.write(line + "\n")

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
-def read_number(path: Path) -> int | None:
-    """A number out of a file of the kernel; None: there is none ("max", no such file)."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
+from rank_io import number
 
 
 def left_by_cgroups(root: Path, lines: list[str]) -> int | None:
@@ -29,8 +23,8 @@ def left_by_cgroups(root: Path, lines: list[str]) -> int | None:
         limit, used = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
         folder = base / path.lstrip("/")
         for one in (folder, *folder.parents):
-            most = read_number(one / f"memory.{limit}")
-            now = read_number(one / f"memory.{used}")
+            most = number(one / f"memory.{limit}")
+            now = number(one / f"memory.{used}")
             if most is not None and now is not None:
                 free = max(0, most - now + _droppable(one / "memory.stat"))
                 left = free if left is None else min(left, free)

@@ -26,7 +26,6 @@ from accept.core.hosts import Candidate, discover
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
 from accept.core.judge.hosts import places
-from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Plan, Record, Step
 from accept.core.plaintext import plain
 from accept.core.planted import NOT_PLANTED
@@ -157,20 +156,8 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     )
     state.hosts = found.hosts
     planted = (*cut, *await planting.plant(state))
-    record = Record(
-        step=HOSTS_STEP,
-        checks=("hosts",),
-        wave=0,
-        group=0,
-        hosts=tuple(h.name for h in found.hosts),
-        exit=0,
-        start=began,
-        end=time.time(),
-        facts=(*found.facts, *planted),
-        metrics=found.metrics,
-        problems=found.problems,
-    )
-    state.keep(record)
+    facts = (*found.facts, *planted)
+    state.keep_asked(0, began, facts=facts, metrics=found.metrics, problems=found.problems)
     group = "".join(h.group_line() for h in found.hosts)
     evidence.write(state.folder / "group", group)
     evidence.write(state.evidence / "group", group)

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from accept.core.hosts import Candidate
-from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Fact, Record
+from accept.core.model import Fact
 from accept.core.planted import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
 from accept.core.remote import Host
 from accept.core.run import Run
@@ -83,20 +82,7 @@ async def undo(state: Run) -> tuple[str, ...]:
         if said != "undone"
     )
     if left:
-        now = time.time()
-        state.keep(
-            Record(
-                step=HOSTS_STEP,
-                checks=("hosts",),
-                wave=len(state.plan.steps) + 2,
-                group=0,
-                hosts=tuple(host.name for host in state.alive()),
-                exit=0,
-                start=now,
-                end=now,
-                facts=left,
-            )
-        )
+        state.keep_asked(len(state.plan.steps) + 2, time.time(), facts=left)
     return tuple(str(fact.value) for fact in left)
 
 

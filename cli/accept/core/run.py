@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from accept.core import evidence
-from accept.core.model import Plan, Problem, Record
+from accept.core.judge.suspects import HOSTS_STEP
+from accept.core.model import Fact, Metric, Plan, Problem, Record
 from accept.core.remote import Answer, Host, arguments, environment, run
 
 #: Starts under way at once, over all groups; and questions to hosts, over all hosts.
@@ -42,6 +44,31 @@ class Run:
         self.records.append(record)
         evidence.append_record(self.evidence, record)
         return record
+
+    def keep_asked(
+        self,
+        wave: int,
+        began: float,
+        *,
+        facts: Sequence[Fact] = (),
+        metrics: Sequence[Metric] = (),
+        problems: Sequence[Problem] = (),
+    ) -> None:
+        """Keep what asking the hosts has brought: finding them is `wave` 0, sweeps count from 1."""
+        record = Record(
+            step=HOSTS_STEP,
+            checks=("hosts",),
+            wave=wave,
+            group=0,
+            hosts=tuple(host.name for host in self.alive()),
+            exit=0,
+            start=began,
+            end=time.time(),
+            facts=tuple(facts),
+            metrics=tuple(metrics),
+            problems=tuple(problems),
+        )
+        self.keep(record)
 
     def host(self, name: str) -> Host:
         """The host called `name`."""

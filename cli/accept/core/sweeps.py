@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from accept.core import recordlines
 from accept.core.judge.counters import WATCHED
-from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Fact, Record
+from accept.core.model import Fact
 from accept.core.plaintext import plain
 from accept.core.readings import Change, Reading, change, reading_of
 from accept.core.remote import Answer, Host
@@ -58,21 +57,8 @@ async def sweep(state: Run, watch: Watch, number: int, *, final: bool) -> None:
     for host, answer in pairs if watch.on else ():
         if host.name not in state.lost:
             facts += _facts(watch, host.name, answer, number, final=final)
-    if not gone and not watch.on:
-        return
-    record = Record(
-        step=HOSTS_STEP,
-        checks=("hosts",),
-        wave=number,
-        group=0,
-        hosts=tuple(h.name for h in state.alive()),
-        exit=0,
-        start=began,
-        end=time.time(),
-        problems=gone,
-        facts=tuple(facts),
-    )
-    state.keep(record)
+    if gone or watch.on:
+        state.keep_asked(number, began, facts=facts, problems=gone)
 
 
 async def _ask(state: Run, watch: Watch, host: Host, hosts: tuple[Host, ...]) -> Answer:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from accept.core.checks import Evidence
-from accept.core.judge.complete import some
-from accept.core.judge.digests import place
+from accept.core.judge.complete import place, some
 from accept.core.judge.reading import number
 from accept.core.model import Finding, Metric, Record, Reference, State, Step
 from accept.core.sizes import format_size
@@ -179,6 +178,18 @@ def _finding(check: str, bound: Reference, found: Sequence[Held]) -> Finding:
 
 def _hosts(records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for record in records for host in record.hosts))
+
+
+def unbounded(check: str, expectation: str, where: str = "") -> Finding:
+    """That there is nothing to hold a check against; `expectation`: one that would do."""
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.INCONCLUSIVE,
+        cause="no-reference",
+        message=f"there is no bound for {check} on this machine{where}; "
+        f"add one: --expect '{expectation}'",
+    )
 
 
 def unmeasured(check: str, bound: Reference) -> Finding:

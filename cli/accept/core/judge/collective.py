@@ -223,14 +223,8 @@ def _unbounded(evidence: Evidence, readings: Iterable[Reading], measure: Measure
         top = min((planned_sizes(s)[0] for s in evidence.steps if planned_sizes(s)), default=top)
     at = f"@{format_size(top)}" if top else ""
     bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
-    return Finding(
-        check=evidence.check,
-        judgement="absolute",
-        state=State.INCONCLUSIVE,
-        cause="no-reference",
-        message=f"there is no bound for {evidence.check} on this machine at this number of nodes; "
-        f"add one: --expect '{evidence.check}{at}{bound}'",
-    )
+    check = evidence.check
+    return absolute.unbounded(check, f"{check}{at}{bound}", " at this number of nodes")
 
 
 def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure) -> str:

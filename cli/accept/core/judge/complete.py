@@ -146,6 +146,11 @@ def _merged(
     )
 
 
+def place(host: str | None, rank: int | None, gpu: str | None) -> str:
+    """A device for people: "GPU 3 of h1", or "rank 3 of h1" where there is no GPU."""
+    return f"GPU {gpu} of {host}" if gpu else f"rank {rank} of {host}"
+
+
 def some(hosts: Sequence[str], most: int = 4) -> str:
     """Names of a few hosts, and how many more there are."""
     more = f" and {len(hosts) - most} more" if len(hosts) > most else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from accept.core.checks import Evidence
+from accept.core.judge.complete import place
 from accept.core.judge.equal import whole
 from accept.core.model import Problem
 
@@ -68,8 +69,3 @@ def _digests(value: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     if "random" in said:
         equals = said.get("device", ""), said.get("software", "")
         yield (kind, "random", size, *equals), said["random"]
-
-
-def place(host: str | None, rank: int | None, gpu: str | None) -> str:
-    """A device for people: "GPU 3 of h1", or "rank 3 of h1" where there is no GPU."""
-    return f"GPU {gpu} of {host}" if gpu else f"rank {rank} of {host}"

@@ -101,15 +101,24 @@ def blocks_among(
         for step in evidence.steps
         if step.groups in ("pairs", "each")
     ]
+    most_first = sorted(steps, key=lambda item: -len(item[1]))
+    slow = None
+    for _, samples in most_first:
+        if shown := placed(samples, places) or blocks(samples):
+            return shown
+        slow = _slow_by(steps) if slow is None else slow
+        if shown := blocks(_undone(sample, slow) for sample in samples):
+            return shown
+    return ()
+
+
+def _slow_by(steps: Iterable[tuple[float, Sequence[Sample]]]) -> dict[tuple[int, str], float]:
+    """What of the median slow hosts reach, by the number of their GPUs; the least of all steps."""
     slow: dict[tuple[int, str], float] = {}
     for noise, samples in steps:
         for key, share in _slowness(samples, noise):
             slow[key] = min(slow.get(key, 1.0), share)
-    for _, samples in sorted(steps, key=lambda item: -len(item[1])):
-        shown = placed(samples, places) or blocks(samples)
-        if shown := shown or blocks(_undone(sample, slow) for sample in samples):
-            return shown
-    return ()
+    return slow
 
 
 def _of(evidence: Evidence, step: Step) -> list[Record]:

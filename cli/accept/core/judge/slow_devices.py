@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from accept.core.checks import Evidence
 from accept.core.judge import absolute, complete
 from accept.core.judge.blame import Sample
-from accept.core.judge.digests import place
+from accept.core.judge.complete import place
 from accept.core.judge.outliers import outliers
 from accept.core.judge.population import FEWEST, Spread
 from accept.core.judge.reading import number
