@@ -1,8 +1,9 @@
 """What measuring costs a training: steps of train.py against the same model in a bare torch loop.
 
 One rank on one thread of the CPU. The bare loop reads the same samples, computes, averages and
-updates as train.py does, and looks at nothing. Both take turns, 25 steps at a time, on the same
-weights; the ratio is that of their median turns. A turn of train.py has one comparison in it.
+updates as train.py does, and looks at nothing. Both take turns on the same weights, so many steps
+at a time as train.py has between comparisons (a turn of train.py has one in it), now one first and
+now the other; the ratio is that of their median turns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from benchmarks import Row, beside
 _PROGRAMS = Path(__file__).parents[1] / "launchers" / "programs"
 _BAR = 1.03
 #: Turns of each, by model.
-_TURNS = {"mlp": 80, "gpt-tiny": 16}
+_TURNS = {"mlp": 160, "gpt-tiny": 24}
 
 
 def rows() -> list[Row]:
@@ -72,20 +74,28 @@ def measure(model: str) -> tuple[float, float]:
     me, progress = rank_io.identity(), rank_io.Progress(0)
     plant, device = torch_io.begin(me, progress, options)
     training = Training(options, me, plant, progress, device)
-    ours, theirs = [], []
-    for _ in range(_TURNS[model]):
+
+    def seconds(turn: Callable[[], None]) -> float:
         began = time.perf_counter()
+        turn()
+        return (time.perf_counter() - began) / options.every
+
+    def bare() -> None:
         for _ in range(options.every):
             _bare(training, training.step_now)
             training.step_now += 1
-        middle = time.perf_counter()
+
+    def measured() -> None:
         training.settle()
         training.agree(0)
         for _ in range(options.every):
             training.step()
             training.step_now += 1
-        ours.append((time.perf_counter() - middle) / options.every)
-        theirs.append((middle - began) / options.every)
+
+    ours, theirs = [], []
+    for number in range(_TURNS[model]):
+        for mine in (True, False) if number % 2 else (False, True):
+            (ours if mine else theirs).append(seconds(measured if mine else bare))
     # The first turns warm up.
     return median(ours[2:]), median(theirs[2:])
 

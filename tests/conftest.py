@@ -1,9 +1,9 @@
 """Order of the tests, honesty about those left out, and fixtures that several files use.
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
-tests/cluster carries that mark. With several processes (`-n 2 --dist loadscope`, for who has cores
-to spare: on two, real tests get in each other's way) one has all of `cluster` and the others the
-rest. What was left out is listed at the
+tests/cluster carries that mark. With several processes (`-n 3 --dist loadscope`, as CI has them)
+one has the tests on a Kubernetes, one those on hosts, and whoever is free the rest, one by one: the
+first two wait much, so this helps on two cores as well. What was left out is listed at the
 end with its reason. Where CI=true, leaving out a test that carries either mark is a failure.
 """
 
@@ -23,6 +23,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 CLUSTER = Path(__file__).parent / "cluster"
+#: Folders whose tests share one Kubernetes, or the room for many hosts.
+_SHARED = "tests/cluster/kube/", "tests/cluster/"
 #: Whether leaving out a real test is a failure.
 STRICT = os.environ.get("CI") == "true"
 
@@ -78,14 +80,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """All tests of the cluster are one piece of work, begun first; each other is one by itself."""
+    """Tests that share a cluster are one piece of work, begun first; each other is one itself."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ClusterInOne(LoadScopeScheduling):  # type: ignore[misc]
+    class ClustersWhole(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "cluster" if nodeid.startswith("tests/cluster/") else nodeid
+            return next((folder for folder in _SHARED if nodeid.startswith(folder)), nodeid)
 
-    return ClusterInOne(config, log)
+    return ClustersWhole(config, log)
 
 
 def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:

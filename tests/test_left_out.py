@@ -32,8 +32,8 @@ def test_data():
 """
 
 
-#: For who has cores to spare.
-PARALLEL = ("-n", "2", "--dist", "loadscope")
+#: As CI has them.
+PARALLEL = ("-n", "3", "--dist", "loadscope")
 
 
 def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProcess[str]:
@@ -90,16 +90,19 @@ def test_fast_tests_go_first_then_real_ones_then_the_cluster(tmp_path: Path, ci:
     assert order == ["test_fast", "test_data", "test_program", "test_hosts"]
 
 
-def test_the_clusters_tests_are_all_in_one_process(tmp_path: Path) -> None:
-    here = tmp_path / "tests" / "cluster"
-    here.mkdir(parents=True)
-    (here / "test_hosts.py").write_text(
-        "from pathlib import Path\nimport pytest\n\n"
-        '@pytest.mark.parametrize("n", range(6))\n'
-        "def test_it(n, worker_id):\n"
-        '    (Path(__file__).parent / worker_id).write_text("was here")\n'
-    )
+def test_tests_that_share_a_cluster_are_all_in_one_process(tmp_path: Path) -> None:
+    hosts = tmp_path / "tests" / "cluster"
+    pods = hosts / "kube"
+    for folder in (hosts, pods):
+        folder.mkdir(parents=True)
+        (folder / f"test_{folder.name}.py").write_text(
+            "from pathlib import Path\nimport pytest\n\n"
+            '@pytest.mark.parametrize("n", range(6))\n'
+            "def test_it(n, worker_id):\n"
+            '    (Path(__file__).parent / worker_id).write_text("was here")\n'
+        )
     done = run_sample(tmp_path, *PARALLEL, ci="")
     assert done.returncode == 0, done.stdout
-    assert "10 items" in done.stdout
-    assert len(list(here.glob("gw*"))) == 1
+    assert "16 items" in done.stdout
+    (one,), (other,) = hosts.glob("gw*"), pods.glob("gw*")
+    assert one.name != other.name

@@ -8,7 +8,7 @@ and repeat their own results, else within a tolerance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 #: At most so many ranks are named.
@@ -62,13 +62,28 @@ class Digests:
     def digest(self, tensors: Iterable[Any]) -> Any:
         """The digest of all of them, a tensor of one int64 on their device."""
         total = self.torch.zeros((), dtype=self.torch.int64, device=self.weights.device)
-        for tensor in tensors:
-            flat = tensor.detach().contiguous().view(-1)
-            whole = flat.numel() * flat.element_size() % 8 == 0 == flat.data_ptr() % 8
-            bits = flat.view(getattr(self.torch, _BITS[8 if whole else flat.element_size()]))
-            for chunk in bits.split(_CHUNK):
-                total = total * _PRIME + (chunk * self.weights[: len(chunk)]).sum()
+        for flat in self._joined(tensors):
+            size = flat.element_size()
+            # Eight bytes at a time where they lie so; the few that are left by themselves.
+            cut = 0 if flat.data_ptr() % 8 else len(flat) // (8 // size) * (8 // size)
+            parts = [(flat[:cut], 8)] * bool(cut) + [(flat[cut:], size)] * (cut < len(flat))
+            for part, width in parts:
+                for chunk in part.view(getattr(self.torch, _BITS[width])).split(_CHUNK):
+                    total = total * _PRIME + (chunk * self.weights[: len(chunk)]).sum()
         return total
+
+    def _joined(self, tensors: Iterable[Any]) -> Iterator[Any]:
+        """The tensors as rows of elements, small ones of one type as one: a call costs more."""
+        held: list[Any] = []
+        for tensor in tensors:
+            flat = tensor.detach().reshape(-1)
+            alike = held and flat.dtype == held[0].dtype
+            if held and not (alike and sum(map(len, held)) + len(flat) <= _CHUNK):
+                yield self.torch.cat(held)
+                held = []
+            held.append(flat)
+        if held:
+            yield held[0] if len(held) == 1 else self.torch.cat(held)
 
     def measure(self, tensors: Iterable[Any]) -> Any:
         """Length and signed sum of all elements, two float64 in one tensor on their device."""

@@ -49,7 +49,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--micro", 0, "samples that go through the model at once; 0: as the model needs")
     add("--ratio", 0.5, "last loss over first, at most")
     add("--by", 0, "step by which the loss is to have fallen so far; 0: the last")
-    add("--every", 50, "steps between comparisons of the ranks")
+    add("--every", 100, "steps between comparisons of the ranks")
     add("--report", 300.0, "seconds between prints of what is known so far")
     add("--seed", 1, "of data and model")
     add("--width", 256, "of an mlp's layers")

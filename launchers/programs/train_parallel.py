@@ -105,11 +105,9 @@ class Parallel:
     def settle(self) -> list[float]:
         """This rank's summed loss of each step since the last call."""
         seen, self.seen = self.seen, []
-        if not seen:
-            return []
-        values = self.torch.stack([value.float() for _, value in seen]).tolist()
         losses: dict[int, float] = {}
-        for (at, _), value in zip(seen, values, strict=True):
+        for at, one in seen:
+            value = float(one)
             if self.first_bad < 0 and not math.isfinite(value):
                 self.first_bad = at
             if at % 2 == 0:
