@@ -703,6 +703,14 @@ def test_what_is_wrong_with_a_gpu_host_is_named(
     assert blamed(inventoried(big(INVENTORY), facts)) == {suspect}
 
 
+def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in ("h0", "h2", "h3")]
+    facts.insert(1, inventory_of("h1", gpus=None, pciNvidia=8))
+    verdict = inventoried(big(INVENTORY), facts)
+    assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
+    assert "gpu-missing" not in causes(verdict)
+
+
 def test_busy_gpus_are_measured_where_told_so() -> None:
     facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
     verdict = inventoried(big(INVENTORY, busy_ok=True), facts)

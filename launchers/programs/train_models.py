@@ -54,8 +54,8 @@ class Gpt:
     def fitting(self, micro: int) -> int:
         """How many samples fit where `micro` do, at least 1, if attention is kept, in float32.
 
-        In bytes a token and layer: 5 * heads * sequence for it (table 2, as above: the weights and a
-        mask), and 12 * width for its three inputs, on top of the 34 * width without it.
+        In bytes a token and layer: 5 * heads * sequence for it (table 2, as above: its weights and
+        a mask), and 12 * width for its three inputs, on top of the 34 * width without it.
         """
         flash = 34 * self.width
         return max(1, micro * flash // (flash + 12 * self.width + 5 * self.heads * self.sequence))

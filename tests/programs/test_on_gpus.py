@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from tests.programs.fake_torch import fake_torch
 
 import exact
+import inventory
 import patterns
 import sampler
 import torch_io
@@ -159,6 +162,41 @@ def test_no_other_gpu_is_looked_at_where_numbers_may_differ(torch: pytest.Monkey
     torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     with pytest.raises(LookupError, match="UUID"):
         opened(torch, None)
+
+
+# -- a driver that is slow -----------------------------------------------------------------------
+
+
+def smi(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
+    """A fake of nvidia-smi, of these lines of sh."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    smi(monkeypatch, tmp_path, "exec sleep 600")
+    monkeypatch.setattr(inventory, "SECONDS", 0.05)
+    assert inventory.gpus() is None
+    assert "cuda" not in inventory.versions()
+
+
+def test_gpus_are_told_with_who_uses_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu = "0, GPU-12ab, NVIDIA H200, 143771, 4, 570.1, 0, 00000000:1B:00.0"
+    apps = "*compute-apps*) echo 'GPU-12ab, 77, python' ;;"
+    smi(monkeypatch, tmp_path, f"case $1 in {apps} *) echo '{gpu}' ;; esac")
+    (one,) = inventory.gpus() or []
+    assert (one["index"], one["memoryMiB"], one["processes"]) == (0, 143771, ["77 python"])
+
+
+def test_a_host_without_a_driver_has_no_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert inventory.gpus() == []
 
 
 # -- GPUs that take one process only -------------------------------------------------------------
