@@ -33,6 +33,7 @@ from tests.imagined import (
 from accept.core.causes import CAUSES
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
+from accept.core.judge.hosts import is_device
 from accept.core.model import (
     Fact,
     Metric,
@@ -675,6 +676,26 @@ def inventoried(machine_plan: Plan, facts: list[Fact], metrics: tuple[Metric, ..
 
 
 INVENTORY = step("inventory", "each")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "same"),
+    [
+        ("NVIDIA H200", "NVIDIA H200", True),
+        ("NVIDIA H200", "NVIDIA H200 NVL", False),
+        ("NVIDIA H200", "NVIDIA H200 NV", False),
+        ("NVIDIA H200 NVL", "NVIDIA H200 NVL", True),
+        ("NVIDIA H100", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100", "NVIDIA H100 PCIe", False),
+        ("nvidia a100", "NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA A100", "NVIDIA A100-PCIE-40GB", False),
+        ("NVIDIA B200", "NVIDIA GB200", False),
+    ],
+)
+def test_a_card_is_another_product_than_a_module_of_the_same_chip(
+    *, wanted: str, name: str, same: bool
+) -> None:
+    assert is_device(wanted, name) is same
 
 
 def test_an_nvidia_device_that_the_driver_does_not_show_is_no_cpu_machine() -> None:
