@@ -130,10 +130,11 @@ def test_all_slow_alike_fail_by_the_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("measured", State.INCONCLUSIVE), ("expectation", State.FAIL)]
+    ("bound", "expected"),
+    [(UPPER, State.INCONCLUSIVE), (replace(UPPER, kind="expectation"), State.FAIL)],
+    ids=["of nccl-tests", "expected"],
 )
-def test_times_of_nccl_tests_bound_no_other_program(kind: str, expected: State) -> None:
-    bound = replace(UPPER, kind=kind)
+def test_times_of_nccl_tests_bound_no_other_program(bound: Reference, expected: State) -> None:
     told = Fact(name="program", value="collective.py")
     assert state(verdict(step(), [50] * 4, told, references=(bound,))) is expected
 

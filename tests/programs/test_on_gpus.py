@@ -208,7 +208,7 @@ def test_ways_between_gpus_that_one_process_cannot_use_are_left_out_and_accuse_n
     said: dict[str, Any] = {}
     fake = fake_torch()
     fake.cuda.empty_cache = lambda: None
-    bench = SimpleNamespace(
+    bench: Any = SimpleNamespace(
         me=Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1"),
         device="cuda:0",
         fact=lambda _check, name, value: said.update({name: value}),
