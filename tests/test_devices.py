@@ -147,6 +147,13 @@ def test_healthy_gpus_pass_and_the_table_says_the_share_of_the_peak(step: Step) 
 
 
 @given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.3, 0.85))
+def test_memory_of_the_other_socket_accuses_no_gpu(host: str, gpu: int, share: float) -> None:
+    ways = only((host, gpu), share, "host-to-device", "device-to-host")
+    found = judged(records(ways, step=MEMORY_STEP), MEMORY_STEP)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.3, 0.85))
 def test_one_slow_gpu_of_sixteen_is_named_and_no_other(host: str, gpu: int, share: float) -> None:
     found = judged(records(only((host, gpu), share)))
     assert found.verdict.state is State.FAIL

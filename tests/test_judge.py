@@ -33,6 +33,7 @@ from tests.imagined import (
 from accept.core.causes import CAUSES
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
+from accept.core.judge.hosts import is_device
 from accept.core.model import (
     Fact,
     Metric,
@@ -677,6 +678,26 @@ def inventoried(machine_plan: Plan, facts: list[Fact], metrics: tuple[Metric, ..
 INVENTORY = step("inventory", "each")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "name", "same"),
+    [
+        ("NVIDIA H200", "NVIDIA H200", True),
+        ("NVIDIA H200", "NVIDIA H200 NVL", False),
+        ("NVIDIA H200", "NVIDIA H200 NV", False),
+        ("NVIDIA H200 NVL", "NVIDIA H200 NVL", True),
+        ("NVIDIA H100", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100", "NVIDIA H100 PCIe", False),
+        ("nvidia a100", "NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA A100", "NVIDIA A100-PCIE-40GB", False),
+        ("NVIDIA B200", "NVIDIA GB200", False),
+    ],
+)
+def test_a_card_is_another_product_than_a_module_of_the_same_chip(
+    *, wanted: str, name: str, same: bool
+) -> None:
+    assert is_device(wanted, name) is same
+
+
 def test_an_nvidia_device_that_the_driver_does_not_show_is_no_cpu_machine() -> None:
     facts = [inventory_of("h0"), inventory_of("h1", pciNvidia=1)]
     verdict = inventoried(plan(INVENTORY), facts)
@@ -701,6 +722,14 @@ def test_what_is_wrong_with_a_gpu_host_is_named(
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=0) for h in ("h0", "h2", "h3")]
     facts.insert(1, inventory_of("h1", **changes))
     assert blamed(inventoried(big(INVENTORY), facts)) == {suspect}
+
+
+def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in ("h0", "h2", "h3")]
+    facts.insert(1, inventory_of("h1", gpus=None, pciNvidia=8))
+    verdict = inventoried(big(INVENTORY), facts)
+    assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
+    assert "gpu-missing" not in causes(verdict)
 
 
 def test_busy_gpus_are_measured_where_told_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests import imagined
@@ -10,7 +11,7 @@ from tests import imagined
 from accept.core.checks import load, parse_log
 from accept.core.judge import judge
 from accept.core.judge.reading import LATENCY, read
-from accept.core.model import Metric, Plan, Record, Reference, State, Step, Verdict
+from accept.core.model import Fact, Metric, Plan, Record, Reference, State, Step, Verdict
 
 SIZES = (8, 16, 32)
 PARAMS = {"min": "8", "max": "32", "factor": 2, "iters": 100, "warmup": 20, "noise": 0.1}
@@ -74,16 +75,17 @@ def times(microseconds: float, *, wrong: float = 0) -> tuple[Metric, ...]:
     return (*found, *right)
 
 
-def each(of: Step, took: Sequence[float]) -> list[Record]:
+def each(of: Step, took: Sequence[float], *facts: Fact) -> list[Record]:
     return [
-        imagined.record(of, (f"h{n}",), *times(value), number=n) for n, value in enumerate(took)
+        imagined.record(of, (f"h{n}",), *times(value), number=n, facts=facts)
+        for n, value in enumerate(took)
     ]
 
 
-def verdict(of: Step, took: Sequence[float], **more: object) -> Verdict:
+def verdict(of: Step, took: Sequence[float], *facts: Fact, **more: object) -> Verdict:
     names = imagined.hosts(len(took))
     plan: Plan = imagined.plan(of, machine=imagined.GPU, nodes=len(took), **more)
-    return judge(plan, [imagined.found(names), *each(of, took)], attempt="one")
+    return judge(plan, [imagined.found(names), *each(of, took, *facts)], attempt="one")
 
 
 def state(found: Verdict) -> State:
@@ -125,6 +127,16 @@ def test_all_slow_alike_fail_by_the_bound() -> None:
     (bad,) = [f for one in found.checks for f in one.findings if f.judgement == "absolute"]
     assert (bad.state, bad.cause) == (State.FAIL, "below-reference")
     assert bad.message.startswith("time at 8 of 50 us is outside <= 40 us (measured)")
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [(UPPER, State.INCONCLUSIVE), (replace(UPPER, kind="expectation"), State.FAIL)],
+    ids=["of nccl-tests", "expected"],
+)
+def test_times_of_nccl_tests_bound_no_other_program(bound: Reference, expected: State) -> None:
+    told = Fact(name="program", value="collective.py")
+    assert state(verdict(step(), [50] * 4, told, references=(bound,))) is expected
 
 
 def test_one_slow_host_is_named_among_its_equals() -> None:

@@ -33,15 +33,17 @@ for folder in $folders; do
     done
 done
 echo "nccl-tests $found"
-echo "gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
 pci=0
 for device in /sys/bus/pci/devices/*; do
     [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
     case $(cat "$device/class" 2>/dev/null) in 0x03*) pci=$((pci + 1)) ;; esac
 done
 echo "pci $pci"
+# Both at once: where nothing keeps the driver up, it is started once for the two.
+nvidia-smi -L 2>/dev/null | grep -c '^GPU' | sed 's/^/gpus /' &
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null |
     grep -E '^(GPU|MIG)-' | head -n 32 | sed 's/^/busy /'
+wait
 """
 
 _SECONDS = 60.0

@@ -24,8 +24,9 @@ class Bench:
         #: What is accused: the GPU where there is one, by its number on the host, else the host.
         self.who = f"rank {me.rank} on {me.host}"
         if device.startswith("cuda"):
-            self.labels["gpu"] = str(me.local_rank)
-            self.who = f"GPU {me.local_rank} of {me.host}"
+            gpu = torch_io.gpu_number(int(device.partition(":")[2]), me.local_rank)
+            self.labels["gpu"] = gpu
+            self.who = f"GPU {gpu} of {me.host}"
         self.status = 0 if device else rank_io.EXIT_CRASHED
         self.lost = not device
 

@@ -222,6 +222,8 @@ def main() -> None:
         bench = Bench(options, me, plant, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time())
+            # Nobody takes its times for those of nccl-tests.
+            rank_io.fact("program", "collective.py")
         failed = 0
         for number, kind in enumerate(options.collectives):
             failed += bench.table(kind, middle=number == len(options.collectives) // 2)

@@ -62,7 +62,8 @@ def options_of(
             "--size",
             type=int,
             default=0,
-            help="rows and columns of the matrices (default: by the device, 8192 on large GPUs)",
+            help="rows and columns of the matrices; fp8 needs a multiple of 16 of at least 2032 "
+            "(default: by the device, 8192 on large GPUs)",
         )
     if "memory" in checks:
         parser.add_argument(

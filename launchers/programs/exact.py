@@ -6,7 +6,7 @@ B[k,j] = b[(k + j) % 127]. Over K = 127 * 2^m the sum over k goes through 2^m wh
     (A B)[i,j] = 2^m * r[(j - i) % 127],    r[d] = sum over u of a[u] * b[(u + d) % 127].
 
 Why it is exact: one product is +1 or -1, so every partial sum, in whatever order and however the
-sum is split, is an integer of magnitude at most K (8128 at size 8192, below 2^13). fp32
+sum is split, is an integer of magnitude at most K, which is at most 8128, below 2^13. fp32
 accumulators hold integers up to 2^24, and those of fp8 on Hopper, which keep about 14 bits
 (https://arxiv.org/abs/2412.19437, 3.3.2), hold these.
 Operands are exact in every type. Of the result, |r| <= 127 takes seven bits and 2^m is a power of
@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 PERIOD = 127
+#: Most periods that are summed over, as a power of two: the sums are below 2^13.
+MOST_PERIODS = 6
 
 
 def signs(seed: int) -> list[int]:
@@ -33,8 +35,8 @@ def signs(seed: int) -> list[int]:
 
 
 def inner(size: int) -> int:
-    """The largest 127 * 2^m that is at most `size` (at least 127)."""
-    return PERIOD << ((size // PERIOD).bit_length() - 1)
+    """The largest 127 * 2^m that is at most `size` (at least 127), and at most 8128."""
+    return PERIOD << min(MOST_PERIODS, (size // PERIOD).bit_length() - 1)
 
 
 def correlation(a: Sequence[int], b: Sequence[int]) -> list[int]:

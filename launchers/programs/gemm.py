@@ -48,22 +48,36 @@ WARM, WARM_CPU = 0.3, 0.01
 #: Compute capability from which on tensor cores take fp8, and TF32 and bf16:
 #: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities
 FP8, TENSOR = (8, 9), (8, 0)
+#: Every side of matrices of fp8 is a multiple of this (torch's `_scaled_mm` refuses others), that
+#: of the known product too, which at this least size it is first.
+FP8_STEP, FP8_LEAST = 16, exact.PERIOD * 16
 
 
-def lacking(device: str, kind: str, wanted: str) -> str:
+def lacking(torch: Any, device: str, kind: str, wanted: str, size: int) -> str:
     """Why a type is not measured on a device; empty: it is. `wanted`: comma list, empty: all."""
-    import torch
-
     if wanted and kind not in wanted.split(","):
         return "not asked for"
     if device == "cpu":
         asked = kind == "bf16" and wanted
         return "" if kind == "fp32" or asked else "a type for GPUs"
     having = torch.cuda.get_device_capability(device)
-    if kind == "fp8" and not hasattr(torch, "float8_e4m3fn"):
-        return f"torch {torch.__version__} has no fp8"
+    if kind == "fp8" and not _multiplies_fp8(torch):
+        return f"torch {torch.__version__} multiplies no fp8 into one tensor; 2.5 does"
+    if kind == "fp8" and (size % FP8_STEP or exact.inner(size) % FP8_STEP):
+        return f"size {size}: fp8 takes multiples of {FP8_STEP} from {FP8_LEAST} on"
     least = {"fp8": FP8, "fp32": (0, 0)}.get(kind, TENSOR)
     return "" if having >= least else f"compute capability {having[0]}.{having[1]}"
+
+
+def _multiplies_fp8(torch: Any) -> bool:
+    """Whether torch's product of fp8 returns the result alone, as it does from 2.5 on.
+
+    Before, it returned the largest magnitude too: https://github.com/pytorch/pytorch/pull/128683.
+    Asked of the operator itself, as vendors' builds lie between releases.
+    """
+    if not hasattr(torch, "float8_e4m3fn") or not hasattr(torch, "_scaled_mm"):
+        return False
+    return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
 
 
 def side(device: str) -> int:
@@ -89,6 +103,8 @@ class Product:
         self.out = torch.empty(size, size, dtype=result, device=device)
         self.one = torch.ones((), device=device)
         torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+        # Sums of parts of the known product need more than the eight bits that bf16 keeps.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def fill(self, seed: int) -> None:
         """Random operands, normally distributed."""
@@ -106,15 +122,19 @@ class Product:
             ),
         )
 
-    def multiply(self, a: Any = None, b: Any = None) -> None:
-        """Enqueue one product. Tensor cores take fp8 with the second operand column by column."""
+    def multiply(self, a: Any = None, b: Any = None, *, fast: bool = True) -> None:
+        """Enqueue one product. Tensor cores take fp8 with the second operand column by column.
+
+        `fast`: fp8 is summed up as fast as the hardware does, in fewer bits than fp32 has.
+        """
         a, b = self.a if a is None else a, self.b if b is None else b
         if self.kind != "fp8":
             self.torch.mm(a, b, out=self.out)
             return
         self.torch._scaled_mm(
-            a, b.t(), scale_a=self.one, scale_b=self.one, out_dtype=self.out.dtype, out=self.out
-        )
+            a, b.t(), scale_a=self.one, scale_b=self.one, out_dtype=self.out.dtype,
+            use_fast_accum=fast, out=self.out,
+        )  # fmt: skip
 
 
 class Gemm:
@@ -150,9 +170,11 @@ class Gemm:
         return stage
 
     def _choose(self) -> None:
+        import torch
+
         device = self.bench.device
         self.size = self.size or side(device)
-        why = {kind: lacking(device, kind, self.types) for kind in KINDS}
+        why = {kind: lacking(torch, device, kind, self.types, self.size) for kind in KINDS}
         self.kinds = [kind for kind in KINDS if not why[kind]]
         self.bench.fact(CHECK, "left-out", {kind: text for kind, text in why.items() if text})
 
@@ -214,7 +236,7 @@ class Gemm:
         if "nan" in plant:
             a.view(-1)[a.numel() // 2] = float("nan")
         product.out.fill_(float("nan"))
-        product.multiply(a, b)
+        product.multiply(a, b, fast=False)
         if "flip" in plant:
             exact.bits(torch, product.out)[self.size // 2, self.size // 3] ^= 1
         rows = exact.block(torch, exact.product(signs[0], signs[1], k), self.size, product.out)

@@ -30,8 +30,9 @@ import rank_io
 from health_gpus import gpus
 from health_host import Device, host, interfaces, kernel_log, memory, rdma_ports
 
-#: Seconds after which this ends itself, whatever it waits for.
-SECONDS = 25
+#: Seconds after which this ends itself, whatever it waits for: longer than nvidia-smi may take
+#: (`inventory.SECONDS`).
+SECONDS = 100
 
 
 def compact(devices: Sequence[Device]) -> dict[str, Any]:

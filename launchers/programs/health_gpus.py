@@ -7,6 +7,7 @@ for itself whether a GPU has what it asks for. Sources: NVML API Reference Guide
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,11 @@ _SMI_LEVELS = {
     "remapped_rows.pending": "remap-pending",
     "remapped_rows.failure": "remap-failure",
 }
+#: What drivers before 535 call the reasons why clocks are low, in NVML and in nvidia-smi; a newer
+#: pynvml has the new name on those as well.
+_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+_OLD_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
+_OLD_COLUMNS = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 _WORDS = {"Yes": 1.0, "No": 0.0}
 
 #: name, function of pynvml, arguments -> what it returns, or None where the GPU has no such thing.
@@ -101,10 +107,12 @@ def gpus(root: Path) -> tuple[list[Device], list[str]]:
 
 
 def _gpu(nvml: Any, index: int, handle: Any, refused: dict[str, set[str]]) -> Device:
-    def ask(name: str, function: str, *arguments: Any) -> Any:
+    def ask(name: str, function: str, *arguments: Any, older: str = "") -> Any:
         try:
             return getattr(nvml, function)(handle, *arguments)
         except (nvml.NVMLError, AttributeError) as error:
+            if older:
+                return ask(name, older, *arguments)
             refused.setdefault(str(error)[:80], set()).add(name)
             return None
 
@@ -133,7 +141,7 @@ def _gpu(nvml: Any, index: int, handle: Any, refused: dict[str, set[str]]) -> De
         "sm-clock": ask("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         "memory-clock": ask("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
         "utilization": None if used is None else used.gpu,
-        "reasons": ask("clock reasons", _reasons(nvml)),
+        "reasons": ask("clock reasons", _REASONS, older=_OLD_REASONS),
         "pcie-generation": ask("PCIe link", "nvmlDeviceGetCurrPcieLinkGeneration"),
         "pcie-generation-max": ask("PCIe link", "nvmlDeviceGetMaxPcieLinkGeneration"),
         "pcie-width": ask("PCIe link", "nvmlDeviceGetCurrPcieLinkWidth"),
@@ -149,12 +157,6 @@ def _gpu(nvml: Any, index: int, handle: Any, refused: dict[str, set[str]]) -> De
         "counters": counters,
         "levels": known(levels),
     }
-
-
-def _reasons(nvml: Any) -> str:
-    """The function for what limits the clocks now, whose name changed with driver 535."""
-    new = "nvmlDeviceGetCurrentClocksEventReasons"
-    return new if hasattr(nvml, new) else "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 
 def _links(nvml: Any, handle: Any) -> tuple[dict[str, int], int | None]:
@@ -194,7 +196,11 @@ def _by_smi(why: str) -> tuple[list[Device], list[str]]:
     from inventory import smi
 
     columns = ["index", "pci.bus_id", *_SMI_COUNTERS, *_SMI_LEVELS]
-    rows = smi("gpu", columns)
+    try:
+        # One column that it does not know, and nvidia-smi tells nothing.
+        rows = smi("gpu", columns) or smi("gpu", [_OLD_COLUMNS.get(c, c) for c in columns])
+    except subprocess.TimeoutExpired as error:
+        return [], [f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"]
     if not rows:
         return [], [f"GPUs ({why}; nvidia-smi tells nothing)"]
     found = [_row(dict(zip(columns, row, strict=True))) for row in rows]

@@ -31,7 +31,7 @@ import rank_io
 #: several hosts whose ranks live for less than a second (open-mpi/ompi issues 10586 and 12064).
 ALIVE = 1.2
 #: Seconds that nvidia-smi may take; it is slow where a driver starts up for it.
-SMI_SECONDS = 30
+SMI_SECONDS = 90
 #: Untimed round trips of a pair; the first waits until the peer has left its pair before.
 WARMUP = 3
 #: Hosts up to which every pair is printed.

@@ -15,6 +15,8 @@ import re
 import resource
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,20 +40,26 @@ _GPU_FIELDS = {
     "ecc.errors.uncorrected.volatile.total": "eccUncorrected",
     "pci.bus_id": "pci",
 }
+#: Seconds that a command may take. Where nothing keeps the driver up (persistence mode), nvidia-smi
+#: starts all GPUs of the host first, which takes half a minute and more.
+SECONDS = 90
 _NUMBERS = {"index", "memoryMiB", "memoryUsedMiB", "eccUncorrected"}
 
 
 def output(*command: str) -> str:
-    """What a command prints; nothing where it is not there, fails, or takes over 20 s."""
+    """What a command prints; nothing where it is not there or fails.
+
+    Raises subprocess.TimeoutExpired after SECONDS: it may have had something to say.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except OSError:
         return ""
     return done.stdout if done.returncode == 0 else ""
 
 
 def smi(query: str, fields: list[str]) -> list[list[str]]:
-    """Rows of an nvidia-smi query."""
+    """Rows of an nvidia-smi query. Raises as `output`."""
     text = output(
         "nvidia-smi", f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits"
     )
@@ -59,10 +67,20 @@ def smi(query: str, fields: list[str]) -> list[list[str]]:
     return [row for row in rows if len(row) == len(fields)]
 
 
-def gpus() -> list[dict[str, Any]]:
-    """The GPUs the driver shows, with the processes on each; what it does not tell is null."""
+def gpus() -> list[dict[str, Any]] | None:
+    """The GPUs the driver shows, with the processes on each; what it does not tell is null.
+
+    So is all of it where it does not answer: that is not known, and no host without GPUs.
+    """
+    queries = (("gpu", list(_GPU_FIELDS)), ("compute-apps", ["gpu_uuid", "pid", "process_name"]))
+    try:
+        # At once: where nothing keeps the driver up, it is started once for both.
+        with ThreadPoolExecutor() as pool:
+            rows, apps = pool.map(lambda query: smi(*query), queries)
+    except subprocess.TimeoutExpired:
+        return None
     found = []
-    for row in smi("gpu", list(_GPU_FIELDS)):
+    for row in rows:
         gpu: dict[str, Any] = {}
         for key, text in zip(_GPU_FIELDS.values(), row, strict=True):
             known = text and not text.startswith("[")
@@ -71,7 +89,7 @@ def gpus() -> list[dict[str, Any]]:
         gpu["processes"] = []
         found.append(gpu)
     by_uuid = {gpu["uuid"]: gpu for gpu in found}
-    for uuid, pid, name in smi("compute-apps", ["gpu_uuid", "pid", "process_name"]):
+    for uuid, pid, name in apps:
         if uuid in by_uuid:
             by_uuid[uuid]["processes"].append(f"{pid} {name}"[:100])
     return found
@@ -111,12 +129,14 @@ def versions() -> dict[str, str]:
             found[name] = dist.version
         elif name.startswith("nvidia-nccl"):
             found["nccl"] = dist.version
-    mpi = re.search(r"\(Open MPI\) (\S+)", output("mpirun", "--version"))
-    if mpi:
-        found["mpi"] = mpi.group(1)
-    cuda = re.search(r"CUDA Version: *(\S+)", output("nvidia-smi"))
-    if cuda:
-        found["cuda"] = cuda.group(1)
+    told = {
+        "mpi": (r"\(Open MPI\) (\S+)", "mpirun", "--version"),
+        "cuda": (r"CUDA Version: *(\S+)", "nvidia-smi"),
+    }
+    for name, (form, *command) in told.items():
+        with suppress(subprocess.TimeoutExpired):
+            if said := re.search(form, output(*command)):
+                found[name] = said.group(1)
     return found
 
 
@@ -150,16 +170,18 @@ def limit(which: int) -> str | int:
 def main() -> None:
     """Print the fact."""
     memory = re.search(r"MemTotal:\s+(\d+) kB", read(Path("/proc/meminfo")))
+    with ThreadPoolExecutor() as pool:
+        shown, used = pool.submit(gpus), pool.submit(versions)
     value = {
         "hostname": socket.gethostname(),
         "cpus": len(os.sched_getaffinity(0)),
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
-        "gpus": gpus(),
+        "gpus": shown.result(),
         "pciNvidia": pci_gpus(),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),
         "kernel": platform.release(),
-        "versions": versions(),
+        "versions": used.result(),
         "env": settings(),
         # Those that this node picked for itself.
         "chosen": os.environ.get("ACCEPT_CHOSEN", "").split(),

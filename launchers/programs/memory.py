@@ -14,8 +14,8 @@ Printed by each rank, check `memory`:
 * metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory, data compared;
 * metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
   `p2p`, the whole matrix, row by row from GPU to GPU, data compared. Rank 0's process measures it,
-  so it must see all GPUs of the host: where CUDA_VISIBLE_DEVICES shows each process its own alone,
-  `left-out` says so;
+  so it must see and use all GPUs of the host: where CUDA_VISIBLE_DEVICES shows each process its own
+  alone, or a GPU takes one process only, `left-out` says so;
 * problem `wrong-data`, with place and bits.
 
 Planted faults (ACCEPT_PLANT): flip turns one bit in memory after each pattern was written; nan puts
@@ -29,6 +29,7 @@ from typing import Any
 
 import patterns
 import rank_io
+import torch_io
 from bench import Bench
 from patterns import WORD
 from room import available
@@ -144,7 +145,7 @@ class Memory:
             count = max(words, min(left, CHUNK) // WORD // words * words)
             try:
                 chunk = torch.empty(count, dtype=torch.int64, device=self.bench.device)
-            except torch.OutOfMemoryError:
+            except torch.cuda.OutOfMemoryError:
                 # Memory in pieces: what there is in one is tested, and the share says how much.
                 break
             blocks += chunk.split(words)
@@ -178,9 +179,10 @@ class Memory:
         """Pinned memory to the GPU and back, each way by itself."""
         torch, device = self.torch, self.bench.device
         torch.cuda.empty_cache()
-        there = torch.empty(MOVED // WORD, dtype=torch.int64, device=device)
-        sent = patterns.pattern(torch, "random", len(there), self.seed, "cpu").first.pin_memory()
-        back = torch.zeros_like(sent).pin_memory()
+        there = patterns.pattern(torch, "random", MOVED // WORD, self.seed, device).first
+        sent, back = (torch.zeros(len(there), dtype=there.dtype, pin_memory=True) for _ in range(2))
+        sent.copy_(there)
+        there.zero_()
         ways = (("host-to-device", there, sent), ("device-to-host", back, there))
         for name, target, source in ways:
             self._tell(name, self._moves(target, source), MOVED * self.moves)
@@ -206,22 +208,34 @@ class Memory:
         seen = torch.cuda.device_count()
         if seen < me.local_size:
             why = f"rank 0 sees {seen} of {me.local_size} GPUs (CUDA_VISIBLE_DEVICES)"
-            self.bench.fact(CHECK, "left-out", {"p2p-out": why, "p2p-in": why})
+            self._no_peers(why)
             return
         gpus = range(me.local_size)
-        words = MOVED // WORD
-        kept = [patterns.pattern(torch, "random", words, n, f"cuda:{n}").first for n in gpus]
-        into = [torch.empty_like(one) for one in kept]
+        try:
+            kept = [self._sent(n, n) for n in gpus]
+            into = [torch.empty_like(one) for one in kept]
+        except RuntimeError as error:
+            # As where a GPU takes one process only (compute mode): its own rank has measured it.
+            self._no_peers(f"rank 0 cannot use all GPUs of its host: {rank_io.one_line(error)}")
+            return
         rates = [[self._between(kept, into, i, j) if i != j else 0.0 for j in gpus] for i in gpus]
         self.bench.fact(CHECK, "p2p", [[round(rate, 2) for rate in row] for row in rates])
         for gpu in gpus:
             # The other ranks' numbers: this process measured for them.
-            whose = {"host": me.host, "rank": me.rank + gpu, "gpu": str(gpu)}
+            number = torch_io.gpu_number(gpu, gpu)
+            whose = {"host": me.host, "rank": me.rank + gpu, "gpu": number}
             out = [rates[gpu][j] for j in gpus if j != gpu]
             came = [rates[i][gpu] for i in gpus if i != gpu]
             for name, found in (("p2p-out", out), ("p2p-in", came)):
                 value = float(format(rank_io.median(found), ".6g"))
                 rank_io.metric(name, value, "GB/s", check=CHECK, **whose)
+
+    def _no_peers(self, why: str) -> None:
+        self.bench.fact(CHECK, "left-out", {"p2p-out": why, "p2p-in": why})
+
+    def _sent(self, source: int, gpu: int) -> Any:
+        """What GPU `source` sends to the others, made on `gpu`."""
+        return patterns.pattern(self.torch, "random", MOVED // WORD, source, f"cuda:{gpu}").first
 
     def _between(self, kept: list[Any], into: list[Any], i: int, j: int) -> float:
         """GB/s from GPU i to GPU j, by events of the one that sends; the data are compared."""
@@ -237,7 +251,8 @@ class Memory:
             calls = watch.calls(move, 0.0)
             taken = watch.windows(move, calls, 0.0)
         torch.cuda.synchronize(j)
-        wrong = int((into[j].cpu() != kept[i].cpu()).sum())
+        # Made again where it arrived: nothing passes the CPU, which would take most of the time.
+        wrong = int((into[j] != self._sent(i, j)).sum())
         if wrong:
             said = f"{wrong} of {len(kept[i])} words changed on the way from GPU {i} to GPU {j}"
             self.bench.wrong(CHECK, "wrong-data", said)

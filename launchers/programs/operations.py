@@ -35,11 +35,8 @@ class Operations:
     def exchange(self, values: Sequence[float]) -> list[list[float]]:
         """`values` of every rank, on every rank."""
         mine = self.torch.tensor(values, dtype=self.torch.float64)
-        every = self.torch.empty(self.me.size * len(values), dtype=self.torch.float64)
         self.progress.enter("exchange", FLOAT * 2 * len(values))
-        self.dist.all_gather_into_tensor(every, mine)
-        rows: list[list[float]] = every.view(self.me.size, -1).tolist()
-        return rows
+        return torch_io.gather(mine)
 
     def operate(self, kind: Collective, send: Any, recv: Any, size: int) -> None:
         """Do `kind` once. On CUDA it is only enqueued."""
@@ -50,8 +47,10 @@ class Operations:
             if recv.data_ptr() != send.data_ptr():
                 recv.copy_(send)
             dist.all_reduce(recv)
-        elif kind.name == "all_gather":
+        elif kind.name == "all_gather" and self.device != "cpu":
             dist.all_gather_into_tensor(recv, send)
+        elif kind.name == "all_gather":
+            dist.all_gather(list(recv.chunk(ranks)), send)
         elif kind.name == "reduce_scatter" and self.device != "cpu":
             dist.reduce_scatter_tensor(recv, send)
         elif kind.name == "reduce_scatter":

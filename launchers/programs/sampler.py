@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -86,5 +87,10 @@ def _open(device: str) -> tuple[Any, Any]:
     import torch
 
     pynvml.nvmlInit()
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is not None:
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        raise LookupError(f"torch {torch.__version__} tells no UUID of its GPUs")
+    # Both count the GPUs in the order of the bus then: see torch_io.pick_device.
+    return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))

@@ -12,8 +12,12 @@ import os
 import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rank_io import Ended, Identity, Plant, Progress, Unusable, planted, problem
+from rank_io import Ended, Identity, Plant, Progress, Unusable, one_line, planted, problem
+
+#: CUDA's words (cudaErrorNoKernelImageForDevice) where a build has nothing that a GPU can run.
+_NO_KERNELS = "no kernel image"
 
 
 def rendezvous(me: Identity) -> str:
@@ -62,8 +66,33 @@ def pick_device(me: Identity, wanted: str) -> str:
     if own >= count:
         problem("gpu-missing", f"local rank {me.local_rank} and only {count} GPUs", **labels)
         raise Ended
-    torch.cuda.set_device(own)
-    return f"cuda:{own}"
+    device = f"cuda:{own}"
+    try:
+        torch.cuda.set_device(own)
+        # The context is made at last, and a first kernel run.
+        float(torch.ones(1, device=device))
+    except RuntimeError as error:
+        if _NO_KERNELS in str(error):
+            said = f"torch {torch.__version__} was built without kernels for the GPU of this host "
+            said += f"({torch.cuda.get_device_name(own)}): install a build for it"
+            problem("tool-missing", said, **labels)
+        else:
+            gpu = gpu_number(own, me.local_rank)
+            said = f"GPU {gpu} of {me.host} cannot be used: {one_line(error)}"
+            problem("gpu-unusable", said, gpu=gpu, **labels)
+        raise Ended from error
+    return device
+
+
+def gpu_number(index: int, otherwise: int) -> str:
+    """What nvidia-smi calls torch's GPU `index`, where CUDA_VISIBLE_DEVICES lists numbers.
+
+    `otherwise`: the number where it is unset, or says it by UUID.
+    """
+    listed = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if index < len(listed) and all(one.isdigit() for one in listed):
+        return listed[index]
+    return str(otherwise)
 
 
 def join(me: Identity, device: str, timeout: float) -> None:
@@ -113,16 +142,24 @@ def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tupl
     return plant, device
 
 
-def gather_text(text: str, width: int) -> list[str]:
-    """`text` of every rank, on every rank, cut to `width` bytes; over the process group, on CPU."""
+def gather(mine: Any) -> list[list[Any]]:
+    """A tensor on the CPU, of one dimension, as a row of numbers of every rank, on every rank."""
     import torch
     import torch.distributed
 
+    every = torch.empty(torch.distributed.get_world_size(), len(mine), dtype=mine.dtype)
+    # Not all_gather_into_tensor, which gloo has not in torch 2.1.
+    torch.distributed.all_gather(list(every), mine)
+    rows: list[list[Any]] = every.tolist()
+    return rows
+
+
+def gather_text(text: str, width: int) -> list[str]:
+    """`text` of every rank, on every rank, cut to `width` bytes; over the process group, on CPU."""
+    import torch
+
     cut = text.encode()[:width]
-    mine = torch.tensor(list(cut.ljust(width, b"\0")), dtype=torch.uint8)
-    every = torch.empty(torch.distributed.get_world_size() * width, dtype=torch.uint8)
-    torch.distributed.all_gather_into_tensor(every, mine)
-    rows = every.view(-1, width).tolist()
+    rows = gather(torch.tensor(list(cut.ljust(width, b"\0")), dtype=torch.uint8))
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 

@@ -85,6 +85,7 @@ class Training:
         gpt = train_models.GPT.get(options.model)
         self.tokens = gpt.sequence if gpt else 0
         self.micro = options.micro or (gpt.micro if gpt else self.batch)
+        self.alike = gpt.fitting(self.micro) if gpt else self.micro
         self.pieces = pieces_of(me.rank, me.size, self.batch, self.micro)
         progress.enter("model")
         self.data = train_data.load(options, me, self.batch, device)
@@ -126,6 +127,8 @@ class Training:
         if self.device != "cpu":
             # Rounded to ten bits otherwise, and then no CPU's curve.
             torch.backends.cudnn.allow_tf32 = False
+        # NVIDIA's images ask for TF32 here (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
+        torch.set_float32_matmul_precision("highest")
         dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
         return layers.to(self.device, dtype)
 

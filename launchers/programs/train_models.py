@@ -51,6 +51,15 @@ class Gpt:
         kept = 34 * tokens * self.width * self.layers + 10 * tokens * self.vocabulary
         return (18 * self.parameters + kept) / 1e9
 
+    def fitting(self, micro: int) -> int:
+        """How many samples fit where `micro` do, at least 1, if attention is kept, in float32.
+
+        In bytes a token and layer: 5 * heads * sequence for it (table 2, as above: its weights and
+        a mask), and 12 * width for its three inputs, on top of the 34 * width without it.
+        """
+        flash = 34 * self.width
+        return max(1, micro * flash // (flash + 12 * self.width + 5 * self.heads * self.sequence))
+
 
 #: By the memory, in 10^9 bytes, of the GPU that each is for.
 GPT = {

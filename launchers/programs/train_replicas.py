@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,23 @@ def device_of(torch: Any, device: str) -> str:
     lines = about.read_text(errors="replace").splitlines() if about.exists() else []
     name = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
     return f"{name.strip()} {level}, {torch.__version__}"
+
+
+def _plain_attention(torch: Any) -> AbstractContextManager[Any]:
+    """Attention by matrix products: gradients of the fused kernels add in any order.
+
+    It keeps all weights of attention: `Gpt.fitting` says for how many samples there is room.
+    """
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError:
+        # torch before 2.3.
+        older: AbstractContextManager[Any] = torch.backends.cuda.sdp_kernel(
+            enable_flash=False, enable_mem_efficient=False
+        )
+        return older
+    plain: AbstractContextManager[Any] = sdpa_kernel(SDPBackend.MATH)
+    return plain
 
 
 class Replicas:
@@ -48,7 +66,7 @@ class Replicas:
         The first time twice, to see whether this device repeats its own results.
         """
         training, digests = self.training, self.digests
-        count = min(COMPARED, training.micro, training.batch)
+        count = min(COMPARED, training.alike, training.batch)
         step = training.step_now
         inputs, labels = training.take(step * training.batch, count)
         got = self._own(inputs, labels)
@@ -89,7 +107,8 @@ class Replicas:
             with torch.no_grad(), training.precise():
                 got = [training.parallel.model(inputs)]
         else:
-            loss = training.loss_of(training.layers, inputs, labels)
+            with nullcontext() if training.device == "cpu" else _plain_attention(torch):
+                loss = training.loss_of(training.layers, inputs, labels)
             got = [loss.detach(), *torch.autograd.grad(loss, training.parameters)]
         if training.device != "cpu":
             torch.use_deterministic_algorithms(False)

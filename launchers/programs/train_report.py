@@ -36,7 +36,8 @@ class Report:
         self.steps, self.by = 0, float("nan")
         self.said: set[tuple[str, int]] = set()
         self.well = True
-        gpu = training.device.partition(":")[2]
+        index = training.device.partition(":")[2]
+        gpu = torch_io.gpu_number(int(index), self.me.local_rank) if index else ""
         texts = torch_io.gather_text(f"{self.me.host}\t{gpu}\t{training.replicas.device}", 384)
         self.places = [Place(*text.split("\t", 2)) for text in texts]
 
@@ -46,11 +47,8 @@ class Report:
         return self._every(mine)
 
     def _every(self, mine: Any) -> list[list[Any]]:
-        every = self.torch.empty(self.me.size * len(mine), dtype=mine.dtype)
         self.training.progress.enter("gather", 8 * len(mine))
-        self.dist.all_gather_into_tensor(every, mine)
-        rows: list[list[Any]] = every.view(self.me.size, -1).tolist()
-        return rows
+        return torch_io.gather(mine)
 
     def interim(self) -> bool:
         """Print what is known since the last time; returns whether all was well."""

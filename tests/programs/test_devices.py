@@ -47,7 +47,8 @@ def test_the_known_product_is_exact_in_bf16_and_never_zero(
 
 @given(st.integers(exact.PERIOD, 1 << 16))
 def test_what_is_summed_over_is_whole_periods_and_more_than_half_of_the_size(size: int) -> None:
-    assert size / 2 < exact.inner(size) <= size
+    # Accumulators of fp8 hold no more than 14 bits.
+    assert min(size / 2, 8127) < exact.inner(size) <= min(size, 8128)
     assert exact.inner(size) % exact.PERIOD == 0
 
 

@@ -211,15 +211,36 @@ class TestGpus:
         assert titles(found)[-1] == "gpu 1"
         assert "GPU 0 (GPU is lost)" in found["unread"]
 
-    def test_without_nvml_nvidia_smi_tells_less(self, root: Path, tmp_path: Path) -> None:
-        row = "0, 00000000:1B:00.0, 0, 2, 0, 2, [N/A], [N/A], 1, 0, 61, 512.10, 1980, 2619, 97, "
-        row += "0x0000000000000004, 5, 5, 8, 16, No, Yes"
+    def test_a_driver_that_knows_the_old_name_alone_tells_why_clocks_are_low(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        missing = {"nvmlDeviceGetCurrentClocksEventReasons": {"error": "Function Not Found"}}
+        old = {**H100, **missing, "nvmlDeviceGetCurrentClocksThrottleReasons": 4}
+        found = health(root, env=fake(tmp_path, old))
+        assert found["devices"][-1]["levels"]["reasons"] == 4
+        assert not any("clock reasons" in why for why in found["unread"])
+
+    def test_an_nvidia_smi_that_knows_the_old_name_alone_tells_the_same(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        refuses = "case $1 in *clocks_event_reasons*) echo 'not a valid field'; exit 2 ;; esac"
+        env = self.smi(tmp_path, f"{refuses}\necho '{self.ROW}'")
+        assert health(root, env=env)["devices"][-1]["levels"]["reasons"] == 4
+
+    ROW = "0, 00000000:1B:00.0, 0, 2, 0, 2, [N/A], [N/A], 1, 0, 61, 512.10, 1980, 2619, 97, "
+    ROW += "0x0000000000000004, 5, 5, 8, 16, No, Yes"
+
+    def smi(self, tmp_path: Path, text: str) -> dict[str, str]:
+        """The environment in which NVML fails, and a fake of nvidia-smi runs these lines of sh."""
         (tmp_path / "bin").mkdir()
         program = tmp_path / "bin/nvidia-smi"
-        program.write_text(f"#!/bin/sh\necho '{row}'\n")
+        program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
         path = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-        found = health(root, env={**fake(tmp_path, init="Driver/library mismatch"), **path})
+        return {**fake(tmp_path, init="Driver/library mismatch"), **path}
+
+    def test_without_nvml_nvidia_smi_tells_less(self, root: Path, tmp_path: Path) -> None:
+        found = health(root, env=self.smi(tmp_path, f"echo '{self.ROW}'"))
         one = found["devices"][-1]
         assert one["counters"]["ecc-uncorrected"] == 2
         assert (one["levels"]["remap-failure"], one["levels"]["reasons"]) == (1, 4)

@@ -19,6 +19,8 @@ from accept.core.remote import Answer, Host, arguments, environment, run
 _HANDSHAKES = 32
 _CONNECT_SECONDS = 3.0
 _PROBE_SECONDS = 20.0
+#: More for a host that has said something: nvidia-smi starts the GPUs where nothing keeps them up.
+_SMI_SECONDS = 90.0
 _NAME = re.compile(r"[\w.:-]{1,253}")
 _TOPOLOGY = re.compile(r"[\w./:@+=-]{1,200}\Z")
 
@@ -273,7 +275,8 @@ async def _probe(
         # Who does not answer must not keep others from being asked.
         argv[1:1] = ["-o", f"ConnectTimeout={_CONNECT_SECONDS:.0f}"]
     began = time.time()
-    answer = await run(argv, env=environment(folder, attempt), timeout=_PROBE_SECONDS)
+    env = environment(folder, attempt)
+    answer = await run(argv, env=env, timeout=_PROBE_SECONDS, more=_SMI_SECONDS)
     ended = time.time()
     lines = answer.out.split("\n")
     if answer.exit != 0 or len(lines) < 6:

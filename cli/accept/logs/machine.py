@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from accept import spec
+from accept.core.judge.hosts import is_device
 from accept.core.plaintext import plain
 from accept.spec import Machine
 
@@ -36,7 +37,7 @@ def guess(devices: Sequence[str], gpus: int) -> Guess:
         for m in machines
         if m.gpus.device
         and (m.gpus.count == "detect" or m.gpus.count >= gpus)
-        and all(m.gpus.device.lower() in name.lower() for name in devices)
+        and all(is_device(m.gpus.device, name) for name in devices)
     ]
     # One that can be anywhere fits before one of a certain cloud.
     anywhere = [m for m in fitting if not m.nccl.transport and not m.topology]

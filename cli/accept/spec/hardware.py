@@ -41,9 +41,13 @@ class Gpus:
         Annotated[int, Bounds(min=0, max=64)] | Literal["detect"],
         Doc('GPUs a node must have; 0: none; "detect": as many as it shows, at least one.'),
     ]
-    device: Annotated[str | None, Doc("What nvidia-smi calls each of them; none: any will do.")] = (
-        None
-    )
+    device: Annotated[
+        str | None,
+        Doc(
+            "What nvidia-smi calls each of them, or a part of it; none: any will do. "
+            "Cards of a chip (NVL, PCIe) are meant where that is said."
+        ),
+    ] = None
     memory_gb: Annotated[
         Annotated[int, Bounds(min=1)] | None, Doc("Memory of each, in 10^9 bytes, for people.")
     ] = None

@@ -6,7 +6,8 @@ Its program prints on every host one fact `inventory`, whose value has these key
     cpus               number of CPUs that the run may use
     memoryBytes        bytes
     gpus               list of {index, uuid, name, memoryMiB, memoryUsedMiB, driver,
-                       eccUncorrected, pci, processes: list of "PID NAME"}
+                       eccUncorrected, pci, processes: list of "PID NAME"}; null: nvidia-smi did
+                       not answer in time
     pciNvidia          number of NVIDIA GPUs on the PCI bus, whatever the driver shows
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB

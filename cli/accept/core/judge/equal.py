@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from accept.core.judge.hosts import gpus_of
+from accept.core.judge.hosts import gpus_of, is_device
 from accept.core.judge.population import middle
 from accept.core.model import Metric, PlannedMachine, Problem
 
@@ -34,6 +34,10 @@ def gpu_problems(
     """
     owner: dict[str, str] = {}
     for host, value in inventory.items():
+        if not _told(value):
+            said = "nvidia-smi did not answer in time; does it hang, or is persistence mode off?"
+            yield Problem(cause="gpu-unusable", message=said, host=host)
+            continue
         gpus = gpus_of(value)
         on_bus = whole(value.get("pciNvidia"))
         if given is None and on_bus > len(gpus):
@@ -51,6 +55,11 @@ def gpu_problems(
                 yield Problem(cause="gpu-busy", message=who, host=host, gpu=gpu_name(gpu))
 
 
+def _told(value: dict[str, Any]) -> bool:
+    """Whether a host said which GPUs it has; null: its driver did not answer."""
+    return value.get("gpus", ()) is not None
+
+
 def _gpu(
     host: str, gpu: dict[str, Any], machine: PlannedMachine, owner: dict[str, str]
 ) -> Iterator[Problem]:
@@ -65,7 +74,7 @@ def _gpu(
         said = f"{errors} uncorrected memory errors"
         yield Problem(cause="gpu-ecc", message=said, host=host, gpu=name)
     device = gpu.get("name")
-    if machine.device and isinstance(device, str) and machine.device.lower() not in device.lower():
+    if machine.device and isinstance(device, str) and not is_device(machine.device, device):
         said = f"GPU {name} is a {device}, the machine has {machine.device}"
         yield Problem(cause="inventory-mismatch", message=said, host=host)
 
@@ -92,9 +101,9 @@ def whole(value: Any) -> int:
 def differences(inventory: Inventory) -> Iterator[Problem]:
     """Hosts that differ from the majority in something that should be equal.
 
-    Without a strict majority no host is named.
+    Without a strict majority no host is named, and none whose GPUs are not known.
     """
-    tables = {host: _properties(value) for host, value in inventory.items()}
+    tables = {host: _properties(value) for host, value in inventory.items() if _told(value)}
     for name in sorted({name for table in tables.values() for name in table}):
         counts = Counter(table.get(name, "nothing") for table in tables.values())
         if len(counts) < 2:

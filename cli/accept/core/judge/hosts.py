@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,8 @@ from accept.core.judge.states import worst
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
+#: Words for the cards of a chip, beside its modules: NVIDIA H200 NVL, NVIDIA H100 PCIe.
+_CARDS = ("nvl", "pcie")
 #: What takes a host out of the rest of the run.
 _LOSSES = frozenset({"host-died", "unkillable"})
 
@@ -158,6 +161,17 @@ def gpus_of(value: Any) -> list[dict[str, Any]]:
     """The GPUs that an inventory fact lists; [] where it is damaged."""
     listed = value.get("gpus") if isinstance(value, dict) else None
     return [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+
+
+def is_device(wanted: str, name: str) -> bool:
+    """Whether a GPU called `name` is what a machine or a bound calls `wanted`.
+
+    It may say more, as its memory; but not that it is a card of that chip, which is another product
+    with figures of its own. Logs may cut names short.
+    """
+    before, found, after = name.lower().partition(wanted.lower())
+    words = re.split(r"[\s-]+", f"{before} {after}")
+    return bool(found) and not any(form.startswith(w) for w in words if w for form in _CARDS)
 
 
 def devices(records: Sequence[Record]) -> tuple[str, ...]:

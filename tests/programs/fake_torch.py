@@ -1,0 +1,40 @@
+"""A fake of torch on a machine with GPUs: what it says of itself and of them. It computes nothing.
+
+For tests of what our programs decide by that, never of what torch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+
+def fake_torch(
+    version: str = "2.5.1",
+    *,
+    capability: tuple[int, int] = (9, 0),
+    fp8_returns: int | None = 1,
+    count: int = 8,
+    first_kernel: Callable[[], float] = lambda: 1.0,
+    uuid: str | None = "12ab",
+) -> Any:
+    """A module in the shape of torch. `fp8_returns`: tensors that its product of fp8 returns.
+
+    `first_kernel` is what happens where a GPU is used for the first time.
+    """
+    fake = SimpleNamespace(__version__=version, ones=lambda *_, device: first_kernel())
+    fake.cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: count,
+        set_device=lambda _: None,
+        get_device_name=lambda _: "NVIDIA H100 80GB HBM3",
+        get_device_capability=lambda _: capability,
+        get_device_properties=lambda _: SimpleNamespace(**({"uuid": uuid} if uuid else {})),
+    )
+    if fp8_returns is not None:
+        schema = SimpleNamespace(returns=[object()] * fp8_returns)
+        product = SimpleNamespace(default=SimpleNamespace(_schema=schema))
+        fake.float8_e4m3fn = fake._scaled_mm = object()
+        fake.ops = SimpleNamespace(aten=SimpleNamespace(_scaled_mm=product))
+    return fake

@@ -1,0 +1,248 @@
+"""What our programs decide on GPUs, on a fake of torch: there are none here, nor other releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.programs.fake_torch import fake_torch
+
+import exact
+import inventory
+import patterns
+import sampler
+import torch_io
+from gemm import lacking
+from memory import Memory
+from rank_io import Ended, Identity
+from train_models import GPT
+
+ME = Identity(rank=11, size=16, local_rank=3, local_size=8, host="h1")
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No setting of GPUs in the environment."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return monkeypatch
+
+
+def records(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    lines = capsys.readouterr().out.splitlines()
+    return [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+
+
+# -- which types are measured --------------------------------------------------------------------
+
+
+def why_no_fp8(size: int = 8192, **torch: Any) -> str:
+    return lacking(fake_torch(**torch), "cuda:0", "fp8", "", size)
+
+
+def test_fp8_is_measured_where_torch_and_gpu_have_it() -> None:
+    assert why_no_fp8() == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "returns"), [("2.1.0", 2), ("2.4.1", 2), ("2.5.0a0+872d972", 2), ("2.0.1", None)]
+)
+def test_fp8_is_left_out_where_torch_has_no_product_with_one_result(
+    version: str, returns: int | None
+) -> None:
+    why = why_no_fp8(version=version, fp8_returns=returns)
+    assert version in why
+    assert "2.5" in why
+
+
+def test_fp8_is_left_out_on_gpus_without_it() -> None:
+    assert why_no_fp8(capability=(8, 0)) == "compute capability 8.0"
+
+
+@given(st.integers(254, 1 << 16))
+def test_fp8_is_measured_at_sizes_alone_that_it_takes(size: int) -> None:
+    taken = size >= 2032 and size % 16 == 0
+    assert (why_no_fp8(size) == "") is taken
+    if taken:
+        assert exact.inner(size) % 16 == 0
+
+
+def test_sizes_that_fp8_does_not_take_stop_no_other_type() -> None:
+    assert lacking(fake_torch(), "cuda:0", "bf16", "", 256) == ""
+
+
+# -- a GPU that cannot be used -------------------------------------------------------------------
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    def fail() -> float:
+        raise RuntimeError(said)
+
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(first_kernel=fail))
+    with pytest.raises(Ended):
+        torch_io.pick_device(ME, "cuda")
+
+
+def test_a_usable_gpu_is_taken_by_the_local_rank(torch: pytest.MonkeyPatch) -> None:
+    torch.setitem(sys.modules, "torch", fake_torch())
+    assert torch_io.pick_device(ME, "cuda") == "cuda:3"
+
+
+def test_a_gpu_that_refuses_is_named_with_its_host(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(torch, "CUDA error: uncorrectable ECC error encountered")
+    (one,) = records(capsys)
+    assert (one["problem"], one["host"], one["rank"], one["gpu"]) == ("gpu-unusable", "h1", 11, "3")
+    assert "ECC" in one["message"]
+
+
+def test_a_torch_without_kernels_for_a_gpu_is_no_fault_of_the_gpu(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(torch, "CUDA error: no kernel image is available for execution on the device")
+    (one,) = records(capsys)
+    assert one["problem"] == "tool-missing"
+    assert "gpu" not in one
+    assert "2.5.1" in one["message"]
+
+
+# -- what GPUs are called ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "index", "number"),
+    [
+        (None, 3, "3"),
+        ("4,5,6,7", 3, "7"),
+        ("6", 0, "6"),
+        ("GPU-12ab", 0, "3"),
+        ("4,5", 3, "3"),
+    ],
+)
+def test_gpus_are_called_as_nvidia_smi_calls_them(
+    torch: pytest.MonkeyPatch, shown: str | None, index: int, number: str
+) -> None:
+    if shown is not None:
+        torch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert torch_io.gpu_number(index, ME.local_rank) == number
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, uuid: str | None) -> Any:
+    """The handle that NVML is asked for, of cuda:2."""
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setitem(sys.modules, "torch", fake_torch("2.3.0", uuid=uuid))
+    return sampler._open("cuda:2")[1]
+
+
+def test_a_gpu_is_looked_at_by_its_uuid(torch: pytest.MonkeyPatch) -> None:
+    torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert opened(torch, "12ab") == b"GPU-12ab"
+
+
+def test_a_torch_that_tells_no_uuid_has_its_gpus_looked_at_by_number(
+    torch: pytest.MonkeyPatch,
+) -> None:
+    assert opened(torch, None) == 2
+
+
+def test_no_other_gpu_is_looked_at_where_numbers_may_differ(torch: pytest.MonkeyPatch) -> None:
+    torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    with pytest.raises(LookupError, match="UUID"):
+        opened(torch, None)
+
+
+# -- a driver that is slow -----------------------------------------------------------------------
+
+
+def smi(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
+    """A fake of nvidia-smi, of these lines of sh."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    smi(monkeypatch, tmp_path, "exec sleep 600")
+    monkeypatch.setattr(inventory, "SECONDS", 0.05)
+    assert inventory.gpus() is None
+    assert "cuda" not in inventory.versions()
+
+
+def test_gpus_are_told_with_who_uses_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu = "0, GPU-12ab, NVIDIA H200, 143771, 4, 570.1, 0, 00000000:1B:00.0"
+    apps = "*compute-apps*) echo 'GPU-12ab, 77, python' ;;"
+    smi(monkeypatch, tmp_path, f"case $1 in {apps} *) echo '{gpu}' ;; esac")
+    (one,) = inventory.gpus() or []
+    assert (one["index"], one["memoryMiB"], one["processes"]) == (0, 143771, ["77 python"])
+
+
+def test_a_host_without_a_driver_has_no_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert inventory.gpus() == []
+
+
+# -- GPUs that take one process only -------------------------------------------------------------
+
+
+def test_ways_between_gpus_that_one_process_cannot_use_are_left_out_and_accuse_nobody(
+    torch: pytest.MonkeyPatch,
+) -> None:
+    said: dict[str, Any] = {}
+    fake = fake_torch()
+    fake.cuda.empty_cache = lambda: None
+    bench: Any = SimpleNamespace(
+        me=Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1"),
+        device="cuda:0",
+        fact=lambda _check, name, value: said.update({name: value}),
+    )
+
+    def exclusive(*_: object) -> None:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+
+    torch.setattr(patterns, "pattern", exclusive)
+    checked = Memory(bench, seconds=1.0, alone=0.0, share=0.9, most=1 << 20, seed=1)
+    checked.torch = fake
+    checked._peers()
+    assert said.keys() == {"left-out"}
+    assert said["left-out"].keys() == {"p2p-out", "p2p-in"}
+    assert "busy or unavailable" in said["left-out"]["p2p-out"]
+
+
+# -- memory of comparisons -----------------------------------------------------------------------
+
+
+@given(st.sampled_from(sorted(GPT)), st.integers(1, 64))
+def test_compared_samples_with_their_attention_take_no_more_than_a_piece(
+    name: str, micro: int
+) -> None:
+    gpt = GPT[name]
+    count = gpt.fitting(micro)
+    whole = 46 * gpt.width + 5 * gpt.heads * gpt.sequence
+    assert count == 1 or count * whole <= micro * 34 * gpt.width
+    assert 1 <= count <= micro
+
+
+@pytest.mark.parametrize("name", [name for name in GPT if name != "gpt-tiny"])
+def test_one_sample_with_its_attention_fits_into_the_gpu_that_a_model_is_for(name: str) -> None:
+    gpt = GPT[name]
+    more = 12 * gpt.width + 5 * gpt.heads * gpt.sequence
+    one = gpt.gigabytes + gpt.fitting(gpt.micro) * gpt.sequence * gpt.layers * more / 1e9
+    assert one <= 0.95 * float(name.partition("-")[2])
