@@ -486,6 +486,13 @@ def test_the_promised_network_must_have_been_used(
     assert blamed(verdict) == names
 
 
+@pytest.mark.parametrize("network", ["uninitialized_shim_v7", "Socket"])
+def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
+    machine = replace(GPU, transport="FasTrak", transport_aliases=("uninitialized_shim",))
+    verdict = judged_ways(machine, ALL, EIGHT, {}, network=network)
+    assert causes(verdict) == ({"transport-fallback"} if network == "Socket" else set())
+
+
 @pytest.mark.parametrize(
     ("detours", "words"),
     [
@@ -525,12 +532,16 @@ def test_inside_one_host_no_network_is_needed_where_nvlink_is_promised() -> None
 
 
 def judged_ways(
-    machine: PlannedMachine, of_step: Step, names: Sequence[str], detours: dict[str, list[str]]
+    machine: PlannedMachine,
+    of_step: Step,
+    names: Sequence[str],
+    detours: dict[str, list[str]],
+    network: str = "gIB",
 ) -> Verdict:
     """A fast run on the promised network, in which hosts took ways that may be slower."""
     of, listed = seen(len(names))
     facts = (
-        Fact(name="nccl-networks", value={"gIB": list(names)}),
+        Fact(name="nccl-networks", value={network: list(names)}),
         Fact(name="nccl-detours", value=detours),
     )
     made = [replace(r, facts=facts) for r in measured(of_step, names, slow(usual=360))]

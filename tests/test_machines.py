@@ -157,6 +157,12 @@ class TestSixtyFourNodes:
         assert any("--expect 'all-gather@8G>=GB/s'" in text for text in said)
 
 
+def test_the_shim_before_a_plugin_is_no_fall_back() -> None:
+    plan = planned("a3-megagpu-8g", 2, "all-reduce")
+    assert verdict(plan, 1.0, network="uninitialized_shim_v7").state is State.PASS
+    assert verdict(plan, 1.0, network="Socket").state is State.FAIL
+
+
 class TestOneOfYourOwn:
     def test_is_one_file_on_top_of_another(self, mine: Path) -> None:
         machine = spec.load_machine(str(mine)).value

@@ -102,6 +102,8 @@ class PlannedMachine:
     topology: str = ""
     #: What NCCL's own log must name as its network ("gIB", "IB"); empty: nothing is promised.
     transport: str = ""
+    #: Other names that the log may have for it.
+    transport_aliases: tuple[str, ...] = ()
     #: Whether it must say GDRDMA of that network.
     gpu_direct: bool = False
     #: Whether the GPUs of a node reach each other directly, by NVLink.
