@@ -316,6 +316,13 @@ class TestContainers:
         assert order == [("first", None), ("tcpxo-daemon", "Always"), ("beside", "Always")]
         assert len(found["containers"]) == 1
 
+    def test_a_sidecar_of_the_machines_can_be_changed(self, major: int, write: Write) -> None:
+        """The daemon's version goes with the plugin's, which is the cluster's."""
+        plain = pod(objects(major, write("a3-megagpu-8g")))["initContainers"]
+        site = "  extraSidecars: [{name: tcpxo-daemon, image: 'mine:2'}]\n"
+        changed = pod(objects(major, write("a3-megagpu-8g", site=site)))["initContainers"]
+        assert changed == [{**plain[0], "image": "mine:2"}]
+
     def test_environment(self, major: int, write: Write) -> None:
         site = (
             "  extraEnv: {BIG: 8388608, LD_LIBRARY_PATH: /mine, Q: 'a \"b\" $(C)'}\n"

@@ -727,6 +727,27 @@ def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
     assert any("kernel is 5.4" in f.message for f in verdict.checks[1].findings)
 
 
+@pytest.mark.parametrize(
+    ("direct", "changes", "found"),
+    [
+        (True, {"memlock": 64}, {"memlock-limited"}),
+        # The kernel heeds no limit of who may lock what he likes.
+        (True, {"memlock": 64, "ipcLock": True}, set()),
+        # What is promised goes through sockets, or past them without RDMA.
+        (False, {"memlock": 64}, set()),
+    ],
+)
+def test_locked_memory_is_asked_for_where_rdma_is_promised(
+    direct: bool,  # noqa: FBT001
+    changes: dict[str, Any],
+    found: set[str],
+) -> None:
+    facts = [inventory_of(h, gpus=gpus(h), **changes) for h in ("h0", "h1")]
+    machine = replace(GPU, transport="any", gpu_direct=direct)
+    verdict = inventoried(replace(big(INVENTORY), machine=machine), facts)
+    assert causes(verdict) == found
+
+
 def test_a_clock_that_is_off_is_named() -> None:
     facts = [inventory_of(h) for h in ("h0", "h1", "h2")]
     offsets = tuple(

@@ -163,6 +163,22 @@ def test_the_shim_before_a_plugin_is_no_fall_back() -> None:
     assert verdict(plan, 1.0, network="Socket").state is State.FAIL
 
 
+def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
+    """4 GiB of each GPU on A3 High, before the run begins."""
+    plan = planned("a3-highgpu-8g", 2, "all-reduce")
+
+    def causes(used: int) -> set[str]:
+        named = {"memoryUsedMiB": used, "name": plan.machine.device}
+        held = [{**gpu, **named} for gpu in imagined.gpus("h0")]
+        hosts, first, *rest = measured(plan, 1.0, network="GPUDirectTCPX")
+        first = replace(first, facts=(imagined.inventory_of("h0", gpus=held),))
+        found = judge(plan, [hosts, first, *rest], attempt="one")
+        return {f.cause for one in found.checks for f in one.findings if f.cause}
+
+    assert "gpu-busy" not in causes(4600)
+    assert "gpu-busy" in causes(9000)
+
+
 class TestOneOfYourOwn:
     def test_is_one_file_on_top_of_another(self, mine: Path) -> None:
         machine = spec.load_machine(str(mine)).value

@@ -128,6 +128,20 @@ class TestKindsOfNodes:
         assert machine.kubernetes.resources["limits"]["nvidia.com/gpu"] == machine.gpus.count
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("a3-highgpu-8g", "NCCL_GPUDIRECTTCPX_RX_BINDINGS"),
+        ("a3-megagpu-8g", "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY"),
+    ],
+)
+def test_what_a_plugin_needs_is_there_wherever_nics_are_used(name: str, setting: str) -> None:
+    machine = spec.load_machine(name).value
+    for profile in machine.nccl.profiles.values():
+        if "nics" in profile.uses:
+            assert setting in {**machine.kubernetes.env, **profile.env}
+
+
 @pytest.mark.parametrize(("name", "profile"), _profiles())
 class TestProfiles:
     def test_is_described_and_has_a_source(self, name: str, profile: str) -> None:

@@ -235,11 +235,22 @@ has, as Helm without a cluster takes all it knows for served.
 {{- toYaml $devices -}}
 {{- end -}}
 
-{{/* Those that end first, then those that stay: an init container that is always restarted. */}}
+{{/*
+Those that end first, then those that stay: an init container that is always restarted. Of two with one name
+the site's goes on top of the machine's, key by key.
+*/}}
 {{- define "accept.initContainers" -}}
 {{- $found := concat .Values.machine.initContainers .Values.site.extraInitContainers -}}
-{{- range concat .Values.machine.sidecars .Values.site.extraSidecars -}}
+{{- $own := dict -}}
+{{- range .Values.site.extraSidecars -}}{{- $_ := set $own .name . -}}{{- end -}}
+{{- range .Values.machine.sidecars -}}
+{{- $found = append $found (mergeOverwrite (deepCopy .) (get $own .name | default dict | deepCopy) (dict "restartPolicy" "Always")) -}}
+{{- $own = omit $own .name -}}
+{{- end -}}
+{{- range .Values.site.extraSidecars -}}
+{{- if hasKey $own .name -}}
 {{- $found = append $found (mergeOverwrite (deepCopy .) (dict "restartPolicy" "Always")) -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $found -}}
 {{- end -}}

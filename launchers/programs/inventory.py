@@ -147,6 +147,17 @@ def limit(which: int) -> str | int:
     return "unlimited" if soft == resource.RLIM_INFINITY else soft // 1024
 
 
+def may_lock() -> bool:
+    """Whether the kernel lets this process lock memory past its limit: CAP_IPC_LOCK.
+
+    It counts in the first user namespace alone, whose map is all of the ids there are
+    (capabilities(7), user_namespaces(7)).
+    """
+    found = re.search(r"CapEff:\s*([0-9a-f]+)", read(Path("/proc/self/status")))
+    whole = read(Path("/proc/self/uid_map")).split() == ["0", "0", "4294967295"]
+    return bool(found and whole and int(found[1], 16) >> 14 & 1)
+
+
 def main() -> None:
     """Print the fact."""
     memory = re.search(r"MemTotal:\s+(\d+) kB", read(Path("/proc/meminfo")))
@@ -158,6 +169,7 @@ def main() -> None:
         "pciNvidia": pci_gpus(),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),
+        "ipcLock": may_lock(),
         "kernel": platform.release(),
         "versions": versions(),
         "env": settings(),

@@ -112,7 +112,11 @@ class Kubernetes:
         tuple[Plain, ...], Doc("Further containers that end before the others start.")
     ] = ()
     extra_sidecars: Annotated[
-        tuple[Plain, ...], Doc("Further containers that run beside it, as native side cars.")
+        tuple[Plain, ...],
+        Doc(
+            "Further containers that run beside it, as native side cars; of the name of one of the "
+            "machine's: what is different of that."
+        ),
     ] = ()
     network_policy: Annotated[
         bool, Doc("Whether a NetworkPolicy keeps other pods away from the run's.")

@@ -10,6 +10,7 @@ Its program prints on every host one fact `inventory`, whose value has these key
     pciNvidia          number of NVIDIA GPUs on the PCI bus, whatever the driver shows
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
+    ipcLock            whether the kernel heeds no limit of locked memory (CAP_IPC_LOCK)
     versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, where they are
     env                settings of NCCL and MPI in effect, through an allow-list
     chosen             names of those that the host picked for itself
@@ -82,7 +83,7 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
     found += equal.nic_problems(inventory, machine)
     offsets = [metric for record in evidence.asked for metric in record.metrics]
     found += equal.clock_problems(offsets, params.max_clock_offset)
-    if params.require_unlimited_memlock or (machine.transport and len(evidence.hosts) > 1):
+    if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         found += equal.memlock_problems(inventory)
     different = list(equal.differences(inventory))
     # Of machines that promise nothing, nothing says that they should be equal.

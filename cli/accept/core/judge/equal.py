@@ -172,9 +172,9 @@ def clock_problems(offsets: Sequence[Metric], most: float) -> Iterator[Problem]:
 
 
 def memlock_problems(inventory: Inventory) -> Iterator[Problem]:
-    """Hosts on which locked memory is limited."""
+    """Hosts on which locked memory is limited, and the limit is heeded."""
     for host, value in inventory.items():
         limit = value.get("memlock")
-        if limit != "unlimited":
+        if limit != "unlimited" and value.get("ipcLock") is not True:
             said = f"locked memory is limited to {_text(limit)} KiB"
             yield Problem(cause="memlock-limited", message=said, host=host)
