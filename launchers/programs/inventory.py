@@ -77,6 +77,20 @@ def gpus() -> list[dict[str, Any]]:
     return found
 
 
+def domain() -> str | None:
+    """The NVLink domain that all GPUs here are in; null: none beyond this host, or not told.
+
+    NCCL takes GPUs for connected by NVLink that say the same cluster and clique, where the cluster is
+    not zero: https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
+    """
+    said = {tuple(row) for row in smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])}
+    if len(said) != 1:
+        return None
+    ((cluster, clique),) = said
+    known = re.fullmatch("[0-9a-f-]{36}", cluster) and re.search("[1-9a-f]", cluster)
+    return f"{cluster}/{clique}" if known and clique.isdigit() else None
+
+
 def pci_gpus() -> int:
     """NVIDIA GPUs on the PCI bus, whatever the driver shows."""
     count = 0
@@ -166,6 +180,7 @@ def main() -> None:
         "cpus": len(os.sched_getaffinity(0)),
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
         "gpus": gpus(),
+        "domain": domain(),
         "pciNvidia": pci_gpus(),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),

@@ -52,6 +52,8 @@ class Reference:
     max_nodes: int | None = None
     algorithm: str | None = None
     device: str | None = None
+    #: Only of groups of hosts whose GPUs are in one NVLink domain.
+    one_domain: bool = False
     #: For collectives: what `value` bounds is the theoretical peak, used for "share of the peak".
     peak: float | None = None
     peak_source: str = ""

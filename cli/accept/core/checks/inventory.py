@@ -7,6 +7,7 @@ Its program prints on every host one fact `inventory`, whose value has these key
     memoryBytes        bytes
     gpus               list of {index, uuid, name, memoryMiB, memoryUsedMiB, driver,
                        eccUncorrected, pci, processes: list of "PID NAME"}
+    domain             name of the NVLink domain of its GPUs, where it spans hosts
     pciNvidia          number of NVIDIA GPUs on the PCI bus, whatever the driver shows
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
@@ -107,6 +108,7 @@ def judge(evidence: Evidence) -> Judged:
     findings += complete.problem_findings(evidence, more=problems)
     findings += absolute.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
+    findings += _apart(evidence, inventory)
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     return Judged(
         verdict_of(
@@ -117,6 +119,24 @@ def judge(evidence: Evidence) -> Judged:
         ),
         suspects,
     )
+
+
+def _apart(evidence: Evidence, inventory: Inventory) -> list[Finding]:
+    """A finding where bounds are about NVLink between hosts, and no host says that it has any."""
+    bound = any(reference.one_domain for reference in evidence.plan.references)
+    told = any(value.get("domain") for value in inventory.values())
+    if not bound or told or len(inventory) < 2:
+        return []
+    return [
+        Finding(
+            check="inventory",
+            judgement="absolute",
+            state=State.INCONCLUSIVE,
+            cause="no-measurement",
+            message="no host says which NVLink domain its GPUs are in, so nothing is held against "
+            "NVLink between hosts: nvidia-smi --query-gpu=fabric.state,fabric.clusterUuid",
+        )
+    ]
 
 
 def _note(problem: Problem) -> Finding:

@@ -32,6 +32,7 @@ def waves_again(
     records: Sequence[Record],
     hosts: Sequence[str],
     places: Mapping[str, str],
+    domains: tuple[frozenset[str], ...] = (),
 ) -> tuple[Wave, ...]:
     """What is to follow the waves of a step, and belongs to it.
 
@@ -44,7 +45,7 @@ def waves_again(
         for name in step.checks
     ]
     measured = list(scored(evidences))
-    near = blocks_among(measured, places) if step.groups == "pairs" else ()
+    near = (domains or blocks_among(measured, places)) if step.groups == "pairs" else ()
     suspects: set[str] = set()
     links: list[_Pair] = []
     groups: list[Group] = []

@@ -123,6 +123,7 @@ def _properties(value: dict[str, Any]) -> dict[str, str]:
     if gpus:
         for key in ("name", "driver", "memoryMiB"):
             found[f"GPU {key}"] = ", ".join(sorted({_text(gpu.get(key)) for gpu in gpus}))
+        found["NVLink between hosts"] = "registered" if value.get("domain") else "none"
     if rdma := _rdma(value):
         up = sorted(f"{_text(n.get('speed'))} {_text(n.get('state'))}" for n in rdma)
         found["RDMA devices"] = f"{len(up)} ({', '.join(sorted(set(up)))})"
