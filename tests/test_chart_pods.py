@@ -424,6 +424,30 @@ class TestDevices:
         assert domain["channel"]["resourceClaimTemplate"]["name"] == "mytest-a1-channel"
 
     @pytest.mark.parametrize(
+        ("site", "claims"),
+        [
+            ("", [("rdma", "mytest-a1-rdma")]),
+            ("  networks: [{interface: eth2, network: rdma-0}]\n", []),
+            ("  networks: []\n", [("rdma", "mytest-a1-rdma")]),
+            ("  resourceClaims: []\n", []),
+            ("  resourceClaims: [{name: nics, template: t}]\n", [("nics", "t")]),
+            (
+                "  networks: [{interface: eth1, network: n}]\n"
+                "  resourceClaims: [{name: nics, template: t}]\n",
+                [("nics", "t")],
+            ),
+        ],
+    )
+    def test_nics_come_by_claims_or_by_networks(
+        self, major: int, site: str, claims: list[tuple[str, str]], write: Write
+    ) -> None:
+        found = objects(major, write("a4x-highgpu-4g", site=site), "--set", "attempt=a1")
+        *listed, domain = pod(found)["resourceClaims"]
+        assert domain["name"] == "compute-domain-channel"
+        assert [(one["name"], one["resourceClaimTemplateName"]) for one in listed] == claims
+        assert ("ResourceClaimTemplate" in found) == (claims[:1] == [("rdma", "mytest-a1-rdma")])
+
+    @pytest.mark.parametrize(
         ("kubernetes", "version"),
         [("1.35.2", "v1"), ("1.34.0-gke.1", "v1"), ("1.33.9", "v1beta2"), ("1.32.0", "v1beta1")],
     )

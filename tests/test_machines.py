@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +179,20 @@ def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
 
     assert "gpu-busy" not in causes(4600)
     assert "gpu-busy" in causes(9000)
+
+
+@pytest.mark.parametrize("name", spec.names("machines"))
+def test_the_place_of_a_node_is_asked_by_what_an_image_has(name: str, tmp_path: Path) -> None:
+    """Python alone, and what it is to run can be read by it."""
+    code = 'import sys; compile(sys.argv[2], "topology", "exec"); print("/a/b")'
+    (tmp_path / "code.py").write_text(code)
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/code.py "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    topology = spec.load_machine(name).value.topology
+    done = subprocess.run(
+        ["/bin/sh", "-c", topology], env={"PATH": str(tmp_path)}, capture_output=True, check=True
+    )
+    assert done.stdout == (b"/a/b\n" if topology else b"")
 
 
 class TestOneOfYourOwn:

@@ -191,11 +191,21 @@ exec /bin/sh /opt/accept/entry.sh
 {{- toYaml $found -}}
 {{- end -}}
 
-{{/* Devices by DRA, as the pod names them. */}}
+{{/* Devices by DRA: the site's, else the machine's. NICs come by claims or by networks. */}}
+{{- define "accept.devicesClaimed" -}}
+{{- $v := .Values -}}
+{{- $found := $v.site.resourceClaims -}}
+{{- if kindIs "invalid" $found -}}
+{{- $found = ternary $v.machine.resourceClaims list (empty $v.site.networks) -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* The same as the pod names them. */}}
 {{- define "accept.claims" -}}
 {{- $full := include "accept.fullname" . -}}
 {{- $found := list -}}
-{{- range .Values.machine.resourceClaims -}}
+{{- range include "accept.devicesClaimed" . | fromYamlArray -}}
 {{- $found = append $found (dict "name" .name "resourceClaimTemplateName" (.template | default (printf "%s-%s" $full .name))) -}}
 {{- end -}}
 {{- if .Values.machine.computeDomain -}}

@@ -189,6 +189,7 @@ def resolve(options: Options) -> Resolved:
             *remarks(_asked(settings, options), machine.value, profile),
             *(_unplaced(settings) if on_pods else ()),
             *(_scattered(machine.value, settings, count) if on_pods else ()),
+            *((machine.value.note,) if on_pods and machine.value.note else ()),
         ),
         place=options.place,
     )

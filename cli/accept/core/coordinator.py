@@ -164,6 +164,9 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     _say(
         f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in {time.time() - began:.1f} s"
     )
+    placed = sum(fact.name == "place" for fact in found.facts)
+    if plan.machine.topology and placed < len(found.hosts):
+        _say(f"  {placed} of them told their place (`topology`): they are in the order given")
     for problem in found.problems:
         _say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:

@@ -32,6 +32,9 @@ class Machine:
 
     name: Name
     description: Annotated[str, Doc("One line for people.")]
+    note: Annotated[
+        str, Doc("What whoever runs on it in pods must have seen to; said before a run.")
+    ] = ""
     base: Annotated[
         tuple[str, ...],
         Doc("Machines, or files of values/machines/base, that hold what this file leaves out."),
