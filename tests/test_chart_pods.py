@@ -431,11 +431,7 @@ class TestDevices:
             ("  networks: []\n", [("rdma", "mytest-a1-rdma")]),
             ("  resourceClaims: []\n", []),
             ("  resourceClaims: [{name: nics, template: t}]\n", [("nics", "t")]),
-            (
-                "  networks: [{interface: eth1, network: n}]\n"
-                "  resourceClaims: [{name: nics, template: t}]\n",
-                [("nics", "t")],
-            ),
+            ("  networks: [{interface: a, network: n}]\n  resourceClaims: []\n", []),
         ],
     )
     def test_nics_come_by_claims_or_by_networks(

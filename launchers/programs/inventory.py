@@ -80,8 +80,8 @@ def gpus() -> list[dict[str, Any]]:
 def domain() -> str | None:
     """The NVLink domain that all GPUs here are in; null: none beyond this host, or not told.
 
-    NCCL takes GPUs for connected by NVLink that say the same cluster and clique, where the cluster is
-    not zero: https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
+    NCCL takes GPUs for connected that say the same cluster, which is not zero, and the same clique:
+    https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
     """
     said = {tuple(row) for row in smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])}
     if len(said) != 1:

@@ -208,7 +208,9 @@ async def _execute(state: Run, step: Step, place: str) -> None:
     mine: list[Record] = []
     await _execute_waves(state, step, plan_waves, mine)
     names = [h.name for h in state.alive()]
-    again = waves_again(state.plan, step, mine, names, places(state.records), domains(state.records))
+    again = waves_again(
+        state.plan, step, mine, names, places(state.records), domains(state.records)
+    )
     if again:
         many = sum(map(len, again))
         _say(f"  {step.id}: something stood out; measured again, {many} group{'s' * (many > 1)}")

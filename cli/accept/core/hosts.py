@@ -265,7 +265,8 @@ async def _probe(
     place = f'echo "$({{ {topology} ; }} 2>/dev/null | head -n 1)"' if topology else "echo"
     # As few processes as can be: with hundreds of hosts on one machine's ssh each one counts.
     command = (
-        f"cd {shlex.quote(str(folder))} && PATH=$PATH:{_DRIVER} && date +%s.%N && read -r name < host && "
+        f"cd {shlex.quote(str(folder))} && PATH=$PATH:{_DRIVER} && date +%s.%N && "
+        "read -r name < host && "
         "{ { read -r asked < pod; } 2>/dev/null || asked=$name; } && "
         "{ { read -r own < /proc/sys/kernel/hostname; } 2>/dev/null || own=$(hostname); } && "
         f'echo "$asked" && echo "$own" && {place} && if command -v nvidia-smi >/dev/null; '

@@ -62,7 +62,7 @@ class Nccl:
     source: Url | None = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid where no profile is called `default`, or something is said of no network."""
+        """Raise Invalid where no profile is called `default`, or a key is about no network."""
         if "default" not in self.profiles:
             raise Invalid(("profiles",), 'a profile called "default" is needed')
         keys = (("gpuDirect", self.gpu_direct), ("transportAliases", self.transport_aliases))

@@ -108,7 +108,7 @@ def judge(evidence: Evidence) -> Judged:
     findings += complete.problem_findings(evidence, more=problems)
     findings += absolute.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
-    findings += _apart(evidence, inventory)
+    findings += _domain_unsaid(evidence, inventory)
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     return Judged(
         verdict_of(
@@ -121,7 +121,7 @@ def judge(evidence: Evidence) -> Judged:
     )
 
 
-def _apart(evidence: Evidence, inventory: Inventory) -> list[Finding]:
+def _domain_unsaid(evidence: Evidence, inventory: Inventory) -> list[Finding]:
     """A finding where bounds are about NVLink between hosts, and no host says that it has any."""
     bound = any(reference.one_domain for reference in evidence.plan.references)
     told = any(value.get("domain") for value in inventory.values())

@@ -41,7 +41,14 @@ def waves_again(
     rail: rounds of pairs of its local rank, which name the host.
     """
     evidences = [
-        Evidence(check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts))
+        Evidence(
+            check=name,
+            plan=plan,
+            steps=(step,),
+            records=tuple(records),
+            hosts=tuple(hosts),
+            domains=domains,
+        )
         for name in step.checks
     ]
     measured = list(scored(evidences))

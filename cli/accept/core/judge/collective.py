@@ -243,7 +243,9 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
         ]
         if found:
             value, top, hosts, part = min(found)
-            groups = f"slowest of {len(found)} {step.groups}" if len(found) > 1 else f"{len(hosts)} host"
+            groups = (
+                f"slowest of {len(found)} {step.groups}" if len(found) > 1 else f"{len(hosts)} host"
+            )
             groups += "s" * (len(found) == 1 and len(hosts) != 1)
             at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
             line = None if part else absolute.peak(evidence, hosts, measure.metric, top)
