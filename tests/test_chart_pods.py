@@ -316,6 +316,13 @@ class TestContainers:
         assert order == [("first", None), ("tcpxo-daemon", "Always"), ("beside", "Always")]
         assert len(found["containers"]) == 1
 
+    def test_a_sidecar_of_the_machines_can_be_changed(self, major: int, write: Write) -> None:
+        """The daemon's version goes with the plugin's, which is the cluster's."""
+        plain = pod(objects(major, write("a3-megagpu-8g")))["initContainers"]
+        site = "  extraSidecars: [{name: tcpxo-daemon, image: 'mine:2'}]\n"
+        changed = pod(objects(major, write("a3-megagpu-8g", site=site)))["initContainers"]
+        assert changed == [{**plain[0], "image": "mine:2"}]
+
     def test_environment(self, major: int, write: Write) -> None:
         site = (
             "  extraEnv: {BIG: 8388608, LD_LIBRARY_PATH: /mine, Q: 'a \"b\" $(C)'}\n"
@@ -415,6 +422,26 @@ class TestDevices:
         domain = found["ComputeDomain"]["spec"]
         assert domain["numNodes"] == 18
         assert domain["channel"]["resourceClaimTemplate"]["name"] == "mytest-a1-channel"
+
+    @pytest.mark.parametrize(
+        ("site", "claims"),
+        [
+            ("", [("rdma", "mytest-a1-rdma")]),
+            ("  networks: [{interface: eth2, network: rdma-0}]\n", []),
+            ("  networks: []\n", [("rdma", "mytest-a1-rdma")]),
+            ("  resourceClaims: []\n", []),
+            ("  resourceClaims: [{name: nics, template: t}]\n", [("nics", "t")]),
+            ("  networks: [{interface: a, network: n}]\n  resourceClaims: []\n", []),
+        ],
+    )
+    def test_nics_come_by_claims_or_by_networks(
+        self, major: int, site: str, claims: list[tuple[str, str]], write: Write
+    ) -> None:
+        found = objects(major, write("a4x-highgpu-4g", site=site), "--set", "attempt=a1")
+        *listed, domain = pod(found)["resourceClaims"]
+        assert domain["name"] == "compute-domain-channel"
+        assert [(one["name"], one["resourceClaimTemplateName"]) for one in listed] == claims
+        assert ("ResourceClaimTemplate" in found) == (claims[:1] == [("rdma", "mytest-a1-rdma")])
 
     @pytest.mark.parametrize(
         ("kubernetes", "version"),

@@ -487,6 +487,13 @@ def test_the_promised_network_must_have_been_used(
     assert blamed(verdict) == names
 
 
+@pytest.mark.parametrize("network", ["uninitialized_shim_v7", "Socket"])
+def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
+    machine = replace(GPU, transport="FasTrak", transport_aliases=("uninitialized_shim",))
+    verdict = judged_ways(machine, ALL, EIGHT, {}, network=network)
+    assert causes(verdict) == ({"transport-fallback"} if network == "Socket" else set())
+
+
 @pytest.mark.parametrize(
     ("detours", "words"),
     [
@@ -526,12 +533,16 @@ def test_inside_one_host_no_network_is_needed_where_nvlink_is_promised() -> None
 
 
 def judged_ways(
-    machine: PlannedMachine, of_step: Step, names: Sequence[str], detours: dict[str, list[str]]
+    machine: PlannedMachine,
+    of_step: Step,
+    names: Sequence[str],
+    detours: dict[str, list[str]],
+    network: str = "gIB",
 ) -> Verdict:
     """A fast run on the promised network, in which hosts took ways that may be slower."""
     of, listed = seen(len(names))
     facts = (
-        Fact(name="nccl-networks", value={"gIB": list(names)}),
+        Fact(name="nccl-networks", value={network: list(names)}),
         Fact(name="nccl-detours", value=detours),
     )
     made = [replace(r, facts=facts) for r in measured(of_step, names, slow(usual=360))]
@@ -743,6 +754,27 @@ def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
     verdict = inventoried(plan(INVENTORY), facts)
     assert verdict.state is State.PASS
     assert any("kernel is 5.4" in f.message for f in verdict.checks[1].findings)
+
+
+@pytest.mark.parametrize(
+    ("direct", "changes", "found"),
+    [
+        (True, {"memlock": 64}, {"memlock-limited"}),
+        # The kernel heeds no limit of who may lock what he likes.
+        (True, {"memlock": 64, "ipcLock": True}, set()),
+        # What is promised goes through sockets, or past them without RDMA.
+        (False, {"memlock": 64}, set()),
+    ],
+)
+def test_locked_memory_is_asked_for_where_rdma_is_promised(
+    direct: bool,  # noqa: FBT001
+    changes: dict[str, Any],
+    found: set[str],
+) -> None:
+    facts = [inventory_of(h, gpus=gpus(h), **changes) for h in ("h0", "h1")]
+    machine = replace(GPU, transport="any", gpu_direct=direct)
+    verdict = inventoried(replace(big(INVENTORY), machine=machine), facts)
+    assert causes(verdict) == found
 
 
 def test_a_clock_that_is_off_is_named() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +159,42 @@ class TestSixtyFourNodes:
         assert any("--expect 'all-gather@8G>=GB/s'" in text for text in said)
 
 
+def test_the_shim_before_a_plugin_is_no_fall_back() -> None:
+    plan = planned("a3-megagpu-8g", 2, "all-reduce")
+    assert verdict(plan, 1.0, network="uninitialized_shim_v7").state is State.PASS
+    assert verdict(plan, 1.0, network="Socket").state is State.FAIL
+
+
+def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
+    """4 GiB of each GPU on A3 High, before the run begins."""
+    plan = planned("a3-highgpu-8g", 2, "all-reduce")
+
+    def causes(used: int) -> set[str]:
+        named = {"memoryUsedMiB": used, "name": plan.machine.device}
+        held = [{**gpu, **named} for gpu in imagined.gpus("h0")]
+        hosts, first, *rest = measured(plan, 1.0, network="GPUDirectTCPX")
+        first = replace(first, facts=(imagined.inventory_of("h0", gpus=held),))
+        found = judge(plan, [hosts, first, *rest], attempt="one")
+        return {f.cause for one in found.checks for f in one.findings if f.cause}
+
+    assert "gpu-busy" not in causes(4600)
+    assert "gpu-busy" in causes(9000)
+
+
+@pytest.mark.parametrize("name", spec.names("machines"))
+def test_the_place_of_a_node_is_asked_by_what_an_image_has(name: str, tmp_path: Path) -> None:
+    """Python alone, and what it is to run can be read by it."""
+    code = 'import sys; compile(sys.argv[2], "topology", "exec"); print("/a/b")'
+    (tmp_path / "code.py").write_text(code)
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/code.py "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    topology = spec.load_machine(name).value.topology
+    done = subprocess.run(
+        ["/bin/sh", "-c", topology], env={"PATH": str(tmp_path)}, capture_output=True, check=True
+    )
+    assert done.stdout == (b"/a/b\n" if topology else b"")
+
+
 class TestOneOfYourOwn:
     def test_is_one_file_on_top_of_another(self, mine: Path) -> None:
         machine = spec.load_machine(str(mine)).value
@@ -204,6 +242,11 @@ class TestBases:
 
     def test_one_that_leads_to_itself_is_refused(self, tmp_path: Path) -> None:
         assert "one leads to itself" in self.refusal(tmp_path, "base: [./mine.yaml]\n").message
+
+    @pytest.mark.parametrize("key", ["gpuDirect: true", "transportAliases: [shim]"])
+    def test_what_is_said_of_a_network_needs_its_name(self, tmp_path: Path, key: str) -> None:
+        error = self.refusal(tmp_path, f"gpus: {{count: 8}}\nnccl: {{{key}}}\n")
+        assert f"nccl.{key.partition(':')[0]}: of which network?" in error.message
 
     @pytest.mark.parametrize("text", ["base: h100-8\n", "base: [1]\n"])
     def test_a_list_of_names_is_wanted(self, tmp_path: Path, text: str) -> None:

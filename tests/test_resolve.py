@@ -262,6 +262,25 @@ class TestPlant:
         assert "h3 takes no part" in error.message
 
 
+class TestNotesOfMachines:
+    def notes(self, machine: str, folder: Path, more: str = "", **options: Any) -> str:
+        text = f"kubernetes: {{image: i, {more}}}\nresults: {{location: 'gs://b'}}\n"
+        options = {"site": site(folder, text), "backend": "kubernetes", **options}
+        return "\n".join(run(machine, **options).notes)
+
+    def test_pods_may_be_in_several_nvlink_domains(self, tmp_path: Path) -> None:
+        assert "topology.required" in self.notes("a4x-highgpu-4g", tmp_path)
+        kept = "queue: q, topology: {required: cloud.google.com/gce-topology-subblock}"
+        assert self.notes("a4x-highgpu-4g", tmp_path, kept) == ""
+        assert self.notes("a4x-highgpu-4g", tmp_path, nodes=1) == ""
+        assert self.notes("a4-highgpu-8g", tmp_path) == ""
+
+    def test_what_the_image_must_hold_is_said_of_pods(self, tmp_path: Path) -> None:
+        said = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
+        assert said.startswith("the image must hold")
+        assert run("a4x-maxgpu-4g-metal", nodes=1).notes == ()
+
+
 class TestOrder:
     def test_connectivity_is_added_before_anything_is_measured_and_said(
         self, tmp_path: Path

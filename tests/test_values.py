@@ -128,6 +128,20 @@ class TestKindsOfNodes:
         assert machine.kubernetes.resources["limits"]["nvidia.com/gpu"] == machine.gpus.count
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("a3-highgpu-8g", "NCCL_GPUDIRECTTCPX_RX_BINDINGS"),
+        ("a3-megagpu-8g", "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY"),
+    ],
+)
+def test_what_a_plugin_needs_is_there_wherever_nics_are_used(name: str, setting: str) -> None:
+    machine = spec.load_machine(name).value
+    for profile in machine.nccl.profiles.values():
+        if "nics" in profile.uses:
+            assert setting in {**machine.kubernetes.env, **profile.env}
+
+
 @pytest.mark.parametrize(("name", "profile"), _profiles())
 class TestProfiles:
     def test_is_described_and_has_a_source(self, name: str, profile: str) -> None:
@@ -153,14 +167,14 @@ def _spans(figure: Figure, nodes: int) -> bool:
     return (figure.min_nodes or 1) <= nodes <= (figure.max_nodes or 10**9)
 
 
-def test_without_nvlink_between_nodes_the_nics_bound_them() -> None:
-    def bound(profile: str, nodes: int) -> float:
+def test_nvlink_bounds_nodes_of_one_domain_and_the_nics_any() -> None:
+    def bounds(profile: str, nodes: int) -> dict[bool, float]:
         fitting = (f for f in _figures("a4x-highgpu-4g", profile) if f.check == "all-gather")
-        (one,) = (f for f in fitting if _spans(f, nodes))
-        return (one.value or 0) * (one.share or 0)
+        spanning = (f for f in fitting if _spans(f, nodes))
+        return {one.one_domain: (one.value or 0) * (one.share or 0) for one in spanning}
 
-    assert (bound("default", 18), bound("default", 19)) == (450, 120)
-    assert (bound("rdma", 18), bound("rdma", 19)) == (120, 120)
+    assert (bounds("default", 18), bounds("default", 19)) == ({True: 450, False: 120}, {False: 120})
+    assert (bounds("rdma", 18), bounds("rdma", 19)) == ({False: 120}, {False: 120})
 
 
 def test_labels_tell_the_machines_of_a_cloud_apart() -> None:

@@ -191,11 +191,21 @@ exec /bin/sh /opt/accept/entry.sh
 {{- toYaml $found -}}
 {{- end -}}
 
-{{/* Devices by DRA, as the pod names them. */}}
+{{/* Devices by DRA: the site's, else the machine's. NICs come by claims or by networks. */}}
+{{- define "accept.devicesClaimed" -}}
+{{- $v := .Values -}}
+{{- $found := $v.site.resourceClaims -}}
+{{- if kindIs "invalid" $found -}}
+{{- $found = ternary $v.machine.resourceClaims list (empty $v.site.networks) -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* The same as the pod names them. */}}
 {{- define "accept.claims" -}}
 {{- $full := include "accept.fullname" . -}}
 {{- $found := list -}}
-{{- range .Values.machine.resourceClaims -}}
+{{- range include "accept.devicesClaimed" . | fromYamlArray -}}
 {{- $found = append $found (dict "name" .name "resourceClaimTemplateName" (.template | default (printf "%s-%s" $full .name))) -}}
 {{- end -}}
 {{- if .Values.machine.computeDomain -}}
@@ -235,11 +245,22 @@ has, as Helm without a cluster takes all it knows for served.
 {{- toYaml $devices -}}
 {{- end -}}
 
-{{/* Those that end first, then those that stay: an init container that is always restarted. */}}
+{{/*
+Those that end first, then those that stay: an init container that is always restarted. Of two with one name
+the site's goes on top of the machine's, key by key.
+*/}}
 {{- define "accept.initContainers" -}}
 {{- $found := concat .Values.machine.initContainers .Values.site.extraInitContainers -}}
-{{- range concat .Values.machine.sidecars .Values.site.extraSidecars -}}
+{{- $own := dict -}}
+{{- range .Values.site.extraSidecars -}}{{- $_ := set $own .name . -}}{{- end -}}
+{{- range .Values.machine.sidecars -}}
+{{- $found = append $found (mergeOverwrite (deepCopy .) (get $own .name | default dict | deepCopy) (dict "restartPolicy" "Always")) -}}
+{{- $own = omit $own .name -}}
+{{- end -}}
+{{- range .Values.site.extraSidecars -}}
+{{- if hasKey $own .name -}}
 {{- $found = append $found (mergeOverwrite (deepCopy .) (dict "restartPolicy" "Always")) -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $found -}}
 {{- end -}}

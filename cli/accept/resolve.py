@@ -188,6 +188,8 @@ def resolve(options: Options) -> Resolved:
             *_notes(suite.value),
             *remarks(_asked(settings, options), machine.value, profile),
             *(_unplaced(settings) if on_pods else ()),
+            *(_scattered(machine.value, settings, count) if on_pods else ()),
+            *((machine.value.note,) if on_pods and machine.value.note else ()),
         ),
         place=options.place,
     )
@@ -228,6 +230,15 @@ def _unplaced(site: Site) -> tuple[str, ...]:
         return ()
     held = f"{site.results.hold_seconds:.0f} s after the verdict"
     return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
+
+
+def _scattered(machine: Machine, site: Site, nodes: int) -> tuple[str, ...]:
+    """Where NVLink spans nodes, and nothing keeps the pods in one domain."""
+    link, topology = machine.nvlink, site.kubernetes.topology
+    if link is None or not 1 < nodes <= link.nodes or (topology and topology.required):
+        return ()
+    said = "pods may be in several NVLink domains: its bounds hold for groups that are in one"
+    return (f"{said}; kubernetes.topology.required keeps all of them in one rack",)
 
 
 def _profile(machine: Machine, site: Site) -> str:

@@ -95,6 +95,23 @@ def gpus() -> list[dict[str, Any]] | None:
     return found
 
 
+def domain() -> str | None:
+    """The NVLink domain that all GPUs here are in; null: none beyond this host, or not told.
+
+    NCCL takes GPUs for connected that say the same cluster, which is not zero, and the same clique:
+    https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
+    """
+    try:
+        said = {tuple(row) for row in smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])}
+    except subprocess.TimeoutExpired:
+        return None
+    if len(said) != 1:
+        return None
+    ((cluster, clique),) = said
+    known = re.fullmatch("[0-9a-f-]{36}", cluster) and re.search("[1-9a-f]", cluster)
+    return f"{cluster}/{clique}" if known and clique.isdigit() else None
+
+
 def pci_gpus() -> int:
     """NVIDIA GPUs on the PCI bus, whatever the driver shows."""
     count = 0
@@ -167,19 +184,32 @@ def limit(which: int) -> str | int:
     return "unlimited" if soft == resource.RLIM_INFINITY else soft // 1024
 
 
+def may_lock() -> bool:
+    """Whether the kernel lets this process lock memory past its limit: CAP_IPC_LOCK.
+
+    It counts in the first user namespace alone, whose map is all of the ids there are
+    (capabilities(7), user_namespaces(7)).
+    """
+    found = re.search(r"CapEff:\s*([0-9a-f]+)", read(Path("/proc/self/status")))
+    whole = read(Path("/proc/self/uid_map")).split() == ["0", "0", "4294967295"]
+    return bool(found and whole and int(found[1], 16) >> 14 & 1)
+
+
 def main() -> None:
     """Print the fact."""
     memory = re.search(r"MemTotal:\s+(\d+) kB", read(Path("/proc/meminfo")))
     with ThreadPoolExecutor() as pool:
-        shown, used = pool.submit(gpus), pool.submit(versions)
+        shown, linked, used = (pool.submit(ask) for ask in (gpus, domain, versions))
     value = {
         "hostname": socket.gethostname(),
         "cpus": len(os.sched_getaffinity(0)),
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
         "gpus": shown.result(),
+        "domain": linked.result(),
         "pciNvidia": pci_gpus(),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),
+        "ipcLock": may_lock(),
         "kernel": platform.release(),
         "versions": used.result(),
         "env": settings(),

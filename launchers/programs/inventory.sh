@@ -12,5 +12,9 @@ memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
 pci=$(cat /sys/bus/pci/devices/*/vendor 2>/dev/null | grep -c '^0x10de')
 memlock=$(sed -n 's/^Max locked memory *\([^ ]*\).*/\1/p' /proc/self/limits)
 [ "$memlock" = unlimited ] || memlock=$((memlock / 1024))
-printf 'ACCEPT {"fact":"inventory","check":"inventory","host":"%s","value":{"cpus":%d,"memoryBytes":%d,"gpus":[%s],"pciNvidia":%d,"nics":[],"memlock":"%s","kernel":"%s","versions":{},"env":{}}}\n' \
-    "$ACCEPT_HOST" "$(grep -c '^processor' /proc/cpuinfo)" "$((memory * 1024))" "$gpus" "$pci" "$memlock" "$(uname -r)"
+# CAP_IPC_LOCK is bit 14, and counts in the first user namespace alone: inventory.py.
+lock=$((0x0$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status) >> 14 & 1))
+grep -q '^ *0 *0 *4294967295$' /proc/self/uid_map || lock=0
+[ "$lock" = 1 ] && lock=true || lock=false
+printf 'ACCEPT {"fact":"inventory","check":"inventory","host":"%s","value":{"cpus":%d,"memoryBytes":%d,"gpus":[%s],"pciNvidia":%d,"nics":[],"memlock":"%s","ipcLock":%s,"kernel":"%s","versions":{},"env":{}}}\n' \
+    "$ACCEPT_HOST" "$(grep -c '^processor' /proc/cpuinfo)" "$((memory * 1024))" "$gpus" "$pci" "$memlock" "$lock" "$(uname -r)"

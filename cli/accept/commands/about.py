@@ -139,7 +139,8 @@ def _what(figure: Figure) -> str:
     """What a figure is about: a size on some nodes, or a metric of each GPU by itself."""
     if figure.size is None:
         return f"{figure.metric} of each GPU"
-    return f"at {format_size(figure.size)}{_on(figure)}"
+    where = " of one NVLink domain" if figure.one_domain else ""
+    return f"at {format_size(figure.size)}{_on(figure)}{where}"
 
 
 def _on(figure: Figure) -> str:

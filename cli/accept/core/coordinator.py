@@ -25,7 +25,7 @@ from accept.core.execute import execute_wave
 from accept.core.hosts import Candidate, discover
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
-from accept.core.judge.hosts import places
+from accept.core.judge.hosts import domains, places
 from accept.core.model import Plan, Record, Step
 from accept.core.plaintext import plain
 from accept.core.planted import NOT_PLANTED
@@ -164,6 +164,9 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     _say(
         f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in {time.time() - began:.1f} s"
     )
+    placed = sum(fact.name == "place" for fact in found.facts)
+    if plan.machine.topology and placed < len(found.hosts):
+        _say(f"  {placed} of them told their place (`topology`): they are in the order given")
     for problem in found.problems:
         _say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:
@@ -205,7 +208,9 @@ async def _execute(state: Run, step: Step, place: str) -> None:
     mine: list[Record] = []
     await _execute_waves(state, step, plan_waves, mine)
     names = [h.name for h in state.alive()]
-    again = waves_again(state.plan, step, mine, names, places(state.records))
+    again = waves_again(
+        state.plan, step, mine, names, places(state.records), domains(state.records)
+    )
     if again:
         many = sum(map(len, again))
         _say(f"  {step.id}: something stood out; measured again, {many} group{'s' * (many > 1)}")

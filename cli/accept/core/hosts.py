@@ -24,6 +24,9 @@ _SMI_SECONDS = 90.0
 _NAME = re.compile(r"[\w.:-]{1,253}")
 _TOPOLOGY = re.compile(r"[\w./:@+=-]{1,200}\Z")
 
+#: Where GKE mounts nvidia-smi: env.sh.
+_DRIVER = "/usr/local/nvidia/bin"
+
 #: What ssh says -> cause. The first that is found counts.
 _SSH_ERRORS = (
     ("host key verification failed", "host-key-mismatch"),
@@ -264,7 +267,8 @@ async def _probe(
     place = f'echo "$({{ {topology} ; }} 2>/dev/null | head -n 1)"' if topology else "echo"
     # As few processes as can be: with hundreds of hosts on one machine's ssh each one counts.
     command = (
-        f"cd {shlex.quote(str(folder))} && date +%s.%N && read -r name < host && "
+        f"cd {shlex.quote(str(folder))} && PATH=$PATH:{_DRIVER} && date +%s.%N && "
+        "read -r name < host && "
         "{ { read -r asked < pod; } 2>/dev/null || asked=$name; } && "
         "{ { read -r own < /proc/sys/kernel/hostname; } 2>/dev/null || own=$(hostname); } && "
         f'echo "$asked" && echo "$own" && {place} && if command -v nvidia-smi >/dev/null; '

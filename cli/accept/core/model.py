@@ -52,6 +52,8 @@ class Reference:
     max_nodes: int | None = None
     algorithm: str | None = None
     device: str | None = None
+    #: Only of groups of hosts whose GPUs are in one NVLink domain.
+    one_domain: bool = False
     #: For collectives: what `value` bounds is the theoretical peak, used for "share of the peak".
     peak: float | None = None
     peak_source: str = ""
@@ -102,6 +104,8 @@ class PlannedMachine:
     topology: str = ""
     #: What NCCL's own log must name as its network ("gIB", "IB"); empty: nothing is promised.
     transport: str = ""
+    #: Other names that the log may have for it.
+    transport_aliases: tuple[str, ...] = ()
     #: Whether it must say GDRDMA of that network.
     gpu_direct: bool = False
     #: Whether the GPUs of a node reach each other directly, by NVLink.

@@ -45,7 +45,8 @@ def guess(devices: Sequence[str], gpus: int) -> Guess:
     if len(fitting) == 1:
         one = fitting[0]
         inside = tuple(figure for figure in one.references if figure.max_nodes == 1)
-        machine = replace(one, references=inside, nccl=replace(one.nccl, transport=""))
+        unpromised = replace(one.nccl, transport="", transport_aliases=(), gpu_direct=False)
+        machine = replace(one, references=inside, nccl=unpromised)
         why = f"the only one with {called}; its figures between nodes need --machine {one.name}"
         return Guess(machine=machine, why=why)
     generic = next(m for m in machines if m.gpus.count == "detect" and not m.gpus.device)

@@ -46,6 +46,9 @@ class Figure:
         "default",
     )
     device: Annotated[str | None, Doc("GPU it is about, as nvidia-smi calls it; none: any.")] = None
+    one_domain: Annotated[
+        bool, Doc("Whether it is about nodes of one NVLink domain, such as a rack.")
+    ] = False
     why: Annotated[str, Doc("Why this figure, share and range of nodes.")] = ""
 
     def __post_init__(self) -> None:
@@ -81,6 +84,7 @@ class Figure:
             max_nodes=self.max_nodes,
             algorithm=self.algorithm,
             device=self.device,
+            one_domain=self.one_domain,
             peak=self.peak,
             peak_source=self.peak_source or (self.source if self.peak else ""),
         )

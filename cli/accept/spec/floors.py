@@ -27,8 +27,8 @@ from accept.yamlfile import read_file
 #: What bounds a collective: NVLink of a GPU, PCI Express of a GPU, all NICs of a node, one of them,
 #: or a GPU's share of them; what bounds one GPU: its memory, or its arithmetic in a data type.
 Rate = Literal["nvlink", "pcie", "nics", "nic", "gpu", "memory", "bf16", "fp8", "tf32", "fp32"]
-#: Where a floor holds: in one node, in the nodes of one NVLink domain, beyond them, wherever the
-#: network is forced inside a node too, or of each GPU by itself.
+#: Where a floor holds: in one node, among nodes that say they are of one NVLink domain, among any
+#: nodes, wherever the network is forced inside a node too, or of each GPU by itself.
 Reach = Literal["node", "domain", "fabric", "loopback", "device"]
 
 
@@ -102,7 +102,8 @@ def _applied(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
         # One rank has nobody to send to.
         "node": (1, 1) if inside and machine.gpus.count != 1 else None,
         "domain": (2, domain) if domain > 1 else None,
-        "fabric": (domain + 1, None) if inside else None,
+        # Any two nodes may be of two domains.
+        "fabric": (2, None) if inside else None,
         "loopback": (1, None) if not inside else None,
     }
     span = ranges[floor.reach]
@@ -131,6 +132,7 @@ def _applied(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
             size=parse_size(str(largest)),
             min_nodes=low,
             max_nodes=high,
+            one_domain=floor.reach == "domain",
             source=source,
             why=f"{floor.why} ({floor.source})" if floor.source else floor.why,
         )

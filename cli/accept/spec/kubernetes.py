@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from accept.core.shape import Bounds, Doc, Invalid, Pattern
 from accept.spec.fields import Env, Plain, check_capabilities, check_containers, check_env
-from accept.spec.pod import Label, Network, Quantity
+from accept.spec.pod import Claim, Label, Network, Quantity
 
 #: Where a results volume is mounted in every pod.
 RESULTS = "/accept/results"
@@ -83,6 +83,13 @@ class Kubernetes:
     networks: Annotated[
         tuple[Network, ...] | None, Doc("Interfaces and networks, in place of the machine's.")
     ] = None
+    resource_claims: Annotated[
+        tuple[Claim, ...] | None,
+        Doc(
+            "Devices by dynamic resource allocation, in place of the machine's; none: those, but "
+            "not where `networks` are given, as NICs come by one of the two."
+        ),
+    ] = None
     host_network: Annotated[
         bool | None, Doc("The node's own network; none: as the machine says.")
     ] = None
@@ -112,7 +119,11 @@ class Kubernetes:
         tuple[Plain, ...], Doc("Further containers that end before the others start.")
     ] = ()
     extra_sidecars: Annotated[
-        tuple[Plain, ...], Doc("Further containers that run beside it, as native side cars.")
+        tuple[Plain, ...],
+        Doc(
+            "Further containers that run beside it, as native side cars; of the name of one of the "
+            "machine's: what is different of that."
+        ),
     ] = ()
     network_policy: Annotated[
         bool, Doc("Whether a NetworkPolicy keeps other pods away from the run's.")

@@ -32,6 +32,9 @@ class Machine:
 
     name: Name
     description: Annotated[str, Doc("One line for people.")]
+    note: Annotated[
+        str, Doc("What whoever runs on it in pods must have seen to; said before a run.")
+    ] = ""
     base: Annotated[
         tuple[str, ...],
         Doc("Machines, or files of values/machines/base, that hold what this file leaves out."),
@@ -85,6 +88,7 @@ class Machine:
         """What the nodes need to know of it under an NCCL profile."""
         chosen = self.nccl.profiles[profile]
         transport = self.nccl.transport if chosen.transport is None else chosen.transport
+        own = transport == self.nccl.transport
         found = self.nics if self.nccl.find_devices and "nics" in chosen.uses else None
         return PlannedMachine(
             name=self.name,
@@ -96,7 +100,8 @@ class Machine:
             interface=self.interface,
             topology=self.topology,
             transport=transport,
-            gpu_direct=self.nccl.gpu_direct and transport == self.nccl.transport,
+            transport_aliases=self.nccl.transport_aliases if own else (),
+            gpu_direct=self.nccl.gpu_direct and own,
             peer_to_peer=self.nvlink is not None and "nvlink" in chosen.uses,
             rdma_devices=found.count if found else 0,
             rdma_gbps=found.gbps if found else 0.0,

@@ -45,6 +45,10 @@ class Nccl:
     transport: Annotated[
         str, Doc("The network NCCL's own log must name; empty: nothing is promised.")
     ] = ""
+    transport_aliases: Annotated[
+        tuple[str, ...],
+        Doc("Other names of it in that log, such as a plugin's before it was initialised."),
+    ] = ()
     gpu_direct: Annotated[
         bool, Doc("Whether that log must name GDRDMA for it: NICs that reach GPU memory.")
     ] = False
@@ -58,8 +62,12 @@ class Nccl:
     source: Url | None = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid where no profile is called `default`, or GDRDMA is of no network."""
+        """Raise Invalid where no profile is called `default`, or a key is about no network."""
         if "default" not in self.profiles:
             raise Invalid(("profiles",), 'a profile called "default" is needed')
-        if self.gpu_direct and not self.transport:
-            raise Invalid(("gpuDirect",), "of which network?", "name it: transport")
+        keys = (("gpuDirect", self.gpu_direct), ("transportAliases", self.transport_aliases))
+        for key, given in keys:
+            if given and not self.transport:
+                raise Invalid((key,), "of which network?", "name it: transport")
+        if not all(self.transport_aliases):
+            raise Invalid(("transportAliases",), "an empty name would be any network's")

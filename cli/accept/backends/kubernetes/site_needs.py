@@ -50,7 +50,8 @@ def controller(api: Api, run: Resolved) -> Iterator[Need]:
 def _fields(api: Api, run: Resolved) -> Need:
     """Whether the cluster's JobSets have what the chart sets; older ones drop it without a word."""
     pods = run.machine.kubernetes
-    wanted = (*FIELDS, _CLAIMS) if pods.resource_claims or pods.compute_domain else FIELDS
+    claims = pods.resource_claims or run.site.kubernetes.resource_claims or pods.compute_domain
+    wanted = (*FIELDS, _CLAIMS) if claims else FIELDS
     try:
         document = api.get("/openapi/v3/apis/jobset.x-k8s.io/v1alpha2")
     except ApiError as error:

@@ -74,6 +74,8 @@ class Evidence:
     lost: dict[str, str] = field(default_factory=dict)
     #: Where hosts are, as the machine's `topology` said: `row/rack/host`.
     places: Mapping[str, str] = field(default_factory=dict)
+    #: Hosts of one NVLink domain, in as many sets as there are domains of several.
+    domains: tuple[frozenset[str], ...] = ()
     #: What asking the hosts, at first and between the steps, brought for this check alone.
     asked: tuple[Record, ...] = ()
     #: Names of the GPUs that the inventory found.
@@ -85,6 +87,10 @@ class Evidence:
     near: tuple[frozenset[str], ...] = ()
     #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
     partial: bool = False
+
+    def together(self, hosts: Iterable[str]) -> bool:
+        """Whether hosts are known to be of one NVLink domain."""
+        return any(domain.issuperset(hosts) for domain in self.domains)
 
     @property
     def optional(self) -> bool:

@@ -8,9 +8,11 @@ Its program prints on every host one fact `inventory`, whose value has these key
     gpus               list of {index, uuid, name, memoryMiB, memoryUsedMiB, driver,
                        eccUncorrected, pci, processes: list of "PID NAME"}; null: nvidia-smi did
                        not answer in time
+     domain             name of the NVLink domain of its GPUs, where it spans hosts
     pciNvidia          number of NVIDIA GPUs on the PCI bus, whatever the driver shows
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
+    ipcLock            whether the kernel heeds no limit of locked memory (CAP_IPC_LOCK)
     versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, where they are
     env                settings of NCCL and MPI in effect, through an allow-list
     chosen             names of those that the host picked for itself
@@ -83,7 +85,7 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
     found += equal.nic_problems(inventory, machine)
     offsets = [metric for record in evidence.asked for metric in record.metrics]
     found += equal.clock_problems(offsets, params.max_clock_offset)
-    if params.require_unlimited_memlock or (machine.transport and len(evidence.hosts) > 1):
+    if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         found += equal.memlock_problems(inventory)
     different = list(equal.differences(inventory))
     # Of machines that promise nothing, nothing says that they should be equal.
@@ -107,6 +109,7 @@ def judge(evidence: Evidence) -> Judged:
     findings += complete.problem_findings(evidence, more=problems)
     findings += absolute.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
+    findings += _domain_unsaid(evidence, inventory)
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     return Judged(
         verdict_of(
@@ -117,6 +120,24 @@ def judge(evidence: Evidence) -> Judged:
         ),
         suspects,
     )
+
+
+def _domain_unsaid(evidence: Evidence, inventory: Inventory) -> list[Finding]:
+    """A finding where bounds are about NVLink between hosts, and no host says that it has any."""
+    bound = any(reference.one_domain for reference in evidence.plan.references)
+    told = any(value.get("domain") for value in inventory.values())
+    if not bound or told or len(inventory) < 2:
+        return []
+    return [
+        Finding(
+            check="inventory",
+            judgement="absolute",
+            state=State.INCONCLUSIVE,
+            cause="no-measurement",
+            message="no host says which NVLink domain its GPUs are in, so nothing is held against "
+            "NVLink between hosts: nvidia-smi --query-gpu=fabric.state,fabric.clusterUuid",
+        )
+    ]
 
 
 def _note(problem: Problem) -> Finding:

@@ -46,7 +46,9 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off)
-    if near := blocks_among(scored(evidences.values()), found.places):
+    domains = hosts.domains(records)
+    evidences = {name: replace(one, domains=domains) for name, one in evidences.items()}
+    if near := domains or blocks_among(scored(evidences.values()), found.places):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
     reached = shares(scored(evidences.values())) if plan.origin else {}
     if reached:

@@ -40,7 +40,13 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
         if bounds:
             for record in evidence.records:
                 if record.step == step.id and not record.local_ranks:
-                    _hold(evidence.check, bounds, record, step, nominal, measured)
+                    together = evidence.together(record.hosts)
+                    mine = [
+                        b
+                        for b in bounds
+                        if spans(b, len(record.hosts), together=together) and _same_way(b, record)
+                    ]
+                    _hold(evidence.check, mine, record, step, nominal, measured)
         result += [_finding(evidence.check, bound, found) for bound, found in measured.items()]
     spoken = {(f.metric, f.bound, f.source) for f in result}
     for bound in bounds:
@@ -70,29 +76,40 @@ def _all_are(wanted: str, devices: Sequence[str]) -> bool:
 def least(
     evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
 ) -> float | None:
-    """The greatest lower bound of `metric` on `nodes` hosts, at a size in `top` or at any."""
+    """The greatest lower bound of `metric` on `nodes` hosts, at a size in `top` or at any.
+
+    One of an NVLink domain counts where each record is of one.
+    """
+    together = all(evidence.together(record.hosts) for record in evidence.records)
     fitting = [
         b
         for b in bounds_of(evidence)
-        if b.metric == metric and spans(b, nodes) and (b.size is None or b.size in top)
+        if b.metric == metric
+        and spans(b, nodes, together=together)
+        and (b.size is None or b.size in top)
     ]
     own = [b for b in fitting if b.kind == "expectation"]
     return max((b.lower for b in own or fitting if b.lower is not None), default=None)
 
 
-def peak(evidence: Evidence, nodes: int, metric: str, size: int) -> tuple[float, str] | None:
-    """The theoretical peak of `metric` on `nodes` hosts, and its source; None: none is known."""
+def peak(
+    evidence: Evidence, hosts: Sequence[str], metric: str, size: int
+) -> tuple[float, str] | None:
+    """The theoretical peak of `metric` on `hosts`, and its source; None: none is known."""
+    together = evidence.together(hosts)
     for bound in bounds_of(evidence):
         same = bound.metric == metric and bound.size in (None, size)
-        if bound.peak and same and spans(bound, nodes):
+        if bound.peak and same and spans(bound, len(hosts), together=together):
             return bound.peak, bound.peak_source or bound.source
     return None
 
 
-def spans(bound: Reference, nodes: int) -> bool:
-    """Whether a bound is about so many nodes."""
-    return (bound.min_nodes is None or nodes >= bound.min_nodes) and (
-        bound.max_nodes is None or nodes <= bound.max_nodes
+def spans(bound: Reference, nodes: int, *, together: bool = False) -> bool:
+    """Whether a bound is about so many nodes; `together`: they are of one NVLink domain."""
+    return (
+        (together or not bound.one_domain)
+        and (bound.min_nodes is None or nodes >= bound.min_nodes)
+        and (bound.max_nodes is None or nodes <= bound.max_nodes)
     )
 
 
@@ -104,9 +121,8 @@ def _hold(
     nominal: Nominal | None,
     measured: dict[Reference, list[Held]],
 ) -> None:
-    """Add what one record measured to the bounds it is held against."""
-    fitting = [b for b in bounds if spans(b, len(record.hosts)) and _same_way(b, record)]
-    names = {bound.metric for bound in fitting}
+    """Add what one record measured to those bounds about its hosts that it is held against."""
+    names = {bound.metric for bound in bounds}
     metrics = [
         m
         for m in record.metrics
@@ -121,7 +137,7 @@ def _hold(
         if asked is not None and nominal is not None:
             asked = nominal(asked, step)
         top = metric.size == tops.get(metric.name)
-        mine = [bound for bound in fitting if _concerns(bound, metric, asked, is_top=top)]
+        mine = [bound for bound in bounds if _concerns(bound, metric, asked, is_top=top)]
         own = [bound for bound in mine if bound.kind == "expectation"]
         for bound in own or mine:
             host = metric.host or some(record.hosts)

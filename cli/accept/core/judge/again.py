@@ -32,6 +32,7 @@ def waves_again(
     records: Sequence[Record],
     hosts: Sequence[str],
     places: Mapping[str, str],
+    domains: tuple[frozenset[str], ...] = (),
 ) -> tuple[Wave, ...]:
     """What is to follow the waves of a step, and belongs to it.
 
@@ -40,11 +41,18 @@ def waves_again(
     rail: rounds of pairs of its local rank, which name the host.
     """
     evidences = [
-        Evidence(check=name, plan=plan, steps=(step,), records=tuple(records), hosts=tuple(hosts))
+        Evidence(
+            check=name,
+            plan=plan,
+            steps=(step,),
+            records=tuple(records),
+            hosts=tuple(hosts),
+            domains=domains,
+        )
         for name in step.checks
     ]
     measured = list(scored(evidences))
-    near = blocks_among(measured, places) if step.groups == "pairs" else ()
+    near = (domains or blocks_among(measured, places)) if step.groups == "pairs" else ()
     suspects: set[str] = set()
     links: list[_Pair] = []
     groups: list[Group] = []

@@ -62,9 +62,9 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     for step in evidence.steps if promised or not measure.inverse else ():
         # Bounds are about whole nodes; those of a latency about one size each, not their median.
         whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
-        least = partial(absolute.least, evidence, metric=measure.metric, top=top)
-        bound = least if whole and not measure.inverse else lambda _: None
         for part in apart(noisier, step):
+            least = partial(absolute.least, part, metric=measure.metric, top=top)
+            bound = least if whole and not measure.inverse else lambda _: None
             compared += compare(part, known, bound)
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
     far = [by_place(check, one, evidence.shares) for one in compared]
@@ -235,7 +235,7 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
             (
                 readings[id(r)].value or 0.0,
                 nominal(readings[id(r)].top, step),
-                len(r.hosts),
+                r.hosts,
                 bool(r.local_ranks),
             )
             for r in evidence.records
@@ -243,8 +243,10 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
         ]
         if found:
             value, top, hosts, part = min(found)
-            groups = f"slowest of {len(found)} {step.groups}" if len(found) > 1 else f"{hosts} host"
-            groups += "s" * (len(found) == 1 and hosts != 1)
+            groups = (
+                f"slowest of {len(found)} {step.groups}" if len(found) > 1 else f"{len(hosts)} host"
+            )
+            groups += "s" * (len(found) == 1 and len(hosts) != 1)
             at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
             line = None if part else absolute.peak(evidence, hosts, measure.metric, top)
             share = f", {value / line[0]:.0%} of the peak" if line else ""

@@ -171,12 +171,16 @@ def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
 def _blocks(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
 ) -> tuple[list[tuple[Sample, Spread | None]], Spread | None, int]:
-    """The smallest blocks that are slow among those of their size, each with what it was held
-    against; the spread of the smallest size that has one; the number of all."""
+    """The smallest blocks that are slow among those of their size, within NVLink domains or beyond,
+    each with what it was held against; the spread of the smallest size that has one; the number of
+    all."""
     found: list[tuple[Sample, Spread | None]] = []
     first, count = None, 0
-    for size in sorted({len(record.hosts) for record in records}):
-        samples = samples_of(evidence, score, step, (r for r in records if len(r.hosts) == size))
+    kinds: dict[tuple[int, bool], list[Record]] = {}
+    for record in records:
+        kinds.setdefault((len(record.hosts), evidence.together(record.hosts)), []).append(record)
+    for _, alike in sorted(kinds.items()):
+        samples = samples_of(evidence, score, step, alike)
         slow = outliers(samples, evidence.plan.machine.noise)
         count += len(samples)
         first = first or slow.spread

@@ -160,7 +160,7 @@ def _text(evidence: Evidence, measured: Measured, found: Sequence[Device]) -> st
         if not values:
             continue
         what = "GPUs" if any(device.gpu for device in found) else "ranks"
-        line = absolute.peak(evidence, 1, name, 0)
+        line = absolute.peak(evidence, evidence.hosts[:1], name, 0)
         share = f", {min(values) / line[0]:.0%} of the peak" if line else ""
         few = f"slowest of {len(values)} {what}{share}"
         parts.append(f"{name} {number(min(values))} {measured.unit} ({few})")

@@ -132,6 +132,7 @@ def _properties(value: dict[str, Any]) -> dict[str, str]:
     if gpus:
         for key in ("name", "driver", "memoryMiB"):
             found[f"GPU {key}"] = ", ".join(sorted({_text(gpu.get(key)) for gpu in gpus}))
+        found["NVLink between hosts"] = "registered" if value.get("domain") else "none"
     if rdma := _rdma(value):
         up = sorted(f"{_text(n.get('speed'))} {_text(n.get('state'))}" for n in rdma)
         found["RDMA devices"] = f"{len(up)} ({', '.join(sorted(set(up)))})"
@@ -181,9 +182,9 @@ def clock_problems(offsets: Sequence[Metric], most: float) -> Iterator[Problem]:
 
 
 def memlock_problems(inventory: Inventory) -> Iterator[Problem]:
-    """Hosts on which locked memory is limited."""
+    """Hosts on which locked memory is limited, and the limit is heeded."""
     for host, value in inventory.items():
         limit = value.get("memlock")
-        if limit != "unlimited":
+        if limit != "unlimited" and value.get("ipcLock") is not True:
             said = f"locked memory is limited to {_text(limit)} KiB"
             yield Problem(cause="memlock-limited", message=said, host=host)

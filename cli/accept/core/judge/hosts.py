@@ -63,6 +63,18 @@ def places(records: Iterable[Record]) -> dict[str, str]:
     }
 
 
+def domains(records: Iterable[Record]) -> tuple[frozenset[str], ...]:
+    """Hosts whose GPUs are in one NVLink domain, as the driver said on each: several at a time."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        for fact in record.facts:
+            name = fact.value.get("domain") if isinstance(fact.value, dict) else None
+            host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
+            if fact.name == "inventory" and isinstance(name, str) and name and host:
+                found.setdefault(name, set()).add(host)
+    return tuple(frozenset(one) for one in found.values() if len(one) > 1)
+
+
 def verdict(plan: Plan, found: Found) -> CheckVerdict:
     """Whether all hosts that were asked for took part, to the end."""
     findings = [

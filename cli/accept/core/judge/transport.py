@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accept.core.checks import Evidence
-from accept.core.model import Finding, Problem, Record, State
+from accept.core.model import Finding, PlannedMachine, Problem, Record, State
 
 _FACT, _DETOURS = "nccl-networks", "nccl-detours"
 _BETWEEN_GPUS = {
@@ -42,16 +42,22 @@ def _ways(evidence: Evidence) -> Iterator[tuple[str, str]]:
     promised = machine.transport
     for record in _between_hosts(evidence) if promised else ():
         for network, host in _said(record, _FACT):
-            if promised.lower() not in network.lower():
+            if not _kept(machine, network):
                 yield f"used the network {network}; {promised} is promised", host
     for record in evidence.records:
         alone = len(record.hosts) == 1
         for way, host in _said(record, _DETOURS):
             _, net, network = way.partition("NET/")
-            if net and machine.gpu_direct and promised.lower() in network.lower() and not alone:
+            if net and machine.gpu_direct and _kept(machine, network) and not alone:
                 yield f"used {network} without GDRDMA: data go through host memory", host
             elif machine.peer_to_peer and (way in _BETWEEN_GPUS or (way == "NET" and alone)):
                 yield f"{_BETWEEN_GPUS.get(way, _AROUND)}; NVLink is promised", host
+
+
+def _kept(machine: PlannedMachine, network: str) -> bool:
+    """Whether what NCCL calls the network is the promised one."""
+    names = (machine.transport, *machine.transport_aliases)
+    return any(name.lower() in network.lower() for name in names)
 
 
 def _said(record: Record, name: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,61 @@
+"""What a host says of itself, where the answers of its tools are given."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "launchers" / "programs" / "inventory.py"
+CLUSTER = "9f4d6c0e-1b2a-4c3d-8e5f-0a1b2c3d4e5f"
+ZERO = "00000000-0000-0000-0000-000000000000"
+
+
+def told(folder: Path, fabric: str) -> dict[str, Any]:
+    """The fact, with an nvidia-smi that knows the fabric of its GPUs and nothing else."""
+    smi = folder / "nvidia-smi"
+    smi.write_text(f'#!/bin/sh\ncase $1 in *fabric*) printf "{fabric}" ;; *) exit 1 ;; esac\n')
+    smi.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    made = subprocess.run(
+        [sys.executable, str(PROGRAM)],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    value: dict[str, Any] = json.loads(made.stdout.partition("ACCEPT ")[2])["value"]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("fabric", "domain"),
+    [
+        (f"{CLUSTER}, 7\\n{CLUSTER}, 7\\n", f"{CLUSTER}/7"),
+        # Inside one host alone, of two kinds, not yet registered, without such a fabric.
+        (f"{ZERO}, 0\\n{ZERO}, 0\\n", None),
+        (f"{CLUSTER}, 7\\n{CLUSTER}, 8\\n", None),
+        (f"{CLUSTER}, [N/A]\\n", None),
+        ("[N/A], [N/A]\\n", None),
+        ("", None),
+    ],
+)
+def test_the_nvlink_domain_is_that_of_all_gpus(
+    tmp_path: Path, fabric: str, domain: str | None
+) -> None:
+    assert told(tmp_path, fabric)["domain"] == domain
+
+
+def test_the_right_to_lock_memory_is_the_kernels_answer(tmp_path: Path) -> None:
+    held = next(
+        int(line.split()[1], 16)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("CapEff:")
+    )
+    first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    assert told(tmp_path, "")["ipcLock"] is (first and bool(held & 1 << 14))
