@@ -229,6 +229,34 @@ class TestDamage:
         found = [f for c in judged(folder)["checks"] for f in c["findings"]]
         assert any(f["cause"] == "gpu-missing" and f["hosts"] == ["node4"] for f in found)
 
+    @pytest.mark.parametrize("name", ["node2_node5.log", "slurm-7.log"])
+    def test_a_table_without_its_list_of_devices(self, folder: Path, name: str) -> None:
+        corpus(folder)
+        lines = (folder / self.PAIR).read_text().splitlines(keepends=True)
+        (folder / self.PAIR).unlink()
+        verdict = self.cut(folder, name, "".join(one for one in lines if "Rank" not in one))
+        causes = {f.get("cause") for check in verdict["checks"] for f in check["findings"]}
+        assert "incomplete-log" in causes
+
+    def test_a_log_that_died_after_its_first_line_is_one_of_its_kind(self, folder: Path) -> None:
+        corpus(folder)
+        failed = "node5: Test CUDA failure common.cu:1 'no CUDA-capable device is detected'\n"
+        text = f"# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902\n{failed}"
+        verdict = self.cut(folder, "G0-1-2-3-4-5-6-7_node5.log", text)
+        assert ("node", "node5") in suspects(verdict)
+        assert {c["check"] for c in verdict["checks"]} == {"hosts", "all-reduce", "alltoall"}
+
+    def test_wrong_data_in_a_collective_that_no_check_judges(self, folder: Path) -> None:
+        corpus(folder)
+        for node in NODES:
+            text = table("broadcast", [node], range(8), 400.0)
+            wrong = text.replace("       0", "       5", 1) if node == "node5" else text
+            (folder / f"{node}-broadcast.log").write_text(wrong)
+        verdict = judged(folder)
+        assert suspects(verdict) == {("node", "node5")}
+        states = {check["check"]: check["state"] for check in verdict["checks"]}
+        assert states["broadcast"] in ("fail", "degraded")
+
 
 class TestWhereLogsLie:
     def test_in_archives_they_are_what_they_are_in_folders(
@@ -351,7 +379,7 @@ class TestRefused:
 
     def test_collectives_that_no_check_judges(self, folder: Path) -> None:
         folder.mkdir()
-        (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 9.0))
+        (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 90.0))
         assert "broadcast" in refused("judge", folder, code=6)
 
     @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from accept.core.model import SCHEMA, Fact, GroupKind, Metric, Plan, PlannedMach
 from accept.core.nccl_table import Log, Table
 from accept.core.sizes import format_size
 from accept.logs.corpus import Execution, Logs
-from accept.logs.populations import Population, populations
+from accept.logs.populations import UNKNOWN, Population, populations
 
 #: Many logs show their own noise, so that no more than this need be assumed of any machine.
 _NOISE = 0.01
@@ -48,16 +48,17 @@ def found(
     most = max((one.count for one in executions), default=0)
     whole = machine.gpus or most
     known = [one for one in executions if one.check in checks.names()]
-    equals = populations(known, logs.hosts, whole)
+    unknown = [one for one in executions if one.check not in checks.names()]
+    # No check judges these; nor does one of them that failed go by unseen.
+    failed = {one.check for one in unknown if one.problems and (known or one.check)}
+    told = [_told(one) for one in unknown if one.check in failed]
+    equals = populations([*known, *told], logs.hosts, whole)
     steps: list[Step] = []
     records = [_hosts(logs)]
     for number, (key, some) in enumerate(sorted(equals.items(), key=_order), 1):
         step, made = _step(number, key, some, names)
         steps.append(step)
         records += made
-    unknown = Counter(
-        one.check or "unknown collective" for one in executions if one.check not in checks.names()
-    )
     plan = Plan(
         schema=SCHEMA,
         version=__version__,
@@ -69,7 +70,17 @@ def found(
         gpus_used=most if most < whole else None,
         origin=_origin(logs, known, equals),
     )
-    return Found(plan=plan, records=tuple(records), unjudged=dict(unknown))
+    unjudged = Counter(one.check or UNKNOWN for one in unknown)
+    return Found(plan=plan, records=tuple(records), unjudged=dict(unjudged))
+
+
+def _told(one: Execution) -> Execution:
+    """An execution that nobody compares with others: what went wrong on one host is of that one."""
+    (host, *more) = one.hosts or (None,)
+    if host is None or more:
+        return one
+    problems = tuple(p if p.host else replace(p, host=host) for p in one.problems)
+    return replace(one, problems=problems)
 
 
 def _order(item: tuple[Population, list[Execution]]) -> tuple[Any, ...]:

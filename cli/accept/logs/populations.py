@@ -12,6 +12,9 @@ from typing import NamedTuple
 from accept.core.model import GroupKind
 from accept.logs.corpus import Execution
 
+#: Takes the place of a collective that a log does not say.
+UNKNOWN = "unknown-collective"
+
 
 class Population(NamedTuple):
     """What makes executions equal. `min`, `max`, `factor` and `type` are None where not said."""
@@ -43,7 +46,7 @@ def populations(
     for one in executions:
         key = Population(
             kind=_kind(one, len(hosts)),
-            check=one.check or "",
+            check=one.check or UNKNOWN,
             gpus=0 if one.count == whole else one.count,
             crossed=_crossed(one),
             hosts=(),

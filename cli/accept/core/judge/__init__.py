@@ -13,9 +13,10 @@ from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
 from accept.core.judge import hosts, words
 from accept.core.judge.compare import scored
+from accept.core.judge.complete import problem_findings
 from accept.core.judge.crosscheck import cleared, shares
 from accept.core.judge.nearness import blocks_among
-from accept.core.judge.states import worst
+from accept.core.judge.states import verdict_of, worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
     SCHEMA,
@@ -186,6 +187,9 @@ def _judged(evidence: Evidence) -> Judged:
             message=message,
             cause="tool-missing",
         )
+        if evidence.plan.origin:
+            # Nobody asked for it, and what went wrong in it is no less wrong.
+            return Judged(verdict_of(evidence, problem_findings(evidence)))
         return Judged(
             CheckVerdict(
                 check=evidence.check,
