@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import foreignlogs, leftovers
 from tests.commandline import accept, program, refused
-from tests.foreignlogs import NODES, corpus, fine, slow, table
+from tests.foreignlogs import DEVICE, NODES, TOP, corpus, fine, slow, table
 
 Suspects = set[tuple[str, str]]
+EXPECTED = ("--expect", "all-reduce@4G>=200")
 
 
 @pytest.fixture(autouse=True)
@@ -327,6 +328,56 @@ class TestWhereLogsLie:
             lines = path.read_text().splitlines()
             path.write_text("".join(f"{mark}{line}\r\n" for line in lines))
         assert suspects(judged(folder)) == {("node", "node3")}
+
+
+def single(folder: Path, **of_node3: Any) -> Path:
+    """Every node alone, and what is different about node3."""
+    folder.mkdir()
+    for node in NODES:
+        usual = {"gpus": range(8), "busbw": 480.0}
+        (folder / f"{node}.log").write_text(
+            table("all_reduce", [node], **usual | (of_node3 if node == "node3" else {}))
+        )
+    return folder
+
+
+class TestGpusOfHosts:
+    @pytest.mark.parametrize("busbw", [480.0, 280.0])
+    def test_one_fewer_than_most_hosts_have(self, folder: Path, busbw: float) -> None:
+        verdict = judged(single(folder, gpus=range(7), busbw=busbw))
+        (one,) = verdict["suspects"]
+        assert (one["name"], one["cause"]) == ("node3", "gpu-missing")
+        hosts = next(check for check in verdict["checks"] if check["check"] == "hosts")
+        assert any("node3 cannot be compared" in f["message"] for f in hosts["findings"])
+
+    def test_who_was_measured_in_another_way_is_said(self, folder: Path) -> None:
+        verdict = judged(single(folder, sizes=(2 << 30, TOP)), options=EXPECTED)
+        assert (verdict["exit"], verdict["suspects"]) == (7, [])
+        finding = verdict["checks"][0]["findings"][0]
+        assert (finding["state"], finding["hosts"]) == ("inconclusive", ["node3"])
+
+    @pytest.mark.parametrize("machine", ["a100-8", "cpu", "a4-highgpu-8g"])
+    def test_of_another_kind_than_the_machine_has(self, folder: Path, machine: str) -> None:
+        verdict = judged(single(folder), options=("--machine", machine))
+        assert verdict["exit"] == 3
+        assert verdict["suspects"] == [] or machine == "a4-highgpu-8g"
+        finding = verdict["checks"][0]["findings"][0]
+        assert finding["cause"] == "inventory-mismatch"
+
+    def test_one_host_of_another_kind_than_the_machine_has(self, folder: Path) -> None:
+        single(folder, device="NVIDIA A100-SXM4-80GB")
+        assert suspects(judged(folder, options=("--machine", "h100-8"))) == {("node", "node3")}
+
+    def test_kinds_are_never_compared_with_each_other(self, folder: Path) -> None:
+        folder.mkdir()
+        for number in range(16):
+            old = number % 4 == 0
+            device = "NVIDIA A100-SXM4-80GB" if old else DEVICE
+            text = table("all_reduce", [f"n{number}"], range(8), 230 if old else 480, device=device)
+            (folder / f"n{number}.log").write_text(text)
+        verdict = judged(folder)
+        assert verdict["suspects"] == []
+        assert any("the GPUs differ" in note for note in verdict["notes"])
 
 
 class TestMachine:

@@ -12,11 +12,11 @@ from typing import Any
 from accept import __version__
 from accept.core import checks, nccl_tests
 from accept.core.judge.crosscheck import GPUS
-from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import SCHEMA, Fact, GroupKind, Metric, Plan, PlannedMachine, Record, Step
 from accept.core.nccl_table import Log, Table
 from accept.core.sizes import format_size
 from accept.logs.corpus import Execution, Logs
+from accept.logs.inventory import hosts_record
 from accept.logs.populations import UNKNOWN, Population, populations
 
 #: Many logs show their own noise, so that no more than this need be assumed of any machine.
@@ -54,7 +54,7 @@ def found(
     told = [_told(one) for one in unknown if one.check in failed]
     equals = populations([*known, *told], logs.hosts, whole)
     steps: list[Step] = []
-    records = [_hosts(logs)]
+    records = [hosts_record(logs, executions, machine)]
     for number, (key, some) in enumerate(sorted(equals.items(), key=_order), 1):
         step, made = _step(number, key, some, names)
         steps.append(step)
@@ -178,32 +178,6 @@ def _record(
         metrics=metrics,
         facts=facts,
         problems=one.problems,
-    )
-
-
-def _hosts(logs: Logs) -> Record:
-    """Who took part, and what the logs call their GPUs."""
-    gpus: dict[str, dict[int, str]] = {}
-    for one, _ in logs.read:
-        for table in one.tables:
-            for device in table.devices:
-                if device.bus != "0x00":
-                    gpus.setdefault(device.host, {})[device.device] = device.name
-    return Record(
-        step=HOSTS_STEP,
-        checks=("hosts",),
-        wave=0,
-        group=0,
-        hosts=logs.hosts,
-        exit=0,
-        facts=tuple(
-            Fact(
-                name="inventory",
-                host=host,
-                value={"gpus": [{"index": i, "name": mine[i]} for i in sorted(mine)]},
-            )
-            for host, mine in gpus.items()
-        ),
     )
 
 

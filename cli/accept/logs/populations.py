@@ -1,7 +1,7 @@
 """Which executions are equals: those that were measured in the same way, and no others.
 
-Logs on different numbers of GPUs of a host, of different sizes or types of data, are never
-compared with each other.
+Logs on different GPUs or numbers of them, of different sizes or types of data, are never compared
+with each other.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Population(NamedTuple):
     max: int | None = None
     factor: int | None = None
     type: str | None = None
+    #: What their GPUs are called, each once.
+    devices: tuple[str, ...] = ()
 
 
 def populations(
@@ -59,7 +61,11 @@ def populations(
             later.append((key, table, one))
             continue
         key = key._replace(
-            min=table.min_bytes, max=table.max_bytes, factor=table.factor, type=table.rows[0].type
+            min=table.min_bytes,
+            max=table.max_bytes,
+            factor=table.factor,
+            type=table.rows[0].type,
+            devices=_devices(one),
         )
         result.setdefault(key, []).append(one)
     for key, table, one in later:
@@ -70,6 +76,10 @@ def populations(
         best = max(same, key=lambda k: len(result[k]), default=key)
         result.setdefault(best, []).append(one)
     return result
+
+
+def _devices(one: Execution) -> tuple[str, ...]:
+    return tuple(sorted({d.name for d in one.measured.devices if d.name} if one.measured else ()))
 
 
 def _crossed(one: Execution) -> bool:

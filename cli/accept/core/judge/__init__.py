@@ -58,7 +58,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     suspects = merged(accused, (*found.present, *found.missing))
     if plan.origin:
         suspects = cleared(suspects, reached)
-    verdicts = [hosts.verdict(plan, found), *(one.verdict for one in judged.values())]
+    verdicts = [hosts.verdict(plan, found, records), *(one.verdict for one in judged.values())]
     verdicts = hosts.with_skipped(verdicts, plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
     if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
