@@ -204,6 +204,56 @@ class TestDamage:
         verdict = self.cut(folder, self.PAIR, text)
         assert suspects(verdict) == {("link", "node2 - node5")}
 
+    @pytest.mark.parametrize(
+        "name", ["{}.log", "{}-{other}.log", "{other}-{}.log", "{}/nccl.log", "7_{}_all_reduce.log"]
+    )
+    def test_a_host_that_no_other_log_tells_of_is_known_by_the_name(
+        self, folder: Path, name: str
+    ) -> None:
+        hosts = [f"gke-pool-9f2c-{end}" for end in ("x7qz", "bcdf", "p2m4", "kkkk", "zz9a", "q1q1")]
+        for host, other in zip(hosts, (*hosts[1:], hosts[0]), strict=True):
+            path = folder / name.format(host, other=other)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            dead = "bcdf" in path.name or "bcdf" in path.parent.name
+            text = table("all_reduce", [host, other] if "other" in name else [host], range(8), 480)
+            path.write_text("" if dead else text)
+        verdict = judged(folder, options=EXPECTED)
+        assert verdict["exit"] == 3
+        assert "gke-pool-9f2c-bcdf" in verdict["hosts"]
+
+    @pytest.mark.parametrize("content", [b"", b"Segmentation fault\n", b"\0" * 99, b"{}"])
+    def test_a_log_that_is_called_like_the_others_is_missed(
+        self, folder: Path, content: bytes
+    ) -> None:
+        folder.mkdir()
+        for number, pair in enumerate(combinations(NODES, 2)):
+            path = folder / f"slurm-{1000 + number}.out"
+            path.write_text(table("all_reduce", pair, range(8), 320.0))
+        (folder / "slurm-1003.out").write_bytes(content)
+        (folder / "slurm-1003.err").write_bytes(content)
+        verdict = judged(folder, options=EXPECTED)
+        assert verdict["exit"] == 3
+        assert [Path(one["file"]).name for one in verdict["skipped"]] == ["slurm-1003.err"]
+        findings = [f for check in verdict["checks"] for f in check["findings"]]
+        (one,) = [f for f in findings if f.get("cause") == "incomplete-log"]
+        assert [Path(file).name for file in one["evidence"]] == ["slurm-1003.out"]
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            "ssh: connect to host node9 port 22: Connection refused",
+            "srun: error: Task launch for StepId=7.3 failed on node node9: Socket timed out",
+        ],
+    )
+    def test_a_launch_that_failed_among_many_in_one_file(self, folder: Path, said: str) -> None:
+        folder.mkdir()
+        parts = [table("all_reduce", pair, range(8), 320.0) for pair in combinations(NODES, 2)]
+        parts.insert(20, f"{said}\n")
+        (folder / "all.txt").write_text("".join(parts))
+        verdict = judged(folder, options=EXPECTED)
+        assert suspects(verdict) == {("node", "node9")}
+        assert verdict["suspects"][0]["cause"] == "launch-failed"
+
     def test_what_both_hosts_of_a_pair_report_is_of_neither_alone(self, folder: Path) -> None:
         corpus(folder)
         text = (folder / self.PAIR).read_text()

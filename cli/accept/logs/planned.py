@@ -200,9 +200,10 @@ def _origin(
     parts = []
     for kind, word in _WORDS.items():
         some = [e for k, mine in equals.items() if k.kind == kind for e in mine]
-        count = len({(one.file, one.hosts) for one in some})
+        count = len({(one.file, one.hosts) for one in some if one.hosts})
         if count:
             parts.append(f"{count} {word} log{'s' * (count != 1)}")
-    hosts, count = len(logs.hosts), len({one.check for one in executions})
+    hosts = len({*logs.hosts, *(host for one in executions for host in one.hosts)})
+    count = len({one.check for one in executions})
     parts.append(f"{hosts} node{'s' * (hosts != 1)}")
     return f"{', '.join(parts)}, {count} collective{'s' * (count != 1)}; from logs alone"

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from accept.core.model import Problem
-from accept.logs.corpus import Execution, HostNames, Logs
+from accept.logs.corpus import Execution, Logs
+from accept.logs.names import HostNames
 from accept.logs.tables import Read
 
 #: Fewest logs of a kind that say what belongs into it.
@@ -40,6 +41,10 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
             whole = tuple(_whole(e, names, who[kind]) for e in executions)
             found += whole
             found += _cut_off(one, whole, usual)
+            failed = _by_host(one.problems) if not names.of(one.file) else [one.problems]
+            for some in failed if one.problems else ():
+                mine = usual or (executions[0].check,)
+                found += _dead(replace(one, problems=some), names, who[kind], mine)
         else:
             said = dict.fromkeys(p for e in executions for p in e.problems)
             seen = who.get(kind) or sum(who.values(), Counter())
@@ -97,11 +102,23 @@ def _cut_off(
         )
 
 
+def _by_host(problems: Sequence[Problem]) -> list[tuple[Problem, ...]]:
+    """What is said of each host, or what is said of none where nothing is said of any."""
+    by_host: dict[str | None, list[Problem]] = {}
+    for problem in problems:
+        by_host.setdefault(problem.host, []).append(problem)
+    named = [tuple(some) for host, some in by_host.items() if host]
+    return named or [tuple(problems)]
+
+
 def _dead(
     one: Read, names: HostNames, who: Counter[_Who], usual: tuple[str | None, ...]
 ) -> Iterator[Execution]:
     """What a log without any table is about: by its name, by whom it names, by the others."""
-    said = dict.fromkeys(problem.host for problem in one.problems if problem.host)
+    problems = tuple(
+        replace(p, host=next(iter(names.of(p.host)), p.host)) if p.host else p for p in one.problems
+    )
+    said = dict.fromkeys(problem.host for problem in problems if problem.host)
     hosts = names.of(one.file) or tuple(said)
     for check in dict.fromkeys(usual):
         yield Execution(
@@ -109,5 +126,5 @@ def _dead(
             check=check,
             hosts=hosts,
             gpus=_gpus_of(hosts, who),
-            problems=one.problems,
+            problems=problems,
         )
