@@ -430,6 +430,39 @@ class TestGpusOfHosts:
         assert any("the GPUs differ" in note for note in verdict["notes"])
 
 
+class TestMeasuredAgain:
+    @staticmethod
+    def runs(folder: Path, slow: int, nodes: Sequence[str] = NODES) -> Path:
+        """Five logs of every node alone, so many of them slow for node3."""
+        folder.mkdir()
+        for node in nodes:
+            for number in range(5):
+                busbw = 280.0 if node == "node3" and number < slow else 480.0 + number / 10
+                text = table("all_reduce", [node], range(8), busbw)
+                (folder / f"{node}-{number}.log").write_text(text)
+        return folder
+
+    @pytest.mark.parametrize("slow", [2, 4])
+    def test_a_node_that_is_slow_at_times(self, folder: Path, slow: int) -> None:
+        (one,) = judged(self.runs(folder, slow), options=EXPECTED)["suspects"]
+        assert (one["name"], one["cause"]) == ("node3", "intermittent")
+        assert f"slow in {slow} of 5 executions" in one["why"]
+
+    def test_one_that_was_slow_once_is_told(self, folder: Path) -> None:
+        verdict = judged(self.runs(folder, 1), options=EXPECTED)
+        assert (verdict["state"], verdict["suspects"]) == ("pass", [])
+        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+        assert any("node3 reached 58% of the median once" in message for message in said)
+
+    def test_one_that_nobody_can_be_compared_with_is_compared_with_itself(
+        self, folder: Path
+    ) -> None:
+        verdict = judged(self.runs(folder, 2, ["node3"]), options=EXPECTED)
+        assert verdict["state"] == "inconclusive"
+        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+        assert any("58% of the median in 2 of 5 executions" in message for message in said)
+
+
 class TestMachine:
     def test_the_device_says_what_is_in_a_node(self, folder: Path) -> None:
         verdict = judged(corpus(folder))

@@ -11,7 +11,7 @@ from accept.core import checks
 from accept.core.causes import CONSEQUENCES
 from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
-from accept.core.judge import hosts, words
+from accept.core.judge import hosts, repeats, words
 from accept.core.judge.compare import scored
 from accept.core.judge.complete import problem_findings
 from accept.core.judge.crosscheck import cleared, shares
@@ -53,6 +53,9 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     if reached:
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence) for name, evidence in evidences.items()}
+    for one, score in scored(evidences.values()):
+        if told := tuple(repeats.findings(one, score)):
+            judged[one.check] = _with(judged[one.check], told)
     accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
@@ -199,6 +202,13 @@ def _judged(evidence: Evidence) -> Judged:
             )
         )
     return check.judge(evidence)
+
+
+def _with(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
+    verdict = judged.verdict
+    state = worst((verdict.state, *(finding.state for finding in findings)))
+    verdict = replace(verdict, state=state, findings=(*verdict.findings, *findings))
+    return judged._replace(verdict=verdict)
 
 
 def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
