@@ -125,6 +125,15 @@ class TestWhoIsNamed:
         assert suspects(judged(foreignlogs.rails(folder))) == set()
         assert suspects(judged(foreignlogs.rails(folder, bad=3))) == {("rail", "rail 3")}
 
+    def test_of_blocks_in_blocks_the_smallest_that_is_slow(self, folder: Path) -> None:
+        folder.mkdir()
+        for count in (2, 4, 8, 16):
+            for first in range(0, 16, count):
+                hosts = [f"n{number}" for number in range(first, first + count)]
+                text = table("all_reduce", hosts, range(8), 280.0 if "n7" in hosts else 320.0)
+                (folder / f"{count}-from-{first}.log").write_text(text)
+        assert suspects(judged(folder)) == {("link", "n6 - n7")}
+
     def test_other_numbers_of_gpus_are_never_compared(self, folder: Path) -> None:
         def speed(_: str, __: Sequence[str], gpus: Sequence[int]) -> float:
             return len(gpus) / 8
@@ -370,6 +379,19 @@ class TestWhereLogsLie:
         alone = judged(folder)
         assert suspects(alone) == suspects(both) == {("node", "node3")}
         assert alone["skipped"] == []
+
+    def test_copies_are_no_evidence_of_their_own(self, folder: Path) -> None:
+        corpus(folder, slow("node3", share=0.97))
+        before = judged(folder)
+        with tarfile.open(folder.with_suffix(".tgz"), "w:gz") as tar:
+            tar.add(folder, arcname="logs")
+        shutil.copytree(folder, folder / "backup")
+        shutil.move(folder.with_suffix(".tgz"), folder / "logs.tgz")
+        after = judged(folder)
+        assert after["run"] == before["run"]
+        assert after["origin"] == before["origin"]
+        assert suspects(after) == suspects(before)
+        assert all("a copy of" in one["reason"] for one in after["skipped"])
 
     def test_prefixes_of_launchers_do_no_harm(self, folder: Path) -> None:
         corpus(folder, slow("node3"))

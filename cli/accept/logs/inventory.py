@@ -9,10 +9,9 @@ from accept.core.judge.complete import some
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, PlannedMachine, Problem, Record
 from accept.logs.corpus import Execution, Logs
-from accept.nccl_json import UNKNOWN_BUS
 
-#: What stands in place of a GPU's name where there is none.
-_CPU = "CPU"
+#: What stands in place of a GPU's name, and of its PCI address, where there is none.
+_CPU, _NO_BUS = "CPU", "0x00"
 
 
 def hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedMachine) -> Record:
@@ -21,7 +20,7 @@ def hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedMa
     for one, _ in logs.read:
         for table in one.tables:
             for device in table.devices:
-                if device.bus != UNKNOWN_BUS:
+                if device.bus != _NO_BUS:
                     gpus.setdefault(device.host, {})[device.device] = device.name
     return Record(
         step=HOSTS_STEP,

@@ -43,11 +43,12 @@ def populations(
     for one in executions:
         if one.count == 1 and not _crossed(one):
             rails.setdefault(_spanned(one), set()).update(one.gpus.values())
+    blocks = _blocks(executions)
     result: dict[Population, list[Execution]] = {}
     later = []
     for one in executions:
         key = Population(
-            kind=_kind(one, len(hosts)),
+            kind="ladder" if one.hosts in blocks else _kind(one, len(hosts)),
             check=one.check or UNKNOWN,
             gpus=0 if one.count == whole else one.count,
             crossed=_crossed(one),
@@ -80,6 +81,19 @@ def populations(
 
 def _devices(one: Execution) -> tuple[str, ...]:
     return tuple(sorted({d.name for d in one.measured.devices if d.name} if one.measured else ()))
+
+
+def _blocks(executions: Sequence[Execution]) -> set[tuple[str, ...]]:
+    """Pairs of hosts that are the smallest blocks of a ladder: no host is in two of them, and each
+    is in a larger block that is not all hosts."""
+    pairs: set[tuple[str, ...]] = {one.hosts for one in executions if len(one.hosts) == 2}
+    everybody = len({host for one in executions for host in one.hosts})
+    larger = [{*one.hosts} for one in executions if 2 < len(one.hosts) < everybody]
+    met = [host for pair in {frozenset(pair) for pair in pairs} for host in pair]
+    if len({*met}) < len(met):
+        return set()
+    whole = all(any(block.issuperset(pair) for block in larger) for pair in pairs)
+    return pairs if whole else set()
 
 
 def _crossed(one: Execution) -> bool:
