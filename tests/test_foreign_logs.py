@@ -459,7 +459,8 @@ class TestMeasuredAgain:
         folder.mkdir()
         for node in nodes:
             for number in range(5):
-                busbw = 280.0 if node == "node3" and number < slow else 480.0 + number / 10
+                bad = node == "node3" and number < slow
+                busbw = (280.0 if bad else 480.0) + number / 10
                 text = table("all_reduce", [node], range(8), busbw)
                 (folder / f"{node}-{number}.log").write_text(text)
         return folder
