@@ -216,19 +216,25 @@ class TestDamage:
     @pytest.mark.parametrize(
         "name", ["{}.log", "{}-{other}.log", "{other}-{}.log", "{}/nccl.log", "7_{}_all_reduce.log"]
     )
+    @pytest.mark.parametrize(
+        "host", ["gke-pool-9f2c-{}", "node{}", "10.0.0.{}"], ids=["random", "number", "address"]
+    )
     def test_a_host_that_no_other_log_tells_of_is_known_by_the_name(
-        self, folder: Path, name: str
+        self, folder: Path, name: str, host: str
     ) -> None:
-        hosts = [f"gke-pool-9f2c-{end}" for end in ("x7qz", "bcdf", "p2m4", "kkkk", "zz9a", "q1q1")]
-        for host, other in zip(hosts, (*hosts[1:], hosts[0]), strict=True):
-            path = folder / name.format(host, other=other)
+        random = "gke" in host
+        ends = ("x7qz", "bcdf", "p2m4", "kkkk", "zz9a", "q1q1") if random else range(17, 23)
+        hosts = [host.format(end) for end in ends]
+        dead = hosts[1]
+        for one, other in zip(hosts, (*hosts[1:], hosts[0]), strict=True):
+            path = folder / name.format(one, other=other)
             path.parent.mkdir(parents=True, exist_ok=True)
-            dead = "bcdf" in path.name or "bcdf" in path.parent.name
-            text = table("all_reduce", [host, other] if "other" in name else [host], range(8), 480)
-            path.write_text("" if dead else text)
+            text = table("all_reduce", [one, other] if "other" in name else [one], range(8), 480)
+            is_dead = dead in path.name or dead == path.parent.name
+            path.write_text("" if is_dead else text)
         verdict = judged(folder, options=EXPECTED)
         assert verdict["exit"] == 3
-        assert "gke-pool-9f2c-bcdf" in verdict["hosts"]
+        assert dead in verdict["hosts"]
 
     @pytest.mark.parametrize("content", [b"", b"Segmentation fault\n", b"\0" * 99, b"{}"])
     def test_a_log_that_is_called_like_the_others_is_missed(
@@ -406,7 +412,7 @@ def single(folder: Path, **of_node3: Any) -> Path:
     """Every node alone, and what is different about node3."""
     folder.mkdir()
     for node in NODES:
-        usual = {"gpus": range(8), "busbw": 480.0}
+        usual: dict[str, Any] = {"gpus": range(8), "busbw": 480.0}
         (folder / f"{node}.log").write_text(
             table("all_reduce", [node], **usual | (of_node3 if node == "node3" else {}))
         )

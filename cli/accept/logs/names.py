@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _NUMBER = re.compile(r"(\d+)")
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _BETWEEN = re.compile(r"([-_.])")
 
 
@@ -20,7 +21,7 @@ class HostNames:
     """Hosts that logs tell of, and those that are called like them, in the names of files."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
-        self._full = {host.partition(".")[0].lower(): host for host in hosts}
+        self._full = {_short(host).lower(): host for host in hosts}
         longest = sorted(self._full, key=lambda name: (-len(name), name))
         like = dict.fromkeys(_patterns(longest))
         self._full |= {host.lower(): host for host in self._full.values()}
@@ -47,10 +48,17 @@ class HostNames:
         return _NUMBER.sub("#", self._word.sub("*", Path(file).name))
 
 
+def _short(host: str) -> str:
+    """A host's name without its domain; an address as it is."""
+    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0] or host
+
+
 def _patterns(names: Sequence[str]) -> Iterator[str]:
     """What matches names like these: other numbers, or another word where theirs differ."""
     for name in names:
-        if name[:1].isalpha():
+        if _ADDRESS.fullmatch(name):
+            yield _ADDRESS.pattern
+        elif name[:1].isalpha():
             yield "".join(
                 r"\d+" if i % 2 else re.escape(p) for i, p in enumerate(_NUMBER.split(name))
             )
