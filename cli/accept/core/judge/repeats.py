@@ -21,7 +21,8 @@ def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
     for step in evidence.steps if evidence.plan.machine.speed_promised else ():
         by_size: dict[int, list[Record]] = {}
         for record in evidence.records if step.groups != "pairs" else ():
-            if record.step == step.id:
+            # Of logs that do not say whom they are of nothing says that they are of the same.
+            if record.step == step.id and record.hosts:
                 by_size.setdefault(len(record.hosts), []).append(record)
         for records in by_size.values():
             if len({(r.hosts, r.local_ranks) for r in records}) < len(records):
