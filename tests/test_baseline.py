@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests import leftovers
 from tests.commandline import accept, refused
-from tests.foreignlogs import TOP, corpus, slow
+from tests.foreignlogs import TOP, corpus, slow, table
 
 from accept import spec
 
@@ -59,6 +59,15 @@ class TestTheFile:
         done = accept("judge", after, "--machine", file)
         assert done.code == 3
         assert "run:logs" in done.out
+
+    def test_a_collective_that_no_check_judges_is_no_reference(
+        self, logs: Path, tmp_path: Path
+    ) -> None:
+        wrong = table("broadcast", ["node1"], range(8), 400.0).replace("       0", "       5", 1)
+        (logs / "node1-broadcast.log").write_text(wrong)
+        target = tmp_path / "mine.yaml"
+        assert accept("baseline", logs, "--force", "--out", target).code == 0
+        assert "check: broadcast" not in target.read_text()
 
     def test_the_share_is_the_users(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "half.yaml"

@@ -328,6 +328,30 @@ def test_the_slow_one_of_eight_stands_out() -> None:
     assert outliers(samples, NOISE).bad == (3,)
 
 
+@given(st.integers(2, 4), st.integers(1, 5), st.floats(0.3, 0.9))
+def test_slow_more_than_once_is_bad_and_slow_once_is_told(
+    slow: int, fine: int, share: float
+) -> None:
+    def runs(slow: int) -> list[Sample]:
+        healthy = [Sample((f"h{i}",), 100.0 + i / 10) for i in range(8) for _ in range(slow + fine)]
+        other = [100.0 * share] * slow + [100.0] * fine
+        return [*healthy, *(Sample(("bad",), value) for value in other)]
+
+    found = outliers(runs(slow), NOISE)
+    (index,) = found.bad
+    assert found.at_times == {index: (slow, slow + fine)}
+    once = outliers(runs(1), NOISE)
+    assert once.bad == ()
+    assert len(once.once) == 1
+
+
+@given(st.lists(st.floats(0.98, 1.02), min_size=20, max_size=60))
+def test_noise_of_equals_that_are_measured_again_and_again_is_no_fault(shares: list[float]) -> None:
+    samples = [Sample((f"h{i % 5}",), 100.0 * share) for i, share in enumerate(shares)]
+    found = outliers(samples, NOISE)
+    assert (found.bad, found.once) == ((), ())
+
+
 def test_when_most_are_bad_none_is_an_outlier() -> None:
     samples = [Sample((f"h{i}",), 100.0) for i in range(4)]
     assert outliers(samples, NOISE, bound=200.0).bad == ()

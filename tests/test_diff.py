@@ -55,6 +55,11 @@ class TestNoise:
         assert compared(log("c", 100, 8), log("d", 97, 8))["regression"]
         assert compared(log("a", 100, 1), log("e", 90, 1))["regression"]
 
+    def test_a_host_that_is_gone_is_told(self, before: Path, tmp_path: Path) -> None:
+        after = corpus(tmp_path / "after", nodes=NODES[:-1])
+        assert compared(before, after)["hosts_only_in_a"] == [NODES[-1]]
+        assert f"not in B: {NODES[-1]}" in accept("diff", before, after).out
+
 
 class TestSlower:
     def test_everything(self, before: Path, tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import foreignlogs, leftovers
 from tests.commandline import accept, program, refused
-from tests.foreignlogs import NODES, corpus, fine, slow, table
+from tests.foreignlogs import DEVICE, NODES, TOP, corpus, fine, slow, table
 
 Suspects = set[tuple[str, str]]
+EXPECTED = ("--expect", "all-reduce@4G>=200")
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +125,15 @@ class TestWhoIsNamed:
         assert suspects(judged(foreignlogs.rails(folder))) == set()
         assert suspects(judged(foreignlogs.rails(folder, bad=3))) == {("rail", "rail 3")}
 
+    def test_of_blocks_in_blocks_the_smallest_that_is_slow(self, folder: Path) -> None:
+        folder.mkdir()
+        for count in (2, 4, 8, 16):
+            for first in range(0, 16, count):
+                hosts = [f"n{number}" for number in range(first, first + count)]
+                text = table("all_reduce", hosts, range(8), 280.0 if "n7" in hosts else 320.0)
+                (folder / f"{count}-from-{first}.log").write_text(text)
+        assert suspects(judged(folder)) == {("link", "n6 - n7")}
+
     def test_other_numbers_of_gpus_are_never_compared(self, folder: Path) -> None:
         def speed(_: str, __: Sequence[str], gpus: Sequence[int]) -> float:
             return len(gpus) / 8
@@ -203,6 +213,62 @@ class TestDamage:
         verdict = self.cut(folder, self.PAIR, text)
         assert suspects(verdict) == {("link", "node2 - node5")}
 
+    @pytest.mark.parametrize(
+        "name", ["{}.log", "{}-{other}.log", "{other}-{}.log", "{}/nccl.log", "7_{}_all_reduce.log"]
+    )
+    @pytest.mark.parametrize(
+        "host", ["gke-pool-9f2c-{}", "node{}", "10.0.0.{}"], ids=["random", "number", "address"]
+    )
+    def test_a_host_that_no_other_log_tells_of_is_known_by_the_name(
+        self, folder: Path, name: str, host: str
+    ) -> None:
+        random = "gke" in host
+        ends = ("x7qz", "bcdf", "p2m4", "kkkk", "zz9a", "q1q1") if random else range(17, 23)
+        hosts = [host.format(end) for end in ends]
+        dead = hosts[1]
+        for one, other in zip(hosts, (*hosts[1:], hosts[0]), strict=True):
+            path = folder / name.format(one, other=other)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = table("all_reduce", [one, other] if "other" in name else [one], range(8), 480)
+            is_dead = dead in path.name or dead == path.parent.name
+            path.write_text("" if is_dead else text)
+        verdict = judged(folder, options=EXPECTED)
+        assert verdict["exit"] == 3
+        assert dead in verdict["hosts"]
+
+    @pytest.mark.parametrize("content", [b"", b"Segmentation fault\n", b"\0" * 99, b"{}"])
+    def test_a_log_that_is_called_like_the_others_is_missed(
+        self, folder: Path, content: bytes
+    ) -> None:
+        folder.mkdir()
+        for number, pair in enumerate(combinations(NODES, 2)):
+            path = folder / f"slurm-{1000 + number}.out"
+            path.write_text(table("all_reduce", pair, range(8), 320.0))
+        (folder / "slurm-1003.out").write_bytes(content)
+        (folder / "slurm-1003.err").write_bytes(content)
+        verdict = judged(folder, options=EXPECTED)
+        assert verdict["exit"] == 3
+        assert [Path(one["file"]).name for one in verdict["skipped"]] == ["slurm-1003.err"]
+        findings = [f for check in verdict["checks"] for f in check["findings"]]
+        (one,) = [f for f in findings if f.get("cause") == "incomplete-log"]
+        assert [Path(file).name for file in one["evidence"]] == ["slurm-1003.out"]
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            "ssh: connect to host node9 port 22: Connection refused",
+            "srun: error: Task launch for StepId=7.3 failed on node node9: Socket timed out",
+        ],
+    )
+    def test_a_launch_that_failed_among_many_in_one_file(self, folder: Path, said: str) -> None:
+        folder.mkdir()
+        parts = [table("all_reduce", pair, range(8), 320.0) for pair in combinations(NODES, 2)]
+        parts.insert(20, f"{said}\n")
+        (folder / "all.txt").write_text("".join(parts))
+        verdict = judged(folder, options=EXPECTED)
+        assert suspects(verdict) == {("node", "node9")}
+        assert verdict["suspects"][0]["cause"] == "launch-failed"
+
     def test_what_both_hosts_of_a_pair_report_is_of_neither_alone(self, folder: Path) -> None:
         corpus(folder)
         text = (folder / self.PAIR).read_text()
@@ -228,6 +294,34 @@ class TestDamage:
         path.write_text("".join(line for line in lines if "Rank 31 " not in line))
         found = [f for c in judged(folder)["checks"] for f in c["findings"]]
         assert any(f["cause"] == "gpu-missing" and f["hosts"] == ["node4"] for f in found)
+
+    @pytest.mark.parametrize("name", ["node2_node5.log", "slurm-7.log"])
+    def test_a_table_without_its_list_of_devices(self, folder: Path, name: str) -> None:
+        corpus(folder)
+        lines = (folder / self.PAIR).read_text().splitlines(keepends=True)
+        (folder / self.PAIR).unlink()
+        verdict = self.cut(folder, name, "".join(one for one in lines if "Rank" not in one))
+        causes = {f.get("cause") for check in verdict["checks"] for f in check["findings"]}
+        assert "incomplete-log" in causes
+
+    def test_a_log_that_died_after_its_first_line_is_one_of_its_kind(self, folder: Path) -> None:
+        corpus(folder)
+        failed = "node5: Test CUDA failure common.cu:1 'no CUDA-capable device is detected'\n"
+        text = f"# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902\n{failed}"
+        verdict = self.cut(folder, "G0-1-2-3-4-5-6-7_node5.log", text)
+        assert ("node", "node5") in suspects(verdict)
+        assert {c["check"] for c in verdict["checks"]} == {"hosts", "all-reduce", "alltoall"}
+
+    def test_wrong_data_in_a_collective_that_no_check_judges(self, folder: Path) -> None:
+        corpus(folder)
+        for node in NODES:
+            text = table("broadcast", [node], range(8), 400.0)
+            wrong = text.replace("       0", "       5", 1) if node == "node5" else text
+            (folder / f"{node}-broadcast.log").write_text(wrong)
+        verdict = judged(folder)
+        assert suspects(verdict) == {("node", "node5")}
+        states = {check["check"]: check["state"] for check in verdict["checks"]}
+        assert states["broadcast"] in ("fail", "degraded")
 
 
 class TestWhereLogsLie:
@@ -292,6 +386,19 @@ class TestWhereLogsLie:
         assert suspects(alone) == suspects(both) == {("node", "node3")}
         assert alone["skipped"] == []
 
+    def test_copies_are_no_evidence_of_their_own(self, folder: Path) -> None:
+        corpus(folder, slow("node3", share=0.97))
+        before = judged(folder)
+        with tarfile.open(folder.with_suffix(".tgz"), "w:gz") as tar:
+            tar.add(folder, arcname="logs")
+        shutil.copytree(folder, folder / "backup")
+        shutil.move(folder.with_suffix(".tgz"), folder / "logs.tgz")
+        after = judged(folder)
+        assert after["run"] == before["run"]
+        assert after["origin"] == before["origin"]
+        assert suspects(after) == suspects(before)
+        assert all("a copy of" in one["reason"] for one in after["skipped"])
+
     def test_prefixes_of_launchers_do_no_harm(self, folder: Path) -> None:
         corpus(folder, slow("node3"))
         for number, path in enumerate(sorted(folder.iterdir())):
@@ -299,6 +406,90 @@ class TestWhereLogsLie:
             lines = path.read_text().splitlines()
             path.write_text("".join(f"{mark}{line}\r\n" for line in lines))
         assert suspects(judged(folder)) == {("node", "node3")}
+
+
+def single(folder: Path, **of_node3: Any) -> Path:
+    """Every node alone, and what is different about node3."""
+    folder.mkdir()
+    for node in NODES:
+        usual: dict[str, Any] = {"gpus": range(8), "busbw": 480.0}
+        (folder / f"{node}.log").write_text(
+            table("all_reduce", [node], **usual | (of_node3 if node == "node3" else {}))
+        )
+    return folder
+
+
+class TestGpusOfHosts:
+    @pytest.mark.parametrize("busbw", [480.0, 280.0])
+    def test_one_fewer_than_most_hosts_have(self, folder: Path, busbw: float) -> None:
+        verdict = judged(single(folder, gpus=range(7), busbw=busbw))
+        (one,) = verdict["suspects"]
+        assert (one["name"], one["cause"]) == ("node3", "gpu-missing")
+        hosts = next(check for check in verdict["checks"] if check["check"] == "hosts")
+        assert any("node3 cannot be compared" in f["message"] for f in hosts["findings"])
+
+    def test_who_was_measured_in_another_way_is_said(self, folder: Path) -> None:
+        verdict = judged(single(folder, sizes=(2 << 30, TOP)), options=EXPECTED)
+        assert (verdict["exit"], verdict["suspects"]) == (7, [])
+        finding = verdict["checks"][0]["findings"][0]
+        assert (finding["state"], finding["hosts"]) == ("inconclusive", ["node3"])
+
+    @pytest.mark.parametrize("machine", ["a100-8", "cpu", "a4-highgpu-8g"])
+    def test_of_another_kind_than_the_machine_has(self, folder: Path, machine: str) -> None:
+        verdict = judged(single(folder), options=("--machine", machine))
+        assert verdict["exit"] == 3
+        assert verdict["suspects"] == [] or machine == "a4-highgpu-8g"
+        finding = verdict["checks"][0]["findings"][0]
+        assert finding["cause"] == "inventory-mismatch"
+
+    def test_one_host_of_another_kind_than_the_machine_has(self, folder: Path) -> None:
+        single(folder, device="NVIDIA A100-SXM4-80GB")
+        assert suspects(judged(folder, options=("--machine", "h100-8"))) == {("node", "node3")}
+
+    def test_kinds_are_never_compared_with_each_other(self, folder: Path) -> None:
+        folder.mkdir()
+        for number in range(16):
+            old = number % 4 == 0
+            device = "NVIDIA A100-SXM4-80GB" if old else DEVICE
+            text = table("all_reduce", [f"n{number}"], range(8), 230 if old else 480, device=device)
+            (folder / f"n{number}.log").write_text(text)
+        verdict = judged(folder)
+        assert verdict["suspects"] == []
+        assert any("the GPUs differ" in note for note in verdict["notes"])
+
+
+class TestMeasuredAgain:
+    @staticmethod
+    def runs(folder: Path, slow: int, nodes: Sequence[str] = NODES) -> Path:
+        """Five logs of every node alone, so many of them slow for node3."""
+        folder.mkdir()
+        for node in nodes:
+            for number in range(5):
+                bad = node == "node3" and number < slow
+                busbw = (280.0 if bad else 480.0) + number / 10
+                text = table("all_reduce", [node], range(8), busbw)
+                (folder / f"{node}-{number}.log").write_text(text)
+        return folder
+
+    @pytest.mark.parametrize("slow", [2, 4])
+    def test_a_node_that_is_slow_at_times(self, folder: Path, slow: int) -> None:
+        (one,) = judged(self.runs(folder, slow), options=EXPECTED)["suspects"]
+        assert (one["name"], one["cause"]) == ("node3", "intermittent")
+        assert f"slow in {slow} of 5 executions" in one["why"]
+
+    def test_one_that_was_slow_once_is_told(self, folder: Path) -> None:
+        verdict = judged(self.runs(folder, 1), options=EXPECTED)
+        assert (verdict["state"], verdict["suspects"]) == ("pass", [])
+        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+        assert any("node3 reached 58% of the median once" in message for message in said)
+
+    def test_one_that_nobody_can_be_compared_with_is_compared_with_itself(
+        self, folder: Path
+    ) -> None:
+        verdict = judged(self.runs(folder, 2, ["node3"]), options=EXPECTED)
+        assert verdict["state"] == "inconclusive"
+        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+        assert any("58% of the median in 2 of 5 executions" in message for message in said)
 
 
 class TestMachine:
@@ -351,7 +542,7 @@ class TestRefused:
 
     def test_collectives_that_no_check_judges(self, folder: Path) -> None:
         folder.mkdir()
-        (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 9.0))
+        (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 90.0))
         assert "broadcast" in refused("judge", folder, code=6)
 
     @pytest.mark.parametrize(

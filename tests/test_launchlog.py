@@ -6,6 +6,7 @@ import pytest
 
 from accept.core.checks import parse_log
 from accept.core.launchlog import watch
+from accept.core.model import Problem
 
 #: As Open MPI 5.0.11 printed it when a host refused the key of the host that started the group.
 DAEMON = b"""\
@@ -33,6 +34,26 @@ def test_a_daemon_that_never_reported_is_a_failed_launch(check: str) -> None:
 def test_all_lines_pass_through() -> None:
     lines = [b"line %d\n" % n for n in range(2000)]
     assert list(watch(lines, [])) == lines
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        (b"ssh: connect to host h2 port 22: Connection refused\r\n", "h2"),
+        (b"ssh: Could not resolve hostname h2.x: Name or service not known\n", "h2.x"),
+        (b"srun: error: Task launch for StepId=5.0 failed on node h2: Timed out\n", "h2"),
+        (b"srun: error: Node failure on h[2-4]\n", None),
+        (b"slurmstepd: error: *** STEP 7.0 ON h2 CANCELLED AT 1 DUE TO TIME LIMIT ***\n", None),
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 8, 21, 30])
+def test_wherever_it_stands_the_host_is_named_that_the_launcher_names(
+    line: bytes, host: str | None, cut: int
+) -> None:
+    found: list[Problem] = []
+    before = b"x 1 2 3\n" * 40_000
+    list(watch([before, line[:cut], line[cut:]], found))
+    assert [problem.host for problem in found] == [host]
 
 
 def test_what_a_program_says_is_not_taken_for_the_launcher() -> None:

@@ -9,6 +9,7 @@ from accept.commands.difference import Change, Kind
 from accept.commands.judging import Judged
 from accept.commands.terminal import Terminal
 from accept.core.errors import BadInput, Exit
+from accept.core.judge import complete
 from accept.core.judge.reading import number
 from accept.core.model import State
 from accept.core.plaintext import plain
@@ -41,6 +42,7 @@ def do_diff(a: str, b: str, terminal: Terminal) -> int:
         "b": _side(b, two),
         "changes": [_as_json(change) for change in found],
         "failed": [{"check": check, "hosts": list(hosts)} for check, hosts in sorted(lost)],
+        "hosts_only_in_a": [h for h in one.verdict.hosts if h not in two.verdict.hosts],
         "only_in_a": [_name(kind) for kind in before if kind not in after],
         "only_in_b": [_name(kind) for kind in after if kind not in before],
     }
@@ -105,7 +107,10 @@ def _text(result: dict[str, Any], found: tuple[Change, ...]) -> str:
     same = len(found) - len(slower) - len(faster)
     lines.append(f"Unchanged within noise: {same} of {len(found)} figures")
     for one in result["failed"][:_SCREEN]:
-        lines.append(f"Failed in B alone: {one['check']} on {plain(', '.join(one['hosts']), 120)}")
+        hosts = plain(", ".join(one["hosts"]), 120) or "hosts that nothing tells"
+        lines.append(f"Failed in B alone: {one['check']} on {hosts}")
+    if gone := result["hosts_only_in_a"]:
+        lines.append(f"Hosts of A that are not in B: {plain(complete.some(gone), 300)}")
     for key, word in (("only_in_a", "A"), ("only_in_b", "B")):
         if result[key]:
             lines.append(f"Measured in {word} alone: {plain('; '.join(result[key][:6]), 300)}")

@@ -88,6 +88,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> Foreign:
         guessed = logs.guess(found.devices, most)
         machine = guessed.machine
         notes.append(f"machine {machine.name}: {guessed.why}")
+    notes += filter(None, [logs.different(found)])
     bounds = floors.bounds(machine)
     names = {bound.metric for bound in bounds}
     made = logs.found(found, executions, machine.planned(), names)

@@ -15,6 +15,7 @@ from accept.commands import judging
 from accept.commands.figures import measurements
 from accept.commands.judging import Judged
 from accept.commands.terminal import Terminal
+from accept.core import checks
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
 from accept.core.judge.population import spread
@@ -98,6 +99,8 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
     source = source if source and source.isprintable() and " " not in source else judged.plan.hash
     found: dict[tuple[str, str, str, int, int | None], list[float]] = {}
     for one in measurements(judged.plan, judged.records):
+        if one.check not in checks.names():
+            continue
         if one.metric in _METRICS and not one.ranks and one.value > 0:
             key = (one.check, one.metric, one.unit, len(one.hosts), one.size)
             found.setdefault(key, []).append(one.value)

@@ -106,8 +106,8 @@ CAUSES: dict[str, Cause] = {
         "swap the host out or have its links, NICs and GPUs (clocks, throttling) looked at",
     ),
     "intermittent": Cause(
-        "slow in some of its pairs and fine in others, in the same run",
-        "run `pairs` again with more rounds; look at its links' error counters and its clocks",
+        "slow in some of its executions and fine in others, in the same run",
+        "measure it again, several times; look at its links' error counters and its clocks",
     ),
     "transport-fallback": Cause(
         "NCCL used another network than the machine promises, or a slower way: sockets, no RDMA",

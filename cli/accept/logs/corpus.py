@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ from accept.core.model import Problem
 from accept.core.nccl_table import Device
 from accept.core.plaintext import plain
 from accept.logs.files import walk
+from accept.logs.names import HostNames, natural
 from accept.logs.tables import EMPTY, NO_TABLE, Measured, Read, read
 from accept.logs.twice import once
 from accept.nccl_json import UNKNOWN_BUS
-
-_NUMBER = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +66,13 @@ def gather(paths: Sequence[Path]) -> Logs:
             else:
                 found.append(one)
     found, twice = once(found)
-    others += [(one, False) for one in twice]
     measured = [table for one in found for table in one.tables if table.hosts]
     hosts = {host for one in measured for host in one.hosts}
     names = HostNames(hosts)
-    suffixes = {_suffix(one) for one in found if one.tables}
-    skipped = []
+    useless = _useless(found, names)
+    skipped = [(one.file, one.reason) for one in twice]
     for one, named in others:
-        # A log that ended before its first line says by its name alone whom it is about.
-        if one.reason in (EMPTY, NO_TABLE) and _suffix(one) in suffixes and names.of(one.file):
+        if useless(one):
             text = f"the log is of no use: {one.reason}"
             said = Problem(cause="incomplete-log", message=text)
             found.append(Read(file=one.file, problems=(said,)))
@@ -99,8 +95,20 @@ def gather(paths: Sequence[Path]) -> Logs:
     )
 
 
-def _suffix(one: Read) -> str:
-    return Path(one.file).suffix
+def _useless(found: Sequence[Read], names: HostNames) -> Callable[[Read], bool]:
+    """Whether a file without results was to be a log: it is called like those that are.
+
+    A log that ended before its first line says by its name alone what it was to be, and of whom.
+    """
+    shapes = {names.shape(one.file) for one in found if one.tables}
+    suffixes = {Path(one.file).suffix for one in found if one.tables}
+
+    def useless(one: Read) -> bool:
+        if one.reason in (EMPTY, NO_TABLE) and Path(one.file).suffix in suffixes:
+            return names.shape(one.file) in shapes or bool(names.of(one.file))
+        return names.shape(one.file) in shapes
+
+    return useless
 
 
 def _nothing(paths: Sequence[Path], found: Sequence[Read], others: int) -> BadEvidence:
@@ -116,33 +124,6 @@ def _nothing(paths: Sequence[Path], found: Sequence[Read], others: int) -> BadEv
         f"{others} files were looked at",
         hint="name a run, an evidence folder, or what all_reduce_perf and its like printed",
     )
-
-
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A key that sorts node9 before node10."""
-    parts = _NUMBER.split(name)
-    return tuple((int(p), "") if i % 2 else (0, p) for i, p in enumerate(parts))
-
-
-class HostNames:
-    """Hosts in the names of files: people name logs after who took part."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self._full = {host.partition(".")[0].lower(): host for host in hosts}
-        self._full |= {host.lower(): host for host in self._full.values()}
-        longest = sorted(self._full, key=lambda name: (-len(name), name))
-        words = "|".join(map(re.escape, longest))
-        self._word = re.compile(rf"(?<![a-z0-9-])(?:{words})(?![a-z0-9-])", re.IGNORECASE)
-
-    def of(self, file: str) -> tuple[str, ...]:
-        """The hosts in the name of a file, in their order."""
-        found = self._word.findall(Path(file).name)
-        return tuple(dict.fromkeys(self._full[name.lower()] for name in found))
-
-    def kind(self, file: str) -> str:
-        """The name of a file with its hosts left out: equal for logs of one kind."""
-        path = Path(file)
-        return f"{path.parent}/{self._word.sub('*', path.name)}"
 
 
 _Numbering = Callable[[str, Sequence[Device]], tuple[int, ...]]

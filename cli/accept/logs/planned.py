@@ -12,12 +12,12 @@ from typing import Any
 from accept import __version__
 from accept.core import checks, nccl_tests
 from accept.core.judge.crosscheck import GPUS
-from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import SCHEMA, Fact, GroupKind, Metric, Plan, PlannedMachine, Record, Step
 from accept.core.nccl_table import Log, Table
 from accept.core.sizes import format_size
 from accept.logs.corpus import Execution, Logs
-from accept.logs.populations import Population, populations
+from accept.logs.inventory import hosts_record
+from accept.logs.populations import UNKNOWN, Population, populations
 
 #: Many logs show their own noise, so that no more than this need be assumed of any machine.
 _NOISE = 0.01
@@ -48,16 +48,17 @@ def found(
     most = max((one.count for one in executions), default=0)
     whole = machine.gpus or most
     known = [one for one in executions if one.check in checks.names()]
-    equals = populations(known, logs.hosts, whole)
+    unknown = [one for one in executions if one.check not in checks.names()]
+    # No check judges these; nor does one of them that failed go by unseen.
+    failed = {one.check for one in unknown if one.problems and (known or one.check)}
+    told = [_told(one) for one in unknown if one.check in failed]
+    equals = populations([*known, *told], logs.hosts, whole)
     steps: list[Step] = []
-    records = [_hosts(logs)]
+    records = [hosts_record(logs, executions, machine)]
     for number, (key, some) in enumerate(sorted(equals.items(), key=_order), 1):
         step, made = _step(number, key, some, names)
         steps.append(step)
         records += made
-    unknown = Counter(
-        one.check or "unknown collective" for one in executions if one.check not in checks.names()
-    )
     plan = Plan(
         schema=SCHEMA,
         version=__version__,
@@ -69,7 +70,17 @@ def found(
         gpus_used=most if most < whole else None,
         origin=_origin(logs, known, equals),
     )
-    return Found(plan=plan, records=tuple(records), unjudged=dict(unknown))
+    unjudged = Counter(one.check or UNKNOWN for one in unknown)
+    return Found(plan=plan, records=tuple(records), unjudged=dict(unjudged))
+
+
+def _told(one: Execution) -> Execution:
+    """An execution that nobody compares with others: what went wrong on one host is of that one."""
+    (host, *more) = one.hosts or (None,)
+    if host is None or more:
+        return one
+    problems = tuple(p if p.host else replace(p, host=host) for p in one.problems)
+    return replace(one, problems=problems)
 
 
 def _order(item: tuple[Population, list[Execution]]) -> tuple[Any, ...]:
@@ -170,32 +181,6 @@ def _record(
     )
 
 
-def _hosts(logs: Logs) -> Record:
-    """Who took part, and what the logs call their GPUs."""
-    gpus: dict[str, dict[int, str]] = {}
-    for one, _ in logs.read:
-        for table in one.tables:
-            for device in table.devices:
-                if device.bus != "0x00":
-                    gpus.setdefault(device.host, {})[device.device] = device.name
-    return Record(
-        step=HOSTS_STEP,
-        checks=("hosts",),
-        wave=0,
-        group=0,
-        hosts=logs.hosts,
-        exit=0,
-        facts=tuple(
-            Fact(
-                name="inventory",
-                host=host,
-                value={"gpus": [{"index": i, "name": mine[i]} for i in sorted(mine)]},
-            )
-            for host, mine in gpus.items()
-        ),
-    )
-
-
 def _digest(executions: Sequence[Execution]) -> str:
     """Says which logs were judged: equal for equal names and figures, wherever they lie."""
     digest = hashlib.sha256()
@@ -215,9 +200,10 @@ def _origin(
     parts = []
     for kind, word in _WORDS.items():
         some = [e for k, mine in equals.items() if k.kind == kind for e in mine]
-        count = len({(one.file, one.hosts) for one in some})
+        count = len({(one.file, one.hosts) for one in some if one.hosts})
         if count:
             parts.append(f"{count} {word} log{'s' * (count != 1)}")
-    hosts, count = len(logs.hosts), len({one.check for one in executions})
+    hosts = len({*logs.hosts, *(host for one in executions for host in one.hosts)})
+    count = len({one.check for one in executions})
     parts.append(f"{hosts} node{'s' * (hosts != 1)}")
     return f"{', '.join(parts)}, {count} collective{'s' * (count != 1)}; from logs alone"

@@ -1,7 +1,7 @@
 """Which executions are equals: those that were measured in the same way, and no others.
 
-Logs on different numbers of GPUs of a host, of different sizes or types of data, are never
-compared with each other.
+Logs on different GPUs or numbers of them, of different sizes or types of data, are never compared
+with each other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from accept.core.model import GroupKind
 from accept.logs.corpus import Execution
+
+#: Takes the place of a collective that a log does not say.
+UNKNOWN = "unknown-collective"
 
 
 class Population(NamedTuple):
@@ -28,6 +31,8 @@ class Population(NamedTuple):
     max: int | None = None
     factor: int | None = None
     type: str | None = None
+    #: What their GPUs are called, each once.
+    devices: tuple[str, ...] = ()
 
 
 def populations(
@@ -38,12 +43,13 @@ def populations(
     for one in executions:
         if one.count == 1 and not _crossed(one):
             rails.setdefault(_spanned(one), set()).update(one.gpus.values())
+    blocks = _blocks(executions)
     result: dict[Population, list[Execution]] = {}
     later = []
     for one in executions:
         key = Population(
-            kind=_kind(one, len(hosts)),
-            check=one.check or "",
+            kind="ladder" if one.hosts in blocks else _kind(one, len(hosts)),
+            check=one.check or UNKNOWN,
             gpus=0 if one.count == whole else one.count,
             crossed=_crossed(one),
             hosts=(),
@@ -56,7 +62,11 @@ def populations(
             later.append((key, table, one))
             continue
         key = key._replace(
-            min=table.min_bytes, max=table.max_bytes, factor=table.factor, type=table.rows[0].type
+            min=table.min_bytes,
+            max=table.max_bytes,
+            factor=table.factor,
+            type=table.rows[0].type,
+            devices=_devices(one),
         )
         result.setdefault(key, []).append(one)
     for key, table, one in later:
@@ -67,6 +77,23 @@ def populations(
         best = max(same, key=lambda k: len(result[k]), default=key)
         result.setdefault(best, []).append(one)
     return result
+
+
+def _devices(one: Execution) -> tuple[str, ...]:
+    return tuple(sorted({d.name for d in one.measured.devices if d.name} if one.measured else ()))
+
+
+def _blocks(executions: Sequence[Execution]) -> set[tuple[str, ...]]:
+    """Pairs of hosts that are the smallest blocks of a ladder: no host is in two of them, and each
+    is in a larger block that is not all hosts."""
+    pairs: set[tuple[str, ...]] = {one.hosts for one in executions if len(one.hosts) == 2}
+    everybody = len({host for one in executions for host in one.hosts})
+    larger = [{*one.hosts} for one in executions if 2 < len(one.hosts) < everybody]
+    met = [host for pair in {frozenset(pair) for pair in pairs} for host in pair]
+    if len({*met}) < len(met):
+        return set()
+    whole = all(any(block.issuperset(pair) for block in larger) for pair in pairs)
+    return pairs if whole else set()
 
 
 def _crossed(one: Execution) -> bool:

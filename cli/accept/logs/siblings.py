@@ -6,11 +6,12 @@ Logs are of one kind where their names differ in the names of hosts alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from accept.core.model import Problem
-from accept.logs.corpus import Execution, HostNames, Logs
+from accept.logs.corpus import Execution, Logs
+from accept.logs.names import HostNames
 from accept.logs.tables import Read
 
 #: Fewest logs of a kind that say what belongs into it.
@@ -27,7 +28,7 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
     checks: dict[str, Counter[tuple[str | None, ...]]] = {}
     for one, executions in logs.read:
         kind = names.kind(one.file)
-        if executions:
+        if not _is_dead(executions):
             first = executions[0]
             gpus = next(iter(first.gpus.values()), ())
             who.setdefault(kind, Counter())[len(first.hosts), gpus] += 1
@@ -36,15 +37,31 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
     for one, executions in logs.read:
         kind = names.kind(one.file)
         usual = _usual(checks.get(kind, Counter()))
-        if executions:
+        if not _is_dead(executions):
             whole = tuple(_whole(e, names, who[kind]) for e in executions)
             found += whole
             found += _cut_off(one, whole, usual)
+            failed = _by_host(one.problems) if not names.of(one.file) else [one.problems]
+            for some in failed if one.problems else ():
+                mine = usual or (executions[0].check,)
+                found += _dead(replace(one, problems=some), names, who[kind], mine)
         else:
+            said = dict.fromkeys(p for e in executions for p in e.problems)
             seen = who.get(kind) or sum(who.values(), Counter())
             others = checks.get(kind) or sum(checks.values(), Counter())
-            found += _dead(one, names, seen, usual or others.most_common(1)[0][0])
+            dead = replace(one, problems=(*said, *one.problems))
+            found += _dead(dead, names, seen, usual or _most(others))
     return tuple(found)
+
+
+def _is_dead(executions: Sequence[Execution]) -> bool:
+    """Whether a log has no table that says what was measured, or on whom."""
+    tables = [e.measured.table for e in executions if e.measured and e.measured.table]
+    return not any(table.rows or table.collective or table.listing for table in tables)
+
+
+def _most(counted: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:
+    return counted.most_common(1)[0][0] if counted else (None,)
 
 
 def _usual(counted: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:
@@ -54,10 +71,11 @@ def _usual(counted: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:
 
 
 def _whole(execution: Execution, names: HostNames, who: Counter[_Who]) -> Execution:
-    """An execution whose list of devices was cut off has it from the name of the log and others."""
+    """An execution whose list of devices is cut off has it from the name of the log and others."""
     table = execution.measured.table if execution.measured else None
     named = names.of(execution.file)
-    if table is None or table.rows or table.complete or not set(execution.hosts) <= set(named):
+    listed = table is not None and (table.complete or (table.rows and execution.hosts))
+    if table is None or listed or not set(execution.hosts) <= set(named):
         return execution
     return replace(execution, hosts=named, gpus=_gpus_of(named, who) or execution.gpus)
 
@@ -84,11 +102,23 @@ def _cut_off(
         )
 
 
+def _by_host(problems: Sequence[Problem]) -> list[tuple[Problem, ...]]:
+    """What is said of each host, or what is said of none where nothing is said of any."""
+    by_host: dict[str | None, list[Problem]] = {}
+    for problem in problems:
+        by_host.setdefault(problem.host, []).append(problem)
+    named = [tuple(some) for host, some in by_host.items() if host]
+    return named or [tuple(problems)]
+
+
 def _dead(
     one: Read, names: HostNames, who: Counter[_Who], usual: tuple[str | None, ...]
 ) -> Iterator[Execution]:
     """What a log without any table is about: by its name, by whom it names, by the others."""
-    said = dict.fromkeys(problem.host for problem in one.problems if problem.host)
+    problems = tuple(
+        replace(p, host=next(iter(names.of(p.host)), p.host)) if p.host else p for p in one.problems
+    )
+    said = dict.fromkeys(problem.host for problem in problems if problem.host)
     hosts = names.of(one.file) or tuple(said)
     for check in dict.fromkeys(usual):
         yield Execution(
@@ -96,5 +126,5 @@ def _dead(
             check=check,
             hosts=hosts,
             gpus=_gpus_of(hosts, who),
-            problems=one.problems,
+            problems=problems,
         )

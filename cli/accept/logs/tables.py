@@ -40,7 +40,7 @@ class Read:
 
     file: str
     tables: tuple[Measured, ...] = ()
-    #: What went wrong, where there is no table that it belongs to.
+    #: What went wrong, where there is no table that it belongs to: launches that failed.
     problems: tuple[Problem, ...] = ()
     #: Why it is no log; empty: it is one.
     reason: str = ""
@@ -70,8 +70,10 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
             said = (Problem(cause="no-measurement", message=text),)
         reason = NO_TABLE if start.strip() else EMPTY
         return Read(file=name, problems=said, reason="" if said else reason)
-    tables = tuple(_tables(name, replace(log, problems=(*launch, *problems))))
-    return Read(file=name, tables=tables, json=json)
+    if len(log.tables) == 1:
+        problems, launch = (*launch, *problems), []
+    tables = tuple(_tables(name, replace(log, problems=problems)))
+    return Read(file=name, tables=tables, problems=tuple(launch), json=json)
 
 
 def _named(file: str) -> str | None:

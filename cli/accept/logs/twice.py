@@ -1,4 +1,4 @@
-"""Runs that left both what they printed and their JSON (`-J`): each is read once."""
+"""What is there twice, and is read once: copies, and the JSON (`-J`) of what was also printed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from accept.logs.tables import Measured, Read
 def once(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
     """Leave out tables that are here twice; returns the rest, and the files that are left out.
 
-    Of two equal tables the text's stays: it says more. Of a split run the JSON's stay, one for each
-    group, where the text has only the mean over all groups.
+    Of copies the first stays. Of two equal tables the text's stays: it says more. Of a split run
+    the JSON's stay, one for each group, where the text has only the mean over all groups.
     """
+    found, copies = _without_copies(found)
     texts = _by_kind(one for one in found if not one.json)
     documents = _by_kind(one for one in found if one.json)
-    kept, left = [], []
+    kept, left = [], copies
     for one in found:
         others = texts if one.json else documents
         tables = tuple(
@@ -30,6 +31,28 @@ def once(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
         else:
             said = "the text says the same" if one.json else "the JSON says it of each group"
             left.append(replace(one, reason=said))
+    return kept, left
+
+
+def _without_copies(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
+    """The first of tables that are equal to the last figure; the files that have only others."""
+    first: dict[tuple[object, ...], str] = {}
+    kept, left = [], []
+    for one in found:
+        fresh = []
+        copied = ""
+        for table in one.tables:
+            rows = table.table.rows if table.table else ()
+            key = (table.check, *_places(table), rows, one.json)
+            if rows and key in first:
+                copied = first[key]
+            else:
+                first[key] = one.file
+                fresh.append(table)
+        if fresh or not copied:
+            kept.append(replace(one, tables=tuple(fresh)))
+        else:
+            left.append(replace(one, reason=f"a copy of {copied}"))
     return kept, left
 
 

@@ -193,5 +193,6 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
     problems = tuple(_of_the_run(problem, hosts) for part in parts for problem in part.problems)
     if launch and not metrics:
         empty = ("unparsable", "no-measurement", "incomplete-log")
-        problems = (*launch, *(p for p in problems if p.cause not in empty))
+        rest = (problem for problem in problems if problem.cause not in empty)
+        problems = (*(_of_the_run(problem, hosts) for problem in launch), *rest)
     return Parsed(metrics=metrics, facts=tuple(facts), problems=problems)

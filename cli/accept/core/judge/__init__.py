@@ -11,11 +11,12 @@ from accept.core import checks
 from accept.core.causes import CONSEQUENCES
 from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
-from accept.core.judge import hosts, words
+from accept.core.judge import hosts, repeats, words
 from accept.core.judge.compare import scored
+from accept.core.judge.complete import problem_findings
 from accept.core.judge.crosscheck import cleared, shares
 from accept.core.judge.nearness import blocks_among
-from accept.core.judge.states import worst
+from accept.core.judge.states import verdict_of, worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
     SCHEMA,
@@ -54,12 +55,15 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     if reached:
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence) for name, evidence in evidences.items()}
+    for one, score in scored(evidences.values()):
+        if told := tuple(repeats.findings(one, score)):
+            judged[one.check] = _with(judged[one.check], told)
     accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
     if plan.origin:
         suspects = cleared(suspects, reached)
-    verdicts = [hosts.verdict(plan, found), *(one.verdict for one in judged.values())]
+    verdicts = [hosts.verdict(plan, found, records), *(one.verdict for one in judged.values())]
     verdicts = hosts.with_skipped(verdicts, plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
     if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
@@ -188,6 +192,9 @@ def _judged(evidence: Evidence) -> Judged:
             message=message,
             cause="tool-missing",
         )
+        if evidence.plan.origin:
+            # Nobody asked for it, and what went wrong in it is no less wrong.
+            return Judged(verdict_of(evidence, problem_findings(evidence)))
         return Judged(
             CheckVerdict(
                 check=evidence.check,
@@ -197,6 +204,13 @@ def _judged(evidence: Evidence) -> Judged:
             )
         )
     return check.judge(evidence)
+
+
+def _with(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
+    verdict = judged.verdict
+    state = worst((verdict.state, *(finding.state for finding in findings)))
+    verdict = replace(verdict, state=state, findings=(*verdict.findings, *findings))
+    return judged._replace(verdict=verdict)
 
 
 def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:

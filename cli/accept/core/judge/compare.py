@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from accept.core import causes, checks
@@ -107,12 +108,18 @@ def _each(
 ) -> Compared:
     samples = samples_of(evidence, score, step, records)
     slow = outliers(samples, evidence.plan.machine.noise, bound)
-    suspects = tuple(
-        _alone("node", samples[index].hosts[0], evidence.check, samples[index], slow.spread, bound)
-        for index in slow.bad
-        if len(samples[index].hosts) == 1
-    )
-    return Compared(step, suspects, len(samples), slow.spread)
+    suspects = []
+    for index in slow.bad:
+        one = samples[index]
+        if len(one.hosts) != 1:
+            continue
+        found = _alone("node", one.hosts[0], evidence.check, one, slow.spread, bound)
+        if index in slow.at_times:
+            count, all_ = slow.at_times[index]
+            why = f"{found.why}; slow in {count} of {all_} executions"
+            found = replace(found, cause="intermittent", why=why)
+        suspects.append(found)
+    return Compared(step, tuple(suspects), len(samples), slow.spread)
 
 
 def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:

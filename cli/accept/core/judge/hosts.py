@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accept.core.judge.complete import some
-from accept.core.judge.states import worst
+from accept.core.judge.population import FEWEST
+from accept.core.judge.states import judgement_of, worst
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
@@ -16,6 +17,8 @@ from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skip
 _CARDS = ("nvl", "pcie")
 #: What takes a host out of the rest of the run.
 _LOSSES = frozenset({"host-died", "unkillable"})
+#: Group kinds whose groups are compared, and so their hosts.
+_COMPARED = frozenset({"each", "pairs", "ladder"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +78,12 @@ def domains(records: Iterable[Record]) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(one) for one in found.values() if len(one) > 1)
 
 
-def verdict(plan: Plan, found: Found) -> CheckVerdict:
+def verdict(plan: Plan, found: Found, records: Sequence[Record]) -> CheckVerdict:
     """Whether all hosts that were asked for took part, to the end."""
     findings = [
         _finding(problem.cause, f"{problem.message or problem.host}", (problem.host,))
         for problem in found.problems
-        if problem.host in found.missing
+        if plan.origin or problem.host in found.missing
     ]
     said = len(found.present) + len(found.missing)
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
@@ -95,6 +98,7 @@ def verdict(plan: Plan, found: Found) -> CheckVerdict:
         findings.append(_finding("evidence-missing", "no host took part", (), State.NOT_TESTED))
     more = f", {some(found.missing)} did not" if found.missing else ""
     if plan.origin:
+        findings += _uncompared(plan, records)
         return CheckVerdict(
             check="hosts",
             state=worst(finding.state for finding in findings),
@@ -111,12 +115,39 @@ def verdict(plan: Plan, found: Found) -> CheckVerdict:
     )
 
 
+def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
+    """A finding on hosts that were compared with nobody, where others were. For logs alone."""
+    steps = {step.id for step in plan.steps if step.groups in _COMPARED}
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        if record.metrics and record.exit == 0:
+            groups.setdefault(record.step, []).append(record)
+    everybody = dict.fromkeys(h for mine in groups.values() for r in mine for h in r.hosts)
+    compared = {
+        host
+        for step, mine in groups.items()
+        if step in steps and len({r.hosts for r in mine}) >= FEWEST
+        for record in mine
+        for host in record.hosts
+    }
+    alone = tuple(host for host in everybody if host not in compared)
+    if compared and alone:
+        yield Finding(
+            check="hosts",
+            judgement="population",
+            state=State.INCONCLUSIVE,
+            message=f"{some(alone)} cannot be compared with others: fewer than {FEWEST} logs are "
+            "of the same sizes, on as many GPUs of that name",
+            hosts=alone,
+        )
+
+
 def _finding(
     cause: str, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
 ) -> Finding:
     return Finding(
         check="hosts",
-        judgement="completeness",
+        judgement=judgement_of(cause),
         state=state,
         cause=cause,
         message=message,

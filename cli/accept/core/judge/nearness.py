@@ -144,7 +144,8 @@ def _slowness(samples: Sequence[Sample], noise: float) -> Iterator[tuple[tuple[i
 def _undone(sample: Sample, slow: Mapping[tuple[int, str], float]) -> Sample:
     if sample.value is None:
         return sample
-    share = min(slow.get((len(sample.ranks), host), 1.0) for host in sample.hosts)
+    known = (slow.get((len(sample.ranks), host), 1.0) for host in sample.hosts)
+    share = min(known, default=1.0)
     return sample._replace(value=sample.value / share)
 
 
