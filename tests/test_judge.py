@@ -252,6 +252,47 @@ def test_a_rank_that_hung_in_a_later_collective_is_not_held_against_an_earlier_o
     assert blamed(verdict) == {("node", "h1", "rank-hung")}
 
 
+@pytest.mark.parametrize("ending", [1, 139, "killed", "timed-out", "rank-hung"])
+def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check(
+    ending: int | str,
+) -> None:
+    both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
+    tables = (*table("all-reduce", 10), *table("all-gather", 10))
+    said = (
+        () if ending in (1, 139, "killed") else (Problem(cause=str(ending), message="", host="h1"),)
+    )
+    status = ending if isinstance(ending, int) else None
+    made = record(both, EIGHT, *tables, status=status, problems=said)
+    verdict = judged(plan(both), found(EIGHT), made)
+    states = {check.check: check.state for check in verdict.checks}
+    assert (states["all-reduce"], states["all-gather"]) == (State.PASS, State.FAIL)
+    assert (verdict.accepted, verdict.exit) == (False, 3)
+
+
+def test_wrong_data_are_why_a_shared_launch_failed_and_not_its_last_check() -> None:
+    both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
+    tables = (*table("all-reduce", 10, wrong=3), *table("all-gather", 10))
+    verdict = judged(plan(both), found(EIGHT), record(both, EIGHT, *tables, status=1))
+    assert causes(verdict) == {"wrong-data"}
+
+
+@pytest.mark.parametrize("wave", [0, 3])
+def test_what_is_said_of_a_host_beside_the_checks_is_never_a_pass(wave: int) -> None:
+    full = Problem(cause="disk-full", message="h2: no space", host="h2")
+    first, *rest = healthy(ALL)
+    said = [first, replace(first, wave=3)]
+    said[bool(wave)] = replace(said[bool(wave)], problems=(full,))
+    verdict = judged(plan(ALL), *said, *rest)
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"disk-full"})
+    assert blamed(verdict) == {("node", "h2", "disk-full")}
+
+
+def test_a_problem_of_a_check_that_nobody_planned_is_never_a_pass() -> None:
+    other = Problem(cause="wrong-data", message="bits", check="elsewhere", host="h2")
+    made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(other,))
+    assert judged(plan(ALL), found(EIGHT), made).exit == 3
+
+
 def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
     lacks = Problem(cause="tool-missing", message="no torch on h2", check="train", host="h2")
     for optional, state, exit_code in ((False, State.NOT_TESTED, 6), (True, State.PASS, 0)):

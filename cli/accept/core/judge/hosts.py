@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accept.core.judge.complete import some
-from accept.core.judge.states import worst
+from accept.core.judge.states import state_of, worst
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
@@ -63,12 +63,13 @@ def places(records: Iterable[Record]) -> dict[str, str]:
     }
 
 
-def verdict(plan: Plan, found: Found) -> CheckVerdict:
-    """Whether all hosts that were asked for took part, to the end."""
+def verdict(plan: Plan, found: Found, more: Iterable[Problem] = ()) -> CheckVerdict:
+    """Whether all hosts that were asked for took part, to the end; `more`: what no check tells."""
+    said_of = [problem for problem in found.problems if problem.host in found.missing]
+    said_of += [p for p in more if p.host not in found.missing and p.host not in found.lost]
     findings = [
-        _finding(problem.cause, f"{problem.message or problem.host}", (problem.host,))
-        for problem in found.problems
-        if problem.host in found.missing
+        _finding(p.cause, p.message or p.host or p.cause, (p.host,), state_of(p.cause))
+        for p in dict.fromkeys(said_of)
     ]
     said = len(found.present) + len(found.missing)
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
