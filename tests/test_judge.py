@@ -440,6 +440,15 @@ def test_without_any_bound_a_gpu_collective_is_inconclusive_and_says_what_to_add
     assert "--expect 'all-reduce@4M>=GB/s'" in verdict.checks[2].findings[-1].message
 
 
+def test_a_bound_inside_a_node_says_nothing_about_what_is_between_nodes() -> None:
+    of, listed = seen()
+    each = step("all-reduce", "each", number=15)
+    inside = replace(FLOOR, max_nodes=1)
+    records = [r for one in (each, ALL) for r in measured(one, EIGHT, slow(usual=360))]
+    verdict = judged(big(of, each, ALL, references=(inside,)), found(EIGHT), *listed, *records)
+    assert (verdict.state, causes(verdict)) == (State.INCONCLUSIVE, {"no-reference"})
+
+
 def test_a_reference_of_two_nodes_says_nothing_about_eight() -> None:
     of, listed = seen()
     two = replace(FLOOR, min_nodes=2, max_nodes=2)

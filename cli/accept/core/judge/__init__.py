@@ -102,7 +102,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
 
 
 def _untold(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
-    """Problems whose cause no check tells of: of asking the hosts, or of a check not in the plan."""
+    """Problems whose cause no check tells of: said beside the checks, or of one not in the plan."""
     told = {f.cause for one in verdicts for f in one.findings if f.state is not State.PASS}
     problems = (problem for record in records for problem in record.problems)
     return tuple(problem for problem in problems if problem.cause not in told)
@@ -185,7 +185,7 @@ def _shares(step: Step, records: Sequence[Record]) -> dict[str, Sequence[Record]
 
 
 def _done(name: str, record: Record, step: Step) -> bool:
-    """Whether a check of a shared launch measured all that it should, and nothing speaks against it."""
+    """Whether a check of a shared launch measured all it should and nothing speaks against it."""
     score = checks.load(name).score if name in checks.names() else None
     value, bad = score(record, step) if score else (1.0 if record.metrics else None, "")
     return value is not None and not bad and all(p.check != name for p in record.problems)

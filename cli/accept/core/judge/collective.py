@@ -81,13 +81,12 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     accused = {suspect.name for suspect in suspects}
     for step in evidence.steps if promised else ():
         findings += far_or_slow(evidence, step, accused)
-    bounded = any(f.state is not State.INCONCLUSIVE for f in held)
-    if evidence.plan.origin:
-        # A figure for one node says nothing of what is between nodes.
-        bounds = absolute.bounds_of(evidence)
-        spans = {len(r.hosts) for r in evidence.records if len(r.hosts) > 1}
-        between = any(absolute.spans(bound, nodes) for bound in bounds for nodes in spans)
-        bounded = bounded and (between or not spans)
+    # A figure for one node says nothing of what is between nodes.
+    between = tuple(record for record in evidence.records if len(record.hosts) > 1)
+    asked = held
+    if promised and 0 < len(between) < len(evidence.records):
+        asked = absolute.findings(replace(evidence, records=between), nominal)
+    bounded = any(f.state is not State.INCONCLUSIVE for f in asked)
     if promised and not bounded and evidence.records and not evidence.partial:
         findings.append(_unbounded(evidence, readings.values(), measure))
     verdict = verdict_of(
