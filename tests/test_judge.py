@@ -507,6 +507,20 @@ def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
 
 
+def test_each_expectation_must_have_been_measured_whatever_others_were() -> None:
+    met = replace(FLOOR, kind="expectation", source="--expect", size=TOP, lower=9.0)
+    never = replace(met, size=8 << 30)
+    verdict = judged(plan(ALL, references=(never, met)), *healthy(ALL))
+    assert (verdict.state, causes(verdict)) == (State.INCONCLUSIVE, {"no-measurement"})
+
+
+def test_an_expectation_of_a_check_that_did_not_run_is_inconclusive() -> None:
+    own = replace(FLOOR, check="gemm", metric="bf16", kind="expectation", source="--expect")
+    verdict = judged(plan(ALL, references=(own,)), *healthy(ALL))
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+    assert verdict.headline == "inconclusive: gemm no-measurement"
+
+
 def test_an_average_over_sizes_is_never_judged() -> None:
     """Small sizes are far below the bound; only the largest is held against it."""
     verdict = judged(plan(ALL, references=(replace(FLOOR, lower=9.5),)), *healthy(ALL))

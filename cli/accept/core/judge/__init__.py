@@ -11,7 +11,7 @@ from accept.core import checks
 from accept.core.causes import CONSEQUENCES
 from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
-from accept.core.judge import hosts, words
+from accept.core.judge import absolute, hosts, words
 from accept.core.judge.compare import scored
 from accept.core.judge.crosscheck import cleared, shares
 from accept.core.judge.nearness import blocks_among
@@ -60,7 +60,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         suspects = cleared(suspects, reached)
     verdicts = [one.verdict for one in judged.values()]
     verdicts.insert(0, hosts.verdict(plan, found, _untold(records, verdicts)))
-    verdicts = hosts.with_skipped(verdicts, plan.skipped)
+    verdicts = hosts.with_skipped([*verdicts, *absolute.of_no_step(plan)], plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
     if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
         verdicts.append(hosts.no_gpu_seen())
