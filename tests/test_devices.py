@@ -231,7 +231,7 @@ def test_on_machines_that_promise_no_speed_nobody_is_slow() -> None:
     assert found.suspects
     evidence = Evidence(
         check="gemm",
-        plan=imagined.plan(STEP, machine=imagined.CPU),
+        plan=imagined.plan(STEP, machine=replace(imagined.CPU, ranks=GPUS)),
         steps=(STEP,),
         records=tuple(records(only(("h1", 3), 0.1))),
         hosts=HOSTS,
@@ -372,6 +372,7 @@ def verdict(found: list[Record]) -> Verdict:
             (host,),
             facts=(imagined.inventory_of(host, gpus=_h200(host)),),
             number=number,
+            ranks=GPUS,
         )
         for number, host in enumerate(HOSTS)
     ]

@@ -224,6 +224,46 @@ def test_a_table_of_fewer_ranks_than_were_started_fails() -> None:
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"rank-count"})
 
 
+@pytest.mark.parametrize(
+    ("own", "listed", "fine"),
+    [
+        # As the run calls them, with and without a domain.
+        (None, {"h0": 2, "h1": 2}, True),
+        ({}, {"h0.rack": 2, "H1": 2}, True),
+        # By names of their own, known or not.
+        ({"h0": "pod-0.svc", "h1": "pod-1.svc", "h2": "pod-2"}, {"pod-0": 2, "pod-1": 2}, True),
+        (None, {"pod-0": 2, "pod-1": 2}, True),
+        ({"h0": "localhost", "h1": "localhost"}, {"localhost": 4}, True),
+        (None, {"localhost": 4}, True),
+        # All on the first, too many on one, another host, more hosts than there are.
+        ({}, {"h0": 4}, False),
+        (None, {"h0": 4}, False),
+        (None, {"h0": 3, "h1": 1}, False),
+        (None, {"pod-0": 3, "pod-1": 1}, False),
+        (None, {"h0": 2, "h2": 2}, False),
+        ({}, {"h0": 2, "x9": 2}, False),
+        (None, {"pod-0": 2, "pod-1": 1, "pod-2": 1}, False),
+    ],
+)
+def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
+    own: dict[str, str] | None, listed: dict[str, int], fine: bool
+) -> None:
+    fact = Fact(name="nccl-tests", check="all-reduce", value={"ranks": 4, "hosts": listed})
+    of = step("all-reduce", "halves", number=20)
+    names = () if own is None else (Fact(name="hostnames", check="hosts", value=own),)
+    half, rest = measured(of, hosts(4), slow())
+    assert half.hosts == ("h0", "h1")
+    asked = replace(found(hosts(4)), facts=names)
+    verdict = judged(plan(of), asked, replace(half, facts=(fact,)), rest)
+    assert causes(verdict) == (set() if fine else {"rank-count"})
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 15, 17])
+def test_other_ranks_than_were_planned_are_no_pass(ranks: int) -> None:
+    other = replace(healthy(ALL)[1], ranks=ranks)
+    assert causes(judged(plan(ALL), found(EIGHT), other)) == {"rank-count"}
+
+
 def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
     metrics = [replace(m, size=TOP - 64) if m.size == TOP else m for m in table("all-reduce", 10)]
     bound = replace(FLOOR, size=TOP, lower=9.0)

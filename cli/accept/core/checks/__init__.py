@@ -74,6 +74,8 @@ class Evidence:
     lost: dict[str, str] = field(default_factory=dict)
     #: Where hosts are, as the machine's `topology` said: `row/rack/host`.
     places: Mapping[str, str] = field(default_factory=dict)
+    #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
+    hostnames: Mapping[str, str] | None = None
     #: What asking the hosts, at first and between the steps, brought for this check alone.
     asked: tuple[Record, ...] = ()
     #: Names of the GPUs that the inventory found.

@@ -149,6 +149,7 @@ def _evidences(
             missing=found.missing,
             lost=found.lost,
             places=found.places,
+            hostnames=found.hostnames,
             asked=tuple(_of_check(record, name) for record in asked),
             devices=devices,
             broken_off=broken_off,

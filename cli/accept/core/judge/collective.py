@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from accept.core.checks import Evidence, Judged
-from accept.core.judge import absolute, complete, transport
+from accept.core.judge import absolute, complete, took_part, transport
 from accept.core.judge.compare import Compared, compare
 from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
 from accept.core.judge.nearness import apart, far_or_slow
@@ -126,9 +126,7 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
             found.setdefault("not-finite", []).append((record, "a figure that is no number"))
         if record.exit != 0:
             continue
-        ranks = _ranks_seen(record, evidence.check)
-        if ranks not in (None, record.ranks):
-            text = f"{ranks} ranks took part where {record.ranks} were started"
+        for text in _others_listed(evidence, record):
             found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
             found.setdefault("no-measurement", []).append((record, "data that were not checked"))
@@ -144,13 +142,17 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
     ]
 
 
-def _ranks_seen(record: Record, check: str) -> int | None:
-    """How many ranks the table lists; None where it lists none."""
+def _others_listed(evidence: Evidence, record: Record) -> Iterator[str]:
+    """What the table lists that is not the record's: another number of ranks, or other hosts."""
     for fact in record.facts:
-        if fact.name == "nccl-tests" and fact.check == check and isinstance(fact.value, dict):
-            ranks = fact.value.get("ranks")
-            return ranks if isinstance(ranks, int) else None
-    return None
+        if fact.name != "nccl-tests" or fact.check != evidence.check:
+            continue
+        said = fact.value if isinstance(fact.value, dict) else {}
+        ranks, listed = said.get("ranks"), said.get("hosts")
+        if isinstance(ranks, int) and ranks != record.ranks:
+            yield f"{ranks} ranks took part where {record.ranks} were started"
+        elif isinstance(listed, dict) and not evidence.plan.origin:
+            yield from took_part.others(evidence, record, listed)
 
 
 def _number_finding(check: str, cause: str, found: Sequence[tuple[Record, str]]) -> Finding:

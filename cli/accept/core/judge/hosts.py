@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ class Found:
     problems: tuple[Problem, ...]
     #: Where hosts are, of those that said.
     places: dict[str, str]
+    #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
+    hostnames: Mapping[str, str] | None
     #: Whether there is a record of how the hosts were found.
     recorded: bool
 
@@ -48,8 +50,16 @@ def find(records: Sequence[Record]) -> Found:
         lost=lost,
         problems=problems,
         places=places(records),
+        hostnames=_hostnames(first),
         recorded=first is not None,
     )
+
+
+def _hostnames(first: Record | None) -> dict[str, str] | None:
+    for fact in first.facts if first else ():
+        if fact.name == "hostnames" and isinstance(fact.value, dict):
+            return {host: str(name) for host, name in fact.value.items()}
+    return None
 
 
 def places(records: Iterable[Record]) -> dict[str, str]:
