@@ -232,7 +232,6 @@ class TestExpect:
     def test_what_is_none_is_refused(self, text: str, said: str) -> None:
         assert said in refusal(expect=(text,)).message
 
-
     @pytest.mark.parametrize("by", ["option", "site"])
     def test_of_a_check_that_the_suite_does_not_run_is_refused(
         self, tmp_path: Path, by: str

@@ -162,7 +162,10 @@ def resolve(options: Options) -> Resolved:
         nodes=count,
         steps=steps,
         skipped=skipped,
-        references=(*_expectations(options, site, suite.value), *bounds(machine.value, profile, gpus)),
+        references=(
+            *_expectations(options, site, suite.value),
+            *bounds(machine.value, profile, gpus),
+        ),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
