@@ -541,6 +541,22 @@ def test_of_three_hosts_a_bound_at_the_largest_size_names_the_slow_one(size: int
     assert [(s.name, s.cause) for s in verdict.suspects] == [("h1", "slow-outlier")]
 
 
+def test_a_bound_at_a_size_that_a_step_does_not_reach_accuses_nobody_in_it() -> None:
+    of, listed = seen()
+    few = hosts(3)
+    small = replace(PAIRS, id="30-small", params={**COLLECTIVE, "max": "1M"})
+    records = [
+        *measured(ALL, few, slow(usual=360)),
+        *(
+            replace(r, metrics=tuple(m for m in r.metrics if m.size in (None, 1 << 20)))
+            for r in measured(small, few, slow("h1", usual=1300, factor=0.9))
+        ),
+    ]
+    bounds = (replace(FLOOR, size=TOP),)
+    verdict = judged(big(of, ALL, small, references=bounds), found(few), *listed[:3], *records)
+    assert (verdict.state, verdict.suspects) == (State.PASS, ())
+
+
 def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:
     own = replace(FLOOR, kind="expectation", source="--expect", size=8 << 30)
     verdict = judged(plan(ALL, references=(own,)), *healthy(ALL))

@@ -54,14 +54,14 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
     held = absolute.findings(evidence, nominal)
     findings += held
-    # What groups are compared by is measured at the largest planned size.
-    top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
     promised = evidence.plan.machine.speed_promised
     compared: list[Compared] = []
     noisier = _noisier(evidence, noise)
     for step in evidence.steps if promised or not measure.inverse else ():
         # Bounds are about whole nodes; those of a latency about one size each, not their median.
         whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
+        # What groups are compared by is measured at the largest size of their step.
+        top = planned_sizes(step)[-1:]
         least = partial(absolute.least, evidence, metric=measure.metric, top=top)
         bound = least if whole and not measure.inverse else lambda _: None
         for part in apart(noisier, step):
