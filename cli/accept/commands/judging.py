@@ -58,7 +58,8 @@ def judge_paths(
 def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) -> Judged:
     """Judge what `path` names, by the references of `machine` where one is named.
 
-    What the run's own user expects holds either way. Raises BadEvidence where it is incomplete, or neither evidence nor a log.
+    What the run's own user expects holds either way. Raises BadEvidence where it is incomplete, or
+    neither evidence nor a log.
     """
     if foreign.is_foreign(path):
         return _judge_logs([path], expect, machine)

@@ -26,6 +26,10 @@ from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Record, State, Step, Suspect
 from accept.core.sizes import format_size
 
+#: Nobody looked whether the data were right: told beside whatever else was not measured.
+_UNCHECKED = "unchecked"
+_CORRECTNESS = ("wrong-data", "not-finite", _UNCHECKED)
+
 
 def score(found: Reading, step: Step) -> tuple[float | None, str]:
     """What groups are compared by: a reading that reached the planned sizes; see `Check.score`."""
@@ -129,16 +133,16 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
         for text in _others_listed(evidence, record):
             found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
-            found.setdefault("no-measurement", []).append((record, "data that were not checked"))
+            found.setdefault(_UNCHECKED, []).append((record, "data that were not checked"))
         elif one.value is None and not any(p.check in whose for p in record.problems):
             found.setdefault("no-measurement", []).append((record, "nothing was measured"))
         elif one.value is not None and not reached(one, steps[record.step]):
             text = f"the largest message measured is {format_size(one.top)}"
             found.setdefault("top-size-missing", []).append((record, text))
     return [
-        _number_finding(evidence.check, cause, records)
-        for cause, records in found.items()
-        if cause not in known
+        _number_finding(evidence.check, kind, records)
+        for kind, records in found.items()
+        if kind not in known
     ]
 
 
@@ -155,14 +159,14 @@ def _others_listed(evidence: Evidence, record: Record) -> Iterator[str]:
             yield from took_part.others(evidence, record, listed)
 
 
-def _number_finding(check: str, cause: str, found: Sequence[tuple[Record, str]]) -> Finding:
+def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) -> Finding:
     record, text = found[0]
     more = f", and {len(found) - 1} more groups" if len(found) > 1 else ""
     return Finding(
         check=check,
-        judgement="correctness" if cause in ("wrong-data", "not-finite") else "completeness",
+        judgement="correctness" if kind in _CORRECTNESS else "completeness",
         state=State.FAIL,
-        cause=cause,
+        cause="no-measurement" if kind == _UNCHECKED else kind,
         message=f"{text} in step {record.step} on {complete.some(record.hosts)}{more}",
         hosts=tuple(dict.fromkeys(host for record, _ in found for host in record.hosts)),
         evidence=tuple(dict.fromkeys(record.log for record, _ in found if record.log))[:8],
