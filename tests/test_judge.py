@@ -489,6 +489,37 @@ def test_a_bound_inside_a_node_says_nothing_about_what_is_between_nodes() -> Non
     assert (verdict.state, causes(verdict)) == (State.INCONCLUSIVE, {"no-reference"})
 
 
+@pytest.mark.parametrize(
+    ("tables", "state"),
+    [
+        (table("all-reduce", 0), State.PASS),
+        (table("all-reduce", 0, wrong=1), State.FAIL),
+        ((), State.FAIL),
+    ],
+)
+def test_one_gpu_alone_has_nobody_to_send_to_and_is_judged_by_the_rest(
+    tables: tuple[Metric, ...], state: State
+) -> None:
+    one = replace(GPU, gpus=1, ranks=1)
+    of, listed = step("inventory", "each", number=10), gpus("h0", 1)
+    told = record(of, ["h0"], facts=(inventory_of("h0", gpus=listed, pciNvidia=1),), ranks=1)
+    planned = plan(of, ALL, machine=one, references=(FLOOR,))
+    verdict = judged(planned, found(["h0"]), told, record(ALL, ["h0"], *tables, ranks=1))
+    assert verdict.state is state
+    fabric = verdict.checks[-1]
+    if state is State.PASS:
+        assert (fabric.state, fabric.optional) == (State.NOT_TESTED, True)
+        assert "nobody to send to" in fabric.findings[-1].message
+
+
+def test_what_is_expected_of_one_gpu_alone_was_never_measured() -> None:
+    own = replace(FLOOR, kind="expectation", source="--expect")
+    made = record(ALL, ["h0"], *table("all-reduce", 0), ranks=1)
+    one = replace(GPU, gpus=1, ranks=1)
+    verdict = judged(plan(ALL, machine=one, references=(own,)), found(["h0"]), made)
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+
+
 def test_a_reference_of_two_nodes_says_nothing_about_eight() -> None:
     of, listed = seen()
     two = replace(FLOOR, min_nodes=2, max_nodes=2)

@@ -129,7 +129,10 @@ def _hold(
     measured: dict[Reference, list[Held]],
 ) -> None:
     """Add what one record measured to the bounds it is held against."""
-    fitting = [b for b in bounds if spans(b, len(record.hosts)) and _same_way(b, record)]
+    # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
+    none = "busbw" if record.ranks == 1 else ""
+    about = (b for b in bounds if b.metric != none and spans(b, len(record.hosts)))
+    fitting = [bound for bound in about if _same_way(bound, record)]
     names = {bound.metric for bound in fitting}
     metrics = [
         m

@@ -63,7 +63,8 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     noisier = _noisier(evidence, noise)
     for step in evidence.steps if promised or not measure.inverse else ():
         # Bounds are about whole nodes; those of a latency about one size each, not their median.
-        whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
+        of_step = [r for r in evidence.records if r.step == step.id]
+        whole = not all(r.local_ranks or r.ranks == 1 for r in of_step)
         # What groups are compared by is measured at the largest size of their step.
         top = planned_sizes(step)[-1:]
         least = partial(absolute.least, evidence, metric=measure.metric, top=top)
@@ -91,15 +92,19 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     if promised and 0 < len(between) < len(evidence.records):
         asked = absolute.findings(replace(evidence, records=between), nominal)
     bounded = any(f.state is not State.INCONCLUSIVE for f in asked)
+    alone = False
     if promised and not bounded and evidence.records and not evidence.partial:
-        findings.append(_unbounded(evidence, readings.values(), measure))
+        alone = all(r.ranks == 1 for r in evidence.records) and not held
+        alone = alone and all(f.state is State.PASS for f in findings)
+        nothing = _nobody(check) if alone else _unbounded(evidence, readings.values(), measure)
+        findings.append(nothing)
     verdict = verdict_of(
         evidence,
         findings,
         measured=_measured(evidence, readings, measure),
         against=_against(evidence, held, compared, measure),
     )
-    return Judged(verdict, tuple(suspects))
+    return Judged(replace(verdict, optional=verdict.optional or alone), tuple(suspects))
 
 
 def _noisier(evidence: Evidence, noise: float) -> Evidence:
@@ -230,6 +235,16 @@ def _unbounded(evidence: Evidence, readings: Iterable[Reading], measure: Measure
     bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
     check = evidence.check
     return absolute.unbounded(check, f"{check}{at}{bound}", " at this number of nodes")
+
+
+def _nobody(check: str) -> Finding:
+    """That it was one rank alone: its data were right, and that is all that can be said."""
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.NOT_TESTED,
+        message="one rank has nobody to send to: nothing between GPUs or nodes was tested",
+    )
 
 
 def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure) -> str:
