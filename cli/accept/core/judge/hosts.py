@@ -73,10 +73,10 @@ def places(records: Iterable[Record]) -> dict[str, str]:
     }
 
 
-def verdict(plan: Plan, found: Found, more: Iterable[Problem] = ()) -> CheckVerdict:
-    """Whether all hosts that were asked for took part, to the end; `more`: what no check tells."""
+def verdict(plan: Plan, found: Found, untold: Iterable[Problem] = ()) -> CheckVerdict:
+    """Whether all hosts asked for took part, to the end; `untold`: problems that no check tells."""
     said_of = [problem for problem in found.problems if problem.host in found.missing]
-    said_of += [p for p in more if p.host not in found.missing and p.host not in found.lost]
+    said_of += [p for p in untold if p.host not in found.missing and p.host not in found.lost]
     findings = [
         _finding(p.cause, p.message or p.host or p.cause, (p.host,), state_of(p.cause))
         for p in dict.fromkeys(said_of)
