@@ -20,7 +20,8 @@ from accept.core.schedule import Group, Wave, waves
 COLLECTIVE = {"min": "1M", "max": "4M", "factor": 2, "iters": 5, "warmup": 1, "dtype": "float"}
 TOP = 4 << 20
 CPU = PlannedMachine(name="cpu", gpus=0, ranks=2, speed_promised=False, noise=0.05)
-GPU = PlannedMachine(name="big", gpus=8, ranks=8, device="B200", noise=0.01)
+#: As many ranks a host as `record` says there are, if nothing else is said.
+GPU = PlannedMachine(name="big", gpus=8, ranks=2, device="B200", noise=0.01)
 FLOOR = Reference(
     check="all-reduce",
     metric="busbw",
@@ -126,7 +127,7 @@ def record(
         group=number,
         hosts=where.hosts,
         local_ranks=where.local_ranks,
-        ranks=2 * len(where.hosts) if ranks is None else ranks,
+        ranks=(len(where.local_ranks) or 2) * len(where.hosts) if ranks is None else ranks,
         exit=status,
         log=f"logs/{of.id}/{wave}-{number}.log",
         metrics=metrics,

@@ -223,6 +223,16 @@ def test_a_host_below_the_bound_by_noise_alone_is_not_accused() -> None:
         assert decode(samples, NOISE, bound=100.0).nodes == ()
 
 
+@pytest.mark.parametrize("share", [0.97, 1.0, 1.01])
+def test_a_bound_in_the_middle_of_normal_noise_accuses_hardly_anybody(share: float) -> None:
+    chance, accused = random.Random(7), 0
+    for seed in range(60):
+        healthy = [s._replace(value=chance.gauss(100, 1)) for s in pairs(16, 5, set(), seed=seed)]
+        found = decode(healthy, NOISE, bound=100 * share)
+        accused += bool(found.nodes or found.links)
+    assert accused <= 1
+
+
 def test_a_cluster_just_below_the_bound_accuses_nobody() -> None:
     assert decode(pairs(64, 4, set(), jitter=0.005), NOISE, bound=101.0).nodes == ()
 

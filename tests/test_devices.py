@@ -72,6 +72,11 @@ def digest(gpu: int, **changes: Any) -> dict[str, Any]:
     return {"type": "bf16", "size": 8192, "exact": "aa", "random": "bb", **equal, **changes}
 
 
+def _digested(host: str, gpu: int, kind: str) -> Fact:
+    value = digest(gpu, type=kind)
+    return Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)
+
+
 def records(
     change: Change = same,
     *,
@@ -91,7 +96,9 @@ def records(
                 found = change(host, gpu, name, usual)
                 if found is not None:
                     metrics.append(metric(check, host, gpu, name, found, unit))
-            told += facts(host, gpu)
+            said = facts(host, gpu)
+            types = {f.value.get("type") for f in said if isinstance(f.value, dict)}
+            told += [*said, *(_digested(host, gpu, k) for k in HEALTHY if k not in types)]
         mine = tuple(problem for problem in problems if problem.host == host)
         made.append(
             imagined.record(
@@ -231,7 +238,7 @@ def test_on_machines_that_promise_no_speed_nobody_is_slow() -> None:
     assert found.suspects
     evidence = Evidence(
         check="gemm",
-        plan=imagined.plan(STEP, machine=imagined.CPU),
+        plan=imagined.plan(STEP, machine=replace(imagined.CPU, ranks=GPUS)),
         steps=(STEP,),
         records=tuple(records(only(("h1", 3), 0.1))),
         hosts=HOSTS,
@@ -306,6 +313,49 @@ def test_a_gpu_that_lacks_what_the_others_have_is_no_pass(name: str) -> None:
     assert blamed(found)["h1:7"] == "no-measurement"
 
 
+@pytest.mark.parametrize("ranks", [range(GPUS), range(1, GPUS, 2)])
+@pytest.mark.parametrize("lacks", ["all", "exact", "random"])
+def test_a_gpu_that_says_nothing_of_its_products_is_no_pass(ranks: range, lacks: str) -> None:
+    def cut(fact: Fact) -> Fact:
+        kept = {} if lacks == "all" else {k: v for k, v in fact.value.items() if k != lacks}
+        return replace(fact, value=kept) if fact.rank in ranks else fact
+
+    made = [replace(r, facts=tuple(map(cut, r.facts))) for r in records()]
+    assert failed(judged(made)) == {"no-measurement"}
+
+
+@pytest.mark.parametrize("tested", [None, 0.0, 0.3])
+def test_a_gpu_whose_memory_was_hardly_tested_is_no_pass(tested: float | None) -> None:
+    def change(host: str, gpu: int, name: str, usual: float) -> float | None:
+        return tested if (host, gpu, name) == ("h1", 7, "tested") else usual
+
+    found = judged(records(change, step=MEMORY_STEP), MEMORY_STEP)
+    assert blamed(found) == {"h1:7": "no-measurement"}
+
+
+@pytest.mark.parametrize(("tested", "state"), [(0.004, State.PASS), (0.0, State.FAIL)])
+def test_of_a_cpu_hosts_memory_a_little_is_enough(tested: float, state: State) -> None:
+    made = [
+        replace(
+            r,
+            metrics=tuple(
+                replace(m, gpu=None, value=tested if m.name == "tested" else m.value)
+                for m in r.metrics
+            ),
+        )
+        for r in records(step=MEMORY_STEP)
+    ]
+    machine = replace(imagined.CPU, ranks=GPUS)
+    evidence = Evidence(
+        check="memory",
+        plan=imagined.plan(MEMORY_STEP, machine=machine),
+        steps=(MEMORY_STEP,),
+        records=tuple(made),
+        hosts=HOSTS,
+    )
+    assert checks.load("memory").judge(evidence).verdict.state is state
+
+
 @pytest.mark.parametrize("value", [0.0, -5.0, 1e12])
 def test_a_speed_that_cannot_be_is_none(value: float) -> None:
     def change(host: str, gpu: int, name: str, usual: float) -> float | None:
@@ -372,6 +422,7 @@ def verdict(found: list[Record]) -> Verdict:
             (host,),
             facts=(imagined.inventory_of(host, gpus=_h200(host)),),
             number=number,
+            ranks=GPUS,
         )
         for number, host in enumerate(HOSTS)
     ]

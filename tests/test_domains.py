@@ -25,7 +25,7 @@ from accept.core.schedule import Group
 
 EIGHT = hosts(8)
 RACK = {host: f"cluster/{place // 4}" for place, host in enumerate(EIGHT)}
-MACHINE = PlannedMachine(name="racks", gpus=8, ranks=8, device="B200", noise=0.01)
+MACHINE = PlannedMachine(name="racks", gpus=8, ranks=2, device="B200", noise=0.01)
 INVENTORY = step("inventory", "each", number=10)
 PAIRS = step("all-reduce", "pairs", rounds=5, number=20)
 NICS = Reference(

@@ -224,6 +224,46 @@ def test_a_table_of_fewer_ranks_than_were_started_fails() -> None:
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"rank-count"})
 
 
+@pytest.mark.parametrize(
+    ("own", "listed", "said"),
+    [
+        # As the run calls them, with and without a domain.
+        (None, {"h0": 2, "h1": 2}, set()),
+        ({}, {"h0.rack": 2, "H1": 2}, set()),
+        # By names of their own, known or not.
+        ({"h0": "pod-0.svc", "h1": "pod-1.svc", "h2": "pod-2"}, {"pod-0": 2, "pod-1": 2}, set()),
+        (None, {"pod-0": 2, "pod-1": 2}, set()),
+        ({"h0": "localhost", "h1": "localhost"}, {"localhost": 4}, set()),
+        (None, {"localhost": 4}, set()),
+        # All on the first, too many on one, another host, more hosts than there are.
+        ({}, {"h0": 4}, {"rank-count"}),
+        (None, {"h0": 4}, {"rank-count"}),
+        (None, {"h0": 3, "h1": 1}, {"rank-count"}),
+        (None, {"pod-0": 3, "pod-1": 1}, {"rank-count"}),
+        (None, {"h0": 2, "h2": 2}, {"rank-count"}),
+        ({}, {"h0": 2, "x9": 2}, {"rank-count"}),
+        (None, {"pod-0": 2, "pod-1": 1, "pod-2": 1}, {"rank-count"}),
+    ],
+)
+def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
+    own: dict[str, str] | None, listed: dict[str, int], said: set[str]
+) -> None:
+    fact = Fact(name="nccl-tests", check="all-reduce", value={"ranks": 4, "hosts": listed})
+    of = step("all-reduce", "halves", number=20)
+    names = () if own is None else (Fact(name="hostnames", check="hosts", value=own),)
+    half, rest = measured(of, hosts(4), slow())
+    assert half.hosts == ("h0", "h1")
+    asked = replace(found(hosts(4)), facts=names)
+    verdict = judged(plan(of), asked, replace(half, facts=(fact,)), rest)
+    assert causes(verdict) == said
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 15, 17])
+def test_other_ranks_than_were_planned_are_no_pass(ranks: int) -> None:
+    other = replace(healthy(ALL)[1], ranks=ranks)
+    assert causes(judged(plan(ALL), found(EIGHT), other)) == {"rank-count"}
+
+
 def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
     metrics = [replace(m, size=TOP - 64) if m.size == TOP else m for m in table("all-reduce", 10)]
     bound = replace(FLOOR, size=TOP, lower=9.0)
@@ -250,6 +290,47 @@ def test_a_rank_that_hung_in_a_later_collective_is_not_held_against_an_earlier_o
     assert states["all-reduce"] is State.PASS
     assert states["all-gather"] is State.FAIL
     assert blamed(verdict) == {("node", "h1", "rank-hung")}
+
+
+@pytest.mark.parametrize("ending", [1, 139, "killed", "timed-out", "rank-hung"])
+def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check(
+    ending: int | str,
+) -> None:
+    both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
+    tables = (*table("all-reduce", 10), *table("all-gather", 10))
+    said = (
+        () if ending in (1, 139, "killed") else (Problem(cause=str(ending), message="", host="h1"),)
+    )
+    status = ending if isinstance(ending, int) else None
+    made = record(both, EIGHT, *tables, status=status, problems=said)
+    verdict = judged(plan(both), found(EIGHT), made)
+    states = {check.check: check.state for check in verdict.checks}
+    assert (states["all-reduce"], states["all-gather"]) == (State.PASS, State.FAIL)
+    assert (verdict.accepted, verdict.exit) == (False, 3)
+
+
+def test_wrong_data_are_why_a_shared_launch_failed_and_not_its_last_check() -> None:
+    both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
+    tables = (*table("all-reduce", 10, wrong=3), *table("all-gather", 10))
+    verdict = judged(plan(both), found(EIGHT), record(both, EIGHT, *tables, status=1))
+    assert causes(verdict) == {"wrong-data"}
+
+
+@pytest.mark.parametrize("wave", [0, 3])
+def test_what_is_said_of_a_host_beside_the_checks_is_never_a_pass(wave: int) -> None:
+    full = Problem(cause="disk-full", message="h2: no space", host="h2")
+    first, *rest = healthy(ALL)
+    said = [first, replace(first, wave=3)]
+    said[bool(wave)] = replace(said[bool(wave)], problems=(full,))
+    verdict = judged(plan(ALL), *said, *rest)
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"disk-full"})
+    assert blamed(verdict) == {("node", "h2", "disk-full")}
+
+
+def test_a_problem_of_a_check_that_nobody_planned_is_never_a_pass() -> None:
+    other = Problem(cause="wrong-data", message="bits", check="elsewhere", host="h2")
+    made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(other,))
+    assert judged(plan(ALL), found(EIGHT), made).exit == 3
 
 
 def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
@@ -399,6 +480,46 @@ def test_without_any_bound_a_gpu_collective_is_inconclusive_and_says_what_to_add
     assert "--expect 'all-reduce@4M>=GB/s'" in verdict.checks[2].findings[-1].message
 
 
+def test_a_bound_inside_a_node_says_nothing_about_what_is_between_nodes() -> None:
+    of, listed = seen()
+    each = step("all-reduce", "each", number=15)
+    inside = replace(FLOOR, max_nodes=1)
+    records = [r for one in (each, ALL) for r in measured(one, EIGHT, slow(usual=360))]
+    verdict = judged(big(of, each, ALL, references=(inside,)), found(EIGHT), *listed, *records)
+    assert (verdict.state, causes(verdict)) == (State.INCONCLUSIVE, {"no-reference"})
+
+
+@pytest.mark.parametrize(
+    ("tables", "state"),
+    [
+        (table("all-reduce", 0), State.PASS),
+        (table("all-reduce", 0, wrong=1), State.FAIL),
+        ((), State.FAIL),
+    ],
+)
+def test_one_gpu_alone_has_nobody_to_send_to_and_is_judged_by_the_rest(
+    tables: tuple[Metric, ...], state: State
+) -> None:
+    one = replace(GPU, gpus=1, ranks=1)
+    of, listed = step("inventory", "each", number=10), gpus("h0", 1)
+    told = record(of, ["h0"], facts=(inventory_of("h0", gpus=listed, pciNvidia=1),), ranks=1)
+    planned = plan(of, ALL, machine=one, references=(FLOOR,))
+    verdict = judged(planned, found(["h0"]), told, record(ALL, ["h0"], *tables, ranks=1))
+    assert verdict.state is state
+    fabric = verdict.checks[-1]
+    if state is State.PASS:
+        assert (fabric.state, fabric.optional) == (State.NOT_TESTED, True)
+        assert "nobody to send to" in fabric.findings[-1].message
+
+
+def test_what_is_expected_of_one_gpu_alone_was_never_measured() -> None:
+    own = replace(FLOOR, kind="expectation", source="--expect")
+    made = record(ALL, ["h0"], *table("all-reduce", 0), ranks=1)
+    one = replace(GPU, gpus=1, ranks=1)
+    verdict = judged(plan(ALL, machine=one, references=(own,)), found(["h0"]), made)
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+
+
 def test_a_reference_of_two_nodes_says_nothing_about_eight() -> None:
     of, listed = seen()
     two = replace(FLOOR, min_nodes=2, max_nodes=2)
@@ -451,10 +572,40 @@ def test_of_three_hosts_a_bound_at_the_largest_size_names_the_slow_one(size: int
     assert [(s.name, s.cause) for s in verdict.suspects] == [("h1", "slow-outlier")]
 
 
+def test_a_bound_at_a_size_that_a_step_does_not_reach_accuses_nobody_in_it() -> None:
+    of, listed = seen()
+    few = hosts(3)
+    small = replace(PAIRS, id="30-small", params={**COLLECTIVE, "max": "1M"})
+    records = [
+        *measured(ALL, few, slow(usual=360)),
+        *(
+            replace(r, metrics=tuple(m for m in r.metrics if m.size in (None, 1 << 20)))
+            for r in measured(small, few, slow("h1", usual=1300, factor=0.8))
+        ),
+    ]
+    bounds = (replace(FLOOR, size=TOP),)
+    verdict = judged(big(of, ALL, small, references=bounds), found(few), *listed[:3], *records)
+    assert (verdict.state, verdict.suspects) == (State.PASS, ())
+
+
 def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:
     own = replace(FLOOR, kind="expectation", source="--expect", size=8 << 30)
     verdict = judged(plan(ALL, references=(own,)), *healthy(ALL))
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+
+
+def test_each_expectation_must_have_been_measured_whatever_others_were() -> None:
+    met = replace(FLOOR, kind="expectation", source="--expect", size=TOP, lower=9.0)
+    never = replace(met, size=8 << 30)
+    verdict = judged(plan(ALL, references=(never, met)), *healthy(ALL))
+    assert (verdict.state, causes(verdict)) == (State.INCONCLUSIVE, {"no-measurement"})
+
+
+def test_an_expectation_of_a_check_that_did_not_run_is_inconclusive() -> None:
+    own = replace(FLOOR, check="gemm", metric="bf16", kind="expectation", source="--expect")
+    verdict = judged(plan(ALL, references=(own,)), *healthy(ALL))
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+    assert verdict.headline == "inconclusive: gemm no-measurement"
 
 
 def test_an_average_over_sizes_is_never_judged() -> None:

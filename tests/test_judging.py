@@ -65,6 +65,17 @@ class TestExpect:
         assert "--expect" in done.out
         assert "8" in done.out
 
+    def test_what_the_run_was_given_holds_under_another_machine_too(self, folder: Path) -> None:
+        plan = json.loads((folder / evidence.PLAN).read_text())
+        own = {"check": "script", "metric": "speed", "unit": "m/s", "kind": "expectation"}
+        plan["references"] = [{**own, "source": "site.yaml:12", "lower": 8}]
+        (folder / evidence.PLAN).write_text(json.dumps(plan))
+        evidence.write_checksums(folder)
+        for machine in ((), ("--machine", "cpu")):
+            done = accept("judge", folder, *machine)
+            assert done.code == 3
+            assert "site.yaml:12" in done.out
+
     def test_what_is_none_is_refused(self, folder: Path) -> None:
         assert "is no expectation" in refused("judge", folder, "--expect", "fast")
 

@@ -61,7 +61,7 @@ def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
     names = imagined.hosts(plan.nodes or 1)
     inventory, step = plan.steps
     told = [
-        imagined.record(inventory, (host,), facts=(node(plan, host),), number=number)
+        imagined.record(inventory, (host,), facts=(node(plan, host),), number=number, ranks=8)
         for number, host in enumerate(names)
     ]
     network_used = Fact(name="nccl-networks", value={network: list(names)})

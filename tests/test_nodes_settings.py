@@ -269,7 +269,7 @@ def test_the_verdict_tells_what_the_hosts_talk_through() -> None:
     }
     chosen = [Fact(name="network", check="connectivity", host=n, value=value) for n in NAMES]
     record = imagined.record(CONNECTIVITY, NAMES, facts=(*answers, *chosen), ranks=4)
-    plan = imagined.plan(CONNECTIVITY, nodes=4)
+    plan = imagined.plan(CONNECTIVITY, nodes=4, machine=replace(imagined.CPU, ranks=1))
     found = judge(plan, [imagined.found(NAMES), record], attempt="one")
     (check,) = [one for one in found.checks if one.check == "connectivity"]
     assert check.state is State.PASS

@@ -204,7 +204,8 @@ class TestPart:
             name="inventory", check="inventory", host="h0", value={"gpus": gpus, "pciNvidia": 8}
         )
         plan = imagined.plan(step, machine=imagined.GPU, nodes=1, gpus_used=given, gpus_given=given)
-        records = [imagined.found(["h0"]), imagined.record(step, ["h0"], facts=(told,))]
+        made = imagined.record(step, ["h0"], facts=(told,), ranks=given)
+        records = [imagined.found(["h0"]), made]
         return judge(plan, records, attempt="a")
 
     def test_is_tested_and_named(self) -> None:

@@ -27,6 +27,7 @@ from tests.imagined import (
 
 from accept.core import report
 from accept.core.judge import judge
+from accept.core.judge.states import worst
 from accept.core.model import (
     CheckVerdict,
     Finding,
@@ -76,6 +77,20 @@ def inconclusive() -> Verdict:
     return judge(of, [found(EIGHT), *measured(ALL, EIGHT, slow())], attempt="demo-3")
 
 
+def found_by(*findings: Finding) -> str:
+    check = CheckVerdict(
+        check="all-reduce", state=worst(f.state for f in findings), findings=findings
+    )
+    return report.table(replace(passing(), state=check.state, checks=(check,)))
+
+
+def finding(state: State, cause: str, judgement: str = "completeness") -> Finding:
+    message = f"because of {cause}"
+    return Finding(
+        check="all-reduce", judgement=judgement, state=state, cause=cause, message=message
+    )
+
+
 # -- terminal ------------------------------------------------------------------------------------
 
 
@@ -99,6 +114,26 @@ def test_the_last_screen_of_a_failed_run_is_enough_for_a_ticket() -> None:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     body = report.table(degraded(), width=width).splitlines()[1:]
     assert max(map(len, body)) <= width
+
+
+def test_what_follows_from_something_else_is_not_shown_beside_it() -> None:
+    slow_one = finding(State.FAIL, "below-reference", "absolute")
+    shown = found_by(slow_one, finding(State.FAIL, "crashed"))
+    assert ("because of below-reference" in shown, "because of crashed" in shown) == (True, False)
+
+
+def test_what_is_less_grave_hides_no_failure() -> None:
+    unheld = finding(State.INCONCLUSIVE, "no-reference", "absolute")
+    assert "because of crashed" in found_by(unheld, finding(State.FAIL, "crashed"))
+
+
+def test_that_data_were_not_checked_is_always_shown() -> None:
+    metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
+    made = record(ALL, EIGHT, *metrics)
+    verdict = judge(plan(ALL, references=(FLOOR,)), [found(EIGHT), made], attempt="demo-4")
+    shown = report.table(verdict)
+    assert "below-reference" in shown
+    assert "data that were not checked" in shown
 
 
 def test_color_only_where_asked() -> None:

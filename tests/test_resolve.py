@@ -232,6 +232,16 @@ class TestExpect:
     def test_what_is_none_is_refused(self, text: str, said: str) -> None:
         assert said in refusal(expect=(text,)).message
 
+    @pytest.mark.parametrize("by", ["option", "site"])
+    def test_of_a_check_that_the_suite_does_not_run_is_refused(
+        self, tmp_path: Path, by: str
+    ) -> None:
+        text = "latency@8<=20"
+        file = site(tmp_path, f"expect: ['{text}']") if by == "site" else None
+        refused = refusal(site=file, expect=(text,) if by == "option" else ())
+        assert "latency is expected, and suite quick does not run it" in refused.message
+        assert "all-reduce" in refused.hint
+
 
 class TestPlant:
     def test_without_a_rank_it_is_the_first(self) -> None:

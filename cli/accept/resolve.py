@@ -162,7 +162,10 @@ def resolve(options: Options) -> Resolved:
         nodes=count,
         steps=steps,
         skipped=skipped,
-        references=(*_expectations(options, site), *bounds(machine.value, profile, gpus)),
+        references=(
+            *_expectations(options, site, suite.value),
+            *bounds(machine.value, profile, gpus),
+        ),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
@@ -286,7 +289,10 @@ def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str
     return {key: str(value) for key, value in merged.items()}, script
 
 
-def _expectations(options: Options, site: Loaded[Site] | None) -> tuple[Reference, ...]:
+def _expectations(
+    options: Options, site: Loaded[Site] | None, suite: Suite
+) -> tuple[Reference, ...]:
+    """What the user expects of checks that the suite has. Raises BadInput for another."""
     try:
         given = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
@@ -295,4 +301,11 @@ def _expectations(options: Options, site: Loaded[Site] | None) -> tuple[Referenc
     taken = {(r.check, r.metric, r.size, r.min_nodes, r.max_nodes) for r in given}
     filed = site_expectations(site) if site else ()
     kept = [r for r in filed if (r.check, r.metric, r.size, r.min_nodes, r.max_nodes) not in taken]
+    there = dict.fromkeys(item.check for item in suite.checks)
+    for one in (*given, *kept):
+        if one.check not in there:
+            raise BadInput(
+                f"{one.source}: {one.check} is expected, and suite {suite.name} does not run it",
+                hint=f"it runs {', '.join(there)}; take a suite that has {one.check}",
+            )
     return (*given, *kept)

@@ -58,7 +58,8 @@ def judge_paths(
 def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) -> Judged:
     """Judge what `path` names, by the references of `machine` where one is named.
 
-    Raises BadEvidence where it is incomplete, or neither evidence nor a log.
+    What the run's own user expects holds either way. Raises BadEvidence where it is incomplete, or
+    neither evidence nor a log.
     """
     if foreign.is_foreign(path):
         return _judge_logs([path], expect, machine)
@@ -66,9 +67,9 @@ def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) 
     found = loading.load(path)
     plan = found.plan
     if own is not None:
-        plan = replace(
-            plan, machine=own.planned(), references=bounds(own, gpus_per_node=plan.gpus_used)
-        )
+        asked = (bound for bound in plan.references if bound.kind == "expectation")
+        references = (*asked, *bounds(own, gpus_per_node=plan.gpus_used))
+        plan = replace(plan, machine=own.planned(), references=references)
     plan, verdict = _judged(plan, found.records, expect, found.attempt, found.broken_off)
     return Judged(verdict=verdict, plan=plan, records=found.records, folder=found.folder)
 

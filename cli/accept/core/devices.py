@@ -32,6 +32,8 @@ class Params:
     types: str = param("", "data types of gemm, such as bf16,fp8; empty: what the hardware has")
     size: int = param(0, "gemm: rows and columns; 0: by the device, 8192 on large GPUs")
     share: float = param(0.9, "memory: share of a GPU's free memory that is tested")
+    # What contexts of CUDA and other programs hold leaves more than half even of small GPUs.
+    least: float = param(0.5, "memory: how much of that share of all its memory a GPU must test")
     most: str = param("256M", "memory: what a rank without a GPU tests, at most")
     noise: float = param(0.02, "noise floor when GPUs are compared, as a share of the median")
 
@@ -46,6 +48,8 @@ class Params:
             raise ValueError(f"size must be 0, or from 254 to 65536, not {self.size}")
         if not 0 < self.share <= 0.98:
             raise ValueError(f"share must lie between 0 and 0.98, not {self.share}")
+        if not 0 <= self.least <= 1:
+            raise ValueError(f"least must lie between 0 and 1, not {self.least}")
         if parse_size(self.most) < 1 << 20:
             raise ValueError(f"most must be at least 1M, not {self.most}")
         if not 0 <= self.noise < 1:

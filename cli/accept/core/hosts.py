@@ -115,7 +115,12 @@ async def discover(
         )
         for s in order
     )
-    facts = [Fact(name="order", value=how, check="hosts")]
+    own = {s.host.name: s.host.mpi_name for s in order if s.host.mpi_name != s.host.name}
+    facts = [
+        Fact(name="order", value=how, check="hosts"),
+        # What programs that know no run call their hosts.
+        Fact(name="hostnames", value=own, check="hosts"),
+    ]
     facts += [
         Fact(name="place", value=s.place, check="hosts", host=s.host.name) for s in order if s.place
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import isfinite
@@ -189,6 +190,7 @@ class TableBuilder:
             version=self.version,
             ranks=ranks,
             listing="".join(self.listing),
+            hosts=dict(Counter(self.hosts)),
             min_bytes=self.sizes[0] if self.sizes else None,
             max_bytes=self.sizes[1] if self.sizes else None,
             factor=self.sizes[2] if self.sizes and self.sizes[3] else None,

@@ -88,6 +88,8 @@ class Table:
     ranks: int | None
     #: The lines about devices, for `devices`.
     listing: str
+    #: Ranks of each host, as it calls itself.
+    hosts: dict[str, int]
     #: Sizes asked for, in bytes.
     min_bytes: int | None
     max_bytes: int | None

@@ -36,6 +36,8 @@ __all__ = [
 NAMES = ("busbw", "time", "wrong")
 _UNITS = {"busbw": "GB/s", "time": "us", "wrong": "count"}
 _PIECE = 1 << 20
+#: A table that lists more hosts is damage.
+_MOST_HOSTS = 1 << 14
 
 
 def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None = None) -> Log:
@@ -127,6 +129,7 @@ def facts(log: Log) -> tuple[Fact, ...]:
             value={
                 "version": table.version,
                 "ranks": table.ranks,
+                "hosts": table.hosts if len(table.hosts) <= _MOST_HOSTS else {},
                 "minBytes": table.min_bytes,
                 "maxBytes": table.max_bytes,
                 "reducedMaxBytes": table.reduced_max,

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 from accept.core.causes import CONSEQUENCES
 from accept.core.judge.reading import LATENCY, number, read
+from accept.core.judge.states import worst
 from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
 from accept.core.page import markdown
 from accept.core.plaintext import plain
@@ -69,13 +70,20 @@ def _findings(verdict: Verdict) -> list[str]:
     said: dict[tuple[str, str], list[Finding]] = {}
     for check in verdict.checks:
         bad = notable(check)
-        roots = [finding for finding in bad if finding.cause not in CONSEQUENCES]
-        for finding in roots or bad:
+        roots = [finding for finding in bad if not _follows(finding)]
+        # What is less grave than the check's state does not explain it.
+        gravest = worst(finding.state for finding in bad)
+        for finding in roots if any(f.state is gravest for f in roots) else bad:
             said.setdefault((finding.cause or "", finding.message), []).append(finding)
     return [
         finding_text(several[0], checks=[finding.check for finding in several])
         for several in said.values()
     ]
+
+
+def _follows(finding: Finding) -> bool:
+    """Whether it may follow from another one; that nobody checked the data never does."""
+    return finding.cause in CONSEQUENCES and finding.judgement == "completeness"
 
 
 def _more(count: int) -> list[str]:

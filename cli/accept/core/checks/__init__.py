@@ -76,6 +76,8 @@ class Evidence:
     places: Mapping[str, str] = field(default_factory=dict)
     #: Hosts of one NVLink domain, in as many sets as there are domains of several.
     domains: tuple[frozenset[str], ...] = ()
+    #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
+    hostnames: Mapping[str, str] | None = None
     #: What asking the hosts, at first and between the steps, brought for this check alone.
     asked: tuple[Record, ...] = ()
     #: Names of the GPUs that the inventory found.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from accept.core import devices
 from accept.core.checks import Check, Evidence, Judged
 from accept.core.judge.devices import judge_devices
-from accept.core.judge.digests import digest_problems
+from accept.core.judge.digests import digest_problems, undigested
 from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 
@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Judged:
         others=tuple(f"{kind}{tail}" for kind in kinds for tail in ("-p5", "-alone")),
         needed=tuple(filter(None, params.types.split(","))) or kinds[:1] or devices.TYPES[:1],
     )
-    more = digest_problems(evidence)
+    more = (*digest_problems(evidence), *undigested(evidence))
     return judge_devices(evidence, measured, noise=params.noise, more=more)
 
 

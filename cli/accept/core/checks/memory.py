@@ -8,11 +8,15 @@ host has several `p2p-out` and `p2p-in`, medians over the other GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from accept.core import devices
 from accept.core.checks import Check, Evidence, Judged
+from accept.core.judge.complete import place
 from accept.core.judge.devices import judge_devices
 from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
+from accept.core.model import Problem
 
 #: The ways to and from the host are held against bounds alone: their rates depend on the socket
 #: whose memory a rank was given, so of equal GPUs half may be slower by a good part.
@@ -21,13 +25,29 @@ MEASURED = Measured(
     rates=("copy", "triad"),
     wrong={"wrong": "wrong-data"},
     others=("copy-p5", "copy-alone", "p2p-out", "p2p-in"),
-    needed=("copy", "triad"),
+    needed=("copy", "triad", "tested"),
 )
 
 
 def judge(evidence: Evidence) -> Judged:
     """Every GPU keeps what is written, reached its bounds, and is as fast as its equals."""
-    return judge_devices(evidence, MEASURED, noise=params_of(evidence, devices.Params).noise)
+    params = params_of(evidence, devices.Params)
+    more = _untested(evidence, params.share * params.least)
+    return judge_devices(evidence, MEASURED, noise=params.noise, more=more)
+
+
+def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
+    """Devices of whose memory too little held a pattern; on a CPU it is little by design."""
+    for record in evidence.records:
+        for m in record.metrics:
+            if m.check != "memory" or m.name != "tested":
+                continue
+            if not m.value > 0 or (m.gpu and m.value < least):
+                said = f"{place(m.host, m.rank, m.gpu)}: {m.value:.1%} of the memory was tested"
+                said += f", {least:.0%} is the least" if m.gpu else ""
+                yield Problem(
+                    cause="no-measurement", message=said, host=m.host, rank=m.rank, gpu=m.gpu
+                )
 
 
 CHECK = Check(

@@ -11,7 +11,7 @@ from accept.core import checks
 from accept.core.causes import CONSEQUENCES
 from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
-from accept.core.judge import hosts, repeats, words
+from accept.core.judge import absolute, hosts, repeats, words
 from accept.core.judge.compare import scored
 from accept.core.judge.complete import problem_findings
 from accept.core.judge.crosscheck import cleared, shares
@@ -24,6 +24,7 @@ from accept.core.model import (
     Finding,
     Metric,
     Plan,
+    Problem,
     Record,
     State,
     Step,
@@ -63,12 +64,15 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     suspects = merged(accused, (*found.present, *found.missing))
     if plan.origin:
         suspects = cleared(suspects, reached)
-    verdicts = [hosts.verdict(plan, found, records), *(one.verdict for one in judged.values())]
-    verdicts = hosts.with_skipped(verdicts, plan.skipped)
+    verdicts = [one.verdict for one in judged.values()]
+    verdicts.insert(0, hosts.verdict(plan, found, records, _untold(records, verdicts)))
+    verdicts = hosts.with_skipped([*verdicts, *absolute.of_no_step(plan)], plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
     if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
         verdicts.append(hosts.no_gpu_seen())
     state = _overall(verdicts, broken_off)
+    if state is State.PASS and suspects:
+        state = State.FAIL
     if state is State.FAIL and not broken_off and _rest_passes(verdicts, evidences, suspects):
         state = State.DEGRADED
         verdicts = [
@@ -101,6 +105,13 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         broken_off=broken_off,
     )
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def _untold(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
+    """Problems whose cause no check tells of: said beside the checks, or of one not in the plan."""
+    told = {f.cause for one in verdicts for f in one.findings if f.state is not State.PASS}
+    problems = (problem for record in records for problem in record.problems)
+    return tuple(problem for problem in problems if problem.cause not in told)
 
 
 def _unblamed(record: Record) -> Record:
@@ -144,6 +155,7 @@ def _evidences(
             missing=found.missing,
             lost=found.lost,
             places=found.places,
+            hostnames=found.hostnames,
             asked=tuple(_of_check(record, name) for record in asked),
             devices=devices,
             broken_off=broken_off,
@@ -165,12 +177,25 @@ def _shares(step: Step, records: Sequence[Record]) -> dict[str, Sequence[Record]
     """
     if len(step.checks) == 1:
         return {step.checks[0]: records}
-    shares: dict[str, Sequence[Record]] = {}
-    sorted_out = [_by_check(record.metrics) for record in records]
-    for name in step.checks:
-        pairs = zip(records, sorted_out, strict=True)
-        shares[name] = [replace(r, metrics=tuple(found.get(name, ()))) for r, found in pairs]
-    return shares
+    shares: dict[str, list[Record]] = {name: [] for name in step.checks}
+    for record in records:
+        found = _by_check(record.metrics)
+        mine = {name: replace(record, metrics=tuple(found.get(name, ()))) for name in shares}
+        failed = record.exit != 0 or record.problems
+        if failed and all(_done(name, one, step) for name, one in mine.items()):
+            # None of the others can have failed, so what did is the last one's.
+            last = step.checks[-1]
+            mine[last] = replace(mine[last], checks=(last,))
+        for name, one in mine.items():
+            shares[name].append(one)
+    return dict(shares)
+
+
+def _done(name: str, record: Record, step: Step) -> bool:
+    """Whether a check of a shared launch measured all it should and nothing speaks against it."""
+    score = checks.load(name).score if name in checks.names() else None
+    value, bad = score(record, step) if score else (1.0 if record.metrics else None, "")
+    return value is not None and not bad and all(p.check != name for p in record.problems)
 
 
 def _by_check(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:

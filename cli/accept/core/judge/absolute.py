@@ -7,14 +7,23 @@ user's own expectation speaks about a measurement, references about it are silen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from accept.core.checks import Evidence
 from accept.core.judge.complete import place, some
 from accept.core.judge.hosts import is_device
 from accept.core.judge.reading import number
-from accept.core.model import Finding, Metric, Record, Reference, State, Step
+from accept.core.model import (
+    CheckVerdict,
+    Finding,
+    Metric,
+    Plan,
+    Record,
+    Reference,
+    State,
+    Step,
+)
 from accept.core.sizes import format_size
 
 #: (size of a metric, its step) -> the size that was asked for; programs round sizes down.
@@ -35,6 +44,7 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
     """One finding for each bound and step with anything to hold against it: its worst value."""
     bounds = bounds_of(evidence)
     result = []
+    spoken: set[Reference] = set()
     for step in evidence.steps:
         measured: dict[Reference, list[Held]] = {}
         if bounds:
@@ -48,12 +58,26 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
                     ]
                     _hold(evidence.check, mine, record, step, nominal, measured)
         result += [_finding(evidence.check, bound, found) for bound, found in measured.items()]
-    spoken = {(f.metric, f.bound, f.source) for f in result}
+        spoken.update(measured)
     for bound in bounds:
-        key = (bound.metric, _limit(bound), bound.source)
-        if bound.kind == "expectation" and key not in spoken and not evidence.partial:
+        if bound.kind == "expectation" and bound not in spoken and not evidence.partial:
             result.append(unmeasured(evidence.check, bound))
     return result
+
+
+def of_no_step(plan: Plan) -> Iterator[CheckVerdict]:
+    """A verdict for each check that the user expects something of and that the plan does not run.
+
+    What a budget left out is told already, and a drill runs what is to find its fault alone.
+    """
+    run = {check for step in plan.steps for check in step.checks}
+    run |= {one.check for one in plan.skipped if not one.optional}
+    lacking: dict[str, list[Finding]] = {}
+    for bound in plan.references if not plan.planted else ():
+        if bound.kind == "expectation" and bound.check not in run:
+            lacking.setdefault(bound.check, []).append(unmeasured(bound.check, bound))
+    for check, found in lacking.items():
+        yield CheckVerdict(check=check, state=State.INCONCLUSIVE, findings=tuple(found))
 
 
 def bounds_of(evidence: Evidence) -> tuple[Reference, ...]:
@@ -122,7 +146,9 @@ def _hold(
     measured: dict[Reference, list[Held]],
 ) -> None:
     """Add what one record measured to those bounds about its hosts that it is held against."""
-    names = {bound.metric for bound in bounds}
+    # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
+    none = "busbw" if record.ranks == 1 else ""
+    names = {bound.metric for bound in bounds} - {none}
     metrics = [
         m
         for m in record.metrics

@@ -115,7 +115,8 @@ def decode(
 def _healthy(pairs: Sequence[Sample], noise: float, bound: float | None) -> Spread | None:
     """Of pairs without a bad host. First each host is held to its best pair: with a quarter of the
     hosts bad nearly half of the pairs are slow, and their median would say nothing."""
-    floor = 0.0 if bound is None else bound
+    # Healthy ones vary: a bound in their midst must not leave the upper half of them alone.
+    floor = 0.0 if bound is None else bound * (1 - SIGMAS * noise)
     # Loaded where it is used: those who only plan load this module too.
     from statistics import NormalDist
 

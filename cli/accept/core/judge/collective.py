@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from accept.core.checks import Evidence, Judged
-from accept.core.judge import absolute, complete, transport
+from accept.core.judge import absolute, complete, took_part, transport
 from accept.core.judge.compare import Compared, compare
 from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
 from accept.core.judge.nearness import apart, far_or_slow
@@ -25,6 +25,10 @@ from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Record, State, Step, Suspect
 from accept.core.sizes import format_size
+
+#: Nobody looked whether the data were right: told beside whatever else was not measured.
+_UNCHECKED = "unchecked"
+_CORRECTNESS = ("wrong-data", "not-finite", _UNCHECKED)
 
 
 def score(found: Reading, step: Step) -> tuple[float | None, str]:
@@ -54,14 +58,15 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
     held = absolute.findings(evidence, nominal)
     findings += held
-    # What groups are compared by is measured at the largest planned size.
-    top = {planned_sizes(step)[-1] for step in evidence.steps if planned_sizes(step)}
     promised = evidence.plan.machine.speed_promised
     compared: list[Compared] = []
     noisier = _noisier(evidence, noise)
     for step in evidence.steps if promised or not measure.inverse else ():
         # Bounds are about whole nodes; those of a latency about one size each, not their median.
-        whole = not all(r.local_ranks for r in evidence.records if r.step == step.id)
+        of_step = [r for r in evidence.records if r.step == step.id]
+        whole = not all(r.local_ranks or r.ranks == 1 for r in of_step)
+        # What groups are compared by is measured at the largest size of their step.
+        top = planned_sizes(step)[-1:]
         for part in apart(noisier, step):
             least = partial(absolute.least, part, metric=measure.metric, top=top)
             bound = least if whole and not measure.inverse else lambda _: None
@@ -81,22 +86,25 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     accused = {suspect.name for suspect in suspects}
     for step in evidence.steps if promised else ():
         findings += far_or_slow(evidence, step, accused)
-    bounded = any(f.state is not State.INCONCLUSIVE for f in held)
-    if evidence.plan.origin:
-        # A figure for one node says nothing of what is between nodes.
-        bounds = absolute.bounds_of(evidence)
-        spans = {len(r.hosts) for r in evidence.records if len(r.hosts) > 1}
-        between = any(absolute.spans(bound, nodes) for bound in bounds for nodes in spans)
-        bounded = bounded and (between or not spans)
+    # A figure for one node says nothing of what is between nodes.
+    between = tuple(record for record in evidence.records if len(record.hosts) > 1)
+    asked = held
+    if promised and 0 < len(between) < len(evidence.records):
+        asked = absolute.findings(replace(evidence, records=between), nominal)
+    bounded = any(f.state is not State.INCONCLUSIVE for f in asked)
+    alone = False
     if promised and not bounded and evidence.records and not evidence.partial:
-        findings.append(_unbounded(evidence, readings.values(), measure))
+        alone = all(r.ranks == 1 for r in evidence.records) and not held
+        alone = alone and all(f.state is State.PASS for f in findings)
+        nothing = _nobody(check) if alone else _unbounded(evidence, readings.values(), measure)
+        findings.append(nothing)
     verdict = verdict_of(
         evidence,
         findings,
         measured=_measured(evidence, readings, measure),
         against=_against(evidence, held, compared, measure),
     )
-    return Judged(verdict, tuple(suspects))
+    return Judged(replace(verdict, optional=verdict.optional or alone), tuple(suspects))
 
 
 def _noisier(evidence: Evidence, noise: float) -> Evidence:
@@ -127,41 +135,43 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
             found.setdefault("not-finite", []).append((record, "a figure that is no number"))
         if record.exit != 0:
             continue
-        ranks = _ranks_seen(record, evidence.check)
-        if ranks not in (None, record.ranks):
-            text = f"{ranks} ranks took part where {record.ranks} were started"
+        for text in _others_listed(evidence, record):
             found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
-            found.setdefault("no-measurement", []).append((record, "data that were not checked"))
+            found.setdefault(_UNCHECKED, []).append((record, "data that were not checked"))
         elif one.value is None and not any(p.check in whose for p in record.problems):
             found.setdefault("no-measurement", []).append((record, "nothing was measured"))
         elif one.value is not None and not reached(one, steps[record.step]):
             text = f"the largest message measured is {format_size(one.top)}"
             found.setdefault("top-size-missing", []).append((record, text))
     return [
-        _number_finding(evidence.check, cause, records)
-        for cause, records in found.items()
-        if cause not in known
+        _number_finding(evidence.check, kind, records)
+        for kind, records in found.items()
+        if kind not in known
     ]
 
 
-def _ranks_seen(record: Record, check: str) -> int | None:
-    """How many ranks the table lists; None where it lists none."""
+def _others_listed(evidence: Evidence, record: Record) -> Iterator[str]:
+    """What the table lists that is not the record's: another number of ranks, or other hosts."""
     for fact in record.facts:
-        if fact.name == "nccl-tests" and fact.check == check and isinstance(fact.value, dict):
-            ranks = fact.value.get("ranks")
-            return ranks if isinstance(ranks, int) else None
-    return None
+        if fact.name != "nccl-tests" or fact.check != evidence.check:
+            continue
+        said = fact.value if isinstance(fact.value, dict) else {}
+        ranks, listed = said.get("ranks"), said.get("hosts")
+        if isinstance(ranks, int) and ranks != record.ranks:
+            yield f"{ranks} ranks took part where {record.ranks} were started"
+        elif isinstance(listed, dict) and not evidence.plan.origin:
+            yield from took_part.others(evidence, record, listed)
 
 
-def _number_finding(check: str, cause: str, found: Sequence[tuple[Record, str]]) -> Finding:
+def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) -> Finding:
     record, text = found[0]
     more = f", and {len(found) - 1} more groups" if len(found) > 1 else ""
     return Finding(
         check=check,
-        judgement="correctness" if cause in ("wrong-data", "not-finite") else "completeness",
+        judgement="correctness" if kind in _CORRECTNESS else "completeness",
         state=State.FAIL,
-        cause=cause,
+        cause="no-measurement" if kind == _UNCHECKED else kind,
         message=f"{text} in step {record.step} on {complete.some(record.hosts)}{more}",
         hosts=tuple(dict.fromkeys(host for record, _ in found for host in record.hosts)),
         evidence=tuple(dict.fromkeys(record.log for record, _ in found if record.log))[:8],
@@ -225,6 +235,16 @@ def _unbounded(evidence: Evidence, readings: Iterable[Reading], measure: Measure
     bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
     check = evidence.check
     return absolute.unbounded(check, f"{check}{at}{bound}", " at this number of nodes")
+
+
+def _nobody(check: str) -> Finding:
+    """That it was one rank alone: its data were right, and that is all that can be said."""
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.NOT_TESTED,
+        message="one rank has nobody to send to: nothing between GPUs or nodes was tested",
+    )
 
 
 def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from accept.core.checks import Evidence, Score
 from accept.core.judge.states import judgement_of, state_of
-from accept.core.model import Finding, Problem, Record, State, Step
+from accept.core.model import Finding, Plan, Problem, Record, State, Step
 from accept.core.schedule import Wave, waves
 
 #: Group kinds that need two hosts.
@@ -23,10 +23,42 @@ def step_findings(evidence: Evidence) -> list[Finding]:
     if evidence.partial or evidence.plan.origin:
         return []
     return [
-        finding
-        for step in evidence.steps
-        for finding in _missing(evidence, step, [r for r in evidence.records if r.step == step.id])
+        *(
+            finding
+            for step in evidence.steps
+            for finding in _missing(evidence, step, _of(step, evidence.records))
+        ),
+        *_other_ranks(evidence),
     ]
+
+
+def _of(step: Step, records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record.step == step.id]
+
+
+def _other_ranks(evidence: Evidence) -> Iterator[Finding]:
+    """Executions that started other ranks than were planned, or none."""
+    planned = _planned_ranks(evidence.plan)
+    for record in evidence.records:
+        each = len(record.local_ranks) or planned
+        least, hosts = max(1, each or 1) * len(record.hosts), some(record.hosts)
+        if record.ranks != least if each else record.ranks < least:
+            said = f"step {record.step} started {record.ranks} ranks on {hosts}; planned: {least}"
+            yield Finding(
+                check=evidence.check,
+                judgement="completeness",
+                state=State.FAIL,
+                cause="rank-count",
+                message=said + ("" if each else " or more"),
+                hosts=record.hosts,
+                evidence=(record.log,) if record.log else (),
+            )
+            return
+
+
+def _planned_ranks(plan: Plan) -> int | None:
+    """Ranks a host; None: as many as there are GPUs."""
+    return plan.gpus_used or plan.machine.ranks or plan.machine.gpus or None
 
 
 def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[Finding]:
@@ -86,9 +118,8 @@ def _schedule(
 
 def _local_ranks(evidence: Evidence, records: Sequence[Record]) -> int:
     """Ranks a host: as planned, else as seen."""
-    machine = evidence.plan.machine
     seen = max((rank for record in records for rank in record.local_ranks), default=0) + 1
-    return machine.ranks or evidence.plan.gpus_used or machine.gpus or seen
+    return _planned_ranks(evidence.plan) or seen
 
 
 def problem_findings(

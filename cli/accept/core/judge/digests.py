@@ -58,6 +58,34 @@ def digest_problems(evidence: Evidence) -> Iterator[Problem]:
                 )
 
 
+def undigested(evidence: Evidence) -> Iterator[Problem]:
+    """Devices that counted the wrong elements of a product and say nothing of what it was.
+
+    GPUs have digests of both products, others that of the known one.
+    """
+    for record in evidence.records:
+        told: set[tuple[str | None, int | None, str, str]] = set()
+        for fact in record.facts:
+            if fact.name == "digest" and fact.check == evidence.check:
+                for (kind, what, *_), _digest in _digests(fact.value):
+                    told.add((fact.host, fact.rank, kind, what))
+        for metric in record.metrics:
+            kind, _, what = metric.name.rpartition("-")
+            if metric.check == evidence.check and what == "wrong":
+                wanted = ("exact", "random") if metric.gpu else ("exact",)
+                lacking = [w for w in wanted if (metric.host, metric.rank, kind, w) not in told]
+                if lacking:
+                    where = place(metric.host, metric.rank, metric.gpu)
+                    said = f"{where}: {kind}: no digest of the product ({', '.join(lacking)})"
+                    yield Problem(
+                        cause="no-measurement",
+                        message=said,
+                        host=metric.host,
+                        rank=metric.rank,
+                        gpu=metric.gpu,
+                    )
+
+
 def _digests(value: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     """What a fact says, by what must be equal; nothing where it is damaged."""
     if not isinstance(value, dict):

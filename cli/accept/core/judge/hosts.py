@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from accept.core.judge.complete import some
 from accept.core.judge.population import FEWEST
-from accept.core.judge.states import judgement_of, worst
+from accept.core.judge.states import judgement_of, state_of, worst
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
@@ -33,6 +33,8 @@ class Found:
     problems: tuple[Problem, ...]
     #: Where hosts are, of those that said.
     places: dict[str, str]
+    #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
+    hostnames: Mapping[str, str] | None
     #: Whether there is a record of how the hosts were found.
     recorded: bool
 
@@ -51,8 +53,16 @@ def find(records: Sequence[Record]) -> Found:
         lost=lost,
         problems=problems,
         places=places(records),
+        hostnames=_hostnames(first),
         recorded=first is not None,
     )
+
+
+def _hostnames(first: Record | None) -> dict[str, str] | None:
+    for fact in first.facts if first else ():
+        if fact.name == "hostnames" and isinstance(fact.value, dict):
+            return {host: str(name) for host, name in fact.value.items()}
+    return None
 
 
 def places(records: Iterable[Record]) -> dict[str, str]:
@@ -78,12 +88,15 @@ def domains(records: Iterable[Record]) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(one) for one in found.values() if len(one) > 1)
 
 
-def verdict(plan: Plan, found: Found, records: Sequence[Record]) -> CheckVerdict:
-    """Whether all hosts that were asked for took part, to the end."""
+def verdict(
+    plan: Plan, found: Found, records: Sequence[Record], untold: Iterable[Problem] = ()
+) -> CheckVerdict:
+    """Whether all hosts asked for took part, to the end; `untold`: problems that no check tells."""
+    said_of = [p for p in found.problems if plan.origin or p.host in found.missing]
+    said_of += [p for p in untold if p.host not in found.missing and p.host not in found.lost]
     findings = [
-        _finding(problem.cause, f"{problem.message or problem.host}", (problem.host,))
-        for problem in found.problems
-        if plan.origin or problem.host in found.missing
+        _finding(p.cause, p.message or p.host or p.cause, (p.host,), state_of(p.cause))
+        for p in dict.fromkeys(said_of)
     ]
     said = len(found.present) + len(found.missing)
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
