@@ -376,6 +376,11 @@ def test_an_established_failure_beats_a_run_that_broke_off() -> None:
     assert (verdict.state, verdict.exit) == (State.FAIL, 3)
 
 
+def test_a_run_that_nothing_says_the_hosts_of_is_incomplete() -> None:
+    verdict = judged(plan(ALL), *healthy(ALL)[1:])
+    assert (verdict.headline, verdict.exit) == ("not-tested: hosts evidence-missing", 6)
+
+
 def test_no_evidence_at_all_is_incomplete() -> None:
     verdict = judged(plan(ALL))
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)

@@ -107,8 +107,10 @@ def verdict(
         _finding(cause, f"{host} was lost in the middle of the run", (host,))
         for host, cause in found.lost.items()
     ]
-    if not found.present and not found.missing:
-        findings.append(_finding("evidence-missing", "no host took part", (), State.NOT_TESTED))
+    lacking = "" if found.recorded or plan.origin else "nothing says which hosts were found"
+    lacking = "no host took part" if not found.present and not found.missing else lacking
+    if lacking:
+        findings.append(_finding("evidence-missing", lacking, (), State.NOT_TESTED))
     more = f", {some(found.missing)} did not" if found.missing else ""
     if plan.origin:
         findings += _uncompared(plan, records)
