@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from accept.core.judge.complete import some
+from accept.core.judge.hosts import is_device
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, PlannedMachine, Problem, Record
 from accept.logs.corpus import Execution, Logs
@@ -98,4 +99,4 @@ def _others(logs: Logs, machine: PlannedMachine) -> Iterator[Problem]:
 def _foreign(device: str, machine: PlannedMachine) -> bool:
     if machine.gpus == 0:
         return device != _CPU
-    return bool(machine.device) and str(machine.device).lower() not in device.lower()
+    return bool(machine.device) and not is_device(str(machine.device), device)
