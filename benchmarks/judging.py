@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from accept.core import checks
 from accept.core.judge import judge
-from accept.core.model import Plan, PlannedMachine, Record, Step
+from accept.core.model import Fact, Plan, PlannedMachine, Record, Step
 from accept.core.schedule import pair_rounds
 from benchmarks import Row
 from benchmarks.nccl_text import table_text
@@ -55,7 +55,11 @@ def records() -> list[Record]:
         text = table_text(ranks=2 * GPUS, least=512 << 20, most=8 << 30, speed=speed)
         parsed[speed] = checks.parse_log(("all-reduce",), text.encode().splitlines(keepends=True))
     nodes = tuple(f"node{i:04d}" for i in range(NODES))
-    first = Record(step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=nodes, exit=0)
+    # That no host has another name is written down: all names are compared.
+    named = (Fact(name="hostnames", check="hosts", value={}),)
+    first = Record(
+        step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=nodes, exit=0, facts=named
+    )
     result = [first]
     chance = random.Random(1)
     for wave, groups in enumerate(pair_rounds(nodes, rounds=ROUNDS, seed=1)):
@@ -76,11 +80,18 @@ def records() -> list[Record]:
                         replace(m, value=m.value * noise) if m.name == "busbw" else replace(m)
                         for m in one.metrics
                     ),
-                    facts=one.facts,
+                    facts=tuple(_of_hosts(fact, group.hosts) for fact in one.facts),
                     problems=one.problems,
                 )
             )
     return result
+
+
+def _of_hosts(fact: Fact, hosts: tuple[str, ...]) -> Fact:
+    """What the table says of its run, with the hosts of a pair as those that it lists."""
+    if fact.name != "nccl-tests" or not isinstance(fact.value, dict):
+        return fact
+    return replace(fact, value={**fact.value, "hosts": dict.fromkeys(hosts, GPUS)})
 
 
 def measured() -> dict[str, float]:

@@ -92,7 +92,8 @@ def measure(model: str) -> tuple[float, float]:
             training.step()
             training.step_now += 1
 
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
     for number in range(_TURNS[model]):
         for mine in (True, False) if number % 2 else (False, True):
             (ours if mine else theirs).append(seconds(measured if mine else bare))

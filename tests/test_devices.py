@@ -313,6 +313,13 @@ def test_a_gpu_that_lacks_what_the_others_have_is_no_pass(name: str) -> None:
     assert blamed(found)["h1:7"] == "no-measurement"
 
 
+@pytest.mark.parametrize("name", ["host-to-device", "device-to-host"])
+def test_ways_that_are_not_compared_must_have_been_measured_by_all(name: str) -> None:
+    verdict = judged(records(only(("h1", 3), None, name), step=MEMORY_STEP), MEMORY_STEP)
+    assert verdict.verdict.state is State.FAIL
+    assert blamed(verdict) == {"h1:3": "no-measurement"}
+
+
 @pytest.mark.parametrize("ranks", [range(GPUS), range(1, GPUS, 2)])
 @pytest.mark.parametrize("lacks", ["all", "exact", "random"])
 def test_a_gpu_that_says_nothing_of_its_products_is_no_pass(ranks: range, lacks: str) -> None:

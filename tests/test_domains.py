@@ -20,6 +20,7 @@ from tests.imagined import (
 
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
+from accept.core.judge.hosts import domains
 from accept.core.model import PlannedMachine, Record, Reference, State, Verdict
 from accept.core.schedule import Group
 
@@ -90,6 +91,21 @@ def test_pairs_of_one_rack_are_held_against_nvlink() -> None:
 def test_a_slow_host_is_named_among_pairs_of_its_own_kind(bad: str) -> None:
     verdict = judged(speed(**{bad: 0.8}))
     assert {suspect.name for suspect in verdict.suspects} == {bad}
+
+
+@pytest.mark.parametrize("alone", [("h7",), ("h3", "h7")])
+def test_a_healthy_host_alone_in_its_rack_is_neither_slow_nor_far(alone: tuple[str, ...]) -> None:
+    """Its rack is known, and nothing about it has to be asked."""
+    racks = {host: f"cluster/{host}" if host in alone else rack for host, rack in RACK.items()}
+
+    def reached(group: Group) -> float:
+        return 800 if len({racks[host] for host in group.hosts}) == 1 else 190
+
+    verdict = judged(reached, racks)
+    assert (verdict.headline, verdict.suspects) == ("pass", ())
+    done = [one for one in records(reached, racks) if one.step == PAIRS.id]
+    known = domains(records(reached, racks))
+    assert waves_again(plan(PAIRS, machine=MACHINE), PAIRS, done, EIGHT, {}, known) == ()
 
 
 def test_blocks_of_a_ladder_are_compared_with_those_of_their_own_kind() -> None:

@@ -52,6 +52,7 @@ from accept.core.typed import dump, from_json
 
 EIGHT = hosts(8)
 ALL = step("all-reduce", "all", number=20)
+EACH = step("all-reduce", "each", number=25)
 PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
 
 
@@ -258,6 +259,15 @@ def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
     assert causes(verdict) == said
 
 
+def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
+    """All start as many ranks as it has GPUs."""
+    fewer = [replace(one, ranks=1) for one in measured(EACH, EIGHT, slow())]
+    verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), found(EIGHT), *fewer)
+    (said,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")
+    assert said.hosts == ()
+    assert "so did 8 of 8 executions" in said.message
+
+
 @pytest.mark.parametrize("ranks", [0, 1, 15, 17])
 def test_other_ranks_than_were_planned_are_no_pass(ranks: int) -> None:
     other = replace(healthy(ALL)[1], ranks=ranks)
@@ -331,6 +341,28 @@ def test_a_problem_of_a_check_that_nobody_planned_is_never_a_pass() -> None:
     other = Problem(cause="wrong-data", message="bits", check="elsewhere", host="h2")
     made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(other,))
     assert judged(plan(ALL), found(EIGHT), made).exit == 3
+
+
+def test_what_a_check_excuses_in_its_own_launch_is_no_failure_of_another() -> None:
+    """A rank that found wrong data ends its launch: the rest of the cluster passes."""
+    ended = Problem(cause="crashed", message="a signal ended a rank")
+    made = [
+        replace(one, exit=1, problems=(ended,), metrics=table("all-reduce", 10, wrong=3))
+        if "h3" in one.hosts
+        else one
+        for one in measured(PAIRS, EIGHT, slow())
+    ]
+    verdict = judged(plan(PAIRS), found(EIGHT), *made)
+    assert (verdict.state, causes(verdict)) == (State.DEGRADED, {"wrong-data"})
+    assert blamed(verdict) == {("node", "h3", "wrong-data")}
+
+
+def test_many_problems_of_one_cause_beside_the_checks_are_one_finding() -> None:
+    full = tuple(Problem(cause="disk-full", message=f"{h}: no space", host=h) for h in EIGHT)
+    first, *rest = healthy(ALL)
+    verdict = judged(plan(ALL), replace(first, problems=full), *rest)
+    (said,) = (f for f in verdict.checks[0].findings if f.cause == "disk-full")
+    assert (said.message, said.hosts) == ("h0: no space (and 7 more)", EIGHT)
 
 
 def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
@@ -515,6 +547,16 @@ def test_one_gpu_alone_has_nobody_to_send_to_and_is_judged_by_the_rest(
     if state is State.PASS:
         assert (fabric.state, fabric.optional) == (State.NOT_TESTED, True)
         assert "nobody to send to" in fabric.findings[-1].message
+
+
+def test_several_hosts_of_one_gpu_each_have_somebody_to_send_to() -> None:
+    one = replace(GPU, gpus=1, ranks=1)
+    alone = [
+        record(EACH, [h], *table("all-reduce", 0), ranks=1, number=n) for n, h in enumerate(EIGHT)
+    ]
+    verdict = judged(plan(EACH, machine=one), found(EIGHT), *alone)
+    assert verdict.checks[-1].state is State.INCONCLUSIVE
+    assert not verdict.accepted
 
 
 def test_what_is_expected_of_one_gpu_alone_was_never_measured() -> None:

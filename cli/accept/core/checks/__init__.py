@@ -85,7 +85,8 @@ class Evidence:
     broken_off: str = ""
     #: What each execution of any check reached against its equals, by log, as logs alone show it.
     shares: dict[str, list[Share]] = field(default_factory=dict)
-    #: Hosts that are near each other, in blocks, as their pairs show it; none: nothing is known.
+    #: Hosts that are near each other, in blocks, as their pairs show it or their
+    #: NVLink domains are; none: nothing is known.
     near: tuple[frozenset[str], ...] = ()
     #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
     partial: bool = False

@@ -48,9 +48,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off)
-    domains = hosts.domains(records)
-    evidences = {name: replace(one, domains=domains) for name, one in evidences.items()}
-    if near := domains or blocks_among(scored(evidences.values()), found.places):
+    if near := found.domains or blocks_among(scored(evidences.values()), found.places):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
     reached = shares(scored(evidences.values())) if plan.origin else {}
     if reached:
@@ -108,10 +106,18 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
 
 
 def _untold(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
-    """Problems whose cause no check tells of: said beside the checks, or of one not in the plan."""
+    """Problems that no check answers for, and none tells of: said beside the checks, or of others.
+
+    What a check excuses in a record of its own is its to excuse.
+    """
     told = {f.cause for one in verdicts for f in one.findings if f.state is not State.PASS}
-    problems = (problem for record in records for problem in record.problems)
-    return tuple(problem for problem in problems if problem.cause not in told)
+    return tuple(
+        problem
+        for record in records
+        for problem in record.problems
+        if problem.cause not in told
+        and (record.step == HOSTS_STEP or problem.check not in (None, *record.checks))
+    )
 
 
 def _unblamed(record: Record) -> Record:
@@ -155,6 +161,7 @@ def _evidences(
             missing=found.missing,
             lost=found.lost,
             places=found.places,
+            domains=found.domains,
             hostnames=found.hostnames,
             asked=tuple(_of_check(record, name) for record in asked),
             devices=devices,
@@ -209,6 +216,9 @@ def _judged(evidence: Evidence) -> Judged:
     try:
         check = checks.load(evidence.check)
     except KeyError:
+        if evidence.plan.origin:
+            # Nobody asked for it, and what went wrong in it is no less wrong.
+            return Judged(verdict_of(evidence, problem_findings(evidence)))
         message = f"this version of accept has no check {evidence.check!r}"
         finding = Finding(
             check=evidence.check,
@@ -217,9 +227,6 @@ def _judged(evidence: Evidence) -> Judged:
             message=message,
             cause="tool-missing",
         )
-        if evidence.plan.origin:
-            # Nobody asked for it, and what went wrong in it is no less wrong.
-            return Judged(verdict_of(evidence, problem_findings(evidence)))
         return Judged(
             CheckVerdict(
                 check=evidence.check,

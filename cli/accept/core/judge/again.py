@@ -77,7 +77,9 @@ def waves_again(
         )
     met = {frozenset(record.hosts) for record in records}
     wave = confirming(hosts, suspects, links, met, seed=plan.seed) or tuple(dict.fromkeys(groups))
-    mutual = meeting(hosts, suspects, near, met) if step.groups == "pairs" else ()
+    # Who is in no domain is known to be far: only who is slow is not.
+    mutual = meeting(hosts, suspects, () if domains else near, met)
+    mutual = mutual if step.groups == "pairs" else ()
     return (wave, *mutual) if wave else mutual
 
 

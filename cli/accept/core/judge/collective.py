@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -94,7 +94,8 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     bounded = any(f.state is not State.INCONCLUSIVE for f in asked)
     alone = False
     if promised and not bounded and evidence.records and not evidence.partial:
-        alone = all(r.ranks == 1 for r in evidence.records) and not held
+        alone = len(evidence.hosts) == 1 and all(r.ranks == 1 for r in evidence.records)
+        alone = alone and not held
         alone = alone and all(f.state is State.PASS for f in findings)
         nothing = _nobody(check) if alone else _unbounded(evidence, readings.values(), measure)
         findings.append(nothing)
@@ -127,6 +128,7 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
     steps = {step.id: step for step in evidence.steps}
     found: dict[str, list[tuple[Record, str]]] = {}
     whose = (None, evidence.check)
+    names = {} if evidence.plan.origin else took_part.named(evidence)
     for record in evidence.records:
         one = readings[id(record)]
         if one.wrong:
@@ -135,7 +137,7 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
             found.setdefault("not-finite", []).append((record, "a figure that is no number"))
         if record.exit != 0:
             continue
-        for text in _others_listed(evidence, record):
+        for text in _others_listed(evidence, names, record):
             found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
             found.setdefault(_UNCHECKED, []).append((record, "data that were not checked"))
@@ -151,7 +153,9 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
     ]
 
 
-def _others_listed(evidence: Evidence, record: Record) -> Iterator[str]:
+def _others_listed(
+    evidence: Evidence, names: Mapping[str, set[str]], record: Record
+) -> Iterator[str]:
     """What the table lists that is not the record's: another number of ranks, or other hosts."""
     for fact in record.facts:
         if fact.name != "nccl-tests" or fact.check != evidence.check:
@@ -161,7 +165,7 @@ def _others_listed(evidence: Evidence, record: Record) -> Iterator[str]:
         if isinstance(ranks, int) and ranks != record.ranks:
             yield f"{ranks} ranks took part where {record.ranks} were started"
         elif isinstance(listed, dict) and not evidence.plan.origin:
-            yield from took_part.others(evidence, record, listed)
+            yield from took_part.others(evidence, names, record, listed)
 
 
 def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) -> Finding:

@@ -37,23 +37,29 @@ def _of(step: Step, records: Iterable[Record]) -> list[Record]:
 
 
 def _other_ranks(evidence: Evidence) -> Iterator[Finding]:
-    """Executions that started other ranks than were planned, or none."""
+    """Whether executions started other ranks than were planned, or none.
+
+    All hosts start as many as the one with the fewest GPUs: who that is the inventory says.
+    """
     planned = _planned_ranks(evidence.plan)
+    odd = []
     for record in evidence.records:
         each = len(record.local_ranks) or planned
-        least, hosts = max(1, each or 1) * len(record.hosts), some(record.hosts)
+        least = max(1, each or 1) * len(record.hosts)
         if record.ranks != least if each else record.ranks < least:
-            said = f"step {record.step} started {record.ranks} ranks on {hosts}; planned: {least}"
-            yield Finding(
-                check=evidence.check,
-                judgement="completeness",
-                state=State.FAIL,
-                cause="rank-count",
-                message=said + ("" if each else " or more"),
-                hosts=record.hosts,
-                evidence=(record.log,) if record.log else (),
-            )
-            return
+            odd.append((record, f"{least}" if each else f"{least} or more"))
+    if odd:
+        first, wanted = odd[0]
+        said = f"step {first.step} started {first.ranks} ranks on {len(first.hosts)} hosts where "
+        said += f"{wanted} were planned; so did {len(odd)} of {len(evidence.records)} executions"
+        yield Finding(
+            check=evidence.check,
+            judgement="completeness",
+            state=State.FAIL,
+            cause="rank-count",
+            message=said,
+            evidence=tuple(dict.fromkeys(record.log for record, _ in odd if record.log))[:8],
+        )
 
 
 def _planned_ranks(plan: Plan) -> int | None:

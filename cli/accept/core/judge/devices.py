@@ -33,7 +33,7 @@ def judge_devices(
     found = [device for record in evidence.records for device in _devices(record, evidence.check)]
     names = {name for device in found for name in device.values}
     wanted = {*measured.needed, *measured.wrong, *names.intersection(measured.others)}
-    wanted |= names.intersection(measured.rates)
+    wanted |= names.intersection((*measured.rates, *measured.uneven))
     problems = [*more, *_wrong(found, measured), *_missing(evidence, found, wanted, names)]
     complete_ones = {id(d.record) for d in found} - {
         id(d.record) for d in found if not wanted <= d.values.keys()

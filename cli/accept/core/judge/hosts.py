@@ -29,10 +29,12 @@ class Found:
     missing: tuple[str, ...]
     #: Lost on the way, with the cause.
     lost: dict[str, str]
-    #: What was said about hosts that never answered.
+    #: What was said about hosts that never answered; of logs also about what the others lack.
     problems: tuple[Problem, ...]
     #: Where hosts are, of those that said.
     places: dict[str, str]
+    #: Hosts of one NVLink domain, as the driver said on each: domains of several.
+    domains: tuple[frozenset[str], ...]
     #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
     hostnames: Mapping[str, str] | None
     #: Whether there is a record of how the hosts were found.
@@ -53,6 +55,7 @@ def find(records: Sequence[Record]) -> Found:
         lost=lost,
         problems=problems,
         places=places(records),
+        domains=domains(records),
         hostnames=_hostnames(first),
         recorded=first is not None,
     )
@@ -92,12 +95,14 @@ def verdict(
     plan: Plan, found: Found, records: Sequence[Record], untold: Iterable[Problem] = ()
 ) -> CheckVerdict:
     """Whether all hosts asked for took part, to the end; `untold`: problems that no check tells."""
-    said_of = [p for p in found.problems if plan.origin or p.host in found.missing]
-    said_of += [p for p in untold if p.host not in found.missing and p.host not in found.lost]
-    findings = [
-        _finding(p.cause, p.message or p.host or p.cause, (p.host,), state_of(p.cause))
-        for p in dict.fromkeys(said_of)
-    ]
+    own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
+    findings = [_of_one(problem.cause, [problem]) for problem in own]
+    gone = {*found.missing, *found.lost}
+    by_cause: dict[str, list[Problem]] = {}
+    for problem in dict.fromkeys(untold):
+        if problem not in own and problem.host not in gone:
+            by_cause.setdefault(problem.cause, []).append(problem)
+    findings += [_of_one(cause, several) for cause, several in by_cause.items()]
     said = len(found.present) + len(found.missing)
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
     known = found.recorded or said > 0
@@ -155,6 +160,14 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
             "of the same sizes, on as many GPUs of that name",
             hosts=alone,
         )
+
+
+def _of_one(cause: str, problems: Sequence[Problem]) -> Finding:
+    """A finding on problems of one cause."""
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    said = f"{first.message or first.host or cause}{more}"
+    return _finding(cause, said, tuple(dict.fromkeys(p.host for p in problems)), state_of(cause))
 
 
 def _finding(

@@ -29,6 +29,8 @@ class Measured:
     others: tuple[str, ...]
     #: Without these nothing was measured.
     needed: tuple[str, ...]
+    #: Others of speed that are held against bounds, and differ between healthy devices.
+    uneven: tuple[str, ...] = ()
 
 
 class Device(NamedTuple):

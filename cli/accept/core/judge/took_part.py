@@ -14,13 +14,17 @@ from accept.core.checks import Evidence
 from accept.core.model import Record
 
 
-def others(evidence: Evidence, record: Record, listed: Mapping[str, Any]) -> Iterator[str]:
-    """What speaks against the hosts in `listed`, each with its number of ranks, in words."""
+def others(
+    evidence: Evidence, known: Mapping[str, set[str]], record: Record, listed: Mapping[str, Any]
+) -> Iterator[str]:
+    """What speaks against the hosts in `listed`, each with its number of ranks, in words.
+
+    `known`: what `named` says of the evidence.
+    """
     each = record.ranks // max(1, len(record.hosts))
     if len(listed) > len(record.hosts):
         yield f"ranks ran on {len(listed)} hosts, and were started on {len(record.hosts)}"
         return
-    known = _named(evidence)
     for name, ranks in listed.items():
         hosts = known.get(_short(name), set())
         # The names of all are known where they were written down.
@@ -33,8 +37,8 @@ def others(evidence: Evidence, record: Record, listed: Mapping[str, Any]) -> Ite
             return
 
 
-def _named(evidence: Evidence) -> dict[str, set[str]]:
-    """Short name -> hosts of the run that may print it."""
+def named(evidence: Evidence) -> dict[str, set[str]]:
+    """Short name -> hosts of the run that may print it. Grows with the run: once for a check."""
     known: dict[str, set[str]] = {}
     for host in evidence.hosts:
         for name in (host, (evidence.hostnames or {}).get(host, host)):
