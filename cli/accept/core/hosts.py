@@ -8,7 +8,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -197,8 +197,13 @@ async def _find(
                     slots=1,
                     local=candidate.local,
                 )
-                async with gate:
-                    result = await _probe(host, folder=folder, attempt=attempt, topology=topology)
+                await gate.acquire()
+                with contextlib.ExitStack() as held:
+                    held.callback(gate.release)
+                    # Who has said something has shaken hands; starting its GPUs keeps nobody.
+                    result = await _probe(
+                        host, folder=folder, attempt=attempt, topology=topology, heard=held.close
+                    )
                 if isinstance(result, _Seen):
                     return result
                 if not failed and not candidate.local and result[0].startswith("unreachable"):
@@ -266,7 +271,7 @@ async def _knock(address: str, port: int) -> str | tuple[str, str]:
 
 
 async def _probe(
-    host: Host, *, folder: Path, attempt: str, topology: str
+    host: Host, *, folder: Path, attempt: str, topology: str, heard: Callable[[], None]
 ) -> _Seen | tuple[str, str]:
     """Log in, make sure that it is the host that was meant, and ask what starting ranks needs."""
     place = f'echo "$({{ {topology} ; }} 2>/dev/null | head -n 1)"' if topology else "echo"
@@ -285,7 +290,7 @@ async def _probe(
         argv[1:1] = ["-o", f"ConnectTimeout={_CONNECT_SECONDS:.0f}"]
     began = time.time()
     env = environment(folder, attempt)
-    answer = await run(argv, env=env, timeout=_PROBE_SECONDS, more=_SMI_SECONDS)
+    answer = await run(argv, env=env, timeout=_PROBE_SECONDS, more=_SMI_SECONDS, heard=heard)
     ended = time.time()
     lines = answer.out.split("\n")
     if answer.exit != 0 or len(lines) < 6:

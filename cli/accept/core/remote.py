@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,12 +71,17 @@ def environment(folder: Path, attempt: str) -> dict[str, str]:
 
 
 async def run(
-    argv: list[str], *, env: Mapping[str, str] | None = None, timeout: float, more: float = 0.0
+    argv: list[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout: float,
+    more: float = 0.0,
+    heard: Callable[[], None] = lambda: None,
 ) -> Answer:
     """Run `argv`, with at most 1 MiB of its output kept; past `timeout` seconds it is killed.
 
-    Where it has said something by then it has `more` seconds. What it said until it was killed is
-    kept too.
+    Where it has said something by then it has `more` seconds; `heard` is called when it does. What
+    it said until it was killed is kept too.
     """
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -89,7 +94,9 @@ async def run(
     assert process.stdout is not None
     assert process.stderr is not None
     out, err = bytearray(), bytearray()
-    work = asyncio.gather(_keep(process.stdout, out), _keep(process.stderr, err), process.wait())
+    work = asyncio.gather(
+        _keep(process.stdout, out, heard), _keep(process.stderr, err), process.wait()
+    )
     try:
         done, _ = await asyncio.wait({work}, timeout=timeout)
         if not done and out and more:
@@ -112,9 +119,13 @@ async def run(
     )
 
 
-async def _keep(stream: asyncio.StreamReader, kept: bytearray) -> None:
+async def _keep(
+    stream: asyncio.StreamReader, kept: bytearray, heard: Callable[[], None] = lambda: None
+) -> None:
     """Read a stream to its end, into `kept` as long as there is room."""
     while block := await stream.read(1 << 16):
+        if not kept:
+            heard()
         kept += block[: (1 << 20) - len(kept)]
 
 
