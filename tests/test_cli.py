@@ -480,6 +480,24 @@ def test_gpus_that_somebody_uses_are_not_measured(monkeypatch: pytest.MonkeyPatc
     assert rundir.listed() == ()
 
 
+class TestADriverThatHangs:
+    @pytest.fixture(autouse=True)
+    def hanging(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        smi = tmp_path / "bin" / "nvidia-smi"
+        smi.parent.mkdir()
+        smi.write_text("#!/bin/sh\nexec sleep 600\n")
+        smi.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
+        monkeypatch.setattr("accept.probe.SECONDS", 0.5)
+
+    @pytest.mark.parametrize("asked", [("run", "-q"), ("run", "-m", "gpu", "-q"), ("doctor",)])
+    def test_ends_what_asks_it_with_one_error(self, asked: tuple[str, ...]) -> None:
+        said = refused(*asked, code=Exit.NOT_STARTED)
+        assert "tools and GPUs, and did not answer in 0.5 s" in said
+        assert "time nvidia-smi" in said
+        assert rundir.listed() == ()
+
+
 def test_two_commands_that_collect_one_run_fetch_it_once(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

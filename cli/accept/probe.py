@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 from accept.core.checks import load
+from accept.core.errors import NotStarted
 from accept.resolve import Resolved
 from accept.spec.site import Tools
 
@@ -46,7 +49,9 @@ nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 
 wait
 """
 
-_SECONDS = 60.0
+#: Seconds that a host has for a command, such as TOOLS. 90 are the driver's, as in
+#: launchers/programs/inventory.py: where nothing keeps it up, it starts all GPUs first.
+SECONDS = 110.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +78,30 @@ def answers(text: str) -> dict[str, list[str]]:
 
 
 def tools_here(environment: str) -> dict[str, list[str]]:
-    """TOOLS asked on this machine, after the sh lines `environment`."""
-    done = subprocess.run(
-        ["/bin/sh", "-c", environment + TOOLS],
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
-    return answers(done.stdout)
+    """TOOLS asked on this machine, after the sh lines `environment`.
+
+    Raises NotStarted after SECONDS.
+    """
+    # In a session of its own, all of which is ended: what hangs would keep the output open.
+    argv = ["/bin/sh", "-c", environment + TOOLS]
+    try:
+        with subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        ) as asked:
+            try:
+                return answers(asked.communicate(timeout=SECONDS)[0])
+            except BaseException:
+                os.killpg(asked.pid, signal.SIGKILL)
+                raise
+    except subprocess.TimeoutExpired:
+        raise NotStarted(
+            f"this machine was asked for its tools and GPUs, and did not answer in {SECONDS:g} s",
+            hint="does nvidia-smi hang? See: time nvidia-smi; dmesg -T | grep -i nvrm",
+        ) from None
 
 
 def machine_of(*hosts: Mapping[str, list[str]]) -> str:

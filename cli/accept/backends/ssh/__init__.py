@@ -15,13 +15,13 @@ from shlex import quote
 from accept.archives import unpack
 from accept.backends import Job, Say
 from accept.backends.ssh import follow
-from accept.backends.ssh.ready import SECONDS, Ready, make_ready
+from accept.backends.ssh.ready import Ready, make_ready
 from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import BadEvidence, BadInput, BrokenOff, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.model import Problem
 from accept.core.typed import dump
-from accept.probe import TOOLS, Need, answers, machine_of, needs_of, tool_lines
+from accept.probe import SECONDS, TOOLS, Need, answers, machine_of, needs_of, tool_lines
 from accept.remoting import call, last_line, on_all, ssh_options
 from accept.render import Bundle
 from accept.resolve import Resolved

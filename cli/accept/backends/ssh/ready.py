@@ -17,12 +17,11 @@ from accept.core.errors import NotStarted
 from accept.core.hosts import ssh_cause
 from accept.core.model import Problem
 from accept.core.remote import HOST_KEY_ALIAS
+from accept.probe import SECONDS
 from accept.remoting import Reply, call, last_line, on_all
 from accept.render import Bundle
 from accept.resolve import Resolved
 
-#: Seconds that one command on a host may take.
-SECONDS = 60.0
 #: What a guard allows beyond start and deadline, for the hold, the judging and the packing.
 _SLACK = 300.0
 #: Not worth another try: the same answer would come.
