@@ -655,6 +655,17 @@ def test_an_expectation_of_a_check_that_did_not_run_is_inconclusive() -> None:
     assert verdict.headline == "inconclusive: gemm no-measurement"
 
 
+@pytest.mark.parametrize(("optional", "state"), [(True, State.PASS), (False, State.NOT_TESTED)])
+def test_an_expectation_of_a_check_that_was_left_out_adds_nothing_to_that(
+    optional: bool,  # noqa: FBT001
+    state: State,
+) -> None:
+    own = replace(FLOOR, check="gemm", metric="bf16", kind="expectation", source="--expect")
+    left = Skipped(check="gemm", reason="the budget of 60 s left no room", optional=optional)
+    verdict = judged(plan(ALL, references=(own,), skipped=(left,)), *healthy(ALL))
+    assert (verdict.state, "no-measurement" in causes(verdict)) == (state, False)
+
+
 def test_an_average_over_sizes_is_never_judged() -> None:
     """Small sizes are far below the bound; only the largest is held against it."""
     verdict = judged(plan(ALL, references=(replace(FLOOR, lower=9.5),)), *healthy(ALL))

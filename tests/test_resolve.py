@@ -232,15 +232,22 @@ class TestExpect:
     def test_what_is_none_is_refused(self, text: str, said: str) -> None:
         assert said in refusal(expect=(text,)).message
 
-    @pytest.mark.parametrize("by", ["option", "site"])
-    def test_of_a_check_that_the_suite_does_not_run_is_refused(
-        self, tmp_path: Path, by: str
-    ) -> None:
-        text = "latency@8<=20"
-        file = site(tmp_path, f"expect: ['{text}']") if by == "site" else None
-        refused = refusal(site=file, expect=(text,) if by == "option" else ())
+    def test_of_a_check_that_the_suite_does_not_run_is_refused(self) -> None:
+        refused = refusal(expect=("latency@8<=20",))
         assert "latency is expected, and suite quick does not run it" in refused.message
         assert "all-reduce" in refused.hint
+
+    def test_of_the_site_file_serves_the_suites_that_run_it(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "expect: ['latency@8<=20', 'all-reduce@8G>=380']")
+        found = run(FULL, site=file, suite="quick")
+        own = {r.check for r in found.plan.references if r.kind == "expectation"}
+        assert own == {"all-reduce"}
+        said = f"{tmp_path}/site.yaml:1: latency is expected, and suite quick does not run it"
+        assert said in found.notes
+        fuller = run(FULL, site=file, suite="standard")
+        own = {r.check for r in fuller.plan.references if r.kind == "expectation"}
+        assert own == {"all-reduce", "latency"}
+        assert not any("latency" in note for note in fuller.notes)
 
 
 class TestPlant:

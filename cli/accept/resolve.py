@@ -153,6 +153,7 @@ def resolve(options: Options) -> Resolved:
         skipped += dropped
         deadline = min(deadline, options.budget)
     planned = machine.value.planned(profile)
+    expected, unrun = _expectations(options, site, suite.value)
     plan = Plan(
         schema=1,
         version="",
@@ -163,7 +164,7 @@ def resolve(options: Options) -> Resolved:
         steps=steps,
         skipped=skipped,
         references=(
-            *_expectations(options, site, suite.value),
+            *expected,
             *bounds(machine.value, profile, gpus),
         ),
         seed=options.seed,
@@ -189,6 +190,7 @@ def resolve(options: Options) -> Resolved:
         gpus_per_pod=per_pod,
         notes=(
             *_notes(suite.value),
+            *unrun,
             *remarks(_asked(settings, options), machine.value, profile),
             *(_unplaced(settings) if on_pods else ()),
             *(_scattered(machine.value, settings, count) if on_pods else ()),
@@ -291,8 +293,11 @@ def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str
 
 def _expectations(
     options: Options, site: Loaded[Site] | None, suite: Suite
-) -> tuple[Reference, ...]:
-    """What the user expects of checks that the suite has. Raises BadInput for another."""
+) -> tuple[tuple[Reference, ...], tuple[str, ...]]:
+    """What the user expects of checks that the suite has, and a note on each other of the site's.
+
+    A site file serves several suites. Raises BadInput for another on the command line.
+    """
     try:
         given = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
@@ -302,10 +307,12 @@ def _expectations(
     filed = site_expectations(site) if site else ()
     kept = [r for r in filed if (r.check, r.metric, r.size, r.min_nodes, r.max_nodes) not in taken]
     there = dict.fromkeys(item.check for item in suite.checks)
-    for one in (*given, *kept):
-        if one.check not in there:
-            raise BadInput(
-                f"{one.source}: {one.check} is expected, and suite {suite.name} does not run it",
-                hint=f"it runs {', '.join(there)}; take a suite that has {one.check}",
-            )
-    return (*given, *kept)
+    unrun = {
+        one: f"{one.source}: {one.check} is expected, and suite {suite.name} does not run it"
+        for one in (*given, *kept)
+        if one.check not in there
+    }
+    if refused := next((one for one in given if one in unrun), None):
+        hint = f"it runs {', '.join(there)}; take a suite that has {refused.check}"
+        raise BadInput(unrun[refused], hint=hint)
+    return tuple(one for one in (*given, *kept) if one not in unrun), tuple(unrun.values())

@@ -66,12 +66,13 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
 
 
 def of_no_step(plan: Plan) -> Iterator[CheckVerdict]:
-    """A verdict for each check that the user expects something of and that the plan does not run.
+    """A verdict for each check that the user expects something of and that no step runs.
 
-    What a budget left out is told already, and a drill runs what is to find its fault alone.
+    Runs that are resolved have none: it is for plans of others, and for what `accept judge` is told
+    to expect. What a plan left out is told already, and a drill runs what is to find its fault.
     """
     run = {check for step in plan.steps for check in step.checks}
-    run |= {one.check for one in plan.skipped if not one.optional}
+    run |= {one.check for one in plan.skipped}
     lacking: dict[str, list[Finding]] = {}
     for bound in plan.references if not plan.planted else ():
         if bound.kind == "expectation" and bound.check not in run:
