@@ -952,6 +952,28 @@ def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> No
     assert "gpu-missing" not in causes(verdict)
 
 
+@pytest.mark.parametrize(
+    ("domains", "suspect"),
+    [
+        # One was not told, as where inventory.sh reads or nvidia-smi does not answer in time.
+        (({"domain": "c/7"}, {}, {"domain": "c/7"}, {"domain": "c/7"}), set()),
+        (({}, {}, {}, {"domain": "c/7"}), set()),
+        (
+            ({"domain": "c/7"}, {"domain": None}, {"domain": "c/7"}, {}),
+            {("node", "h1", "inventory-mismatch")},
+        ),
+    ],
+)
+def test_only_hosts_that_told_their_nvlink_domain_are_compared_by_it(
+    domains: tuple[dict[str, Any], ...], suspect: set[tuple[str, str, str]]
+) -> None:
+    facts = [
+        inventory_of(f"h{i}", gpus=gpus(f"h{i}"), pciNvidia=8, **domain)
+        for i, domain in enumerate(domains)
+    ]
+    assert blamed(inventoried(big(INVENTORY), facts)) == suspect
+
+
 def test_busy_gpus_are_measured_where_told_so() -> None:
     facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
     verdict = inventoried(big(INVENTORY, busy_ok=True), facts)

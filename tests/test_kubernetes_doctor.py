@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.apiserver import ApiServer, api_server
+from tests.chartcases import DOMAIN
 from tests.commandline import accept, refused
 from tests.test_kubernetes_capacity import node
 
@@ -188,6 +189,29 @@ class TestJobSet:
     ) -> None:
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset("spec.replicatedJobs"))
         assert line(ask("  controller: job\n"), "JobSet")[0] == "ok"
+
+    @pytest.mark.parametrize(
+        ("site", "mark"),
+        [
+            ("", "missing"),
+            ("  resourceClaims: []\n", "ok"),
+            ("  networks: [{interface: eth2, network: rdma-0}]\n", "ok"),
+        ],
+    )
+    def test_is_asked_for_claims_only_where_the_chart_makes_some(
+        self,
+        server: ApiServer,
+        options: Callable[..., list[str]],
+        tmp_path: Path,
+        site: str,
+        mark: str,
+    ) -> None:
+        """A machine without an NVLink domain, whose NICs come by claims or by networks."""
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*site_needs.FIELDS))
+        machine = tmp_path / "claims.yaml"
+        machine.write_text(DOMAIN.replace("computeDomain: true", "computeDomain: false"))
+        done = accept("doctor", *options(site, machine=str(machine)))
+        assert line(done.out, "JobSet")[0] == mark
 
     def test_may_keep_its_fields_to_itself(self, server: ApiServer, ask: Ask) -> None:
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", 403)

@@ -95,8 +95,10 @@ def gpus() -> list[dict[str, Any]] | None:
     return found
 
 
-def domain() -> str | None:
-    """The NVLink domain that all GPUs here are in; null: none beyond this host, or not told.
+def domain() -> dict[str, str | None]:
+    """The NVLink domain that all GPUs here are in, by its key; null: none beyond this host.
+
+    Nothing where nvidia-smi does not answer, in time or at all: that is not known.
 
     NCCL takes GPUs for connected that say the same cluster, which is not zero, and the same clique:
     https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
@@ -104,12 +106,12 @@ def domain() -> str | None:
     try:
         said = {tuple(row) for row in smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])}
     except subprocess.TimeoutExpired:
-        return None
+        return {}
     if len(said) != 1:
-        return None
+        return {"domain": None} if said else {}
     ((cluster, clique),) = said
     known = re.fullmatch("[0-9a-f-]{36}", cluster) and re.search("[1-9a-f]", cluster)
-    return f"{cluster}/{clique}" if known and clique.isdigit() else None
+    return {"domain": f"{cluster}/{clique}" if known and clique.isdigit() else None}
 
 
 def pci_gpus() -> int:
@@ -199,13 +201,13 @@ def main() -> None:
     """Print the fact."""
     memory = re.search(r"MemTotal:\s+(\d+) kB", read(Path("/proc/meminfo")))
     with ThreadPoolExecutor() as pool:
-        shown, linked, used = (pool.submit(ask) for ask in (gpus, domain, versions))
+        shown, linked, used = pool.submit(gpus), pool.submit(domain), pool.submit(versions)
     value = {
         "hostname": socket.gethostname(),
         "cpus": len(os.sched_getaffinity(0)),
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
         "gpus": shown.result(),
-        "domain": linked.result(),
+        **linked.result(),
         "pciNvidia": pci_gpus(),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),

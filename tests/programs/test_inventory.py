@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -42,13 +43,29 @@ def told(folder: Path, fabric: str) -> dict[str, Any]:
         (f"{CLUSTER}, 7\\n{CLUSTER}, 8\\n", None),
         (f"{CLUSTER}, [N/A]\\n", None),
         ("[N/A], [N/A]\\n", None),
-        ("", None),
     ],
 )
 def test_the_nvlink_domain_is_that_of_all_gpus(
     tmp_path: Path, fabric: str, domain: str | None
 ) -> None:
     assert told(tmp_path, fabric)["domain"] == domain
+
+
+def test_a_domain_of_which_nothing_is_told_is_not_said_to_be_none(tmp_path: Path) -> None:
+    assert "domain" not in told(tmp_path, "")
+
+
+def test_a_domain_not_told_in_time_is_not_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PROGRAM.parent))
+    inventory = importlib.import_module("inventory")
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexec sleep 600\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(inventory, "SECONDS", 0.1)
+    assert inventory.domain() == {}
 
 
 def test_the_right_to_lock_memory_is_the_kernels_answer(tmp_path: Path) -> None:

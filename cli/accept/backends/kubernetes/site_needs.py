@@ -11,6 +11,7 @@ from accept.backends.kubernetes.need import fine, lack
 from accept.core.plaintext import plain
 from accept.probe import Need
 from accept.resolve import Resolved
+from accept.spec.pod import Claim
 
 _JOB = "spec.replicatedJobs.template.spec"
 #: What the chart sets of a JobSet and older ones lack. All of it is in the CRD of JobSet 0.7.0, and
@@ -50,7 +51,7 @@ def controller(api: Api, run: Resolved) -> Iterator[Need]:
 def _fields(api: Api, run: Resolved) -> Need:
     """Whether the cluster's JobSets have what the chart sets; older ones drop it without a word."""
     pods = run.machine.kubernetes
-    claims = pods.resource_claims or run.site.kubernetes.resource_claims or pods.compute_domain
+    claims = _claimed(run) or pods.compute_domain
     wanted = (*FIELDS, _CLAIMS) if claims else FIELDS
     try:
         document = api.get("/openapi/v3/apis/jobset.x-k8s.io/v1alpha2")
@@ -69,6 +70,14 @@ def _fields(api: Api, run: Resolved) -> Need:
             "update JobSet to 0.7 or newer, or set kubernetes.controller: job",
         )
     return fine("JobSet", "jobset.x-k8s.io v1alpha2, with all that the chart sets")
+
+
+def _claimed(run: Resolved) -> tuple[Claim, ...]:
+    """Devices by DRA, by the rule of accept.devicesClaimed in chart/templates/_pod.tpl."""
+    of_site = run.site.kubernetes
+    if of_site.resource_claims is not None:
+        return of_site.resource_claims
+    return () if of_site.networks else run.machine.kubernetes.resource_claims
 
 
 def _has(schema: dict[str, Any], field: str) -> bool:

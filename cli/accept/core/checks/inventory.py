@@ -8,7 +8,8 @@ Its program prints on every host one fact `inventory`, whose value has these key
     gpus               list of {index, uuid, name, memoryMiB, memoryUsedMiB, driver,
                        eccUncorrected, pci, processes: list of "PID NAME"}; null: nvidia-smi did
                        not answer in time
-     domain             name of the NVLink domain of its GPUs, where it spans hosts
+    domain             name of the NVLink domain of its GPUs; null: none that spans hosts; left out:
+                       not known
     pciNvidia          number of NVIDIA GPUs on the PCI bus, whatever the driver shows
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
@@ -135,7 +136,7 @@ def _domain_unsaid(evidence: Evidence, inventory: Inventory) -> list[Finding]:
             state=State.INCONCLUSIVE,
             cause="no-measurement",
             message="no host says which NVLink domain its GPUs are in, so nothing is held against "
-            "NVLink between hosts: nvidia-smi --query-gpu=fabric.state,fabric.clusterUuid",
+            "NVLink between hosts: nvidia-smi --query-gpu=fabric.clusterUuid,fabric.cliqueId",
         )
     ]
 

@@ -101,28 +101,30 @@ def whole(value: Any) -> int:
 def differences(inventory: Inventory) -> Iterator[Problem]:
     """Hosts that differ from the majority in something that should be equal.
 
-    Without a strict majority no host is named, and none whose GPUs are not known.
+    Without a strict majority no host is named, and none of which nothing is known.
     """
     tables = {host: _properties(value) for host, value in inventory.items() if _told(value)}
     for name in sorted({name for table in tables.values() for name in table}):
-        counts = Counter(table.get(name, "nothing") for table in tables.values())
+        said = {host: table.get(name, "nothing") for host, table in tables.items()}
+        known = {host: mine for host, mine in said.items() if mine is not None}
+        counts = Counter(known.values())
         if len(counts) < 2:
             continue
         (usual, most), *_ = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        if most * 2 <= len(tables):
+        if most * 2 <= len(known):
             kinds = ", ".join(sorted(counts)[:4])
             yield Problem(cause="inventory-mismatch", message=f"{name} differs: {kinds}")
             continue
-        for host, table in tables.items():
-            if (mine := table.get(name, "nothing")) != usual:
-                said = f"{name} is {mine}, on {most} of {len(tables)} hosts it is {usual}"
-                yield Problem(cause="inventory-mismatch", message=said, host=host)
+        for host, mine in known.items():
+            if mine != usual:
+                message = f"{name} is {mine}, on {most} of {len(known)} hosts it is {usual}"
+                yield Problem(cause="inventory-mismatch", message=message, host=host)
 
 
-def _properties(value: dict[str, Any]) -> dict[str, str]:
-    """What must be equal among the hosts, as text."""
+def _properties(value: dict[str, Any]) -> dict[str, str | None]:
+    """What must be equal among the hosts, as text; None: not known."""
     gpus, memory = gpus_of(value), whole(value.get("memoryBytes"))
-    found = {
+    found: dict[str, str | None] = {
         "number of GPUs": str(len(gpus)),
         "number of CPUs": _text(value.get("cpus")),
         "memory in GiB": str(round(memory / _MEMORY_STEP / 8) * 8),
@@ -132,7 +134,8 @@ def _properties(value: dict[str, Any]) -> dict[str, str]:
     if gpus:
         for key in ("name", "driver", "memoryMiB"):
             found[f"GPU {key}"] = ", ".join(sorted({_text(gpu.get(key)) for gpu in gpus}))
-        found["NVLink between hosts"] = "registered" if value.get("domain") else "none"
+        registered = "registered" if value.get("domain") else "none"
+        found["NVLink between hosts"] = registered if "domain" in value else None
     if rdma := _rdma(value):
         up = sorted(f"{_text(n.get('speed'))} {_text(n.get('state'))}" for n in rdma)
         found["RDMA devices"] = f"{len(up)} ({', '.join(sorted(set(up)))})"
