@@ -238,7 +238,10 @@ def _unbounded(evidence: Evidence, readings: Iterable[Reading], measure: Measure
     at = f"@{format_size(top)}" if top else ""
     bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
     check = evidence.check
-    return absolute.unbounded(check, f"{check}{at}{bound}", " at this number of nodes")
+    where = " at this number of nodes"
+    if absolute.otherwise(evidence):
+        where = " but for nccl-tests, which did not measure it: it was torch"
+    return absolute.unbounded(check, f"{check}{at}{bound}", where)
 
 
 def _nobody(check: str) -> Finding:
