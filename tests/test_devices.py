@@ -186,6 +186,17 @@ def test_a_gpu_that_is_slow_alone_too_is_not() -> None:
     assert "heat" not in suspect.why
 
 
+@pytest.mark.parametrize(
+    ("slow", "accused"), [(1, {}), (2, {"h0:5": "intermittent"}), (5, {"h0:5": "below-reference"})]
+)
+def test_a_gpu_that_is_slow_in_some_of_five_executions(slow: int, accused: dict[str, str]) -> None:
+    bad = [one for _ in range(slow) for one in records(only(("h0", 5), 0.6, "bf16"))]
+    found = judged([*bad, *(one for _ in range(5 - slow) for one in records())])
+    assert blamed(found) == accused
+    if slow == 2:
+        assert "slow in 2 of 5 executions" in found.suspects[0].why
+
+
 def test_a_gpu_that_is_slow_at_times_shows_in_the_slowest_twentieth() -> None:
     found = judged(records(only(("h0", 5), 0.5, "bf16-p5")))
     assert blamed(found) == {"h0:5": "slow-outlier"}

@@ -882,6 +882,29 @@ def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:
     assert blamed(verdict) == {("rail", "rail 5", "slow-outlier")}
 
 
+@pytest.mark.parametrize(("slow", "cause"), [(1, None), (2, "intermittent")])
+@pytest.mark.parametrize("groups", ["rails", "ladder", "each"])
+def test_what_is_slow_in_some_of_five_executions(groups: str, slow: int, cause: str | None) -> None:
+    def group(number: int) -> Group:
+        if groups == "rails":
+            return Group(hosts=EIGHT, local_ranks=(number,))
+        return Group(hosts=hosts(16)[2 * number : 2 * number + (2 if groups == "ladder" else 1)])
+
+    of = step("all-reduce", groups)
+    records = [
+        record(of, group(number), *table("all-reduce", 50 if bad else 100), number=number, wave=run)
+        for run in range(5)
+        for number in range(8)
+        for bad in [number == 3 and run < slow]
+    ]
+    inventory, listed = seen()
+    names = EIGHT if groups == "rails" else hosts(16)
+    verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *records)
+    assert {s.cause for s in verdict.suspects} == ({cause} if cause else set())
+    if cause == "intermittent":
+        assert f"slow in {slow} of 5 executions" in verdict.suspects[0].why
+
+
 # -- inventory -----------------------------------------------------------------------------------
 
 

@@ -45,6 +45,7 @@ class Logs:
     read: tuple[tuple[Read, tuple[Execution, ...]], ...]
     #: Sorted, numbers in names as numbers.
     hosts: tuple[str, ...]
+    names: HostNames
     #: Names of devices, each once.
     devices: tuple[str, ...]
     #: Files that are no logs, and why not.
@@ -68,7 +69,7 @@ def gather(paths: Sequence[Path]) -> Logs:
     found, twice = once(found)
     measured = [table for one in found for table in one.tables if table.hosts]
     hosts = {host for one in measured for host in one.hosts}
-    names = HostNames(hosts)
+    names = HostNames(hosts, [one.file for one in found if one.tables])
     useless = _useless(found, names)
     skipped = [(one.file, one.reason) for one in twice]
     for one, named in others:
@@ -90,6 +91,7 @@ def gather(paths: Sequence[Path]) -> Logs:
     return Logs(
         read=tuple((one, tuple(_execution(t, number) for t in one.tables)) for one in found),
         hosts=tuple(sorted(hosts, key=natural)),
+        names=names,
         devices=tuple(dict.fromkeys(d.name for one in measured for d in one.devices if d.name)),
         skipped=tuple(skipped),
     )
@@ -100,13 +102,13 @@ def _useless(found: Sequence[Read], names: HostNames) -> Callable[[Read], bool]:
 
     A log that ended before its first line says by its name alone what it was to be, and of whom.
     """
-    shapes = {names.shape(one.file) for one in found if one.tables}
     suffixes = {Path(one.file).suffix for one in found if one.tables}
 
     def useless(one: Read) -> bool:
-        if one.reason in (EMPTY, NO_TABLE) and Path(one.file).suffix in suffixes:
-            return names.shape(one.file) in shapes or bool(names.of(one.file))
-        return names.shape(one.file) in shapes
+        if names.fits(one.file):
+            return True
+        silent = one.reason in (EMPTY, NO_TABLE) and Path(one.file).suffix in suffixes
+        return silent and names.names_one(one.file)
 
     return useless
 

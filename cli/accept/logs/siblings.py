@@ -23,7 +23,7 @@ _Who = tuple[int, tuple[int, ...]]
 
 def completed(logs: Logs) -> tuple[Execution, ...]:
     """All executions that the logs are about, with those that are missing from damaged ones."""
-    names = HostNames(logs.hosts)
+    names = logs.names
     who: dict[str, Counter[_Who]] = {}
     checks: dict[str, Counter[tuple[str | None, ...]]] = {}
     for one, executions in logs.read:
@@ -115,9 +115,7 @@ def _dead(
     one: Read, names: HostNames, who: Counter[_Who], usual: tuple[str | None, ...]
 ) -> Iterator[Execution]:
     """What a log without any table is about: by its name, by whom it names, by the others."""
-    problems = tuple(
-        replace(p, host=next(iter(names.of(p.host)), p.host)) if p.host else p for p in one.problems
-    )
+    problems = tuple(replace(p, host=names.called(p.host)) if p.host else p for p in one.problems)
     said = dict.fromkeys(problem.host for problem in problems if problem.host)
     hosts = names.of(one.file) or tuple(said)
     for check in dict.fromkeys(usual):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from accept.core import causes, checks
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Accusation, Sample, decode
-from accept.core.judge.outliers import outliers
+from accept.core.judge.outliers import Outlier, Slow, outliers
 from accept.core.judge.population import Spread
 from accept.core.judge.states import state_of
 from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
@@ -108,17 +107,11 @@ def _each(
 ) -> Compared:
     samples = samples_of(evidence, score, step, records)
     slow = outliers(samples, evidence.plan.machine.noise, bound)
-    suspects = []
-    for index in slow.bad:
-        one = samples[index]
-        if len(one.hosts) != 1:
-            continue
-        found = _alone("node", one.hosts[0], evidence.check, one, slow.spread, bound)
-        if index in slow.at_times:
-            count, all_ = slow.at_times[index]
-            why = f"{found.why}; slow in {count} of {all_} executions"
-            found = replace(found, cause="intermittent", why=why)
-        suspects.append(found)
+    suspects = [
+        _alone("node", one.sample.hosts[0], evidence.check, one)
+        for one in slow.bad.values()
+        if len(one.sample.hosts) == 1
+    ]
     return Compared(step, tuple(suspects), len(samples), slow.spread)
 
 
@@ -126,7 +119,7 @@ def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Recor
     whole = [r for r in records if _is_rail(r, evidence.hosts)]
     samples, slow = _slow(evidence, score, step, whole)
     suspects: list[Suspect] = []
-    for index in slow:
+    for index, one in slow.bad.items():
         rail = whole[index].local_ranks[0]
         pairs = [r for r in records if r.local_ranks == (rail,) and r not in whole]
         nodes = decode(samples_of(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
@@ -134,11 +127,8 @@ def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Recor
             _suspect("gpu", f"{node.hosts[0]}:{rail}", evidence.check, node) for node in nodes
         ]
         if not nodes:
-            suspects.append(
-                _alone("rail", f"rail {rail}", evidence.check, samples[index], None, None)
-            )
-    among = outliers(samples, evidence.plan.machine.noise).spread
-    return Compared(step, tuple(suspects), len(samples), among)
+            suspects.append(_alone("rail", f"rail {rail}", evidence.check, one))
+    return Compared(step, tuple(suspects), len(samples), slow.spread)
 
 
 def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
@@ -148,11 +138,10 @@ def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
 
 def _slow(
     evidence: Evidence, score: Score, step: Step, whole: Sequence[Record]
-) -> tuple[list[Sample], tuple[int, ...]]:
+) -> tuple[list[Sample], Slow]:
     samples = samples_of(evidence, score, step, whole)
-    if len(samples) != len(whole):
-        return samples, ()
-    return samples, outliers(samples, evidence.plan.machine.noise).bad
+    slow = outliers(samples, evidence.plan.machine.noise)
+    return samples, slow if len(samples) == len(whole) else slow._replace(bad={})
 
 
 def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
@@ -160,40 +149,44 @@ def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
     records = (r for r in evidence.records if r.step == step.id)
     whole = [record for record in records if _is_rail(record, evidence.hosts)]
     _, slow = _slow(evidence, score, step, whole)
-    return tuple(sorted({whole[index].local_ranks[0] for index in slow}))
+    return tuple(sorted({whole[index].local_ranks[0] for index in slow.bad}))
 
 
 def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
     """Single hosts, or blocks of a ladder, that stand out among their equals."""
     records = [record for record in evidence.records if record.step == step.id]
     if step.groups == "ladder":
-        return [Group(hosts=one.hosts) for one, _ in _blocks(evidence, score, step, records)[0]]
+        return [Group(hosts=one.sample.hosts) for one in _blocks(evidence, score, step, records)[0]]
     if step.groups != "each":
         return []
     samples = samples_of(evidence, score, step, records)
     slow = outliers(samples, evidence.plan.machine.noise)
-    return [Group(hosts=samples[index].hosts) for index in slow.bad]
+    return [Group(hosts=one.sample.hosts) for one in slow.bad.values()]
+
+
+def of_a_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Record]]:
+    """Records of groups of one size, in one NVLink domain or beyond; the smallest first."""
+    kinds: dict[tuple[int, bool], list[Record]] = {}
+    for record in records:
+        kinds.setdefault((len(record.hosts), evidence.together(record.hosts)), []).append(record)
+    return [alike for _, alike in sorted(kinds.items())]
 
 
 def _blocks(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
-) -> tuple[list[tuple[Sample, Spread | None]], Spread | None, int]:
-    """The smallest blocks that are slow among those of their size, within NVLink domains or beyond,
-    each with what it was held against; the spread of the smallest size that has one; the number of
-    all."""
-    found: list[tuple[Sample, Spread | None]] = []
+) -> tuple[list[Outlier], Spread | None, int]:
+    """The smallest blocks that are slow among those of their kind; the spread of the first kind
+    that has one; the number of all."""
+    found: list[Outlier] = []
     first, count = None, 0
-    kinds: dict[tuple[int, bool], list[Record]] = {}
-    for record in records:
-        kinds.setdefault((len(record.hosts), evidence.together(record.hosts)), []).append(record)
-    for _, alike in sorted(kinds.items()):
+    for alike in of_a_kind(evidence, records):
         samples = samples_of(evidence, score, step, alike)
         slow = outliers(samples, evidence.plan.machine.noise)
         count += len(samples)
         first = first or slow.spread
-        for index in slow.bad if len({one.hosts for one in samples}) > 1 else ():
-            if not any(set(one.hosts).issubset(samples[index].hosts) for one, _ in found):
-                found.append((samples[index], slow.spread))
+        for one in slow.bad.values() if len({one.hosts for one in samples}) > 1 else ():
+            if not any(set(small.sample.hosts).issubset(one.sample.hosts) for small in found):
+                found.append(one)
     return found, first, count
 
 
@@ -201,30 +194,25 @@ def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Reco
     """A slow block accuses a link, or a switch."""
     blocks, among, count = _blocks(evidence, score, step, records)
     suspects = []
-    for found, spread in blocks:
-        hosts = found.hosts
+    for found in blocks:
+        hosts = found.sample.hosts
         kind: Kind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
         name = {2: LINK.join(hosts), 1: hosts[0]}.get(len(hosts), f"{hosts[0]}{SWITCH}{hosts[-1]}")
-        suspects.append(_alone(kind, name, evidence.check, found, spread, None))
+        suspects.append(_alone(kind, name, evidence.check, found))
     return Compared(step, tuple(suspects), count, among)
 
 
-def _alone(
-    kind: Kind, name: str, check: str, found: Sample, among: Spread | None, bound: float | None
-) -> Suspect:
-    """A suspect by one execution of its own."""
-    below = bound is not None and found.value is not None and found.value < bound
-    cause = found.cause or ("below-reference" if below else "slow-outlier")
-    share = ""
-    if not found.cause and found.value is not None and among and among.median:
-        share = f": {found.value / among.median:.0%} of the median"
+def _alone(kind: Kind, name: str, check: str, found: Outlier) -> Suspect:
+    """A suspect by executions of its own."""
+    share = f": {found.share}" if found.share else ""
+    log = found.sample.log
     return Suspect(
         kind=kind,
         name=name,
-        cause=cause,
+        cause=found.cause,
         strength={"node": "strong", "rail": "moderate"}.get(kind, "weak"),  # type: ignore[arg-type]
-        why=f"{check}: {causes.meaning(cause)}{share}",
-        evidence=(found.log,) if found.log else (),
+        why=f"{check}: {causes.meaning(found.cause)}{share}",
+        evidence=(log,) if log else (),
     )
 
 

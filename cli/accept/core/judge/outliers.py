@@ -13,35 +13,56 @@ from accept.core.judge.population import SIGMAS, Spread, middle, spread
 _Group = tuple[tuple[str, ...], tuple[int, ...]]
 
 
-#: Slow executions of one group from which on it is no chance.
-SEVERAL = 2
+class Outlier(NamedTuple):
+    """A bad member of a population: what shows it, and what it was held against."""
+
+    sample: Sample
+    cause: str
+    among: Spread | None
+    #: Of one that was fine as well: in how many of its executions it was slow.
+    times: tuple[int, int] | None = None
+
+    @property
+    def share(self) -> str:
+        """What it reached of the median, and how often; empty where nothing was measured."""
+        value, among = self.sample.value, self.among
+        if self.sample.cause or value is None or not among or not among.median:
+            return ""
+        often = f"; slow in {self.times[0]} of {self.times[1]} executions" if self.times else ""
+        return f"{value / among.median:.0%} of the median of {among.count}{often}"
 
 
 class Slow(NamedTuple):
-    """Members of a population that are bad, by index, and the limit they were held against."""
+    """The bad members of a population, by index, and the spread of the healthy."""
 
-    bad: tuple[int, ...]
+    bad: Mapping[int, Outlier]
     spread: Spread | None
-    #: Of the bad, those that were fine as well: in how many of their executions they were slow.
-    at_times: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    #: Slow in one execution and fine in another. Not among the bad.
-    once: tuple[int, ...] = ()
+    #: The worst execution of what is slow too rarely to be bad: in how many of how many.
+    rarely: Mapping[int, tuple[int, int]] = MappingProxyType({})
+
+
+def no_chance(slow: int, executions: int) -> bool:
+    """Whether something is slow too often for it to be chance: twice, in more than a quarter.
+
+    Noise with heavy tails makes some member of a large population slow twice in many executions.
+    """
+    return slow > 1 and slow * 4 > executions
 
 
 def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None) -> Slow:
     """Bad ones among equal executions: dead, wrong, below `bound`, or clearly slower than the rest.
 
-    What was executed again is bad by its best time, by wrong data, and by being slow more than
-    once: chance does not strike the same one twice. Where more than half are bad nothing is wrong
-    with one of them in particular: none is returned.
+    What was executed again is bad by its best time, by wrong data, and by being slow often. Where
+    more than half are bad nothing is wrong with one of them in particular: none is returned.
     """
     floor = float("-inf") if bound is None else bound
     values: dict[_Group, dict[int, float]] = {}
+    shown: dict[_Group, int] = {}
     wrong = set()
-    latest: dict[_Group, int] = {}
     for index, sample in enumerate(samples):
         group = (sample.hosts, sample.ranks)
-        latest[group] = index
+        if group not in wrong:
+            shown[group] = index
         if sample.cause == "wrong-data":
             wrong.add(group)
         elif sample.value is not None and not sample.cause:
@@ -52,25 +73,33 @@ def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None
     if among:
         # A bound in the middle of the healthy noise tells nobody from his equals.
         limit = max(min(floor, among.median * (1 - SIGMAS * noise)), among.limit)
-    bad = {g: latest[g] for g in latest if g in wrong or g not in best or best[g] < limit}
-    at_times, once = {}, []
+    bad, rarely = {}, {}
+    for group, index in shown.items():
+        if group in wrong or group not in best or best[group] < limit:
+            one = samples[index]
+            below = one.value is not None and one.value < floor
+            cause = one.cause or ("below-reference" if below else "slow-outlier")
+            bad[index] = Outlier(one, cause, among)
     for group, slow in _now_and_then(values, among) if among else ():
-        if group not in bad and len(slow) < SEVERAL:
-            once += slow
-        elif group not in bad:
-            bad[group] = min(slow, key=values[group].__getitem__)
-            at_times[bad[group]] = len(slow), len(values[group])
-    if len(latest) > 1 and len(bad) * 2 > len(latest):
-        return Slow((), among)
-    return Slow(tuple(sorted(bad.values())), among, at_times, tuple(once))
+        worst = min(slow, key=values[group].__getitem__)
+        times = len(slow), len(values[group])
+        if shown[group] in bad:
+            continue
+        if no_chance(*times):
+            bad[worst] = Outlier(samples[worst], "intermittent", among, times)
+        else:
+            rarely[worst] = times
+    if len(shown) > 1 and len(bad) * 2 > len(shown):
+        return Slow({}, among)
+    return Slow(dict(sorted(bad.items())), among, rarely)
 
 
 def _now_and_then(
     values: Mapping[_Group, Mapping[int, float]], among: Spread
 ) -> Iterator[tuple[_Group, list[int]]]:
-    """The slow executions of groups that have several. What varies within a group widens the limit.
+    """The slow executions of groups that have any and others.
 
-    `among`: of the best of each group.
+    `among`: of the best of each group; what varies within groups widens its limit.
     """
     usual = {group: middle(mine.values()) for group, mine in values.items()}
     within = spread([v - usual[g] for g, mine in values.items() for v in mine.values()], 0.0)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Sample
-from accept.core.judge.compare import samples_of
+from accept.core.judge.compare import of_a_kind, samples_of
 from accept.core.judge.complete import some
-from accept.core.judge.outliers import SEVERAL, outliers
+from accept.core.judge.outliers import no_chance, outliers
 from accept.core.judge.population import Spread, spread
-from accept.core.model import Finding, Record, State, Step
+from accept.core.model import Finding, State, Step
 
 
 def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
@@ -19,12 +19,11 @@ def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
     Pairs are decoded together, whatever the number of their executions.
     """
     for step in evidence.steps if evidence.plan.machine.speed_promised else ():
-        by_size: dict[int, list[Record]] = {}
-        for record in evidence.records if step.groups != "pairs" else ():
-            # Of logs that do not say whom they are of nothing says that they are of the same.
-            if record.step == step.id and record.hosts:
-                by_size.setdefault(len(record.hosts), []).append(record)
-        for records in by_size.values():
+        if step.groups == "pairs":
+            continue
+        # Of logs that do not say whom they are of nothing says that they are of the same.
+        mine = [record for record in evidence.records if record.step == step.id and record.hosts]
+        for records in of_a_kind(evidence, mine):
             if len({(r.hosts, r.local_ranks) for r in records}) < len(records):
                 samples = samples_of(evidence, score, step, records)
                 yield from _of_equals(evidence, step, samples)
@@ -34,10 +33,8 @@ def _of_equals(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> Ite
     noise = evidence.plan.machine.noise
     slow = outliers(samples, noise)
     if slow.spread is not None:
-        for index in slow.once:
-            said = (
-                f"{_share([samples[index]], slow.spread)} once, and was fine in another execution"
-            )
+        for index, times in slow.rarely.items():
+            said = f"{_share([samples[index]], slow.spread)} in {_of(*times)}"
             yield _finding(evidence, step, [samples[index]], said, State.PASS)
         return
     # Too few groups to be compared: each is with itself.
@@ -49,9 +46,13 @@ def _of_equals(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> Ite
         among = spread([one.value or 0.0 for one in mine], noise)
         low = [one for one in mine if among and (one.value or 0.0) < among.limit]
         if among and low:
-            state = State.INCONCLUSIVE if len(low) >= SEVERAL else State.PASS
-            said = f"{_share(low, among)} in {len(low)} of {len(mine)} executions"
+            state = State.INCONCLUSIVE if no_chance(len(low), len(mine)) else State.PASS
+            said = f"{_share(low, among)} in {_of(len(low), len(mine))}"
             yield _finding(evidence, step, low, said, state)
+
+
+def _of(slow: int, executions: int) -> str:
+    return f"{slow} of {executions} executions, and was fine in another"
 
 
 def _share(slow: Sequence[Sample], among: Spread) -> str:

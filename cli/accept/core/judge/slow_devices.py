@@ -69,20 +69,12 @@ def compared(
         samples = [Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in having]
         bad = outliers(samples, noise, bound)
         told.append((name, bad.spread, len(having)))
-        for index in bad.bad:
+        for index, outlier in bad.bad.items():
             device = having[index]
-            value = device.values[name]
-            below = bound is not None and value < bound
-            one = slow.setdefault(
-                (device.host, device.rank),
-                _Slow(cause="below-reference" if below else "slow-outlier"),
-            )
+            one = slow.setdefault((device.host, device.rank), _Slow(cause=outlier.cause))
             one.metrics.append(name)
-            said = f"{name} {number(value)} {measured.unit}"
-            if bad.spread and bad.spread.median:
-                share = value / bad.spread.median
-                said += f", {share:.0%} of the median of {bad.spread.count}"
-            one.said.append(said)
+            share = f", {outlier.share}" if outlier.share else ""
+            one.said.append(f"{name} {number(device.values[name])} {measured.unit}{share}")
     latest = {(device.host, device.rank): device for device in found}
     suspects = [_suspect(evidence, latest[key], one) for key, one in slow.items()]
     return [*_population(evidence, measured, told, suspects)], suspects
