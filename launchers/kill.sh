@@ -1,10 +1,12 @@
 #!/bin/sh
-# kill.sh NAME=VALUE: ends every process on this host that was started with NAME=VALUE in its
+# kill.sh NAME=VALUE [NAME=VALUE]: ends every process on this host that was started with that in its
 # environment (TERM, 5 s, KILL). Prints the ids of those that survive even that, and then exits 1.
-mark=$1
+mark=$1 other=${2:-$1}
 marked() {
     # grep names the files; this shell and its children do not carry the mark.
-    grep -lzsxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null | sed 's|/proc/\([0-9]*\)/.*|\1|'
+    grep -lzsxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null |
+        while read -r file; do grep -lzsxF -e "$other" "$file" 2>/dev/null; done |
+        sed 's|/proc/\([0-9]*\)/.*|\1|'
 }
 gone() {
     tries=$1

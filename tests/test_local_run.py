@@ -40,12 +40,12 @@ def run(suite: Path, *more: object) -> Done:
     return accept("run", "-m", "cpu", "-s", suite, *more)
 
 
-def processes(attempt: str) -> list[str]:
-    """Processes that carry the mark of a run."""
+def processes(folder: Path) -> list[str]:
+    """Processes that carry the mark of the run in `folder`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"ACCEPT_RUN={attempt}".encode() in path.read_bytes().split(b"\0"):
+            if f"ACCEPT_DIR={folder / 'node'}".encode() in path.read_bytes().split(b"\0"):
                 found.append(path.parent.name)
         except OSError:
             continue
@@ -67,7 +67,7 @@ class TestPass:
             "verdict.json", "report.md", "junit.xml", "steps/20-connectivity.sh",
             "logs/20-connectivity/0-0.log",
         }  # fmt: skip
-        assert processes("one") == []
+        assert processes(runs / "one") == []
         assert not (runs / "one" / "node").exists(), "nothing but the evidence stays"
         self.again(runs / "one", tmp=runs)
 
@@ -152,13 +152,13 @@ class TestDrills:
         assert {one["cause"] for one in verdict["suspects"]} == {"wrong-data"}
         assert [HOST in one["name"] for one in verdict["suspects"]] == [True]
 
-    def test_a_hung_rank_is_named_and_nothing_stays(self, suite: Path) -> None:
+    def test_a_hung_rank_is_named_and_nothing_stays(self, suite: Path, runs: Path) -> None:
         suite.write_text(SMALL.replace("all-reduce,", "all-reduce, timeout: 15s,"))
         done = run(suite, "--attempt", "one", "--plant", f"hang@{HOST}:1", "--json")
         verdict = json.loads(done.out)
         assert (done.code, verdict["state"]) == (3, "fail")
         assert "rank-hung" in {one["cause"] for one in verdict["suspects"]}
-        assert processes("one") == []
+        assert processes(runs / "one") == []
 
     def test_a_drill_is_never_an_acceptance(self, suite: Path) -> None:
         """A fault that does no harm (here: on a rank that does not exist) still marks the run."""
@@ -184,13 +184,28 @@ class TestEnd:
         self.begun(suite, runs, "one")
         done = accept("cancel", "one")
         assert (done.code, done.out) == (0, "cancelled one\n")
-        assert processes("one") == []
+        assert processes(runs / "one") == []
         verdict = json.loads(accept("judge", "one", "--json").out)
         assert verdict["brokenOff"] == "the run was cancelled"
         assert verdict["state"] != "pass"
         states = {one["check"]: one["state"] for one in verdict["checks"]}
         assert states["connectivity"] == "pass"
         assert accept("cancel", "one").code == 0, "again does no harm"
+
+    def test_no_other_run_of_the_same_name_ends(
+        self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where two people share a machine."""
+        other = tmp_path / "other"
+        for folder in (runs, other):
+            monkeypatch.setenv("ACCEPT_RUNS", str(folder))
+            self.begun(suite, folder, "one")
+        assert accept("cancel", "one").code == 0
+        assert processes(other / "one") == []
+        assert processes(runs / "one") != []
+        monkeypatch.setenv("ACCEPT_RUNS", str(runs))
+        assert accept("cancel", "one").code == 0
+        assert processes(runs / "one") == []
 
     def test_a_coordinator_that_is_killed_leaves_no_pass_and_nothing_running(
         self, suite: Path, runs: Path
@@ -199,7 +214,7 @@ class TestEnd:
         os.kill(int((runs / "one" / "node" / "coordinator.pid").read_text()), signal.SIGKILL)
         assert accept("watch", "one").code == 5
         assert accept("collect", "one").code == 0
-        assert processes("one") == []
+        assert processes(runs / "one") == []
         done = accept("judge", "one")
         assert done.code == 5
         assert "never finished" in done.out
@@ -218,7 +233,7 @@ class TestEnd:
         assert out == ""
         assert "cancel" in err
         assert "Traceback" not in err
-        assert processes("one") == []
+        assert processes(runs / "one") == []
         assert (runs / "one" / "evidence" / "verdict.json").is_file()
 
     def test_it_goes_on_without_the_one_who_started_it(self, suite: Path, runs: Path) -> None:

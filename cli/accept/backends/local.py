@@ -164,9 +164,10 @@ def _gone(node: Path) -> bool:
     return False
 
 
-def _end_all(job: Job, node: Path) -> None:
+def _end_all(node: Path) -> None:
     """End whatever of the run still lives here, such as what a coordinator left that was killed."""
-    mark = f"ACCEPT_RUN={job.attempt}"
+    # Its folder, and not its name: nobody keeps others here from calling a run of theirs the same.
+    mark = f"ACCEPT_DIR={node}"
     subprocess.run(["/bin/sh", str(node / "kill.sh"), mark], stdout=subprocess.DEVNULL, check=False)
 
 
@@ -186,7 +187,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
         )
     if not (node / "evidence").is_dir():
         raise BrokenOff(f"{job.attempt} left no evidence", hint=f"see {node}")
-    _end_all(job, node)
+    _end_all(node)
     with contextlib.suppress(OSError):
         shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)
     (node / "evidence").rename(target)
@@ -206,7 +207,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     until = time.monotonic() + 60
     while not (node / "status").exists() and time.monotonic() < until:
         time.sleep(_LOOK)
-    _end_all(job, node)
+    _end_all(node)
 
 
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
@@ -215,7 +216,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     if not node.is_dir():
         return ()
     if not dry_run:
-        _end_all(job, node)
+        _end_all(node)
         shutil.rmtree(node)
     return (str(node),)
 

@@ -143,8 +143,12 @@ async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, 
     """End what the execution started, on every host that answers; what survives loses its host."""
     script = shlex.quote(str(state.folder / "kill.sh"))
     command = f"/bin/sh {script} {shlex.quote('ACCEPT_EXEC=' + mark)}"
+    # Here somebody else may have a run of this name, in another folder.
+    here = f"{command} {shlex.quote(f'ACCEPT_DIR={state.folder}')}"
     asked = [h for h in hosts if h.name not in state.lost]
-    answers = await asyncio.gather(*(state.ask(h, command, _KILL_SECONDS) for h in asked))
+    answers = await asyncio.gather(
+        *(state.ask(h, here if h.local else command, _KILL_SECONDS) for h in asked)
+    )
     doubtful = {h.name: a for h, a in zip(asked, answers, strict=True) if a.exit != 0}
     problems = list(await lose_silent_hosts(state, [h for h in asked if h.name in doubtful]))
     for name, answer in doubtful.items():
