@@ -66,9 +66,9 @@ class Digests:
             size = flat.element_size()
             # Eight bytes at a time where they lie so; the few that are left by themselves.
             cut = 0 if flat.data_ptr() % 8 else len(flat) // (8 // size) * (8 // size)
-            parts = [(flat[:cut], 8)] * bool(cut) + [(flat[cut:], size)] * (cut < len(flat))
-            for part, width in parts:
-                for chunk in part.view(getattr(self.torch, _BITS[width])).split(_CHUNK):
+            for part, width in ((flat[:cut], 8), (flat[cut:], size)):
+                words = part.view(getattr(self.torch, _BITS[width]))
+                for chunk in words.split(_CHUNK) if len(words) else ():
                     total = total * _PRIME + (chunk * self.weights[: len(chunk)]).sum()
         return total
 

@@ -91,6 +91,10 @@ class Evidence:
     #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
     partial: bool = False
 
+    def of_step(self, step: Step) -> list[Record]:
+        """The records of one step."""
+        return [record for record in self.records if record.step == step.id]
+
     def together(self, hosts: Iterable[str]) -> bool:
         """Whether hosts are known to be of one NVLink domain."""
         return any(domain.issuperset(hosts) for domain in self.domains)

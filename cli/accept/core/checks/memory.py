@@ -26,7 +26,6 @@ MEASURED = Measured(
     wrong={"wrong": "wrong-data"},
     others=("copy-p5", "copy-alone", "p2p-out", "p2p-in"),
     needed=("copy", "triad", "tested"),
-    # They depend on the socket whose memory the rank got.
     uneven=("host-to-device", "device-to-host"),
 )
 

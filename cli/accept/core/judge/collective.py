@@ -63,8 +63,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     noisier = _noisier(evidence, noise)
     for step in evidence.steps if promised or not measure.inverse else ():
         # Bounds are about whole nodes; those of a latency about one size each, not their median.
-        of_step = [r for r in evidence.records if r.step == step.id]
-        whole = not all(r.local_ranks or r.ranks == 1 for r in of_step)
+        whole = not all(r.local_ranks or r.ranks == 1 for r in evidence.of_step(step))
         # What groups are compared by is measured at the largest size of their step.
         top = planned_sizes(step)[-1:]
         for part in apart(noisier, step):
@@ -94,9 +93,8 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     bounded = any(f.state is not State.INCONCLUSIVE for f in asked)
     alone = False
     if promised and not bounded and evidence.records and not evidence.partial:
-        alone = len(evidence.hosts) == 1 and all(r.ranks == 1 for r in evidence.records)
-        alone = alone and not held
-        alone = alone and all(f.state is State.PASS for f in findings)
+        one_rank = len(evidence.hosts) == 1 and all(r.ranks == 1 for r in evidence.records)
+        alone = one_rank and not held and all(f.state is State.PASS for f in findings)
         nothing = _nobody(check) if alone else _unbounded(evidence, readings.values(), measure)
         findings.append(nothing)
     verdict = verdict_of(
@@ -265,8 +263,8 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
                 r.hosts,
                 bool(r.local_ranks),
             )
-            for r in evidence.records
-            if r.step == step.id and readings[id(r)].value is not None
+            for r in evidence.of_step(step)
+            if readings[id(r)].value is not None
         ]
         if found:
             value, top, hosts, part = min(found)

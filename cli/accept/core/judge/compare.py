@@ -60,7 +60,7 @@ def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:
     """Compare the groups of each step of a check, where its group kind has any to compare."""
     result = []
     for step in evidence.steps:
-        records = [record for record in evidence.records if record.step == step.id]
+        records = evidence.of_step(step)
         if not records:
             continue
         if step.groups == "pairs":
@@ -146,15 +146,14 @@ def _slow(
 
 def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
     """Local ranks whose rail is slow or failed: those to be followed by pairs of that rank."""
-    records = (r for r in evidence.records if r.step == step.id)
-    whole = [record for record in records if _is_rail(record, evidence.hosts)]
+    whole = [record for record in evidence.of_step(step) if _is_rail(record, evidence.hosts)]
     _, slow = _slow(evidence, score, step, whole)
     return tuple(sorted({whole[index].local_ranks[0] for index in slow.bad}))
 
 
 def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
     """Single hosts, or blocks of a ladder, that stand out among their equals."""
-    records = [record for record in evidence.records if record.step == step.id]
+    records = evidence.of_step(step)
     if step.groups == "ladder":
         return [Group(hosts=one.sample.hosts) for one in _blocks(evidence, score, step, records)[0]]
     if step.groups != "each":

@@ -26,14 +26,10 @@ def step_findings(evidence: Evidence) -> list[Finding]:
         *(
             finding
             for step in evidence.steps
-            for finding in _missing(evidence, step, _of(step, evidence.records))
+            for finding in _missing(evidence, step, evidence.of_step(step))
         ),
         *_other_ranks(evidence),
     ]
-
-
-def _of(step: Step, records: Iterable[Record]) -> list[Record]:
-    return [record for record in records if record.step == step.id]
 
 
 def _other_ranks(evidence: Evidence) -> Iterator[Finding]:
@@ -157,7 +153,7 @@ def problem_findings(
             add(Problem(cause="crashed", message=_exit_text(record)), record.log, record.hosts)
     for problem in more:
         add(problem, "", ())
-    return [_merged(evidence.check, cause, found) for cause, found in by_cause.items()]
+    return [merged(evidence.check, cause, found) for cause, found in by_cause.items()]
 
 
 def _exit_text(record: Record) -> str:
@@ -166,9 +162,10 @@ def _exit_text(record: Record) -> str:
     return f"step {record.step} on {some(record.hosts)} ended with status {record.exit}"
 
 
-def _merged(
+def merged(
     check: str, cause: str, found: Sequence[tuple[Problem, str, tuple[str, ...]]]
 ) -> Finding:
+    """A finding on problems of one cause, each with its log and the hosts that took part."""
     named = dict.fromkeys(problem.host for problem, _, _ in found if problem.host)
     hosts = named or dict.fromkeys(host for _, _, hosts in found for host in hosts)
     first = found[0][0].message or cause

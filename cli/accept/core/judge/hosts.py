@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accept.core.judge.complete import some
+from accept.core.judge.complete import merged, some
 from accept.core.judge.population import FEWEST
-from accept.core.judge.states import judgement_of, state_of, worst
+from accept.core.judge.states import judgement_of, worst
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
@@ -96,13 +96,15 @@ def verdict(
 ) -> CheckVerdict:
     """Whether all hosts asked for took part, to the end; `untold`: problems that no check tells."""
     own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
-    findings = [_of_one(problem.cause, [problem]) for problem in own]
+    findings = [merged("hosts", problem.cause, [_unlogged(problem)]) for problem in own]
     gone = {*found.missing, *found.lost}
     by_cause: dict[str, list[Problem]] = {}
     for problem in dict.fromkeys(untold):
         if problem not in own and problem.host not in gone:
             by_cause.setdefault(problem.cause, []).append(problem)
-    findings += [_of_one(cause, several) for cause, several in by_cause.items()]
+    findings += [
+        merged("hosts", cause, [*map(_unlogged, mine)]) for cause, mine in by_cause.items()
+    ]
     said = len(found.present) + len(found.missing)
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
     known = found.recorded or said > 0
@@ -162,12 +164,9 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
         )
 
 
-def _of_one(cause: str, problems: Sequence[Problem]) -> Finding:
-    """A finding on problems of one cause."""
-    first = problems[0]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    said = f"{first.message or first.host or cause}{more}"
-    return _finding(cause, said, tuple(dict.fromkeys(p.host for p in problems)), state_of(cause))
+def _unlogged(problem: Problem) -> tuple[Problem, str, tuple[str, ...]]:
+    """A problem that is of no log; one without words has the name of its host."""
+    return replace(problem, message=problem.message or problem.host or ""), "", ()
 
 
 def _finding(

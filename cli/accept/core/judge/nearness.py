@@ -96,7 +96,7 @@ def blocks_among(
     Where they show none, what slows a host is taken off: its fast pairs are not seen as such else.
     """
     steps = [
-        (evidence.plan.machine.noise, samples_of(evidence, score, step, _of(evidence, step)))
+        (evidence.plan.machine.noise, samples_of(evidence, score, step, evidence.of_step(step)))
         for evidence, score in found
         for step in evidence.steps
         if step.groups in ("pairs", "each")
@@ -119,10 +119,6 @@ def _slow_by(steps: Iterable[tuple[float, Sequence[Sample]]]) -> dict[tuple[int,
         for key, share in _slowness(samples, noise):
             slow[key] = min(slow.get(key, 1.0), share)
     return slow
-
-
-def _of(evidence: Evidence, step: Step) -> list[Record]:
-    return [record for record in evidence.records if record.step == step.id]
 
 
 def _slowness(samples: Sequence[Sample], noise: float) -> Iterator[tuple[tuple[int, str], float]]:
@@ -159,7 +155,7 @@ def far_or_slow(evidence: Evidence, step: Step, accused: Collection[str]) -> Ite
         return
     known = frozenset[str]().union(*evidence.near)
     met: dict[str, set[str]] = {}
-    for record in _of(evidence, step) if evidence.near and step.groups == "pairs" else ():
+    for record in evidence.of_step(step) if evidence.near and step.groups == "pairs" else ():
         for host in set(record.hosts) - known:
             met.setdefault(host, set()).update(record.hosts)
     hosts = [
@@ -184,7 +180,7 @@ def apart(evidence: Evidence, step: Step) -> list[Evidence]:
     """The evidence of one step; that of near and of far pairs by itself, where it has both."""
     near: list[Record] = []
     far: list[Record] = []
-    for record in _of(evidence, step):
+    for record in evidence.of_step(step):
         together = any(block.issuperset(record.hosts) for block in evidence.near)
         (near if together else far).append(record)
     parts = [near, far] if near and far and step.groups == "pairs" else [[*near, *far]]

@@ -22,7 +22,7 @@ def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
         if step.groups == "pairs":
             continue
         # Of logs that do not say whom they are of nothing says that they are of the same.
-        mine = [record for record in evidence.records if record.step == step.id and record.hosts]
+        mine = [record for record in evidence.of_step(step) if record.hosts]
         for records in of_a_kind(evidence, mine):
             if len({(r.hosts, r.local_ranks) for r in records}) < len(records):
                 samples = samples_of(evidence, score, step, records)
