@@ -21,8 +21,8 @@ def test_a_slow_link_is_named_by_the_pairs(make_lab: Make) -> None:
 
 def test_a_rank_that_hangs_is_named(make_lab: Make) -> None:
     lab = make_lab(8)
-    checks = [*CONNECT, ALL_REDUCE[0].replace("60s", "15s")]
-    done = lab.run("--plant", "hang@h3:0", "--deadline", "60s", checks=checks)
+    checks = [*CONNECT, ALL_REDUCE[0].replace("60s", "40s")]
+    done = lab.run("--plant", "hang@h3:0", "--deadline", "90s", checks=checks)
     assert done.ending == ("fail", 3), done.err
     assert done.suspects == {("h3", "rank-hung")}
     assert done.result["planted"] == ["hang@h3:0"]

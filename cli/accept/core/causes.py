@@ -49,7 +49,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "timed-out": Cause(
         "the step was not done within its time, and no single rank could be named",
-        "read the step's log; run `pairs` over the same hosts to find who is slow or stuck",
+        "read the step's log; where its ranks were still going on, give the step a longer "
+        "`timeout`; run `pairs` over the same hosts to find who is slow or stuck",
     ),
     "crashed": Cause(
         "a program ended with an error",

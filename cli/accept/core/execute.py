@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from accept.core import evidence
+from accept.core import behind, evidence
 from accept.core.checks import parse_log
 from accept.core.model import Parsed, Problem, Record, Step
 from accept.core.remote import Host
 from accept.core.run import Run, lose_silent_hosts
 from accept.core.schedule import Group, Wave
-from accept.core.supervise import supervise
+from accept.core.supervise import Outcome, supervise
 
 
 async def execute_wave(state: Run, step: Step, number: int, wave: Wave) -> tuple[Record, ...]:
@@ -44,11 +43,10 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     problems = outcome.problems
     if outcome.exit != 0:
         await lose_silent_hosts(state, hosts)
+        problems = await _who_is_behind(state, mark, hosts, outcome)
         # Also those that were lost while it ran, which is why it was ended.
         problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)
-        cause = "rank-hung" if outcome.exit is None else "crashed"
-        problems += await _who_is_behind(state, mark, hosts, cause)
     per_host = len(group.local_ranks) or hosts[0].slots
     record = Record(
         step=step.id,
@@ -72,45 +70,32 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
 
 
 async def _who_is_behind(
-    state: Run, mark: str, hosts: Sequence[Host], cause: str
+    state: Run, mark: str, hosts: Sequence[Host], outcome: Outcome
 ) -> tuple[Problem, ...]:
-    """Name the ranks that never entered the operation the others wait in.
+    """Problems of an execution that failed, with those that name the ranks the others waited for.
 
-    Each rank keeps a file named by its number, in which it writes `SEQUENCE OPERATION ...` when it
-    enters one. Only ranks behind the furthest are named, and only where they are the minority.
+    Where one that had to be ended was still going on, nobody stopped: that is said instead.
     """
-    folder = shlex.quote(str(state.folder / "progress" / mark))
-    command = f"cd {folder} 2>/dev/null && head -c 64 [0-9]* /dev/null 2>/dev/null"
+    command = behind.command(str(state.folder / "progress" / mark))
     asked = [h for h in hosts if h.name not in state.lost]
+    ago = time.time() - outcome.end
     answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
-    seen: dict[tuple[str, int], tuple[int, str]] = {}
-    for host, answer in zip(asked, answers, strict=True):
-        rank = -1
-        for line in answer.out.splitlines():
-            words = line.split()
-            if line.startswith("==>") and len(words) == 3 and words[1].isdigit():
-                rank = int(words[1])
-            elif rank >= 0 and words and words[0].lstrip("-").isdigit():
-                seen[host.name, rank] = int(words[0]), " ".join(words[1:4])[:80]
-    if len({sequence for sequence, _ in seen.values()}) < 2:
-        return ()
-    furthest = max(sequence for sequence, _ in seen.values())
-    behind = {key: at for key, at in seen.items() if at[0] < furthest}
-    if 2 * len(behind) > len(seen):
-        counts = Counter(sequence for sequence, _ in seen.values())
-        lowest = min(counts)
-        behind = {key: at for key, at in behind.items() if at[0] == lowest}
-        if 2 * len(behind) > len(seen):
-            return ()
+    ranks = [
+        place
+        for host, answer in zip(asked, answers, strict=True)
+        for place in behind.places(host.name, answer.out, ago)
+    ]
+    if outcome.exit is not None:
+        return (*outcome.problems, *behind.stopped(ranks, "crashed"))
+    if not behind.moving(ranks):
+        return (*outcome.problems, *behind.stopped(ranks, "rank-hung"))
     return tuple(
-        Problem(
-            cause=cause,
-            message=f"rank {rank} on {host} stopped at operation {sequence} ({what}); "
-            f"others wait in {furthest}",
-            host=host,
-            rank=rank,
+        replace(
+            p, message=f"{p.message}, but its ranks were still going on: it is slow or needs more"
         )
-        for (host, rank), (sequence, what) in sorted(behind.items())[:16]
+        if p.cause == "timed-out"
+        else p
+        for p in outcome.problems
     )
 
 
