@@ -111,6 +111,17 @@ class TestRefused:
         refused("baseline", logs, "--force", "--out", target)
         assert not target.exists()
 
+    def test_what_was_there_stays_where_a_new_one_cannot_be(
+        self, logs: Path, tmp_path: Path
+    ) -> None:
+        target = tmp_path / "My_Machine.yaml"
+        target.write_text("precious: 1")
+        said = refused("baseline", logs, "--force", "--out", target)
+        assert "'My_Machine' is no name of a machine" in said
+        assert "such as my-a4.yaml" in said
+        assert target.read_text() == "precious: 1"
+        assert [path.name for path in tmp_path.iterdir() if "Machine" in path.name] == [target.name]
+
     def test_a_run_without_a_figure(self, tmp_path: Path) -> None:
         folder = leftovers.leave(tmp_path / "evidence")
         assert "could be a reference" in refused("baseline", folder)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.programs import conftest  # noqa: F401  # makes the programs importable
@@ -53,6 +55,20 @@ class TestWhereTheyAre:
         assert places("h1", ask(tmp_path), 0.0) == []
         assert places("h1", ask(tmp_path / "none"), 0.0) == []
 
+    def test_who_works_by_itself_says_for_how_long(self, tmp_path: Path) -> None:
+        progress = Progress(0, str(tmp_path))
+        progress.enter("bf16 alone 3")
+        progress.work(70.4)
+        (place,) = places("h1", ask(tmp_path), 0.0)
+        assert (place.what, place.own) == ("bf16 alone 3 0", 70)
+        progress.enter("barrier")
+        assert places("h1", ask(tmp_path), 0.0)[0].own == 0
+
+    @pytest.mark.parametrize("number", ["9" * 400, "9" * 5000, "²", "-1", "1e3", ""])
+    def test_what_is_no_number_of_a_rank_is_nothing(self, number: str) -> None:
+        for line in (f"0 {number} 1 7 x", f"0 1 1 {number} x", f"{number} 1 1 7 x"):
+            assert places("h1", line, 0.0) == []
+
     @given(st.text())
     def test_no_answer_breaks_it(self, answer: str) -> None:
         places("h1", answer, 0.0)
@@ -83,3 +99,10 @@ class TestWhoStopped:
         assert not moving(ranks)
         assert moving([*ranks, *at(1, idle=STILL_SECONDS - 1)])
         assert not moving([])
+
+    def test_one_that_works_by_itself_goes_on_for_as_long_as_it_said(self) -> None:
+        """As a GPU that is measured alone, or a rank that writes its checkpoint."""
+        waiting = at(15, 15, idle=20.0)
+        alone = Place(host="h0", rank=9, sequence=14, what="alone", idle=20.0, own=60)
+        assert moving([*waiting, alone])
+        assert not moving([*waiting, replace(alone, idle=61.0)])

@@ -98,6 +98,18 @@ class TestSlower:
 
 
 class TestWhatIsCompared:
+    def test_new_damage_is_one_however_bad_it_was_before(self, tmp_path: Path) -> None:
+        before = corpus(tmp_path / "a", slow("node3"))
+        after = corpus(tmp_path / "b", slow("node3"))
+        log = after / "G0-1-2-3-4-5-6-7_node5.log"
+        text = log.read_text().replace("      0 ", "     17 ", 1)
+        log.write_text(text.replace("values : 0 OK", "values : 1 FAILED", 1))
+        found = compared(before, after)
+        assert found["regression"]
+        assert {one["cause"] for one in found["accused"]} == {"wrong-data"}
+        assert not compared(after, before)["regression"]
+        assert "Accused in B alone: node5 (wrong-data)" in accept("diff", before, after).out
+
     def test_kinds_that_one_side_lacks_are_listed(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", gpus=(range(8), range(4)), seed=2)
         found = compared(before, after)

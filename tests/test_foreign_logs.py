@@ -105,6 +105,28 @@ class TestWhoIsNamed:
         verdict = judged(corpus(folder, slow("node3", "node6", share=0.8)))
         assert suspects(verdict) == {("node", "node3"), ("node", "node6")}
 
+    @pytest.mark.parametrize(
+        ("slow_ones", "more", "state"),
+        [
+            *((0, 1.0, "pass"), (3, 1.0, "degraded")),
+            *((4, 1.0, "inconclusive"), (4, 0.8, "inconclusive"), (5, 1.0, "inconclusive")),
+        ],
+    )
+    def test_so_many_slow_nodes_that_nobody_can_tell_who_is_slow(
+        self, folder: Path, slow_ones: int, more: float, state: str
+    ) -> None:
+        """Worse evidence never turns a rejection into an acceptance: many widen their own limit."""
+        folder.mkdir()
+        for number, node in enumerate(NODES):
+            share = 0.9 if number < slow_ones else more if number == 7 else 1.0
+            text = table("all_reduce", [node], range(8), 480.0 * share + number / 100)
+            (folder / f"{node}.log").write_text(text)
+        bounds = ("--machine", "h100-8", "--expect", "all-reduce@4G>=300")
+        verdict = judged(folder, options=bounds)
+        assert (verdict["state"], bool(verdict["suspects"])) == (state, state == "degraded")
+        said = [f["message"] for c in verdict["checks"] for f in c["findings"]]
+        assert any("fall apart" in one for one in said) is (state == "inconclusive")
+
     def test_a_node_that_is_slow_in_pairs_alone(self, folder: Path) -> None:
         def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float:
             return 0.9 if "node3" in hosts and len(hosts) > 1 else 1.0

@@ -65,6 +65,15 @@ class TestFiles:
         with pytest.raises(BadInput):
             expand([f"@{tmp_path}/hosts"])
 
+    def test_that_have_no_end_are_refused(self) -> None:
+        with pytest.raises(BadInput, match="more than 1 MiB"):
+            expand(["@/dev/zero"])
+
+    def test_that_are_no_file_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match="Is a directory") as error:
+            expand([f"@{tmp_path}"])
+        assert "Errno" not in str(error.value)
+
     def test_that_are_not_there_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="No such file"):
             expand([f"@{tmp_path}/hosts"])

@@ -218,6 +218,16 @@ class TestLogs:
         (tmp_path / "pod.log").write_text(leftovers.console(leftovers.record(status=1)))
         assert accept("judge", tmp_path / "pod.log").code == 3
 
+    def test_of_what_was_a_whole_folder_say_nothing_of_it(self, tmp_path: Path) -> None:
+        """Somebody took the plan away, or changed what it was held against."""
+        for left in (evidence.CHECKSUMS, evidence.RECORDS):
+            folder = leftovers.leave(tmp_path / left)
+            (folder / evidence.CONSOLE).write_text(leftovers.console(leftovers.record()))
+            (folder / evidence.PLAN).unlink()
+            for other in {evidence.CHECKSUMS, evidence.RECORDS} - {left}:
+                (folder / other).unlink()
+            assert evidence.PLAN in refused("judge", folder, code=6)
+
 
 class TestReport:
     def test_files_are_written_beside_the_evidence_and_named(self, folder: Path) -> None:

@@ -262,3 +262,9 @@ def test_whatever_json_says_what_comes_out_is_well_typed(record: dict[str, Any])
         assert one.host is None or isinstance(one.host, str)
         assert one.rank is None or one.rank >= 0
         assert one.check is None or isinstance(one.check, str)
+
+
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+def test_integers_that_nothing_counts_are_refused(digits: int) -> None:
+    found = parse([b'ACCEPT {"fact":"began","value":' + b"9" * digits + b"}\n"])
+    assert (causes(found), found.facts) == (["unparsable"], ())

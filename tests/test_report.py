@@ -40,7 +40,7 @@ from accept.core.model import (
     Suspect,
     Verdict,
 )
-from accept.core.plaintext import markdown, plain
+from accept.core.plaintext import markdown, plain, visible
 
 EIGHT = hosts(8)
 INVENTORY = step("inventory", "each", number=10)
@@ -324,3 +324,8 @@ def test_a_step_is_summed_up_in_a_line_a_check() -> None:
 def test_measured_bears_anything() -> None:
     odd: Any = Metric(check="x\x1b[2J", name="ping", value=float("inf"), unit="\n")
     assert report.measured([record(ALL, EIGHT, odd)]) == ["x: ping inf"]
+
+
+def test_lines_that_are_shown_as_they_are_do_nothing_to_a_terminal() -> None:
+    said = "a\x1b]0;title\x07  b\x1b[2J\x1b[31mpass\x1b[0m\tc\u202e\r\n  d…"
+    assert visible(said) == "a  bpass c\n  d…"

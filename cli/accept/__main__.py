@@ -396,7 +396,9 @@ def main() -> None:
         called = Path(sys.argv[0]).name
         app(prog_name=called if called in _NAMES else _NAMES[0])
     except AcceptError as error:
-        sys.stderr.write(f"accept: {error}\n")
+        from accept.core.plaintext import visible
+
+        sys.stderr.write(f"accept: {visible(str(error))}\n")
         sys.exit(int(error.code))
     except KeyboardInterrupt:
         sys.exit(int(Exit.INTERRUPTED))

@@ -14,6 +14,7 @@ from accept.core.shape import plain
 
 #: More than this is a slip of the pen.
 MOST_HOSTS = 16384
+_MOST_BYTES = 1 << 20
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
 #: What becomes part of file names, command lines and ssh configurations.
@@ -37,11 +38,15 @@ def expand(texts: Sequence[str]) -> tuple[str, ...]:
 def _items(text: str) -> Iterator[str]:
     if text.startswith("@"):
         try:
-            lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
+            with Path(text[1:]).open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+            lines = content.decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(
-                f"hosts {plain(text)}: {error}", hint="one host a line; # begins a comment"
-            ) from None
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            hint = "one host a line; # begins a comment"
+            raise BadInput(f"hosts {plain(text)}: {why}", hint=hint) from None
+        if len(content) > _MOST_BYTES:
+            raise BadInput(f"hosts {plain(text)}: more than 1 MiB", hint="one host a line")
         words = [w for line in lines for w in line.partition("#")[0].split()[:1]]
         if not words:
             raise BadInput(f"{plain(text)} names no host", hint="one host a line")

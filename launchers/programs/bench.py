@@ -17,9 +17,16 @@ class Bench:
     """Who measures what, and how it went. `device` is as torch names it; "" where there is none."""
 
     def __init__(
-        self, me: rank_io.Identity, plant: rank_io.Plant, progress: rank_io.Progress, device: str
+        self,
+        me: rank_io.Identity,
+        plant: rank_io.Plant,
+        progress: rank_io.Progress,
+        device: str,
+        patience: float,
     ) -> None:
         self.me, self.plant, self.progress, self.device = me, plant, progress, device
+        #: Seconds that the others wait for a rank that works.
+        self.patience = patience
         self.labels: dict[str, Any] = {"host": me.host, "rank": me.rank}
         #: What is accused: the GPU where there is one, by its number on the host, else the host.
         self.who = f"rank {me.rank} on {me.host}"
@@ -47,6 +54,7 @@ class Bench:
     def _attempt(self, check: str, name: str, work: Callable[[], None]) -> None:
         if self.lost:
             return
+        self.progress.work(self.patience)
         try:
             work()
         except Exception as error:

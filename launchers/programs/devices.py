@@ -111,8 +111,9 @@ def begin(me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Na
         device = ""
     progress.enter("rendezvous")
     # The others wait while one works: the longest that any stage takes comes on top.
-    torch_io.join(me, "cpu", options.timeout + 2 * options.seconds + options.alone)
-    return Bench(me, plant, progress, device)
+    patience = options.timeout + 2 * options.seconds + options.alone
+    torch_io.join(me, "cpu", patience)
+    return Bench(me, plant, progress, device, patience)
 
 
 def main(*checks: str) -> None:

@@ -155,8 +155,9 @@ class Progress:
 
     `enter` is called just before an operation that needs other ranks. All ranks go through the same
     operations in the same order, so a rank whose `seq` is lower than the others' is the one that
-    they wait for: it never entered what they are in. The last entry is `done`. A rank that finds
-    the disk full says so, and ends there.
+    they wait for: it never entered what they are in. `work` adds for how long this rank may work by
+    itself before it enters the next. The last entry is `done`. A rank that finds the disk full says
+    so, and ends there.
     """
 
     def __init__(self, rank: int, folder: str | None = None) -> None:
@@ -179,10 +180,14 @@ class Progress:
         self.op, self.size = op, size
         self._write()
 
-    def _write(self) -> None:
+    def work(self, seconds: float) -> None:
+        """Say that this rank works by itself now, for at most so long, and others may wait."""
+        self._write(f"{min(seconds, 999_999):.0f}s")
+
+    def _write(self, own: str = "") -> None:
         if self._file >= 0:
             # Fixed width: a shorter line must not leave the tail of a longer one behind.
-            line = f"{self.seq:>9d} {self.op:<15s} {self.size:>14d}\n"
+            line = f"{self.seq:>9d} {self.op[:24]:<24s} {self.size:>14d} {own:>7s}\n"
             with self._room():
                 os.pwrite(self._file, line.encode(), 0)
 

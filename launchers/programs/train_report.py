@@ -184,6 +184,7 @@ class Report:
         else:
             tensors = tensors[self.me.rank :: self.me.size]
         training.progress.enter("checkpoint")
+        training.progress.work(training.options.timeout)
         moved = save_and_load(training.options.checkpoint, tensors, self.me)
         rows = self.gather([float(value) for value in moved])
         total = sum(row[0] for row in rows) / 1e9

@@ -35,19 +35,27 @@ def do_diff(a: str, b: str, terminal: Terminal) -> int:
         )
     lost = difference.failed(two.plan, two.records) - difference.failed(one.plan, one.records)
     worse = two.verdict.state in _BAD and one.verdict.state not in _BAD
-    regression = bool(lost) or worse or any(change.slower for change in found)
+    accused = _accused(two) - _accused(one)
+    regression = bool(lost or accused) or worse or any(change.slower for change in found)
     result = {
         "regression": regression,
         "a": _side(a, one),
         "b": _side(b, two),
         "changes": [_as_json(change) for change in found],
         "failed": [{"check": check, "hosts": list(hosts)} for check, hosts in sorted(lost)],
+        "accused": [{"name": name, "cause": cause} for name, cause in sorted(accused)],
         "hosts_only_in_a": [h for h in one.verdict.hosts if h not in two.verdict.hosts],
         "only_in_a": [_name(kind) for kind in before if kind not in after],
         "only_in_b": [_name(kind) for kind in after if kind not in before],
     }
     terminal.result(result, _text(result, found))
     return Exit.REJECTED if regression else Exit.PASS
+
+
+def _accused(judged: Judged) -> set[tuple[str, str]]:
+    """Who was named, and for what; how fast somebody is the figures themselves tell."""
+    slow = ("slow-outlier", "intermittent", "below-reference")
+    return {(s.name, s.cause) for s in judged.verdict.suspects if s.cause not in slow}
 
 
 def _listed(found: dict[Kind, Any]) -> str:
@@ -109,6 +117,8 @@ def _text(result: dict[str, Any], found: tuple[Change, ...]) -> str:
     for one in result["failed"][:_SCREEN]:
         hosts = plain(", ".join(one["hosts"]), 120) or "hosts that nothing tells"
         lines.append(f"Failed in B alone: {one['check']} on {hosts}")
+    for one in result["accused"][:_SCREEN]:
+        lines.append(f"Accused in B alone: {plain(one['name'], 120)} ({one['cause']})")
     if gone := result["hosts_only_in_a"]:
         lines.append(f"Hosts of A that are not in B: {plain(complete.some(gone), 300)}")
     for key, word in (("only_in_a", "A"), ("only_in_b", "B")):

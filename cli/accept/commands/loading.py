@@ -68,7 +68,8 @@ def unpack(archive: Path, target: Path) -> None:
 
 def _of_folder(folder: Path) -> Evidence:
     console = folder / evidence.CONSOLE
-    if not (folder / evidence.PLAN).is_file() and console.is_file():
+    rest = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
+    if console.is_file() and not any((folder / name).exists() for name in rest):
         # All that was left of a run was the log of its first pod, which holds plan and records.
         return replace(_of_file(console), folder=folder)
     plan = evidence.read_plan(folder)

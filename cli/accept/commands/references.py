@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import floor
 from pathlib import Path
+from shutil import rmtree
 from statistics import median
 from typing import Any
 
@@ -22,6 +24,7 @@ from accept.core.judge.population import spread
 from accept.core.model import Record
 from accept.core.plaintext import plain
 from accept.core.typed import dump
+from accept.spec.fields import NAME
 from accept.spec.figure import Figure
 from accept.spec.machine import Baseline, Machine
 
@@ -66,16 +69,24 @@ def do_baseline(
     if out is None:
         terminal.result(made, text)
         return Exit.PASS
+    if not re.fullmatch(NAME, name):
+        raise BadInput(
+            f"{plain(name, 100)!r} is no name of a machine",
+            hint="name the file with a-z, 0-9, '.' and '-', such as my-a4.yaml",
+        )
     if out.exists() and not force:
         raise BadInput(f"{out} is there already", hint="name another file, or give --force")
+    # What is there stays until what replaces it can be read.
+    half = out.with_name(f".{out.stem}.half") / out.name
     try:
-        write(out, text)
-        spec.load_machine(str(out) if "/" in str(out) else f"./{out}")
+        half.parent.mkdir()
+        write(half, text)
+        spec.load_machine(str(half) if "/" in str(half) else f"./{half}")
+        half.replace(out)
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror}", hint="name another") from None
-    except BadInput:
-        out.unlink()
-        raise
+    finally:
+        rmtree(half.parent, ignore_errors=True)
     terminal.result({"machine": str(out), "figures": len(figures)}, str(out))
     terminal.progress(f"{len(figures)} figures; use them: --machine {out}")
     return Exit.PASS

@@ -41,6 +41,10 @@ class Terminal:
     def progress(self, text: str) -> None:
         """One line of progress, with the time since the start, on stderr."""
         if not self.quiet:
+            if not text.isprintable():
+                from accept.core.plaintext import visible
+
+                text = visible(text)
             sys.stderr.write(f"{time.monotonic() - self._began:7.1f} s  {text}\n")
             sys.stderr.flush()
 

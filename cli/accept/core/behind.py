@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -15,29 +16,38 @@ STILL_SECONDS = 5
 _CLOCK_SECONDS = 5
 #: So many ranks are named at most.
 _NAMED = 16
+_LINE = re.compile(
+    r"(?P<rank>\d{1,9}) (?P<now>\d{1,12}) (?P<entered>\d{1,12}) +(?P<sequence>\d{1,12}) "
+    r"(?P<what>[^\n]{0,64}?)(?: +(?P<own>\d{1,6})s)?\s*",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a rank was: in operation number `sequence`, which it entered `idle` seconds before."""
+    """Where a rank was: in operation number `sequence`, which it entered `idle` seconds before.
+
+    `own`: for how many seconds from then on it may have worked by itself, the others waiting.
+    """
 
     host: str
     rank: int
     sequence: int
     what: str
     idle: float
+    own: int = 0
 
 
 def command(folder: str) -> str:
     """The sh line that prints the places of a host's ranks, which they keep in files in `folder`.
 
-    Each rank's file is named by its number; it writes `SEQUENCE OPERATION ...` there when it enters
-    an operation that needs the others.
+    Each rank's file is named by its number; it writes `SEQUENCE OPERATION SIZE` there when it
+    enters an operation that needs the others, and `SECONDSs` after it when it works by itself.
     """
     return (
         f"cd {shlex.quote(folder)} 2>/dev/null || exit 0; "
         'for each in [0-9]*; do echo "$each $(date +%s) $(stat -c %Y "$each")'
-        ' $(head -c 64 "$each")"; done 2>/dev/null'
+        ' $(head -c 80 "$each")"; done 2>/dev/null'
     )
 
 
@@ -45,18 +55,25 @@ def places(host: str, answer: str, ago: float) -> list[Place]:
     """The places that `command` printed on a host; the execution ended `ago` seconds before."""
     found = []
     for line in answer.splitlines():
-        words = line.split()
-        if len(words) > 3 and all(word.isdecimal() for word in words[:4]):
-            rank, now, entered, sequence = map(int, words[:4])
+        if match := _LINE.fullmatch(line):
+            now, entered = int(match["now"]), int(match["entered"])
             idle = float("inf") if entered > now + _CLOCK_SECONDS else now - entered - ago
-            what = " ".join(words[4:6])[:80]
-            found.append(Place(host=host, rank=rank, sequence=sequence, what=what, idle=idle))
+            found.append(
+                Place(
+                    host=host,
+                    rank=int(match["rank"]),
+                    sequence=int(match["sequence"]),
+                    what=" ".join(match["what"].split()),
+                    idle=idle,
+                    own=int(match["own"] or 0),
+                )
+            )
     return found
 
 
 def moving(ranks: Sequence[Place]) -> bool:
     """Whether any of them was still going on: then nobody is known to have stopped."""
-    return any(place.idle < STILL_SECONDS for place in ranks)
+    return any(place.idle < max(STILL_SECONDS, place.own) for place in ranks)
 
 
 def stopped(ranks: Sequence[Place], cause: str) -> tuple[Problem, ...]:

@@ -43,7 +43,8 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     problems = outcome.problems
     if outcome.exit != 0:
         await lose_silent_hosts(state, hosts)
-        problems = await _who_is_behind(state, mark, hosts, outcome)
+        if outcome.exit is None or not any(problem.host for problem in parsed.problems):
+            problems = await _who_is_behind(state, mark, hosts, outcome)
         # Also those that were lost while it ran, which is why it was ended.
         problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)
@@ -74,7 +75,8 @@ async def _who_is_behind(
 ) -> tuple[Problem, ...]:
     """Problems of an execution that failed, with those that name the ranks the others waited for.
 
-    Where one that had to be ended was still going on, nobody stopped: that is said instead.
+    Where one that had to be ended was still going on, nobody stopped: that is said instead. After a
+    crash this names whoever died in silence; a rank that told its own end needs no such guess.
     """
     command = behind.command(str(state.folder / "progress" / mark))
     asked = [h for h in hosts if h.name not in state.lost]

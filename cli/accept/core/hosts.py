@@ -22,6 +22,10 @@ _PROBE_SECONDS = 20.0
 #: More for a host that has said something: nvidia-smi starts the GPUs where nothing keeps them up.
 _SMI_SECONDS = 90.0
 _NAME = re.compile(r"[\w.:-]{1,253}")
+#: What ssh and mpirun take as a host's name, and a line of words keeps as one.
+_OWN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
+#: No machine has more GPUs than this shows.
+_GPUS = re.compile(r"\d{0,3}", re.ASCII)
 _TOPOLOGY = re.compile(r"[\w./:@+=-]{1,200}\Z")
 
 #: Where GKE mounts nvidia-smi: env.sh.
@@ -300,29 +304,30 @@ async def _probe(
             "unreachable-timeout",
             f"{host.address}:{host.port} is {lines[1][:100]}, another host",
         )
-    try:
-        clock = float(lines[0])
-        gpus = int(lines[4] or 0)
-        name = _NAME.fullmatch(lines[5].strip())
-    except ValueError:
-        name = None
-    if name is None:
+    name, clock = _NAME.fullmatch(lines[5].strip()), _clock(lines[0])
+    if name is None or clock is None or not _GPUS.fullmatch(lines[4]):
         return "launch-failed", f"unexpected answer {answer.out[:200]!r}"
+    own = _OWN_NAME.fullmatch(lines[2].strip())
     # The clock was read somewhere between the two: inside that span there is no offset to see.
     offset = clock - ended if clock > ended else min(0.0, clock - began)
     return _Seen(
         host=Host(
             name=name[0],
-            mpi_name=lines[2].strip() or host.name,
+            mpi_name=own[0] if own else host.name,
             address=host.address,
             port=host.port,
             slots=1,
             local=host.local,
         ),
-        gpus=gpus,
+        gpus=int(lines[4] or 0),
         offset=offset,
         place=lines[3] if _TOPOLOGY.match(lines[3]) else "",
     )
+
+
+def _clock(text: str) -> float | None:
+    """Seconds since 1970, as `date` prints them; None for anything else."""
+    return float(text) if re.fullmatch(r"\d{1,12}(\.\d{0,9})?", text, re.ASCII) else None
 
 
 def _reason(answer: Answer) -> str:

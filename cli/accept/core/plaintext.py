@@ -21,6 +21,14 @@ def plain(text: object, most: int = 400) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def visible(text: str) -> str:
+    """The lines of a text as they are, without what a terminal would act on."""
+    if text.isprintable():
+        return text
+    kept = _ANSI.sub("", text).replace("\t", " ")
+    return "".join(c for c in kept if c == "\n" or unicodedata.category(c)[0] != "C")
+
+
 def markdown(text: object, most: int = 400) -> str:
     """The same with everything escaped that Markdown or HTML in it would act on."""
     return _MARKDOWN.sub(r"\\\1", plain(text, most)).replace("\\<", "&lt;").replace("\\&", "&amp;")

@@ -66,7 +66,9 @@ def _read(
         problems.append(_bad(check, f"a record of {len(text)} bytes"))
         return
     try:
-        data = json.loads(text.decode("utf-8"), parse_constant=str.lower, parse_float=_finite)
+        data = json.loads(
+            text.decode("utf-8"), parse_constant=str.lower, parse_float=_finite, parse_int=_whole
+        )
     except (ValueError, RecursionError):
         problems.append(_bad(check, f"no JSON: {_shown(text)}"))
         return
@@ -127,6 +129,13 @@ def _finite(text: str) -> float | str:
     """A JSON number, or its name where it is beyond what a float holds: never an infinity."""
     value = float(text)
     return value if math.isfinite(value) else str(value)
+
+
+def _whole(text: str) -> int:
+    """A JSON integer that 64 bits hold; ValueError for what is none, as for what is no JSON."""
+    if len(text) > 19 or not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
 
 
 def _deep(data: object, room: int = MAX_DEPTH) -> bool:

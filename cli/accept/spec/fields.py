@@ -7,9 +7,11 @@ from typing import Annotated, Any
 from accept.core import checks
 from accept.core.shape import Doc, Invalid, Pattern, known
 
+#: What a machine or suite may be called.
+NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 Name = Annotated[
     str,
-    Pattern(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", "a name of a-z, 0-9, '.' and '-'"),
+    Pattern(NAME, "a name of a-z, 0-9, '.' and '-'"),
     Doc("What it is called: equal to the file's name without .yaml."),
 ]
 Url = Annotated[str, Pattern(r"https?://\S+", "a URL"), Doc("Where the figure or setting is from.")]

@@ -156,7 +156,8 @@ class Results:
         Annotated[
             str,
             Pattern(
-                r"(?:gs|s3|az|file)://[^\s]+|/[^\0\n]*", "gs://, s3://, az:// or an absolute path"
+                r"(?:gs|s3|az|file)://[^\s]+|/[^\x00-\x1f\x7f]*",
+                "gs://, s3://, az:// or an absolute path",
             ),
         ]
         | None,

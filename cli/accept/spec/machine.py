@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from accept.core.model import PlannedMachine
 from accept.core.shape import Bounds, Doc, Invalid, known
+from accept.core.sizes import parse_size
 from accept.spec.fields import Name, Plain, check_parameters
 from accept.spec.figure import Figure
 from accept.spec.hardware import Gpus, Nics, Nvlink, Pcie
@@ -56,7 +57,7 @@ class Machine:
     ] = True
     noise: Annotated[
         float,
-        Bounds(min=0, max=1),
+        Bounds(min=0.0001, max=1),
         Doc("Noise floor when nodes are compared, as a share of the median."),
     ] = 0.01
     nvlink: Nvlink | None = None
@@ -73,6 +74,12 @@ class Machine:
     def __post_init__(self) -> None:
         """Raise Invalid for keys that contradict each other."""
         check_parameters(self.parameters, ("parameters",))
+        for check, given in self.parameters.items():
+            for key in ("min", "max"):
+                try:
+                    parse_size(str(given.get(key, "1")))
+                except ValueError as error:
+                    raise Invalid(("parameters", check, key), str(error)) from None
         for index, figure in enumerate(self.references):
             for name in figure.profiles:
                 if name not in self.nccl.profiles:

@@ -11,6 +11,10 @@ from accept.spec.kubernetes import Kubernetes, Results
 from accept.spec.units import Seconds, parse_expectation
 
 Absolute = Annotated[str, Pattern(r"/[^\0\n]*", "an absolute path")]
+#: sshd and sed read it, too, and neither takes everything.
+Simple = Annotated[
+    str, Pattern(r"/[A-Za-z0-9._/+@-]*", "an absolute path of letters, digits and ._/+@-")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,7 @@ class Tools:
     mpirun: Annotated[Absolute | None, Doc("The mpirun to use.")] = None
     nccl_tests: Annotated[Absolute | None, Doc("Folder of all_reduce_perf and its like.")] = None
     scratch: Annotated[
-        Absolute, Doc("Folder on a local disk that the run's own folder is made in.")
+        Simple, Doc("Folder on a local disk that the run's own folder is made in.")
     ] = "/tmp"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -22,6 +23,8 @@ from accept.remoting import Reply, call, last_line, on_all
 from accept.render import Bundle
 from accept.resolve import Resolved
 
+#: Anything longer is no port, and no part of a version.
+_NUMBER = re.compile(r"\d{1,5}", re.ASCII)
 #: What a guard allows beyond start and deadline, for the hold, the judging and the packing.
 _SLACK = 300.0
 #: Not worth another try: the same answer would come.
@@ -86,7 +89,7 @@ def make_ready(
     archive = bundle.archive()
     plan = run.plan
     life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)
-    command = _set_up(job.folder, life, int(plan.keep_seconds))
+    command = set_up(job.folder, life, int(plan.keep_seconds))
     say(f"making {len(run.hosts)} hosts ready")
 
     def ready(host: str) -> Ready | Problem:
@@ -100,7 +103,7 @@ def make_ready(
                 stdin=_joined(archive, extra),
                 timeout=SECONDS,
             )
-            result = _understood(host, reply)
+            result = understood(host, reply)
             if isinstance(result, Ready) or result.cause in _FINAL or time.monotonic() > until:
                 return result
             if not told:
@@ -111,7 +114,7 @@ def make_ready(
     return on_all(run.hosts, ready)
 
 
-def _set_up(folder: str, life: int, keep: int) -> str:
+def set_up(folder: str, life: int, keep: int) -> str:
     """The sh line that unpacks what comes on its stdin and makes the host ready.
 
     A folder that is there already is left over from a try whose connection broke, or belongs to
@@ -122,26 +125,28 @@ def _set_up(folder: str, life: int, keep: int) -> str:
         f'umask 077; if [ -e {d} ]; then if [ "$(cat {d}/host 2>/dev/null)" = @HOST@ ]; then '
         f"[ ! -p {d}/events ] || echo remove 1<>{d}/events; n=200; "
         f"while [ -e {d} ] && [ $n -gt 0 ]; do n=$((n - 1)); sleep 0.1; done; rm -rf {d}; else "
-        f"echo 'problem launch-failed {folder} is there already: do hosts share it? "
-        "Set tools.scratch to a local disk'; "
+        f"echo problem launch-failed {d} is there already: do hosts share it'?' "
+        "Set tools.scratch to a local disk; "
         f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
         f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; exec /bin/sh ./host.sh {life} {keep}"
     )
 
 
-def _understood(host: str, reply: Reply) -> Ready | Problem:
+def understood(host: str, reply: Reply) -> Ready | Problem:
+    """What a host answered that was made ready: untrusted text."""
     lines = reply.out.decode(errors="replace").splitlines()
     values: dict[str, list[str]] = {}
     for line in lines:
         key, _, value = line.partition(" ")
         values.setdefault(key, []).append(value)
-    if reply.exit == 0 and "ready" in values and values.get("port", [""])[0].isdigit():
+    port = _NUMBER.fullmatch(values.get("port", [""])[0])
+    if reply.exit == 0 and "ready" in values and port and 0 < int(port[0]) < 1 << 16:
         python = values.get("python", [""])[0].split(".")
         return Ready(
             name=host,
-            port=int(values["port"][0]),
+            port=int(port[0]),
             addresses=tuple(dict.fromkeys(values.get("address", ()))),
-            python=tuple(int(p) for p in python if p.isdigit()),
+            python=tuple(int(p) for p in python if _NUMBER.fullmatch(p)),
             busy=tuple(values.get("busy", ())),
         )
     if "problem" in values:

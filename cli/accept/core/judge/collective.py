@@ -82,6 +82,8 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         mine = [s for s in mine if s.name not in excused or s.cause not in SLOW]
         suspects += mine
         findings += _population(check, one, mine, measure)
+        if promised and one.uneven and not mine and not measure.inverse:
+            findings.append(_fallen_apart(check, one, measure))
     accused = {suspect.name for suspect in suspects}
     for step in evidence.steps if promised else ():
         findings += far_or_slow(evidence, step, accused)
@@ -217,6 +219,19 @@ def _population(
             evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
         )
     ]
+
+
+def _fallen_apart(check: str, compared: Compared, measure: Measure) -> Finding:
+    among = compared.spread
+    usual = f" around {measure.text(among.median)}" if among else ""
+    return Finding(
+        check=check,
+        judgement="population",
+        state=State.INCONCLUSIVE,
+        message=f"step {compared.step.id}: {compared.groups} groups that should be equal fall apart"
+        f"{usual}, by more than noise explains: many are slow, or they are not of one kind. "
+        "Judge each kind by itself, or give a bound: --expect",
+    )
 
 
 def _shown(value: float, measure: Measure) -> float:

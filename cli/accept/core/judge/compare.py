@@ -8,7 +8,7 @@ from typing import NamedTuple
 from accept.core import causes, checks
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Accusation, Sample, decode
-from accept.core.judge.outliers import Outlier, Slow, outliers
+from accept.core.judge.outliers import Outlier, Slow, outliers, uneven
 from accept.core.judge.population import Spread
 from accept.core.judge.states import state_of
 from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
@@ -32,6 +32,8 @@ class Compared(NamedTuple):
     unknown: tuple[str, ...] = ()
     #: Deficit of a host, as a share, that would have been found one time in two.
     least: float | None = None
+    #: Equal nodes, each measured alone, differ so far that nobody can tell who is slow.
+    uneven: bool = False
 
 
 def sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
@@ -112,7 +114,8 @@ def _each(
         for one in slow.bad.values()
         if len(one.sample.hosts) == 1
     ]
-    return Compared(step, tuple(suspects), len(samples), slow.spread)
+    apart = uneven(samples, evidence.plan.machine.noise)
+    return Compared(step, tuple(suspects), len(samples), slow.spread, uneven=apart)
 
 
 def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:

@@ -94,8 +94,10 @@ def _busy(gpu: dict[str, Any], busy_mib: int) -> str:
 
 
 def whole(value: Any) -> int:
-    """A count out of untrusted data; 0 for what is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    """A count out of untrusted data; 0 for what is none, or more than 64 bits hold."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return 0
+    return value if 0 < value < 2**63 else 0
 
 
 def differences(inventory: Inventory) -> Iterator[Problem]:

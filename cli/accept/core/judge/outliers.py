@@ -10,6 +10,9 @@ from typing import NamedTuple
 from accept.core.judge.blame import Sample
 from accept.core.judge.population import SIGMAS, Spread, middle, spread
 
+#: Values that vary by more than so many times the noise are not of equals.
+_UNEVEN = 3.0
+
 _Group = tuple[tuple[str, ...], tuple[int, ...]]
 
 
@@ -92,6 +95,23 @@ def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None
     if len(shown) > 1 and len(bad) * 2 > len(shown):
         return Slow({}, among)
     return Slow(dict(sorted(bad.items())), among, rarely)
+
+
+def uneven(samples: Sequence[Sample], noise: float) -> bool:
+    """Whether what should be equal falls apart so far that nobody can tell who of them is slow.
+
+    Many slow ones widen the limit that is to find them; where they are most, the others are fast.
+    """
+    values: dict[_Group, float] = {}
+    for sample in samples:
+        if sample.value is not None and not sample.cause:
+            group = (sample.hosts, sample.ranks)
+            values[group] = max(sample.value, values.get(group, sample.value))
+    among = spread(list(values.values()), noise)
+    if among is None:
+        return False
+    fast = sum(value > among.median * (1 + SIGMAS * noise) for value in values.values())
+    return among.sigma > _UNEVEN * noise * abs(among.median) or 3 * fast >= len(values)
 
 
 def _now_and_then(
