@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from math import floor
 from pathlib import Path
-from shutil import rmtree
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from accept import spec
@@ -19,7 +19,6 @@ from accept.commands.judging import Judged
 from accept.commands.terminal import Terminal
 from accept.core import checks
 from accept.core.errors import BadInput, Exit
-from accept.core.evidence import write
 from accept.core.judge.population import spread
 from accept.core.model import Record
 from accept.core.plaintext import plain
@@ -77,16 +76,14 @@ def do_baseline(
     if out.exists() and not force:
         raise BadInput(f"{out} is there already", hint="name another file, or give --force")
     # What is there stays until what replaces it can be read.
-    half = out.with_name(f".{out.stem}.half") / out.name
     try:
-        half.parent.mkdir()
-        write(half, text)
-        spec.load_machine(str(half) if "/" in str(half) else f"./{half}")
-        half.replace(out)
+        with TemporaryDirectory(dir=out.parent) as scratch:
+            made_first = Path(scratch) / out.name
+            made_first.write_text(text, encoding="utf-8")
+            spec.load_machine(str(made_first))
+            made_first.replace(out)
     except OSError as error:
         raise BadInput(f"{out} cannot be written: {error.strerror}", hint="name another") from None
-    finally:
-        rmtree(half.parent, ignore_errors=True)
     terminal.result({"machine": str(out), "figures": len(figures)}, str(out))
     terminal.progress(f"{len(figures)} figures; use them: --machine {out}")
     return Exit.PASS

@@ -23,8 +23,6 @@ def plain(text: object, most: int = 400) -> str:
 
 def visible(text: str) -> str:
     """The lines of a text as they are, without what a terminal would act on."""
-    if text.isprintable():
-        return text
     kept = _ANSI.sub("", text).replace("\t", " ")
     return "".join(c for c in kept if c == "\n" or unicodedata.category(c)[0] != "C")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from accept.core.model import BoundKind, Reference
-from accept.core.shape import Bounds, Doc, Invalid, Pattern, known, plain
+from accept.core.shape import Bounds, Doc, Invalid, Pattern
 from accept.spec.fields import Url, check_parameters
-from accept.spec.units import METRICS, Bytes
+from accept.spec.units import Bytes, check_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +54,7 @@ class Figure:
     def __post_init__(self) -> None:
         """Raise Invalid for a figure that bounds nothing, or cannot be meant so."""
         check_parameters({self.check: {}}, ())
-        metrics = METRICS.get(self.check)
-        if metrics is not None and self.metric not in metrics:
-            hint = known(self.metric, metrics, "its metrics")
-            raise Invalid(("metric",), f"{self.check} has no metric {plain(self.metric)!r}", hint)
-        if metrics is not None and self.unit != metrics[self.metric]:
-            unit = metrics[self.metric] or "no unit"
-            raise Invalid(("unit",), f"{self.check} {self.metric} is measured in {unit}")
+        check_metric(self.check, self.metric, self.unit)
         if self.kind == "expectation":
             raise Invalid(
                 ("kind",), "an expectation is the user's, not the machine's", "use `expect:`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from accept.core import checks
@@ -103,9 +104,7 @@ def parse_expectation(text: str, *, source: str) -> Reference:
         raise Invalid((), f"{plain(text)!r} is no expectation", f"write {EXPECTATION_FORMS}")
     check, metric, unit = _metric(match["check"], match["metric"])
     if match["unit"] and match["unit"] != unit:
-        raise Invalid(
-            (), f"{check} {metric} is measured in {unit or 'no unit'}", "leave the unit out"
-        )
+        raise Invalid((), _measured_in(check, metric, unit), "leave the unit out")
     if metric in ("busbw", "time") and not match["size"]:
         size = "8G" if metric == "busbw" else "8"
         example = f"such as {match[0].partition(match['sign'])[0].strip()}@{size}"
@@ -135,11 +134,35 @@ def _metric(check: str, metric: str | None) -> tuple[str, str, str]:
         return check, metric, ""
     if not metrics:
         raise Invalid((), f"{check} has no metric of its own", f"name one: {check}.METRIC")
-    if metric is not None and metric not in metrics:
+    name = metric if metric is not None else next(iter(metrics))
+    return check, name, _unit(check, name, metrics)
+
+
+def check_metric(check: str, metric: str, unit: str) -> None:
+    """Raise Invalid for a metric that a check has not, or another unit than the metric's.
+
+    Of a check whose metrics are its own nothing is known.
+    """
+    metrics = METRICS.get(check)
+    if metrics is None:
+        return
+    try:
+        usual = _unit(check, metric, metrics)
+    except Invalid as error:
+        raise error.under("metric") from None
+    if unit != usual:
+        raise Invalid(("unit",), _measured_in(check, metric, usual))
+
+
+def _unit(check: str, metric: str, metrics: Mapping[str, str]) -> str:
+    if metric not in metrics:
         hint = known(metric, metrics, "its metrics")
         raise Invalid((), f"{check} has no metric {plain(metric)!r}", hint)
-    name = metric or next(iter(metrics))
-    return check, name, metrics[name]
+    return metrics[metric]
+
+
+def _measured_in(check: str, metric: str, unit: str) -> str:
+    return f"{check} {metric} is measured in {unit or 'no unit'}"
 
 
 def _number(text: str) -> float:

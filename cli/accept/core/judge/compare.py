@@ -8,7 +8,7 @@ from typing import NamedTuple
 from accept.core import causes, checks
 from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Accusation, Sample, decode
-from accept.core.judge.outliers import Outlier, Slow, outliers, uneven
+from accept.core.judge.outliers import Outlier, Slow, outliers
 from accept.core.judge.population import Spread
 from accept.core.judge.states import state_of
 from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
@@ -114,8 +114,7 @@ def _each(
         for one in slow.bad.values()
         if len(one.sample.hosts) == 1
     ]
-    apart = uneven(samples, evidence.plan.machine.noise)
-    return Compared(step, tuple(suspects), len(samples), slow.spread, uneven=apart)
+    return Compared(step, tuple(suspects), len(samples), slow.spread, uneven=slow.uneven)
 
 
 def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:

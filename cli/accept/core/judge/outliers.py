@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import hypot
 from types import MappingProxyType
 from typing import NamedTuple
@@ -42,6 +42,8 @@ class Slow(NamedTuple):
     spread: Spread | None
     #: The worst execution of what is slow too rarely to be bad: in how many of how many.
     rarely: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    #: They fall apart so far that nobody can tell who is slow.
+    uneven: bool = False
 
 
 def no_chance(slow: int, executions: int) -> bool:
@@ -72,8 +74,9 @@ def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None
             values.setdefault(group, {})[index] = sample.value
     best = {group: max(mine.values()) for group, mine in values.items()}
     among = spread(list(best.values()), noise)
-    limit = floor
+    limit, apart = floor, False
     if among:
+        apart = _uneven(best.values(), among, noise)
         # A bound in the middle of the healthy noise tells nobody from his equals.
         limit = max(min(floor, among.median * (1 - SIGMAS * noise)), among.limit)
     bad, rarely = {}, {}
@@ -93,25 +96,17 @@ def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None
         else:
             rarely[worst] = times
     if len(shown) > 1 and len(bad) * 2 > len(shown):
-        return Slow({}, among)
-    return Slow(dict(sorted(bad.items())), among, rarely)
+        return Slow({}, among, uneven=apart)
+    return Slow(dict(sorted(bad.items())), among, rarely, apart)
 
 
-def uneven(samples: Sequence[Sample], noise: float) -> bool:
+def _uneven(best: Collection[float], among: Spread, noise: float) -> bool:
     """Whether what should be equal falls apart so far that nobody can tell who of them is slow.
 
     Many slow ones widen the limit that is to find them; where they are most, the others are fast.
     """
-    values: dict[_Group, float] = {}
-    for sample in samples:
-        if sample.value is not None and not sample.cause:
-            group = (sample.hosts, sample.ranks)
-            values[group] = max(sample.value, values.get(group, sample.value))
-    among = spread(list(values.values()), noise)
-    if among is None:
-        return False
-    fast = sum(value > among.median * (1 + SIGMAS * noise) for value in values.values())
-    return among.sigma > _UNEVEN * noise * abs(among.median) or 3 * fast >= len(values)
+    fast = sum(value > among.median * (1 + SIGMAS * noise) for value in best)
+    return among.sigma > _UNEVEN * noise * abs(among.median) or 3 * fast >= len(best)
 
 
 def _now_and_then(
