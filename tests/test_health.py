@@ -190,7 +190,7 @@ class TestJudging:
 
 class TestXid:
     @staticmethod
-    def seen(kind: str, code: int, title: str = "gpu 3", fatal: str = "") -> Verdict:
+    def seen(kind: str, code: int | str, title: str = "gpu 3", fatal: str = "") -> Verdict:
         event = (title, kind, str(code), fatal, "0000:1b:00")
         return run_of(("h1", 3, Change(since=2, events=(event,))), machine=GPU)
 
@@ -201,6 +201,10 @@ class TestXid:
         verdict = self.seen("xid", 79, title="")
         assert blamed(verdict) == {("node", "h1", "gpu-xid")}
         assert "0000:1b:00" in health_of(verdict).findings[0].message
+
+    @pytest.mark.parametrize("code", ["²", "9" * 5000, "-1", ""])
+    def test_one_whose_number_is_none_is_the_gpus_too(self, code: str) -> None:
+        assert blamed(self.seen("xid", code)) == {("gpu", "h1:3", "gpu-xid")}
 
     @pytest.mark.parametrize("code", [13, 31, 43, 45])
     def test_one_that_programs_bring_about_is_a_note(self, code: int) -> None:

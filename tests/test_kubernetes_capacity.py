@@ -192,7 +192,8 @@ class TestWhatAPodAsksFor:
         assert requested({"spec": {"initContainers": [one], "containers": [two]}}, GPU) == 3
 
     @pytest.mark.parametrize(
-        ("text", "number"), [("8", 8), (8, 8), ("2k", 2000), ("x", 0), (None, 0)]
+        ("text", "number"),
+        [("8", 8), (8, 8), ("2k", 2000), ("x", 0), (None, 0), ("²", 0), ("9" * 5000, 0)],
     )
     def test_is_a_whole_number(self, text: object, number: int) -> None:
         assert whole(text) == number

@@ -74,6 +74,13 @@ def jobset(**spec: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("index", ["²", "9" * 5000, "-1", ""])
+def test_a_pod_whose_index_is_no_number_has_none(index: str) -> None:
+    strange = pod()
+    strange["metadata"]["annotations"][INDEX] = index
+    assert read_pod(strange).index == -1
+
+
 class TestAPodThatDoesNotStart:
     def test_is_said_with_the_resource_that_is_short(self) -> None:
         message = f"{NOT_TOLERATED} preemption: 0/3 nodes are available: 3 No preemption victims."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import replace
 from typing import Any
@@ -40,7 +41,7 @@ from accept.core.model import (
     Suspect,
     Verdict,
 )
-from accept.core.plaintext import markdown, plain, visible
+from accept.core.plaintext import decimal, markdown, plain, visible
 
 EIGHT = hosts(8)
 INVENTORY = step("inventory", "each", number=10)
@@ -329,3 +330,14 @@ def test_measured_bears_anything() -> None:
 def test_lines_that_are_shown_as_they_are_do_nothing_to_a_terminal() -> None:
     said = "a\x1b]0;title\x07  b\x1b[2J\x1b[31mpass\x1b[0m\tc\u202e\r\n  d…"
     assert visible(said) == "a  bpass c\n  d…"
+
+
+@given(st.text() | st.integers().map(str))
+def test_a_number_is_decimal_digits_and_not_many(text: str) -> None:
+    few = re.fullmatch("[0-9]{1,18}", text)
+    assert decimal(text) == (int(text) if few else None)
+
+
+@pytest.mark.parametrize("text", ["", "²", "٣", " 1", "+1", "-1", "1_0", "1\n", "9" * 5000])
+def test_what_is_no_number_is_none(text: str) -> None:
+    assert decimal(text) is None

@@ -12,6 +12,7 @@ from shlex import quote
 
 from accept.core.checks import load
 from accept.core.errors import NotStarted
+from accept.core.plaintext import decimal
 from accept.resolve import Resolved
 from accept.spec.site import Tools
 
@@ -114,8 +115,7 @@ def machine_of(*hosts: Mapping[str, list[str]]) -> str:
 
 def count(found: Mapping[str, list[str]], key: str) -> int:
     """A number TOOLS printed; 0 where it printed none."""
-    text = (found.get(key) or ["0"])[0]
-    return int(text) if text.isdigit() else 0
+    return decimal((found.get(key) or ["0"])[0]) or 0
 
 
 def tool_lines(tools: Tools) -> str:

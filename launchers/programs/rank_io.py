@@ -110,7 +110,7 @@ def read(path: Path) -> str:
 def number(path: Path) -> int | None:
     """The whole number in a file, or None."""
     text = read(path)
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 def say(line: str) -> None:

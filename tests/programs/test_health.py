@@ -124,6 +124,13 @@ class TestHost:
         assert "rx_errors" in found["read"]["net"]
         assert "rx_crc_errors" not in found["read"]["net"], "this one has none"
 
+    @pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "x", ""])
+    def test_a_counter_that_is_no_number_is_not_read(self, root: Path, text: str) -> None:
+        (root / "sys/class/net/eth0/statistics/rx_dropped").write_text(text)
+        found = health(root)
+        assert found["devices"][0]["counters"] == {"carrier_down_count": 1}
+        assert "rx_dropped" not in found["read"]["net"]
+
     def test_only_interfaces_of_the_run_are_marked(self, root: Path) -> None:
         assert health(root, "--interface", "eth0")["devices"][0]["levels"]["run"] == 1
         assert "run" not in health(root, "--interface", "")["devices"][0]["levels"]

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from accept import assets
+from accept.core.plaintext import decimal
 from accept.core.shape import nearest, plain
 from accept.spec.fields import Url
 from accept.spec.machine import Machine
@@ -113,10 +114,10 @@ def _channels(given: Mapping[str, str], machine: Machine) -> Iterator[str]:
     """Channels are spread over the NICs: one that gets none, or several that share one."""
     nics = machine.nics
     for name, wrong in (("NCCL_MIN_NCHANNELS", 1), ("NCCL_MAX_NCHANNELS", -1)):
-        text = given.get(name, "")
-        if nics is None or not text.isdigit():
+        channels = decimal(given.get(name, ""))
+        if nics is None or channels is None:
             continue
-        if wrong * (int(text) - nics.count) > 0:
+        if wrong * (channels - nics.count) > 0:
             side = "more than" if wrong > 0 else "fewer than"
             what = "several share a NIC" if wrong > 0 else "some NICs carry nothing"
-            yield f"{name}={text}: {side} the {nics.count} NICs of {machine.name}, {what}"
+            yield f"{name}={channels}: {side} the {nics.count} NICs of {machine.name}, {what}"

@@ -17,6 +17,7 @@ from accept.backends.kubernetes.pod import MAIN
 from accept.backends.kubernetes.state import State
 from accept.core import evidence
 from accept.core.errors import BadEvidence
+from accept.core.plaintext import decimal
 
 _ARCHIVE = f"{FOLDER}/evidence.tar"
 #: How long index 0 may take from its verdict to its archive, or to write to a bucket, in seconds.
@@ -48,7 +49,8 @@ def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
             state = look(api, job.attempt)
             continue
         words = done.out.split()
-        if done.exit == 0 and len(words) >= 2 and words[0].isdigit():
+        size = decimal(words[0]) if done.exit == 0 and len(words) >= 2 else None
+        if size is not None:
             break
         if time.monotonic() > until or state.ended or status(api, state) is None:
             return ""
@@ -57,7 +59,7 @@ def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
             told = True
         time.sleep(1.0)
         state = look(api, job.attempt)
-    size, digest = int(words[0]), words[1]
+    digest = words[1]
     say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
     with tempfile.TemporaryDirectory(prefix="unpack-", dir=target.parent) as scratch:
         archive = Path(scratch) / "evidence.tar"

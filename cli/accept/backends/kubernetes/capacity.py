@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from accept.backends.kubernetes.affinity import matches
-from accept.core.plaintext import plain
+from accept.core.plaintext import decimal, plain
 
 Object = Mapping[str, Any]
 
@@ -81,11 +82,9 @@ def _of(container: Object, resource: str) -> int:
 
 def whole(amount: object) -> int:
     """An amount of an extended resource, which Kubernetes keeps to whole numbers."""
-    text = str(amount)
-    if text.isdigit():
-        return int(text)
     # 2k is allowed to stand for 2000.
-    return int(text[:-1]) * 1000 if text.endswith("k") and text[:-1].isdigit() else 0
+    text = re.sub("k$", "000", str(amount))
+    return decimal(text) or 0
 
 
 def _fit(node: Object, used: Mapping[str, int], wanted: Wanted) -> Fit:

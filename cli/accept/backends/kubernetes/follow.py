@@ -17,6 +17,7 @@ from accept.backends.kubernetes.pod import MAIN
 from accept.backends.kubernetes.state import State, lines, reasons, started
 from accept.core import evidence
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
+from accept.core.plaintext import decimal
 
 #: The run's folder in every pod.
 FOLDER = "/opt/accept"
@@ -144,8 +145,7 @@ def status(api: Api, state: State) -> int | None:
         done = execute(api, state.first.name, MAIN, ["cat", f"{FOLDER}/status"], timeout=20.0)
     except ApiError:
         return None
-    text = done.out.strip()
-    return int(text) if done.exit == 0 and text.isdigit() else None
+    return decimal(done.out.strip()) if done.exit == 0 else None
 
 
 def _stuck(state: State) -> bool:

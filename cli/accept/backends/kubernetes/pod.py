@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accept.core.plaintext import plain
+from accept.core.plaintext import decimal, plain
 
 Object = Mapping[str, Any]
 
@@ -41,11 +41,11 @@ def read_pod(pod: Object, told: Mapping[str, str] = {}) -> Pod:
     meta = pod.get("metadata", {})
     name = str(meta.get("name", ""))
     marks = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
-    index = str(marks.get(_INDEX, ""))
+    index = decimal(str(marks.get(_INDEX, "")))
     phase, why, code = _phase(pod, told.get(name, ""))
     return Pod(
         name=name,
-        index=int(index) if index.isdigit() else -1,
+        index=-1 if index is None else index,
         phase=phase,
         node=str(pod.get("spec", {}).get("nodeName") or ""),
         why=plain(why, 300),

@@ -9,6 +9,7 @@ from shlex import quote
 
 from accept.backends import Job, Say
 from accept.core.errors import BrokenOff
+from accept.core.plaintext import decimal
 
 
 def follow(job: Job, *, say: Say) -> int:
@@ -47,8 +48,9 @@ def follow(job: Job, *, say: Say) -> int:
             process.kill()
             process.wait()
         if code is not None:
-            if code.isdigit():
-                return int(code)
+            status = decimal(code.decode(errors="replace"))
+            if status is not None:
+                return status
             raise BrokenOff(
                 f"{job.attempt} is no longer on {job.first}",
                 hint="it was removed, or its time to be kept is over",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES, Limits, allowed
 from accept.core.model import Fact, Problem, Record, Step
+from accept.core.plaintext import decimal
 from accept.core.readings import Change, Reading
 from accept.core.typed import read
 
@@ -105,7 +106,7 @@ def _problem(cause: str, one: Said, title: str, words: str) -> Problem:
 
 def _event(one: Said, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
-    if kind == "xid" and not (code.isdigit() and int(code) in APPLICATION_XIDS):
+    if kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"
         yield _problem("gpu-xid", one, title or where, f"Xid {code}")
     elif kind == "sxid" and fatal:
