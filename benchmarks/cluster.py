@@ -66,7 +66,7 @@ def _found(nodes: int) -> list[Row]:
 
         # Stamped by the kubelet, because what `says` sees comes later.
         def said(index: int, words: str) -> float:
-            log = desk.log(index, "--timestamps")
+            log = desk.log(index, stamped=True)
             return next(_seconds(one.split()[0]) for one in log.splitlines() if words in one)
 
         ready = said(0, f"hosts: {nodes} of {nodes}")
