@@ -88,6 +88,12 @@ def objects(
     return by_kind
 
 
+def values_in(file: Path) -> dict[str, Any]:
+    """The values in a file, half a megabyte of them."""
+    found: dict[str, Any] = yaml.load(file.read_text(), Loader=_Loader)
+    return found
+
+
 def refusal(major: int, *words: object, name: str = "mytest") -> str:
     """What helm says of values that it refuses, with nothing on stdout."""
     done = call(major, "template", name, CHART, "--kube-version", KUBERNETES, *words)

@@ -24,6 +24,7 @@ from tests.helm import (
     pod,
     refusal,
     text,
+    values_in,
 )
 
 from accept import __version__, spec
@@ -113,11 +114,11 @@ class TestEveryRun:
         [*((one, "quick") for one in (*KINDS, "domain")), ("cpu", "standard"), ("cpu", "soak")],
     )
     def test_is_one_indexed_job_whose_first_pod_decides(
-        self, major: int, machine: str, suite: str, write: Write
+        self, machine: str, suite: str, write: Write
     ) -> None:
         for name, site in SITES.items():
             file = write(machine, suite=suite, nodes=3, site=site)
-            found = objects(major, file)
+            found = objects(4, file)
             spec = job(found)
             assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (3,) * 3
             assert (spec["completionMode"], spec["backoffLimitPerIndex"]) == ("Indexed", 0)
@@ -129,7 +130,7 @@ class TestEveryRun:
                 "operator": "In",
                 "values": [3, 5, 6, 7],
             }
-            given = yaml.safe_load(file.read_text())
+            given = values_in(file)
             life = 2 * 900 + given["deadlineSeconds"] + 600
             more = 660 if environment(found)["ACCEPT_RESULTS"] else 300
             assert spec["activeDeadlineSeconds"] == life + more
@@ -142,12 +143,12 @@ class TestEveryRun:
 
     @pytest.mark.parametrize("machine", [*KINDS, "domain"])
     def test_is_the_same_pod_in_a_jobset_and_in_a_plain_job(
-        self, major: int, machine: str, write: Write
+        self, machine: str, write: Write
     ) -> None:
         file = write(machine)
         jobset, plain = (
-            objects(major, file, *SAME, jobset=True),
-            objects(major, file, *SAME, jobset=False),
+            objects(4, file, *SAME, jobset=True),
+            objects(4, file, *SAME, jobset=False),
         )
         assert "JobSet" not in plain
         assert not {"Job", "Service"} & set(jobset)
@@ -164,14 +165,25 @@ class TestEveryRun:
         del first["containers"][0]["env"], second["containers"][0]["env"]
         assert first == second
 
-    @pytest.mark.parametrize("machine", [*MACHINES, "domain"])
-    def test_is_the_same_from_helm_3_and_4(self, machine: str, write: Write) -> None:
-        file = write(machine)
-        assert objects(3, file, *SAME) == objects(4, file, *SAME)
+    @pytest.mark.parametrize(
+        ("machine", "site", "kind"),
+        [
+            *((one, "plain", "JobSet") for one in (*MACHINES, "domain")),
+            *((KNOWN, one, "JobSet") for one in SITES if one != "plain"),
+            *((KNOWN, one, "Job") for one in SITES),
+        ],
+    )
+    def test_is_the_same_from_helm_3_and_4(
+        self, machine: str, site: str, kind: str, write: Write
+    ) -> None:
+        file = write(machine, site=SITES[site])
+        three, four = (objects(major, file, *SAME, jobset=kind == "JobSet") for major in (3, 4))
+        assert kind in three
+        assert three == four
 
     def test_is_what_was_rendered(self, major: int, write: Write) -> None:
         file = write(KNOWN)
-        given = yaml.safe_load(file.read_text())
+        given = values_in(file)
         found = objects(major, file)["ConfigMap"]
         assert found["data"]["plan.json"] == given["plan"]
         packed = base64.b64decode(found["binaryData"]["bundle.tar"], validate=True)

@@ -47,6 +47,8 @@ SIZES = "{min: 4K, max: 1M, factor: 16}"
 CONNECT = ["check: connectivity, params: {pings: 5}"]
 ALL_REDUCE = ["check: all-reduce, groups: all, timeout: 60s, params: {iters: 4, warmup: 1}"]
 PAIRS = ["check: all-reduce, groups: pairs, rounds: 3, timeout: 60s, params: {iters: 8, warmup: 1}"]
+#: Each round costs every host a start of torch; naming one takes several.
+ONE_ROUND = [PAIRS[0].replace("rounds: 3", "rounds: 1")]
 EVERYTHING = [
     "check: inventory",
     "check: health",
@@ -55,9 +57,25 @@ EVERYTHING = [
         f"check: {name}, groups: all, timeout: 90s, params: {{iters: 4, warmup: 1}}"
         for name in COLLECTIVES
     ),
-    *PAIRS,
+    *ONE_ROUND,
     "check: train, timeout: 90s, params: {steps: 40}",
 ]
+#: Long enough for something to happen meanwhile, and with an end.
+LONG = [*CONNECT, "check: all-reduce, groups: all, timeout: 90s, params: {iters: 400}"]
+#: Faults that need neither GPUs nor a promised network.
+FAULTS = "slow", "wrong", "nan", "flip", "hang", "die", "slow-link", "full-disk", "unreachable"
+
+
+def drilled(rounds: int) -> list[str]:
+    """The checks of a drill, with so many rounds of pairs: they find all of `FAULTS`."""
+    # Sizes at which what a fault costs is many times what a busy machine does.
+    sizes = "timeout: 90s, params: {min: 4K, max: 256K, factor: 8, iters: 8, warmup: 1}"
+    return [
+        *CONNECT,
+        f"check: all-reduce, groups: all, {sizes}",
+        f"check: all-reduce, groups: pairs, rounds: {rounds}, {sizes}",
+        "check: gemm, timeout: 90s, params: {seconds: 0.2, alone: 0}",
+    ]
 
 
 def endless(timeout: str = "120s") -> list[str]:
@@ -192,21 +210,21 @@ class Workstation:
         """Any command of the product, to its end."""
         return self.command(*words).wait()
 
-    def evidence(self, attempt: str) -> Path:
-        """The collected evidence of a run."""
-        return self.runs / attempt / "evidence"
+    def evidence(self, attempt: str, drill: str = "") -> Path:
+        """The collected evidence of a run, by itself or of a drill."""
+        return self.runs / drill / attempt / "evidence"
 
     def attempt(self) -> str:
         """The one attempt there is."""
         (folder,) = self.runs.iterdir()
         return folder.name
 
-    def evidence_holds(self, done: Done) -> None:
+    def evidence_holds(self, done: Done, drill: str = "") -> None:
         """The evidence is complete (judge checks every sum), and gives the same verdict again.
 
         So does the coordinator's saved console alone.
         """
-        folder = self.evidence(done.result["attempt"])
+        folder = self.evidence(done.result["attempt"], drill)
         assert (folder / "SHA256SUMS").is_file()
         for place in (folder, folder / "console.log"):
             again = self.do("judge", str(place), "--json")
@@ -285,4 +303,4 @@ def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.05)
+        time.sleep(0.1)

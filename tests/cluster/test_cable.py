@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.cluster.runs import ALL_REDUCE, CONNECT, Lab, until
+from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG, Lab, until
 
 Make = Callable[..., Lab]
 
@@ -44,8 +44,7 @@ def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make)
 
 def test_a_connection_that_drops_while_watching_is_survived(make_lab: Make) -> None:
     lab = make_lab(2)
-    checks = [*CONNECT, "check: all-reduce, groups: all, timeout: 90s, params: {iters: 400}"]
-    run = lab.start("--deadline", "150s", checks=checks)
+    run = lab.start("--deadline", "150s", checks=LONG)
     run.says("1/2]")
     lab.hosts.unplug()
     # ssh gives up 30 s after the last sign of life, and the next two find nobody.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.cluster.runs import CONNECT, Lab, endless, until
+from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG, Lab, endless, until
 
 Make = Callable[..., Lab]
 
@@ -38,7 +38,7 @@ def test_a_run_is_cancelled_from_another_terminal(make_lab: Make) -> None:
 
 def test_the_run_goes_on_when_the_workstation_vanishes(make_lab: Make) -> None:
     lab = make_lab(3)
-    run = lab.start(checks=[*CONNECT, *endless()[1:]], hosts=lab.hosts.names)
+    run = lab.start(checks=LONG)
     run.says("started")
     attempt = lab.attempt()
     lab.hosts.unplug()
@@ -103,7 +103,7 @@ def test_a_dry_run_starts_nothing(make_lab: Make) -> None:
 
 def test_a_hold_keeps_the_hosts_of_a_failed_run_and_ends(make_lab: Make) -> None:
     lab = make_lab(2)
-    run = lab.start("--hold", "10m", "--plant", "die@h2:0", checks=[*CONNECT, *endless()[1:]])
+    run = lab.start("--hold", "10m", "--plant", "die@h2:0", checks=[*CONNECT, *ALL_REDUCE])
     run.says("held for 600 s")
     assert any("accept-" in path for path in lab.hosts.tree("h2"))
     (folder,) = lab.hosts.run("h1", "ls -d /tmp/accept-*").stdout.split()

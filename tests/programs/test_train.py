@@ -30,9 +30,9 @@ real = pytest.mark.real
     ("ranks", "launcher", "options"),
     [
         (1, "mpirun", ["--checkpoint", "FOLDER"]),
-        (2, "torchrun", ["--micro", "1"]),
+        (2, "mpirun", ["--model", "gpt-tiny", "--parallel", "ddp"]),
         (3, "torchrun", []),
-        (4, "mpirun", ["--model", "gpt-tiny", "--parallel", "ddp"]),
+        (4, "torchrun", ["--micro", "1"]),
         (8, "mpirun", ["--micro", "3"]),
     ],
 )

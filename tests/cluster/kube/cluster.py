@@ -14,14 +14,19 @@ import os
 import secrets
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
+from urllib.error import HTTPError
 
 from tests.cluster import folders
 from tests.cluster.hosts import Hosts
@@ -75,6 +80,7 @@ class Cluster:
         )
         self.nodes = self.hosts.names[1:]
         self._authority = ""
+        self._opener: urllib.request.OpenerDirector | None = None
         self._shared: list[Path] = []
 
     @staticmethod
@@ -199,6 +205,30 @@ class Cluster:
 
     def _said(self, *arguments: str, stdin: str = "") -> str:
         return self.kubectl(*arguments, stdin=stdin).stdout
+
+    def read(self, path: str) -> str:
+        """What the API server answers to a GET. Raises OSError.
+
+        For what is asked again and again: no process is started for it. Asks again when the server
+        says to, as kubectl does: it takes a moment until it has the objects of a new CRD.
+        """
+        if self._opener is None:
+            trust = ssl.create_default_context(cadata=self._authority)
+            # No proxy leads to a network of this machine's own.
+            direct = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+            self._opener = urllib.request.build_opener(*direct)
+        server = f"https://{self.hosts.address(CONTROL)}:{control.API_PORT}"
+        asked = urllib.request.Request(server + path)
+        asked.add_header("Authorization", f"Bearer {self._tokens.admin}")
+        for _ in range(10):
+            try:
+                with self._opener.open(asked, timeout=30) as answer:
+                    return str(answer.read().decode(errors="replace"))
+            except HTTPError as refused:
+                if refused.code != HTTPStatus.TOO_MANY_REQUESTS:
+                    raise
+                time.sleep(float(refused.headers.get("Retry-After") or 1))
+        raise TimeoutError(f"{path}: too many requests")
 
     def get(self, *arguments: str) -> Any:
         """What `kubectl get ... -o json` says."""

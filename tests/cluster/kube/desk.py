@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 from tests.cluster.kube.build import helm
 from tests.cluster.kube.cluster import Cluster
@@ -16,8 +17,16 @@ from tests.cluster.runs import CONNECT, VENV, Done, Started, Workstation, until
 
 from accept import assets
 
-#: What a run may make; everything there is of it in a namespace.
-MADE = "jobsets,jobs,pods,services,configmaps,secrets,networkpolicies"
+#: What a run may make, and where the API server has it; everything there is of it in a namespace.
+MADE = {
+    "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
+    "jobs": "apis/batch/v1",
+    "pods": "api/v1",
+    "services": "api/v1",
+    "configmaps": "api/v1",
+    "secrets": "api/v1",
+    "networkpolicies": "apis/networking.k8s.io/v1",
+}
 #: On one host, so that the pods stay until `Desk.let_go_on`.
 WAITS = "check: script, script: own.sh, groups: all, timeout: 200s, params: {name: wait}"
 _OWN = """\
@@ -122,13 +131,24 @@ class Desk(Workstation):
     # What the cluster says.
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
-        """The objects of a kind in the namespace."""
-        found: list[dict[str, Any]] = self.cluster.get(kind, "-n", self.namespace)["items"]
+        """The objects in the namespace of one of the kinds in `MADE`."""
+        found: list[dict[str, Any]] = self._listed(kind)["items"]
         return found
+
+    def _listed(self, kind: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._read(MADE[kind], kind))
+        return found
+
+    def _read(self, group: str, rest: str) -> str:
+        return self.cluster.read(f"/{group}/namespaces/{self.namespace}/{rest}")
 
     def made(self) -> set[str]:
         """What runs have made in the namespace and is still there, by kind and name."""
-        return {f"{one['kind']} {one['metadata']['name']}" for one in self.objects(MADE)}
+        return {
+            f"{listed['kind'].removesuffix('List')} {one['metadata']['name']}"
+            for listed in map(self._listed, MADE)
+            for one in listed["items"]
+        }
 
     def everything(self) -> set[str]:
         """Every object of the namespace, but events and what the cluster itself keeps there."""
@@ -164,16 +184,15 @@ class Desk(Workstation):
         key = "batch.kubernetes.io/job-completion-index"
         return {int(p["metadata"]["annotations"][key]): p for p in self.objects("pods")}
 
-    def log(self, index: int = 0, *options: str, check: bool = True) -> str:
-        """What a pod said: nothing without one, unless `check`. `options` are those of kubectl."""
-        pods = self.pods()
-        if index not in pods and not check:
+    def log(self, index: int = 0, *, stamped: bool = False) -> str:
+        """What a pod said, each line after its time if `stamped`; nothing before it has started."""
+        name = self.pods().get(index, {}).get("metadata", {}).get("name")
+        asked = f"pods/{name}/log?container=accept&timestamps={str(stamped).lower()}"
+        try:
+            return self._read("api/v1", asked) if name else ""
+        except HTTPError:
             return ""
-        name = pods[index]["metadata"]["name"]
-        words = ("logs", name, "-c", "accept", "--tail=-1", *options)
-        return self.cluster.kubectl("-n", self.namespace, *words, check=check).stdout
 
     def says(self, words: str, index: int = 0, patience: float = 120.0) -> None:
         """Wait until a pod has said something."""
-
-        until(lambda: words in self.log(index, check=False), patience)
+        until(lambda: words in self.log(index), patience)

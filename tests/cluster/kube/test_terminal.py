@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import CONNECT, PAIRS, VENV
+from tests.cluster.runs import ALL_REDUCE, CONNECT, VENV
 
 
 class Terminal:
@@ -52,7 +52,7 @@ class Terminal:
 
 def test_a_run_is_left_and_taken_up_again(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
-    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, *PAIRS])]
+    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, *ALL_REDUCE])]
     terminal = Terminal(words, desk.environment)
     terminal.shows("hosts: 3 of 3")
     terminal.types("\x03")
@@ -70,7 +70,7 @@ def test_a_run_is_ended_and_nothing_is_left(
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
     before = desk.everything()
-    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, *PAIRS])]
+    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, *ALL_REDUCE])]
     terminal = Terminal(words, desk.environment)
     terminal.shows("hosts: 3 of 3")
     terminal.types("\x03")

@@ -16,7 +16,7 @@ from tests.cluster.kube import nodes
 from tests.cluster.kube.cluster import why_not
 from tests.cluster.runs import until
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 GROUPS = Path("/sys/fs/cgroup")
 #: A cluster of one node that says its state folder and its link, then goes on until killed.
 HALF_WAY = """
