@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from tests.imagined import COLLECTIVE, TOP, step
 
 from accept.core import checks
-from accept.core.checks import launch_seconds, parse_log
+from accept.core.checks import launch_seconds, parse_log, with_problems_seen
 from accept.core.collectives import Params
 from accept.core.judge.reading import message_sizes, nominal, planned_sizes, reached, read
+from accept.core.model import Problem
 from accept.core.sizes import format_size, parse_size
 from accept.core.typed import Invalid
 from accept.core.typed import read as read_typed
@@ -235,6 +237,41 @@ def test_no_log_makes_a_check_raise(names: list[str], raw: list[bytes]) -> None:
     parsed = parse_log(names, raw, ("h0",))
     for metric in parsed.metrics:
         assert isinstance(metric.value, float)
+
+
+def crashed(rank: int, message: str) -> bytes:
+    return json.dumps({"problem": "crashed", "rank": rank, "message": message}).encode()
+
+
+def test_what_several_ranks_see_is_told_once() -> None:
+    raw = [b"ACCEPT " + crashed(rank, f"rank {rank} says") for rank in (0, 1, 0)]
+    parsed = parse_log(["script"], raw, ("h0",))
+    assert [p.message for p in parsed.problems] == ["rank 0 says", "rank 1 says"]
+
+
+PROBLEMS = st.lists(
+    st.builds(
+        Problem,
+        cause=st.sampled_from(["crashed", "rank-hung"]),
+        message=st.text(max_size=4),
+        check=st.just("script"),
+        rank=st.none() | st.integers(0, 2),
+        nic=st.none() | st.just("mlx5_0"),
+    )
+)
+
+
+@given(PROBLEMS, st.lists(st.tuples(st.integers(0, 2), st.text(max_size=4))))
+def test_a_log_that_is_read_again_leaves_the_problems_as_they_were(
+    outside: list[Problem], ranks: list[tuple[int, str]]
+) -> None:
+    parsed = parse_log(["script"], [b"ACCEPT " + crashed(*one) for one in ranks], ("h0",))
+    told = with_problems_seen(outside, parsed)
+    assert with_problems_seen(told, parsed) == told
+    assert set(parsed.problems) <= set(told)
+    what = [(p.cause, p.host, p.rank, p.nic) for p in told]
+    assert len(set(what)) == len(what)
+    assert {(p.cause, p.host, p.rank, p.nic) for p in outside} <= set(what)
 
 
 def test_recorded_pairs_of_a_real_cluster_are_read_whole() -> None:

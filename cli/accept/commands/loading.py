@@ -12,10 +12,10 @@ from pathlib import Path
 
 from accept import archives, rundir, storage
 from accept.core import evidence
-from accept.core.checks import parse_log
+from accept.core.checks import parse_log, with_problems_seen
 from accept.core.coordinator import HOSTS
 from accept.core.errors import BadEvidence
-from accept.core.model import Parsed, Plan, Record
+from accept.core.model import Plan, Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +125,6 @@ def _read_again(folder: Path, record: Record) -> Record:
             f"{folder / record.log} is missing, and {record.step} was recorded",
             hint="collect the run again",
         )
-    parsed: Parsed = parse_log(record.checks, lines, record.hosts)
-    seen = {(p.cause, p.check, p.host, p.rank, p.gpu) for p in parsed.problems}
-    outside = tuple(
-        p for p in record.problems if (p.cause, p.check, p.host, p.rank, p.gpu) not in seen
-    )
-    return replace(
-        record, metrics=parsed.metrics, facts=parsed.facts, problems=(*outside, *parsed.problems)
-    )
+    parsed = parse_log(record.checks, lines, record.hosts)
+    problems = with_problems_seen(record.problems, parsed)
+    return replace(record, metrics=parsed.metrics, facts=parsed.facts, problems=problems)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from accept.core import behind, evidence
-from accept.core.checks import parse_log
+from accept.core.checks import parse_log, with_problems_seen
 from accept.core.model import Parsed, Problem, Record, Step
 from accept.core.remote import Host
 from accept.core.run import Run, lose_silent_hosts
@@ -65,7 +65,7 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         log=log,
         metrics=parsed.metrics,
         facts=parsed.facts,
-        problems=_without_repeats((*problems, *parsed.problems)),
+        problems=with_problems_seen(problems, parsed),
     )
     return state.keep(record)
 
@@ -135,11 +135,3 @@ def _mpirun_line(path: Path) -> str:
 def _began(parsed: Parsed) -> float | None:
     values = [f.value for f in parsed.facts if f.name == "began"]
     return float(values[0]) if values and isinstance(values[0], int | float) else None
-
-
-def _without_repeats(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Problems once each: several ranks may see the same thing."""
-    kept: Mapping[tuple[object, ...], Problem] = {
-        (p.cause, p.check, p.host, p.rank, p.gpu): p for p in reversed(problems)
-    }
-    return tuple(reversed(tuple(replace(p, message=p.message[:500]) for p in kept.values())))

@@ -202,4 +202,26 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
         empty = ("unparsable", "no-measurement", "incomplete-log")
         rest = (problem for problem in problems if problem.cause not in empty)
         problems = (*(_of_the_run(problem, hosts) for problem in launch), *rest)
-    return Parsed(metrics=metrics, facts=tuple(facts), problems=problems)
+    return Parsed(metrics=metrics, facts=tuple(facts), problems=_once(problems))
+
+
+def with_problems_seen(outside: Sequence[Problem], parsed: Parsed) -> tuple[Problem, ...]:
+    """The problems of an execution: what was seen from outside, then what its raw log says.
+
+    What both tell is told as in the log, so that reading the log again changes nothing.
+    """
+    said = {_what(problem) for problem in parsed.problems}
+    return (*(p for p in _once(outside) if _what(p) not in said), *parsed.problems)
+
+
+def _once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Problems once each, and bounded: several ranks may see the same thing."""
+    kept: dict[tuple[object, ...], Problem] = {}
+    for problem in problems:
+        kept.setdefault(_what(problem), replace(problem, message=problem.message[:500]))
+    return tuple(kept.values())
+
+
+def _what(problem: Problem) -> tuple[object, ...]:
+    """What makes two problems one, however they are worded."""
+    return problem.cause, problem.check, problem.host, problem.rank, problem.gpu, problem.nic
