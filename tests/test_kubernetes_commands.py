@@ -18,7 +18,7 @@ from tests.commandline import accept, refused
 from tests.test_kubernetes_api import a_job
 from tests.test_kubernetes_state import running
 
-from accept import backends, rundir
+from accept import backends, rundir, storage
 from accept.backends import Job
 from accept.backends.kubernetes import api, archive, fetch, install, place, rules
 from accept.backends.kubernetes.discover import (
@@ -413,3 +413,108 @@ class TestCollecting:
         monkeypatch.setattr(fetch, "fetch", goes_on)
         assert "still running" in refused("collect", "run", code=5)
         assert attempts.load_job(folder) == a_job()
+
+
+class TestEvidenceThatIsOnlyALog:
+    """Index 0 is gone, and what it wrote to its results cannot be read for once."""
+
+    PODS = "/api/v1/namespaces/lab/pods"
+
+    @pytest.fixture
+    def bucket(self, tmp_path: Path) -> Path:
+        """A place that holds what was measured until index 0 was lost."""
+        return leftovers.leave(tmp_path / "bucket" / "runs" / "run", whole=False)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, bucket: Path) -> Iterator[Path]:
+        folder = rundir.create("run")
+        (folder / rundir.RENDERED).mkdir()
+        evidence.write(folder / rundir.RENDERED / "plan.json", json.dumps(dump(leftovers.PLAN)))
+        results = f"file://{bucket.parents[1]}"
+        site = {"results": {"location": results}}
+        evidence.write(folder / rundir.RUN, json.dumps({"run": {"site": site}}))
+        with api_server() as server:
+            file = str(server.kubeconfig(tmp_path))
+            place = {**a_job().place, "kubeconfig": file, "results": results}
+            evidence.write(folder / rundir.JOB, json.dumps(dump(replace(a_job(), place=place))))
+            server.says(self.PODS, {"items": []})
+            yield folder
+
+    @pytest.fixture
+    def unreadable(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+        def fails(*_: Any, **__: Any) -> bool:
+            raise BadEvidence("no answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "fetch", fails)
+            yield patch
+
+    def test_is_never_sent_over_what_was_measured(
+        self, folder: Path, bucket: Path, unreadable: pytest.MonkeyPatch
+    ) -> None:
+        before = {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
+        done = accept("collect", "run")
+        assert done.code == 0, done.err
+        assert "not sent" in done.err
+        assert {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()} == before
+        assert judging.judge_path(str(folder), expect=()).verdict.broken_off
+
+    def test_gives_way_to_what_was_measured_once_that_can_be_read(
+        self, folder: Path, unreadable: pytest.MonkeyPatch
+    ) -> None:
+        assert accept("collect", "run").code == 0
+        kept = folder / fetch.CLUSTER / "pods.json"
+        kept.write_text("[1]")
+        unreadable.undo()
+        assert accept("collect", "run").code == 0
+        assert (folder / rundir.EVIDENCE / evidence.RECORDS).stat().st_size > 0
+        assert not (folder / rundir.FROM_LOG).exists()
+        assert kept.read_text() == "[1]"
+
+    def test_stays_where_there_is_no_more(
+        self, folder: Path, unreadable: pytest.MonkeyPatch
+    ) -> None:
+        for _ in range(2):
+            assert accept("collect", "run").code == 0
+            assert (folder / rundir.FROM_LOG).exists()
+        assert judging.judge_path(str(folder), expect=()).verdict.exit == 5
+
+
+class TestEvidenceThatCannotBeFetched:
+    """It is there, and does not come whole: nothing that holds it is removed."""
+
+    @pytest.fixture
+    def removed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        folder = rundir.create("run")
+        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        removed: list[str] = []
+
+        def delete(job: Job, *, dry_run: bool, say: Any) -> tuple[str, ...]:
+            if not dry_run:
+                removed.append(job.attempt)
+            return ("Pod run-w-0-0",)
+
+        def collect(*_: Any, **__: Any) -> Path:
+            raise BadEvidence("3 of 9 bytes came whole", hint="collect again")
+
+        back_end = backends.load("kubernetes")
+        monkeypatch.setattr(back_end, "delete", delete)
+        monkeypatch.setattr(back_end, "collect", collect)
+        monkeypatch.setattr(back_end, "cancel", lambda *_, **__: None)
+        return removed
+
+    def test_keeps_the_run_from_being_deleted(self, removed: list[str]) -> None:
+        said = refused("delete", "run", code=6)
+        assert "3 of 9 bytes" in said
+        assert "--no-collect" in said
+        assert removed == []
+
+    def test_does_not_where_it_is_not_wanted(self, removed: list[str]) -> None:
+        assert accept("delete", "run", "--no-collect").code == 0
+        assert removed == ["run"]
+
+    def test_keeps_a_run_that_is_cancelled(self, removed: list[str]) -> None:
+        done = accept("cancel", "run")
+        assert done.code == 6
+        assert "accept collect run, then accept delete run" in done.err
+        assert removed == []

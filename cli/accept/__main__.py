@@ -271,13 +271,20 @@ def delete(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be removed, and stop.")
     ] = False,
+    no_collect: Annotated[
+        bool, typer.Option("--no-collect", help="Remove it without fetching its evidence.")
+    ] = False,
     **values: Any,
 ) -> int:
     """Collect a run, then remove what it made on a cluster: accept delete last --dry-run"""
     from accept.commands import cluster
 
     return cluster.do_delete(
-        tuple(runs or ()), _terminal(values), older_than=older_than, dry_run=dry_run
+        tuple(runs or ()),
+        _terminal(values),
+        older_than=older_than,
+        dry_run=dry_run,
+        collects=not no_collect,
     )
 
 

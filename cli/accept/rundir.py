@@ -17,6 +17,8 @@ JOB = "job.json"
 RENDERED = "rendered"
 VALUES = "values.yaml"
 EVIDENCE = "evidence"
+#: Is there where the evidence is only what a log told: it is not sent, and asked for again.
+FROM_LOG = "evidence-from-log"
 #: What a drill came to; the runs of a drill lie beside it.
 DRILL = "drill.json"
 

@@ -61,7 +61,8 @@ class Backend(Protocol):
     def collect(self, job: Job, *, folder: Path, say: Say) -> Path:
         """Fetch the evidence into the run's folder, release it there, and return its place.
 
-        Asked once at a time, and only while the folder has none.
+        Asked once at a time, and only while the folder has none, or `rundir.FROM_LOG` says that it
+        is only what a log told. Raises NoEvidence where nothing holds any.
         """
 
     def cancel(self, job: Job, *, folder: Path, say: Say) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from accept.backends import Job, Say
 from accept.core import evidence
 from accept.core.coordinator import HOSTS, Launch
-from accept.core.errors import BrokenOff, NotStarted
+from accept.core.errors import BrokenOff, NoEvidence, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.typed import dump
 from accept.probe import Need, machine_of, needs_of, tool_lines, tools_here
@@ -186,7 +186,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if not (node / "evidence").is_dir():
-        raise BrokenOff(f"{job.attempt} left no evidence", hint=f"see {node}")
+        raise NoEvidence(f"{job.attempt} left no evidence", hint=f"see {node}")
     _end_all(node)
     with contextlib.suppress(OSError):
         shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)

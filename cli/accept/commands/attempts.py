@@ -16,7 +16,7 @@ from accept.commands import judging
 from accept.commands.judging import Judged
 from accept.commands.planning import write_run
 from accept.commands.terminal import Terminal
-from accept.core.errors import AcceptError, BadInput, BrokenOff, NotStarted
+from accept.core.errors import AcceptError, BadInput, BrokenOff, NoEvidence, NotStarted
 from accept.core.evidence import write
 from accept.core.typed import dump, read
 from accept.render import Bundle
@@ -132,9 +132,13 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     job = load_job(folder)
     # The command that follows a run and one that cancels it come here at the same moment.
     with rundir.held(folder):
-        if not place.is_dir():
+        if not place.is_dir() or (folder / rundir.FROM_LOG).is_file():
             backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
-    if location := _results(folder, job.backend):
+    location = _results(folder, job.backend)
+    if location and (folder / rundir.FROM_LOG).is_file():
+        # What the pods wrote there is more than this.
+        terminal.progress(f"not sent to {location}: all that is here is what a log told")
+    elif location:
         failed = storage.send(place, location, attempt=job.attempt)
         where = f"{location.rstrip('/')}/runs/{job.attempt}"
         terminal.progress(f"not sent to {where}: {failed}" if failed else f"sent to {where}")
@@ -155,16 +159,26 @@ def _results(folder: Path, backend: str) -> str:
     return ""
 
 
-def cancel(job: Job, folder: Path, terminal: Terminal) -> None:
-    """End a run, keep its evidence so far, and remove what it made."""
+def cancel(job: Job, folder: Path, terminal: Terminal) -> bool:
+    """End a run, keep its evidence so far, and remove what it made.
+
+    Returns whether that is so: evidence that cannot be fetched stays where it is.
+    """
     backends.load(job.backend).cancel(job, folder=folder, say=terminal.progress)
     try:
         place = collect(folder, terminal)
-    except AcceptError as error:
+    except NoEvidence as error:
         terminal.progress(f"cancelled; no evidence: {error.message}")
+    except AcceptError as error:
+        terminal.progress(f"cancelled; its evidence could not be fetched: {error.message}")
+        if job.place:
+            again = f"accept collect {job.attempt}, then accept delete {job.attempt}"
+            terminal.progress(f"what the cluster has of it is left there: {again}")
+        return False
     else:
         terminal.progress(f"cancelled; evidence so far: {place}")
     if job.place:
         # What a cluster was given stays there until it is removed.
         for what in backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress):
             terminal.progress(f"removed {what}")
+    return True

@@ -12,7 +12,7 @@ from accept import backends, rundir
 from accept.backends import Job
 from accept.commands import attempts
 from accept.commands.terminal import Terminal
-from accept.core.errors import AcceptError, BadEvidence, BadInput, Exit, NotStarted
+from accept.core.errors import AcceptError, BadInput, Exit, NoEvidence, NotStarted
 from accept.resolve import Options
 from accept.spec import Site, load_machine, load_site
 from accept.spec.units import parse_duration
@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 
 
 def do_delete(
-    names: Sequence[str], terminal: Terminal, *, older_than: str | None, dry_run: bool
+    names: Sequence[str],
+    terminal: Terminal,
+    *,
+    older_than: str | None,
+    dry_run: bool,
+    collects: bool,
 ) -> int:
-    """Collect runs, then remove what they made and is still there."""
+    """Collect runs, then remove what they made and is still there.
+
+    One whose evidence is there and cannot be fetched stays, unless it is not to be collected.
+    """
     if bool(names) == bool(older_than):
         raise BadInput("which runs?", hint="name them, or give --older-than 24h, and not both")
     folders = [rundir.find(name) for name in names] or _older(older_than or "")
@@ -33,7 +41,8 @@ def do_delete(
     for folder in folders:
         job = attempts.load_job(folder)
         try:
-            removed[job.attempt] = list(_delete(job, folder, terminal, dry_run=dry_run))
+            found = _delete(job, folder, terminal, dry_run=dry_run, collects=collects)
+            removed[job.attempt] = list(found)
         except AcceptError as error:
             # One that cannot be removed is no reason to leave the others.
             if len(folders) == 1:
@@ -46,15 +55,22 @@ def do_delete(
     return Exit.PASS if worst is None else worst.code
 
 
-def _delete(job: Job, folder: Path, terminal: Terminal, *, dry_run: bool) -> tuple[str, ...]:
+def _delete(
+    job: Job, folder: Path, terminal: Terminal, *, dry_run: bool, collects: bool
+) -> tuple[str, ...]:
     backend = backends.load(job.backend)
     found = backend.delete(job, dry_run=True, say=terminal.progress)
     if dry_run or not found:
         return found
     try:
-        attempts.collect(folder, terminal)
-    except BadEvidence as error:
+        if collects:
+            attempts.collect(folder, terminal)
+    except NoEvidence as error:
         terminal.progress(f"{job.attempt}: nothing to collect: {error.message}")
+    except AcceptError:
+        why = "its evidence cannot be fetched; --no-collect removes it without"
+        terminal.progress(f"{job.attempt} is not removed: {why}")
+        raise
     return backend.delete(job, dry_run=False, say=terminal.progress)
 
 

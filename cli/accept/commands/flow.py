@@ -109,9 +109,9 @@ def do_cancel(name: str, terminal: Terminal) -> int:
     """End a run and remove what it made; its evidence so far is collected first."""
     folder = rundir.find(name)
     job = attempts.load_job(folder)
-    attempts.cancel(job, folder, terminal)
+    whole = attempts.cancel(job, folder, terminal)
     terminal.result({"cancelled": job.attempt}, f"cancelled {job.attempt}")
-    return Exit.PASS
+    return Exit.PASS if whole else Exit.INCOMPLETE
 
 
 def do_judge(

@@ -57,3 +57,7 @@ class BadEvidence(AcceptError):
     """Evidence that is incomplete or cannot be read."""
 
     code = Exit.INCOMPLETE
+
+
+class NoEvidence(BadEvidence):
+    """Nothing holds evidence of the run any more, or none that can be had from here."""

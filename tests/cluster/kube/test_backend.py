@@ -246,6 +246,18 @@ class TestCancelling:
         assert desk.do("cancel", "two-1").exit == 0
         assert desk.made() == mine
 
+    def test_an_old_attempt_is_removed_without_the_release_that_a_new_one_has(
+        self, desk: Desk
+    ) -> None:
+        desk.configure(suspend=True)
+        assert desk.submit("--release=same", "--attempt=one").exit == 0
+        assert desk.do("delete", "same-one").exit == 0
+        assert desk.submit("--release=same", "--attempt=two").exit == 0
+        before = desk.made()
+        again = desk.do("delete", "same-one", "--json")
+        assert (again.exit, again.result["removed"]) == (0, {"same-one": []}), again.err
+        assert desk.made() == before
+
 
 class TestExec:
     def test_brings_any_bytes_whole(self, desk: Desk, tmp_path: Path) -> None:

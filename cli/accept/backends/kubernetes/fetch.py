@@ -23,7 +23,7 @@ from accept.backends.kubernetes.pod import MAIN
 from accept.backends.kubernetes.state import State
 from accept.core import evidence
 from accept.core.coordinator import HOSTS, Launch
-from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit
+from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit, NoEvidence
 from accept.core.typed import dump
 
 CLUSTER = "cluster"
@@ -32,8 +32,12 @@ _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
 
 def fetch(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
-    """Fetch the evidence and release index 0; `whatever`: what there is of a run that goes on."""
+    """Fetch the evidence and release index 0; `whatever`: what there is of a run that goes on.
+
+    What came out of a log alone is marked with `rundir.FROM_LOG`, and gives way to more.
+    """
     api = Api(place_of(job))
+    place = folder / rundir.EVIDENCE
     state = look(api, job.attempt)
     first = state.first
     alive = first is not None and first.phase == "running" and not state.ended
@@ -43,22 +47,32 @@ def fetch(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if not state.there and not state.pods and not job.place.get("results"):
-        raise BadEvidence(
+        if place.is_dir():
+            return place
+        raise NoEvidence(
             f"{job.attempt} is not in namespace {api.place.namespace} any more",
             hint="it was deleted, or its time to be kept is over",
         )
-    missing = describe(api, job.attempt, folder / CLUSTER)
+    # What was said while there were pods is not written over with nothing.
+    known = place.is_dir() and not state.pods
+    missing = [] if known else describe(api, job.attempt, folder / CLUSTER)
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
         target = Path(scratch) / "evidence"
         source = archive.take(api, job, state, target, say=say) or _bucket(job, target, say=say)
-        if not source:
+        if not source and not place.is_dir():
             missing += _from_log(job, state, folder, target)
+            evidence.write(folder / rundir.FROM_LOG, "accept collect asks for all of it again\n")
         if missing:
             _say_missing(folder / CLUSTER, missing, say)
-        target.rename(folder / rundir.EVIDENCE)
+        if target.is_dir():
+            if place.is_dir():
+                place.rename(Path(scratch) / "less")
+            target.rename(place)
+    if source:
+        (folder / rundir.FROM_LOG).unlink(missing_ok=True)
     if source == "index 0" and first is not None:
         archive.release(api, first.name)
-    return folder / rundir.EVIDENCE
+    return place
 
 
 def _say_missing(folder: Path, missing: Iterable[str], say: Say) -> None:
@@ -89,7 +103,7 @@ def _bucket(job: Job, target: Path, *, say: Say) -> str:
     return url
 
 
-def _elsewhere(job: Job, code: int | None, why: str, log: Path) -> BadEvidence:
+def _elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEvidence:
     """A run with a verdict whose records are not to be had here: where they are, if anywhere."""
     location = job.place.get("results", "")
     url = f"{location.rstrip('/')}/runs/{job.attempt}"
@@ -104,13 +118,13 @@ def _elsewhere(job: Job, code: int | None, why: str, log: Path) -> BadEvidence:
         where = f"its evidence is at {url}, which cannot be read here"
         hints.insert(0, f"accept judge {url} by whoever may read it")
     hint = "; ".join(hints)
-    return BadEvidence(f"{job.attempt} ended with exit status {code}; {where} ({why})", hint=hint)
+    return NoEvidence(f"{job.attempt} ended with exit status {code}; {where} ({why})", hint=hint)
 
 
 def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
     """What the log of index 0 still tells; returns what is missing then.
 
-    Raises BadEvidence where that is too little to judge a run that came to its end.
+    Raises NoEvidence where that is too little to judge a run that came to its end.
     """
     target.mkdir()
     console = target / evidence.CONSOLE

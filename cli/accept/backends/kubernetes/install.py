@@ -7,6 +7,7 @@ outlives the call.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import subprocess
@@ -114,6 +115,19 @@ def _last(text: str) -> str:
 def is_installed(place: Place, release: str) -> bool:
     """Whether helm knows a release of that name here."""
     return helm(place, "status", release).returncode == 0
+
+
+def installed_attempt(place: Place, release: str) -> str:
+    """The attempt that a release holds; empty: helm knows none of that name here."""
+    done = helm(place, "get", "values", release, "--output", "json")
+    if done.returncode != 0:
+        if "not found" in done.stderr:
+            return ""
+        raise NotStarted(f"helm get values: {_last(done.stderr)}", hint="try it again")
+    try:
+        return str(json.loads(done.stdout)["attempt"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def install(api: Api, name: Name, values: Path, *, say: Say) -> None:

@@ -11,7 +11,7 @@ from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.fetch import fetch
 from accept.backends.kubernetes.follow import FOLDER, status
-from accept.backends.kubernetes.install import is_installed, uninstall
+from accept.backends.kubernetes.install import installed_attempt, uninstall
 from accept.backends.kubernetes.look import look, of_run, path, place_of
 from accept.backends.kubernetes.pod import MAIN
 from accept.core.errors import AcceptError, NotStarted
@@ -68,7 +68,9 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     release = job.place.get("release", "")
     there = _labelled(api, job.attempt)
     found = [f"{kind} {one['metadata']['name']}" for _, kind, one in there]
-    installed = bool(release) and is_installed(api.place, release)
+    # A later attempt may have the same release: that one is none of this run's.
+    own = job.attempt.removeprefix(f"{release}-")
+    installed = bool(release) and installed_attempt(api.place, release) == own
     if installed:
         found.insert(0, f"release {release}")
     if dry_run or not found:

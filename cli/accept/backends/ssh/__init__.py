@@ -17,7 +17,7 @@ from accept.backends import Job, Say
 from accept.backends.ssh import follow
 from accept.backends.ssh.ready import Ready, make_ready
 from accept.core.coordinator import HOSTS, Launch
-from accept.core.errors import BadEvidence, BadInput, BrokenOff, NotStarted
+from accept.core.errors import BadEvidence, BadInput, BrokenOff, NoEvidence, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.model import Problem
 from accept.core.typed import dump
@@ -150,10 +150,10 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if reply.exit != 0:
-        raise BadEvidence(
-            f"{job.first} has no evidence of {job.attempt}: {last_line(reply.err)}",
-            hint="is its time to be kept over?",
-        )
+        said = f"{job.first} has no evidence of {job.attempt}: {last_line(reply.err)}"
+        if reply.exit == 4:
+            raise NoEvidence(said, hint="is its time to be kept over?")
+        raise BadEvidence(said, hint=f"does it answer? try: ssh {job.first}; then collect again")
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
         unpack(io.BytesIO(reply.out), Path(scratch), source=f"the archive from {job.first}")
         if not (Path(scratch) / "evidence" / "plan.json").is_file():
