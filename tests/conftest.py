@@ -2,9 +2,10 @@
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
 tests/cluster carries that mark. With several processes (`-n 3 --dist loadscope`, as CI has them)
-one has the tests on a Kubernetes, one those on hosts, and whoever is free the rest, one by one: the
-first two wait much, so this helps on two cores as well. What was left out is listed at the
-end with its reason. Where CI=true, leaving out a test that carries either mark is a failure.
+two have the tests on a Kubernetes, each its own, one those on hosts, and whoever is free the rest,
+one by one: the first three wait much, so this helps on two cores as well. What was left out is
+listed at the end with its reason. Where CI=true, leaving out a test that carries either mark is a
+failure.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 CLUSTER = Path(__file__).parent / "cluster"
-#: Folders whose tests share one Kubernetes, or the room for many hosts.
-_SHARED = "tests/cluster/kube/", "tests/cluster/"
+#: How the names of tests begin that share one Kubernetes, or the room for many hosts. There are
+#: two of the first, as one would take longer than all the rest; two files share nothing.
+_SHARED = (
+    ("tests/cluster/kube/test_drill.py", "tests/cluster/kube/test_broken_pods.py"),
+    ("tests/cluster/kube/",),
+    ("tests/cluster/test_bare.py",),
+    ("tests/cluster/test_kube_leaves_nothing.py",),
+    ("tests/cluster/",),
+)
 #: Whether leaving out a real test is a failure.
 STRICT = os.environ.get("CI") == "true"
 
@@ -85,7 +93,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ClustersWhole(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in _SHARED if nodeid.startswith(folder)), nodeid)
+            return next((names[0] for names in _SHARED if nodeid.startswith(names)), nodeid)
 
     return ClustersWhole(config, log)
 

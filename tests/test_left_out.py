@@ -32,8 +32,9 @@ def test_data():
 """
 
 
-#: As CI has them.
+#: As CI has them, and with one process for the tests, which is enough to be another one.
 PARALLEL = ("-n", "3", "--dist", "loadscope")
+APART = ("-n", "1", "--dist", "loadscope")
 
 
 def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +54,7 @@ def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize("options", [(), PARALLEL])
+@pytest.mark.parametrize("options", [(), APART])
 def test_a_test_left_out_is_named_with_its_reason(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = run_sample(tmp_path, *options, ci="")
     assert done.returncode == 0
@@ -68,12 +69,12 @@ def test_a_test_not_selected_is_named_too(tmp_path: Path) -> None:
 
 
 def test_several_processes_do_not_call_everything_run(tmp_path: Path) -> None:
-    done = run_sample(tmp_path, *PARALLEL, "-k", "fast", ci="true")
+    done = run_sample(tmp_path, *APART, "-k", "fast", ci="true")
     assert done.returncode == 0
     assert "What -k and -m do not select was left out." in done.stdout
 
 
-@pytest.mark.parametrize("options", [(), PARALLEL])
+@pytest.mark.parametrize("options", [(), APART])
 def test_in_ci_leaving_out_a_real_test_is_a_failure(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

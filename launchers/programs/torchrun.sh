@@ -13,5 +13,7 @@ for name in $(env | sed -n 's/^\(OMPI_[A-Za-z0-9_]*\|PMIX_[A-Za-z0-9_]*\|PRTE_[A
     unset "$name"
 done
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec "$ACCEPT_PYTHON" -m torch.distributed.run --nnodes "$nodes" --nproc-per-node "$per_host" --node-rank "$node_rank" \
+# As `-m torch.distributed.run`, without looking for garbage in torch at its import and at the end: a third of its time.
+run='import gc; gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); main()'
+exec "$ACCEPT_PYTHON" -c "$run" --nnodes "$nodes" --nproc-per-node "$per_host" --node-rank "$node_rank" \
     --master-addr "${ACCEPT_MASTER_ADDR:-127.0.0.1}" --master-port "${ACCEPT_MASTER_PORT:-29500}" "$@"
