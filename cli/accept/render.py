@@ -156,7 +156,13 @@ def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
     return data
 
 
-def _static() -> Iterator[tuple[str, bytes]]:
+@lru_cache(maxsize=1)
+def _static() -> Mapping[str, bytes]:
+    """What is the same in every run: made once by a command that renders many, such as a drill."""
+    return dict(_read_static())
+
+
+def _read_static() -> Iterator[tuple[str, bytes]]:
     launchers = assets.launchers()
     for name in _STATIC:
         yield name, lean_shell((launchers / name).read_text(encoding="utf-8")).encode()

@@ -28,7 +28,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for machine in (*MACHINES, "domain"):
         for suite in spec.names("suites"):
             for name, site in SITES.items():
-                file = values(folder, machine, site=site, suite=suite)
+                file = without_files(values(folder, machine, site=site, suite=suite))
                 # The suite is data inside the ConfigMap: the kinds of both ways once is enough.
                 ways = (True, False) if suite == "quick" else (True,)
                 for jobset in ways:
@@ -38,6 +38,14 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for version in ("1.33.0", "1.32.0"):
         found[f"domain, Kubernetes {version}"] = helm.text(4, file, "--kube-version", version)
     return found
+
+
+def without_files(file: Path) -> Path:
+    """The values with one byte for the half megabyte of files, which no schema looks into."""
+    text, key, _ = file.read_text().partition("\nbundle: |\n")
+    assert key
+    file.write_text(f"{text}{key}  QQ==\n")
+    return file
 
 
 def documents(text: str) -> Iterator[str]:
