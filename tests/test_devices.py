@@ -331,6 +331,55 @@ def test_ways_that_are_not_compared_must_have_been_measured_by_all(name: str) ->
     assert blamed(verdict) == {"h1:3": "no-measurement"}
 
 
+def broken(rank: int, check: str) -> tuple[Problem, ...]:
+    said = f"GPU {rank} of h1 failed in copies"
+    return (
+        Problem(cause="crashed", message=said, check=check, host="h1", rank=rank, gpu=str(rank)),
+    )
+
+
+def without_ways(host: str, gpu: int, name: str, value: float) -> float | None:
+    """The first GPU of h1 measured nothing, nor the ways between the GPUs of its host."""
+    gone = host == "h1" and (gpu == 0 or name.startswith("p2p"))
+    return None if gone else value
+
+
+@pytest.mark.parametrize(
+    ("check", "accused"), [("memory", {}), ("gemm", {"h1:0": "no-measurement"})]
+)
+def test_where_the_first_gpu_of_a_host_fails_the_others_are_not_accused(
+    check: str, accused: dict[str, str]
+) -> None:
+    """Its own problem is told by the record, whichever check it is of."""
+    made = records(without_ways, step=MEMORY_STEP, problems=broken(0, check), status=1)
+    assert blamed(judged(made, MEMORY_STEP)) == accused
+
+
+def test_where_another_gpu_fails_the_ways_of_its_host_are_still_asked_for() -> None:
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        gone = host == "h1" and (gpu == 3 or (gpu == 5 and name == "p2p-in"))
+        return None if gone else value
+
+    made = records(change, step=MEMORY_STEP, problems=broken(3, "memory"), status=1)
+    assert blamed(judged(made, MEMORY_STEP)) == {"h1:5": "no-measurement"}
+
+
+def test_a_host_that_says_why_it_left_out_the_ways_between_its_gpus_is_not_accused() -> None:
+    def left(host: str, gpu: int) -> list[Fact]:
+        why = dict.fromkeys(("p2p-out", "p2p-in"), "rank 0 sees 1 of 8 GPUs")
+        told = Fact(name="left-out", value=why, check="memory", host="h1", rank=0)
+        return [told] if (host, gpu) == ("h1", 0) else []
+
+    def change(host: str, _gpu: int, name: str, value: float) -> float | None:
+        return None if host == "h1" and name.startswith("p2p") else value
+
+    found = judged(records(change, step=MEMORY_STEP, facts=left), MEMORY_STEP)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    assert any("sees 1 of 8 GPUs" in f.message for f in found.verdict.findings)
+    silent = judged(records(change, step=MEMORY_STEP), MEMORY_STEP)
+    assert silent.verdict.state is State.FAIL, "who gives no reason is asked for it"
+
+
 @pytest.mark.parametrize("ranks", [range(GPUS), range(1, GPUS, 2)])
 @pytest.mark.parametrize("lacks", ["all", "exact", "random"])
 def test_a_gpu_that_says_nothing_of_its_products_is_no_pass(ranks: range, lacks: str) -> None:

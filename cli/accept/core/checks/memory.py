@@ -27,6 +27,7 @@ MEASURED = Measured(
     others=("copy-p5", "copy-alone", "p2p-out", "p2p-in"),
     needed=("copy", "triad", "tested"),
     uneven=("host-to-device", "device-to-host"),
+    by_first=("p2p-out", "p2p-in"),
 )
 
 

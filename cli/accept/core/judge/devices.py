@@ -34,10 +34,9 @@ def judge_devices(
     names = {name for device in found for name in device.values}
     wanted = {*measured.needed, *measured.wrong, *names.intersection(measured.others)}
     wanted |= names.intersection((*measured.rates, *measured.uneven))
-    problems = [*more, *_wrong(found, measured), *_missing(evidence, found, wanted, names)]
-    complete_ones = {id(d.record) for d in found} - {
-        id(d.record) for d in found if not wanted <= d.values.keys()
-    }
+    lacking = list(_lacking(evidence, measured, found, wanted))
+    problems = [*more, *_wrong(found, measured), *_missing(evidence, lacking, names)]
+    complete_ones = {id(d.record) for d in found} - {id(d.record) for d, _ in lacking}
 
     def score(record: Record, _step: Step) -> tuple[float | None, str]:
         return (1.0 if id(record) in complete_ones else None), ""
@@ -103,16 +102,32 @@ def _wrong(found: Sequence[Device], measured: Measured) -> Iterator[Problem]:
                 yield _problem(cause, device, f"{number(count)} wrong elements ({name})")
 
 
+def _lacking(
+    evidence: Evidence, measured: Measured, found: Sequence[Device], wanted: Collection[str]
+) -> Iterator[tuple[Device, list[str]]]:
+    """Devices without what each must have, and what that is."""
+    own = set(wanted).difference(measured.by_first)
+    # Those whose first rank could not measure for them, or said why it did not.
+    alone = {id(d.record) for d in found if d.rank == 0 and not own <= d.values.keys()}
+    for record in evidence.records:
+        names = {name for name, _ in _reasons(evidence, record)}
+        if names.intersection(measured.by_first) or any(p.rank == 0 for p in record.problems):
+            alone.add(id(record))
+    for device in found:
+        mine = own if id(device.record) in alone else wanted
+        if lacks := sorted(set(mine) - device.values.keys()):
+            yield device, lacks
+
+
 def _missing(
-    evidence: Evidence, found: Sequence[Device], wanted: Collection[str], names: Collection[str]
+    evidence: Evidence, lacking: Iterable[tuple[Device, list[str]]], names: Collection[str]
 ) -> Iterator[Problem]:
     """Devices without what each must have, unless their record says why."""
-    for device in found:
+    for device, lacks in lacking:
         mine = [p for p in device.record.problems if p.check in (None, evidence.check)]
         explained = any(p.rank in (None, device.rank) for p in mine)
-        lacking = sorted(wanted - device.values.keys())
-        if lacking and not explained and device.record.exit is not None:
-            said = f"no {', '.join(lacking[:4])}" if names else "nothing was measured"
+        if not explained and device.record.exit is not None:
+            said = f"no {', '.join(lacks[:4])}" if names else "nothing was measured"
             yield _problem("no-measurement", device, said)
 
 
@@ -122,7 +137,7 @@ def _unheld(
     """Bounds of which nothing was measured, and that there are none at all."""
     if evidence.partial or not evidence.records:
         return
-    excused = {name for name, _ in _reasons(evidence)}
+    excused = {name for record in evidence.records for name, _ in _reasons(evidence, record)}
     if not any(f.state is not State.INCONCLUSIVE for f in held):
         rate = measured.needed[0]
         check = evidence.check
@@ -132,17 +147,17 @@ def _unheld(
             yield absolute.unmeasured(evidence.check, bound)
 
 
-def _reasons(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Metrics that a program left out, and why, by its own word."""
-    for record in evidence.records:
-        for fact in record.facts:
-            if fact.name == "left-out" and fact.check == evidence.check:
-                for name, why in fact.value.items() if isinstance(fact.value, dict) else ():
-                    yield str(name)[:40], str(why)[:120]
+def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
+    """Metrics that a program left out in one launch, and why, by its own word."""
+    for fact in record.facts:
+        if fact.name == "left-out" and fact.check == evidence.check:
+            for name, why in fact.value.items() if isinstance(fact.value, dict) else ():
+                yield str(name)[:40], str(why)[:120]
 
 
 def _left_out(evidence: Evidence) -> list[Finding]:
-    said = list(dict.fromkeys(_reasons(evidence)))[:_NOTES]
+    told = (reason for record in evidence.records for reason in _reasons(evidence, record))
+    said = list(dict.fromkeys(told))[:_NOTES]
     if not said:
         return []
     text = "; ".join(f"{name}: {why}" for name, why in said)

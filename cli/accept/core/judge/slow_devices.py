@@ -31,6 +31,8 @@ class Measured:
     needed: tuple[str, ...]
     #: Others of speed that are held against bounds, and differ between healthy devices.
     uneven: tuple[str, ...] = ()
+    #: Of those before, what the first rank of a host measures for all of its host.
+    by_first: tuple[str, ...] = ()
 
 
 class Device(NamedTuple):
