@@ -153,11 +153,41 @@ def test_healthy_gpus_pass_and_the_table_says_the_share_of_the_peak(step: Step) 
     assert f"{rate} (slowest of 16 GPUs, {share} of the peak)" in found.verdict.measured
 
 
-@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.3, 0.85))
+WAYS = ("host-to-device", "device-to-host")
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.52, 0.85))
 def test_memory_of_the_other_socket_accuses_no_gpu(host: str, gpu: int, share: float) -> None:
-    ways = only((host, gpu), share, "host-to-device", "device-to-host")
-    found = judged(records(ways, step=MEMORY_STEP), MEMORY_STEP)
+    found = judged(records(only((host, gpu), share, *WAYS), step=MEMORY_STEP), MEMORY_STEP)
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
+
+
+def near_and_far(host: str, gpu: int, name: str, value: float) -> float | None:
+    """Half of the GPUs reach the host's memory through its other socket, at 0.6 of the rate."""
+    return value * 0.6 if name in WAYS and gpu % 2 else value
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.01, 0.25))
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("usual", [same, near_and_far])
+def test_a_gpu_whose_way_to_the_host_is_a_fraction_of_the_others_is_named(
+    usual: Change, way: str, host: str, gpu: int, share: float
+) -> None:
+    slow = only((host, gpu), share, way)
+
+    def change(where: str, number: int, name: str, value: float) -> float | None:
+        found = usual(where, number, name, value)
+        return None if found is None else slow(where, number, name, found)
+
+    found = judged(records(change, step=MEMORY_STEP), MEMORY_STEP)
+    assert blamed(found) == {f"{host}:{gpu}": "slow-outlier"}
+    assert f"{way} " in found.suspects[0].why
+
+
+def test_ways_to_the_host_that_are_uneven_accuse_nobody() -> None:
+    found = judged(records(near_and_far, step=MEMORY_STEP), MEMORY_STEP)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    assert any("host-to-device 44.07 (none below 50%)" in f.message for f in found.verdict.findings)
 
 
 @given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.3, 0.85))

@@ -18,8 +18,8 @@ from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 from accept.core.model import Problem
 
-#: The ways to and from the host are held against bounds alone: their rates depend on the socket
-#: whose memory a rank was given, so of equal GPUs half may be slower by a good part.
+#: The rates of the ways to and from the host depend on the socket whose memory a rank was given, so
+#: of equal GPUs half may be slower by a good part.
 MEASURED = Measured(
     unit="GB/s",
     rates=("copy", "triad"),

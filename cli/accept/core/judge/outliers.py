@@ -54,11 +54,14 @@ def no_chance(slow: int, executions: int) -> bool:
     return slow > 1 and slow * 4 > executions
 
 
-def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None) -> Slow:
+def outliers(
+    samples: Sequence[Sample], noise: float, bound: float | None = None, *, fixed: bool = False
+) -> Slow:
     """Bad ones among equal executions: dead, wrong, below `bound`, or clearly slower than the rest.
 
     What was executed again is bad by its best time, by wrong data, and by being slow often. Where
     more than half are bad nothing is wrong with one of them in particular: none is returned.
+    `fixed`: as for `spread`.
     """
     floor = float("-inf") if bound is None else bound
     values: dict[_Group, dict[int, float]] = {}
@@ -73,7 +76,7 @@ def outliers(samples: Sequence[Sample], noise: float, bound: float | None = None
         elif sample.value is not None and not sample.cause:
             values.setdefault(group, {})[index] = sample.value
     best = {group: max(mine.values()) for group, mine in values.items()}
-    among = spread(list(best.values()), noise)
+    among = spread(list(best.values()), noise, fixed=fixed)
     limit, apart = floor, False
     if among:
         apart = _uneven(best.values(), among, noise)

@@ -46,16 +46,20 @@ def middle(values: Iterable[float]) -> float:
     return median(values)
 
 
-def spread(values: Sequence[float], noise: float) -> Spread | None:
+def spread(values: Sequence[float], noise: float, *, fixed: bool = False) -> Spread | None:
     """The spread of `values` (finite), or None below `FEWEST` of them.
 
     `noise`: what is known to vary in healthy machines, as a share of the median; sigma is never
-    less. Without it, equal values would turn the smallest difference into an outlier.
+    less. Without it, equal values would turn the smallest difference into an outlier. `fixed`:
+    nor is it more, however far values of unequals lie apart.
     """
     count = len(values)
     if count < FEWEST:
         return None
     centre = middle(values)
+    least = noise * abs(centre)
+    if fixed:
+        return Spread(count=count, median=centre, sigma=least)
     mad = middle(abs(value - centre) for value in values)
     factor = _SMALL.get(count, count / (count - 0.8))
-    return Spread(count=count, median=centre, sigma=max(1.4826 * factor * mad, noise * abs(centre)))
+    return Spread(count=count, median=centre, sigma=max(1.4826 * factor * mad, least))

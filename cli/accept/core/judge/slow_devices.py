@@ -11,9 +11,12 @@ from accept.core.judge import absolute, complete
 from accept.core.judge.blame import Sample
 from accept.core.judge.complete import place
 from accept.core.judge.outliers import outliers
-from accept.core.judge.population import FEWEST, Spread
+from accept.core.judge.population import FEWEST, SIGMAS, Spread
 from accept.core.judge.reading import number
 from accept.core.model import Finding, Record, State, Suspect
+
+#: Noise of what differs between healthy devices; `SIGMAS` times that is half of the median.
+_UNEVEN = 0.5 / SIGMAS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class Measured:
     others: tuple[str, ...]
     #: Without these nothing was measured.
     needed: tuple[str, ...]
-    #: Others of speed that are held against bounds, and differ between healthy devices.
+    #: Others that differ between healthy devices: they are slow below half of the median.
     uneven: tuple[str, ...] = ()
     #: Of those before, what the first rank of a host measures for all of its host.
     by_first: tuple[str, ...] = ()
@@ -63,13 +66,14 @@ def compared(
     """Devices that are clearly slower than all devices of the run, or below a bound."""
     slow: dict[tuple[str, int], _Slow] = {}
     told: list[tuple[str, Spread | None, int]] = []
-    for name in (*measured.rates, *measured.others):
+    for name in (*measured.rates, *measured.others, *measured.uneven):
         having = [device for device in found if name in device.values]
         if not having:
             continue
         bound = absolute.least(evidence, 1, name)
         samples = [Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in having]
-        bad = outliers(samples, noise, bound)
+        uneven = name in measured.uneven
+        bad = outliers(samples, max(noise, _UNEVEN) if uneven else noise, bound, fixed=uneven)
         told.append((name, bad.spread, len(having)))
         for index, outlier in bad.bad.items():
             device = having[index]
