@@ -544,6 +544,14 @@ def test_every_gpu_machine_has_a_bound_for_compute_and_for_memory(name: str) -> 
     assert machine.gpus.count != 0 or not bounded
 
 
+@pytest.mark.parametrize("name", ["g4-standard-48", "g4-standard-384"])
+def test_a_machine_that_states_its_pcie_has_a_bound_for_the_ways_to_its_host(name: str) -> None:
+    found = {one.metric: one for one in bounds(spec.load_machine(name).value)}
+    assert [found[way].lower for way in WAYS] == [pytest.approx(19.2)] * 2
+    assert all("nvidia.com" in found[way].source for way in WAYS)
+    assert not {one.metric for one in bounds(MACHINE)}.intersection(WAYS), "it states none"
+
+
 def test_bounds_of_single_gpus_hold_where_a_part_of_a_node_is_measured() -> None:
     part = bounds(MACHINE, "default", 4)
     assert {bound.check for bound in part} == {"gemm", "memory"}

@@ -144,6 +144,9 @@ def _of_devices(floor: Floor, machine: Machine) -> Iterator[Figure]:
     if floor.of == "nvlink":
         link = machine.nvlink if machine.gpus.count != 1 else None
         rate, source = (link.gbytes_per_second, link.source) if link else (None, "")
+    elif floor.of == "pcie":
+        bus = machine.pcie
+        rate, source = (bus.gbytes_per_second, bus.source) if bus else (None, "")
     elif peaks is None:
         return
     elif floor.of == "memory":
