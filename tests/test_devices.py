@@ -56,7 +56,8 @@ def healthy(check: str) -> dict[str, tuple[float, str]]:
         rates = ("copy", "triad", "copy-p5", "copy-alone")
         ways = {"host-to-device": 55.0, "device-to-host": 55.0, "p2p-out": 390.0, "p2p-in": 390.0}
         found = dict.fromkeys(rates, (4200.0, "GB/s")) | {k: (v, "GB/s") for k, v in ways.items()}
-        return found | {"tested": (0.9, ""), "wrong": (0.0, "count")}
+        shares = {"tested": (0.9, ""), "p2p-least": (0.97, "")}
+        return found | shares | {"wrong": (0.0, "count")}
     return {
         f"{kind}{tail}": (
             0.0 if tail == "-wrong" else value,
@@ -272,6 +273,24 @@ def test_a_bad_link_of_one_gpu_is_its_own() -> None:
         records(only(("h1", 6), 0.4, "p2p-out", "p2p-in"), step=MEMORY_STEP), MEMORY_STEP
     )
     assert blamed(found) == {"h1:6": "below-reference"}
+
+
+@pytest.mark.parametrize("usual", [0.97, 0.42])
+def test_a_slow_pair_of_gpus_is_named(usual: float) -> None:
+    """Where some of all ways are slow, as without NVLink, a slower one still is."""
+
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        if name != "p2p-least":
+            return value
+        return 0.1 if host == "h1" and gpu in (2, 5) else usual
+
+    def way(host: str, gpu: int) -> list[Fact]:
+        told = "GPU 2 to GPU 5: 39 GB/s" if gpu in (2, 5) else "GPU 0 to GPU 1: 390 GB/s"
+        return [Fact(name="p2p-least", value=told, check="memory", host=host, rank=gpu)]
+
+    found = judged(records(change, step=MEMORY_STEP, facts=way), MEMORY_STEP)
+    assert blamed(found) == {"h1:2": "slow-outlier", "h1:5": "slow-outlier"}
+    assert "p2p-least 0.1 (GPU 2 to GPU 5: 39 GB/s), " in found.suspects[1].why
 
 
 def test_on_machines_that_promise_no_speed_nobody_is_slow() -> None:

@@ -13,7 +13,8 @@ Printed by each rank, check `memory`:
   read anywhere;
 * metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory, data compared;
 * metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
-  `p2p`, the whole matrix, row by row from GPU to GPU, data compared. Rank 0's process measures it,
+  `p2p`, the whole matrix, row by row from GPU to GPU, data compared; metric and fact `p2p-least`:
+  its slowest way (`peers` has the rule). Rank 0's process measures it,
   so it must see and use all GPUs of the host: where CUDA_VISIBLE_DEVICES shows each process its own
   alone, or a GPU takes one process only, `left-out` says so;
 * problem `wrong-data`, with place and bits.
@@ -28,8 +29,8 @@ from __future__ import annotations
 from typing import Any
 
 import patterns
+import peers
 import rank_io
-import torch_io
 from bench import Bench
 from patterns import WORD
 from room import available
@@ -220,15 +221,7 @@ class Memory:
             return
         rates = [[self._between(kept, into, i, j) if i != j else 0.0 for j in gpus] for i in gpus]
         self.bench.fact(CHECK, "p2p", [[round(rate, 2) for rate in row] for row in rates])
-        for gpu in gpus:
-            # The other ranks' numbers: this process measured for them.
-            number = torch_io.gpu_number(gpu, gpu)
-            whose = {"host": me.host, "rank": me.rank + gpu, "gpu": number}
-            out = [rates[gpu][j] for j in gpus if j != gpu]
-            came = [rates[i][gpu] for i in gpus if i != gpu]
-            for name, found in (("p2p-out", out), ("p2p-in", came)):
-                value = float(format(rank_io.median(found), ".6g"))
-                rank_io.metric(name, value, "GB/s", check=CHECK, **whose)
+        peers.tell(CHECK, me, rates)
 
     def _no_peers(self, why: str) -> None:
         self.bench.fact(CHECK, "left-out", {"p2p-out": why, "p2p-in": why})

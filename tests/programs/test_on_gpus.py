@@ -17,6 +17,7 @@ from tests.programs.fake_torch import fake_torch
 import exact
 import inventory
 import patterns
+import peers
 import sampler
 import torch_io
 from gemm import lacking
@@ -224,6 +225,43 @@ def test_ways_between_gpus_that_one_process_cannot_use_are_left_out_and_accuse_n
     assert said.keys() == {"left-out"}
     assert said["left-out"].keys() == {"p2p-out", "p2p-in"}
     assert "busy or unavailable" in said["left-out"]["p2p-out"]
+
+
+def matrix(slow: dict[tuple[int, int], float], gpus: int = 8) -> list[list[float]]:
+    return [[slow.get((i, j), 400.0) if i != j else 0.0 for j in range(gpus)] for i in range(gpus)]
+
+
+def told_of_ways(
+    rates: list[list[float]], capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, float], dict[int, str]]:
+    """`p2p-least` of each GPU, by its number, and the way that each rank's fact names."""
+    me = Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1")
+    peers.tell("memory", me, rates)
+    said = records(capsys)
+    shares = {one["gpu"]: one["value"] for one in said if one.get("metric") == "p2p-least"}
+    return shares, {one["rank"]: one["value"] for one in said if "fact" in one}
+
+
+def test_one_slow_way_is_told_of_the_two_gpus_it_joins(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shares, ways = told_of_ways(matrix({(2, 5): 40.0}), capsys)
+    assert shares == {str(gpu): 0.1 if gpu in (2, 5) else 1.0 for gpu in range(8)}
+    assert ways[10] == ways[13] == "GPU 2 to GPU 5: 40 GB/s"
+
+
+def test_a_gpu_that_is_slow_with_all_others_makes_none_of_them_slow(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = {way: 40.0 for gpu in range(8) for way in ((gpu, 6), (6, gpu))}
+    shares, _ = told_of_ways(matrix(slow), capsys)
+    assert set(shares.values()) == {1.0}, "its medians tell it"
+
+
+@given(st.integers(2, 8), st.floats(1.0, 400.0))
+def test_gpus_on_two_sockets_have_no_slow_way(near: int, far: float) -> None:
+    slow = {(i, j): far for i in range(8) for j in range(8) if (i < near) != (j < near)}
+    assert min(share for share, _, _ in peers.least_ways(matrix(slow))) >= 1.0
 
 
 # -- memory of comparisons -----------------------------------------------------------------------

@@ -68,7 +68,7 @@ METRICS: dict[str, dict[str, str]] = {
     "latency": {"time": "us", "wrong": "count"},
     "connectivity": {"ping": "us"},
     "gemm": {**_GEMM, **{f"{kind}-wrong": "count" for kind in TYPES}},
-    "memory": {**dict.fromkeys(_MEMORY, "GB/s"), "tested": "", "wrong": "count"},
+    "memory": {**dict.fromkeys(_MEMORY, "GB/s"), "p2p-least": "", "tested": "", "wrong": "count"},
     "train": {
         "throughput": "samples/s",
         "tokens": "tokens/s",

@@ -3,7 +3,8 @@
 The program prints for every rank the metrics `copy` and `triad` (GB/s, medians over time; `-p5`,
 `-least`, `-most` as well), `copy-alone`, `tested` (share of the memory that held a pattern) and
 `wrong` (words that came back wrong); on GPUs `host-to-device` and `device-to-host`, and where a
-host has several `p2p-out` and `p2p-in`, medians over the other GPUs.
+host has several `p2p-out` and `p2p-in`, medians over the other GPUs, and `p2p-least`, its slowest
+way as a share of what the two GPUs it joins usually reach.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from accept.core.judge.states import params_of
 from accept.core.model import Problem
 
 #: The rates of the ways to and from the host depend on the socket whose memory a rank was given, so
-#: of equal GPUs half may be slower by a good part.
+#: of equal GPUs half may be slower by a good part. The slowest of several ways, each measured for a
+#: moment, varies more than their median.
 MEASURED = Measured(
     unit="GB/s",
     rates=("copy", "triad"),
     wrong={"wrong": "wrong-data"},
     others=("copy-p5", "copy-alone", "p2p-out", "p2p-in"),
     needed=("copy", "triad", "tested"),
-    uneven=("host-to-device", "device-to-host"),
-    by_first=("p2p-out", "p2p-in"),
+    uneven=("host-to-device", "device-to-host", "p2p-least"),
+    by_first=("p2p-out", "p2p-in", "p2p-least"),
+    shares=("p2p-least",),
 )
 
 

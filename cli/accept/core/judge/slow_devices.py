@@ -36,6 +36,8 @@ class Measured:
     uneven: tuple[str, ...] = ()
     #: Of those before, what the first rank of a host measures for all of its host.
     by_first: tuple[str, ...] = ()
+    #: Of those before, what has no unit. A fact of that name says more of each.
+    shares: tuple[str, ...] = ()
 
 
 class Device(NamedTuple):
@@ -80,10 +82,19 @@ def compared(
             one = slow.setdefault((device.host, device.rank), _Slow(cause=outlier.cause))
             one.metrics.append(name)
             share = f", {outlier.share}" if outlier.share else ""
-            one.said.append(f"{name} {number(device.values[name])} {measured.unit}{share}")
+            value = f"{name} {number(device.values[name])}{_unit(device, measured, name)}"
+            one.said.append(f"{value}{share}")
     latest = {(device.host, device.rank): device for device in found}
     suspects = [_suspect(evidence, latest[key], one) for key, one in slow.items()]
     return [*_population(evidence, measured, told, suspects)], suspects
+
+
+def _unit(device: Device, measured: Measured, name: str) -> str:
+    """The unit of a metric; of one without, what the device's fact of its name says."""
+    if name not in measured.shares:
+        return f" {measured.unit}"
+    told = (f for f in device.record.facts if f.name == name and f.rank == device.rank)
+    return "".join(f" ({str(fact.value)[:60]})" for fact in list(told)[-1:])
 
 
 def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
