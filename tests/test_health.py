@@ -157,6 +157,14 @@ class TestJudging:
         verdict = run_of(("h1", 3, Change(since=2, levels={device: {level: values}})), machine=GPU)
         assert {one.cause for one in verdict.suspects} == {cause}
 
+    def test_what_is_held_against_a_gpu_says_what_it_was_like(self) -> None:
+        state = {"temperature": 91.0, "power": 640.5, "sm-clock": 345.0}
+        change = grown("gpu 3", counters={"ecc-uncorrected": 1}, states={"gpu 3": state})
+        (finding,) = health_of(run_of(("h1", 3, change), machine=GPU)).findings
+        assert finding.message.endswith(
+            "+1 ecc-uncorrected on gpu 3 of h1 (after it 91 C, 640.5 W, 345 MHz)"
+        )
+
     def test_a_gpu_that_is_no_longer_there(self) -> None:
         verdict = run_of(("h1", 3, Change(since=2, gone=("gpu 3",))), machine=GPU)
         assert blamed(verdict) == {("gpu", "h1:3", "gpu-missing")}

@@ -116,6 +116,19 @@ def test_a_temperature_is_no_change() -> None:
     assert not moved(reading(cold), reading(hot))
 
 
+def test_of_a_gpu_that_something_happened_to_its_state_is_kept() -> None:
+    hot = {"temperature": 91.0, "power": 640.0, "sm-clock": 345.0, "utilization": 3.0}
+    kept = {name: hot[name] for name in ("temperature", "power", "sm-clock")}
+    counted = moved(reading(gpu()), reading(gpu(counters={"pcie-replay": 1}, levels=hot)))
+    assert counted.states == {"gpu 0": kept}
+    log = Log(last=5.0, events=(Event(at=4.0, kind="xid", pci="0000:1b:00", code=79),))
+    struck = moved(reading(gpu(), log=Log(last=3.0)), reading(gpu(levels=hot), log=log))
+    assert struck.states == {"gpu 0": kept}
+    others = reading(gpu(), gpu("1", "0000:2c:00"))
+    now = reading(gpu(levels=hot), gpu("1", "0000:2c:00", levels=hot, counters={"pcie-replay": 1}))
+    assert list(moved(others, now).states) == ["gpu 1"], "of the others nothing is"
+
+
 class TestLevels:
     @staticmethod
     def lost(kind: Any, was: dict[str, float], now: dict[str, float]) -> dict[str, Any]:

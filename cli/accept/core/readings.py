@@ -6,7 +6,7 @@ of them only a loss is told, such as a link that is no longer active.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ MOST = 32
 #: Levels of which less is a loss, and those of which more is one.
 _FALLS = ("active", "rate", "pcie-width", "pcie-speed", "nvlinks")
 _RISES = ("remap-pending", "remap-failure")
+#: Levels of a GPU that are kept with what happened to it: nobody is blamed for them.
+STATE = ("temperature", "power", "sm-clock")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,8 @@ class Change:
     levels: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
     #: Device -> what its link carries, in 10^9 bits a second, of those with counters here.
     rates: dict[str, float] = field(default_factory=dict)
+    #: GPU with counters, levels or events here -> its `STATE` in the later reading.
+    states: dict[str, dict[str, float]] = field(default_factory=dict)
     #: Interfaces that carry the run.
     run: tuple[str, ...] = ()
     #: Counters that went backwards, as "DEVICE COUNTER": somebody reset them.
@@ -193,12 +197,14 @@ def change(
     # A device that is gone took its counters with it: they are not what could not be read.
     refused = tuple(why for why in after.unread if why not in before.unread)
     shown = {**told, **levels}
+    struck = {*shown, *(event[0] for event in events)}
     return Change(
         since=since,
         seconds=seconds,
         counters=told,
         levels=_bounded(levels),
         rates={title: rate for title, rate in rates.items() if title in shown},
+        states=_bounded(_states(before, now, struck)),
         run=tuple(d.title for d in after.devices if d.levels.get("run") and d.title in shown),
         back=tuple(back[:MOST]),
         gone=tuple(gone[:MOST]),
@@ -210,6 +216,19 @@ def change(
 
 def _bounded(found: dict[str, Any]) -> dict[str, Any]:
     return dict(list(found.items())[:MOST])
+
+
+def _states(
+    before: Reading, now: Mapping[str, Device], struck: Collection[str]
+) -> dict[str, dict[str, float]]:
+    """What the GPUs of these titles are like now."""
+    struck_ones = (d for d in before.devices if d.kind == "gpu" and d.title in struck)
+    found = {old.title: now[old.key].levels for old in struck_ones if old.key in now}
+    kept = {
+        title: {name: levels[name] for name in STATE if name in levels}
+        for title, levels in found.items()
+    }
+    return {title: levels for title, levels in kept.items() if levels}
 
 
 def _looked(after: Reading, old: Device) -> bool:

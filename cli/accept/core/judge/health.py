@@ -8,7 +8,7 @@ from typing import NamedTuple
 from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES, Limits, allowed
 from accept.core.model import Fact, Problem, Record, Step
 from accept.core.plaintext import decimal
-from accept.core.readings import Change, Reading
+from accept.core.readings import STATE, Change, Reading
 from accept.core.typed import read
 
 #: Of one kind of note, at most so many hosts or devices are named.
@@ -97,11 +97,19 @@ def _problem(cause: str, one: Said, title: str, words: str) -> Problem:
     kind, _, name = title.partition(" ")
     return Problem(
         cause=cause,
-        message=f"{one.when}: {words} on {title} of {one.host}",
+        message=f"{one.when}: {words} on {title} of {one.host}{_state(one.change, title)}",
         host=one.host,
         gpu=name if kind == "gpu" else None,
         nic=name if kind in ("rdma", "net") else None,
     )
+
+
+def _state(change: Change, title: str) -> str:
+    """What a GPU was like when the step had ended."""
+    units = dict(zip(STATE, ("C", "W", "MHz"), strict=True))
+    known = change.states.get(title, {})
+    found = [f"{known[name]:.4g} {unit}" for name, unit in units.items() if name in known]
+    return f" (after it {', '.join(found)})" if found else ""
 
 
 def _event(one: Said, event: tuple[str, ...]) -> Iterator[Problem]:
