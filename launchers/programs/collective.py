@@ -8,7 +8,8 @@ and bus bandwidth (nccl-tests doc/PERFORMANCE.md). What differs, and only this:
 * time is the mean over the iterations on each rank, then the maximum over the ranks;
 * bandwidths below 1 GB/s have four decimals where nccl-tests has two;
 * a size of less than 16 B a rank is left out, and said to be, instead of being listed as 0;
-* iterations are cut where they would take longer than --limit together, and that is said;
+* iterations are cut where they would take longer than --limit together (2 s on CUDA, 20 ms on a
+  CPU), and that is said;
 * torch has no all_reduce out of place: a copy before it is part of that time; gloo has no
   reduce-scatter of its own: it is an all-to-all and a local sum, both inside the time.
 
@@ -42,6 +43,9 @@ from table import bandwidth, devices, fixed, header
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Iterations of the largest size, if so many are asked for, however long they take.
 TOP_ITERS = 5
+#: Seconds that the iterations of one measurement may take, where --limit does not say: on CUDA 200
+#: of 10 ms; on a CPU, where ranks share the cores, a run is to be over in seconds.
+LIMIT, LIMIT_CPU = 2.0, 0.02
 
 
 def read_size(text: str) -> int:
@@ -80,6 +84,11 @@ def sizes_of(options: argparse.Namespace) -> list[int]:
     return sizes
 
 
+def iterations(asked: int, each: float, limit: float, least: int) -> int:
+    """How many of those asked for are done: within `limit` s where one takes `each` s."""
+    return asked if each * asked <= limit else min(asked, max(least, int(limit / each)))
+
+
 class Bench:
     """The measurement: the sizes, who measures, and who is accused. All ranks make it together."""
 
@@ -95,6 +104,7 @@ class Bench:
         self.sizes = sizes_of(options)
         room = max(self.sizes[-1] // FLOAT, PROBE * me.size)
         self.operations = Operations(me, plant, progress, device, room)
+        self.limit = options.limit or (LIMIT_CPU if device == "cpu" else LIMIT)
         hosts, self.devices = devices(self.operations)
         self.accuser = Accuser(self.operations, hosts)
 
@@ -152,17 +162,15 @@ class Bench:
             # By the time of the size before, which all ranks agree on. The largest is the one that
             # is judged for speed: two iterations would leave it to chance.
             least = TOP_ITERS if number == len(self.sizes) - 1 else 2
-            iters = options.iters
-            if longest * iters > options.limit:
-                iters = min(iters, max(least, int(options.limit / longest)))
-                cut = cut or (size if iters < options.iters else 0)
+            iters = iterations(options.iters, longest, self.limit, least)
+            cut = cut or (size if iters < options.iters else 0)
             now = middle and number == len(self.sizes) // 2
             done = self.size(kind, count, size, iters, strike=now)
             longest = done.seconds
             speeds += done.busbw
             failed += done.failed
         if cut:
-            self.print(f"# Fewer iterations from size {cut} on (--limit {options.limit:g} s)")
+            self.print(f"# Fewer iterations from size {cut} on (--limit {self.limit:g} s)")
         self.print(f"# Out of bounds values : {failed} {'FAILED' if failed else 'OK'}")
         mean = sum(speeds) / len(speeds) if speeds else 0.0
         self.print(f"# Avg bus bandwidth    : {mean:g} ")
@@ -197,15 +205,16 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--limit",
         type=float,
-        default=0.02,
         help="seconds that the iterations of one measurement may take; where the size before says "
         "that they would take longer, fewer are done: at least 2, and 5 of the largest size "
-        "(default 0.02)",
+        f"(default {LIMIT:g} on CUDA, {LIMIT_CPU:g} on a CPU)",
     )
     torch_io.add_options(parser)
     options = parser.parse_args(arguments)
     if options.factor < 2 or options.iters < 1 or options.warmup < 0 or options.timeout <= 0:
         parser.error("least values: --factor 2, --iters 1, --warmup 0; --timeout above 0")
+    if options.limit is not None and options.limit <= 0:
+        parser.error("--limit must be above 0")
     if options.min < FLOAT or options.max < options.min:
         parser.error(f"--min must be at least {FLOAT} and --max at least --min")
     return options

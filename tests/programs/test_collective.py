@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,9 @@ from tests.programs.conftest import PROGRAMS, Ran, Start, refusal
 
 from accept.core import nccl_tests
 from blame import blame, observers
-from collective import options_of, read_size
+from collective import LIMIT, LIMIT_CPU, Bench, iterations, options_of, read_size
 from expected import COLLECTIVES, count_of
+from rank_io import Identity
 from table import bandwidth, fixed
 
 CHECKS = ["all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv"]
@@ -103,12 +105,39 @@ def test_sizes_are_binary(text: str, size: int) -> None:
         ["--factor", "1"],
         ["--timeout", "0"],
         ["--iters", "0"],
+        ["--limit", "0"],
     ],
 )
 def test_the_impossible_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert arguments[0] in refusal(options_of, arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("device", "said", "limit"),
+    [("cuda:3", [], LIMIT), ("cpu", [], LIMIT_CPU), ("cuda:0", ["--limit", "9"], 9.0)],
+)
+def test_gpus_are_given_a_hundred_times_as_long_unless_it_is_said(
+    device: str, said: list[str], limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LIMIT == 100 * LIMIT_CPU
+    monkeypatch.setattr("collective.Operations", lambda *_: None)
+    monkeypatch.setattr("collective.devices", lambda _: ([], []))
+    monkeypatch.setattr("collective.Accuser", lambda *_: None)
+    me = Identity(rank=0, size=2, local_rank=0, local_size=2, host="h0")
+    nothing: Any = None
+    assert Bench(options_of(said), me, nothing, nothing, device).limit == limit
+
+
+@given(st.integers(1, 500), st.floats(0, 30), st.sampled_from([2, 5]))
+def test_the_iterations_asked_for_are_done_where_they_fit_and_a_few_always(
+    asked: int, each: float, least: int
+) -> None:
+    done = iterations(asked, each, LIMIT, least)
+    assert min(asked, least) <= done <= asked
+    assert done == asked or done <= least or done * each <= LIMIT
+    assert done == asked or asked * each > LIMIT
 
 
 # -- planted faults ----------------------------------------------------------------------------
