@@ -185,6 +185,47 @@ def test_a_gpu_whose_way_to_the_host_is_a_fraction_of_the_others_is_named(
     assert f"{way} " in found.suspects[0].why
 
 
+BAD = {"h1:3": "pcie-degraded"}
+FULL = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
+
+
+def linked(link: Any, gigabytes: float) -> dict[str, str]:
+    """Who is blamed where the link of GPU 3 of h1 was like this while it carried so many GB/s."""
+
+    def facts(host: str, gpu: int) -> list[Fact]:
+        value = link if (host, gpu) == ("h1", 3) else FULL
+        return [Fact(name="pcie", value=value, check="memory", host=host, rank=gpu)]
+
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        return gigabytes if (host, gpu) == ("h1", 3) and name in WAYS else value
+
+    return blamed(judged(records(change, step=MEMORY_STEP, facts=facts), MEMORY_STEP))
+
+
+@pytest.mark.parametrize(
+    ("less", "gigabytes", "accused"),
+    [
+        ({}, 30.0, {}),
+        # Half of the lanes: too little for the run's median to tell.
+        ({"width": 8}, 28.0, BAD),
+        ({"generation": 4}, 28.0, BAD),
+        # More than that link carries: another way, or a moment of rest.
+        ({"width": 1, "generation": 1}, 55.0, {}),
+        ({"generation": 9, "generation-max": 10}, 30.0, {}),
+        ({"width": "8"}, 28.0, {}),
+    ],
+)
+def test_a_gpu_whose_link_has_less_than_it_can_while_it_carries_data_is_named(
+    less: dict[str, Any], gigabytes: float, accused: dict[str, str]
+) -> None:
+    assert linked({**FULL, **less}, gigabytes) == accused
+
+
+@pytest.mark.parametrize("link", [None, [], {"unread": "no pynvml"}, {"width": True}])
+def test_a_link_that_was_not_read_accuses_nobody(link: Any) -> None:
+    assert linked(link, 28.0) == {}
+
+
 def test_ways_to_the_host_that_are_uneven_accuse_nobody() -> None:
     found = judged(records(near_and_far, step=MEMORY_STEP), MEMORY_STEP)
     assert (found.verdict.state, found.suspects) == (State.PASS, ())

@@ -11,7 +11,8 @@ Printed by each rank, check `memory`:
 * metric `tested`: share of the device's memory that held a pattern, and `wrong`: words that came
   back wrong, over all patterns (`patterns` has them); every one is written everywhere before it is
   read anywhere;
-* metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory, data compared;
+* metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory, data compared,
+  and fact `pcie`: lanes and generation of the link meanwhile, and the most it can have;
 * metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
   `p2p`, the whole matrix, row by row from GPU to GPU, data compared; metric and fact `p2p-least`:
   its slowest way (`peers` has the rule). Rank 0's process measures it,
@@ -34,6 +35,7 @@ import rank_io
 from bench import Bench
 from patterns import WORD
 from room import available
+from sampler import Link
 from stopwatch import WINDOW, Stopwatch, tell
 
 CHECK = "memory"
@@ -185,20 +187,23 @@ class Memory:
         sent.copy_(there)
         there.zero_()
         ways = (("host-to-device", there, sent), ("device-to-host", back, there))
+        link = Link(device)
         for name, target, source in ways:
-            self._tell(name, self._moves(target, source), MOVED * self.moves)
+            self._tell(name, self._moves(target, source, link), MOVED * self.moves)
+        self.bench.fact(CHECK, "pcie", link.seen)
         wrong = int((sent != back).sum())
         if wrong:
             said = f"{wrong} of {len(sent)} words changed on the way to the GPU and back"
             self.bench.wrong(CHECK, "wrong-data", said)
 
-    def _moves(self, target: Any, source: Any) -> list[float]:
+    def _moves(self, target: Any, source: Any, link: Link) -> list[float]:
         def move() -> None:
             self.bench.plant.drag()
             target.copy_(source, non_blocking=True)
 
         self.moves = self.watch.calls(move, 0.05)
-        return self.watch.windows(move, self.moves, min(self.seconds, MOVING))
+        seconds = min(self.seconds, MOVING)
+        return self.watch.windows(move, self.moves, seconds, between=link.look)
 
     def _peers(self) -> None:
         """Every GPU of the host to every other: by its first rank, which then uses them all."""

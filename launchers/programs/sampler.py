@@ -1,4 +1,4 @@
-"""What a GPU says of itself while it works: clock, power, temperature, and what holds it back."""
+"""What a GPU says of itself while it works: clock, power, heat, what holds it back, its link."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ REASONS = {
     0x20: "thermal-software",
     0x40: "thermal-hardware",
     0x80: "power-brake",
+}
+
+
+#: What is read of a PCIe link, by the function of NVML.
+LINK = {
+    "width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "width-max": "nvmlDeviceGetMaxPcieLinkWidth",
+    "generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "generation-max": "nvmlDeviceGetMaxPcieLinkGeneration",
 }
 
 
@@ -79,6 +88,33 @@ class Sampler:
             self.held[name] = self.held.get(name, 0) + bool(mask & bit)
         celsius = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
         self.seen["C"].append(celsius)
+
+
+class Link:
+    """A GPU's PCIe link, for looks while it carries data.
+
+    At rest it tells nothing: its width and generation "may be reduced when the GPU is not in use"
+    (`nvidia-smi --help-query-gpu`, pcie.link.width.current). `seen`: the most of each look, or
+    `unread`, why nothing could be seen.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.seen: dict[str, Any] = {}
+        try:
+            self._nvml, self._handle = _open(device)
+        except Exception as error:
+            self.seen["unread"] = rank_io.one_line(error)
+
+    def look(self) -> None:
+        """Look once."""
+        if "unread" in self.seen:
+            return
+        try:
+            for name, function in LINK.items():
+                now = int(getattr(self._nvml, function)(self._handle))
+                self.seen[name] = max(now, self.seen.get(name, 0))
+        except Exception as error:
+            self.seen = {"unread": rank_io.one_line(error)}
 
 
 def _open(device: str) -> tuple[Any, Any]:

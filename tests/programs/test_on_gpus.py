@@ -159,6 +159,35 @@ def test_a_torch_that_tells_no_uuid_has_its_gpus_looked_at_by_number(
     assert opened(torch, None) == 2
 
 
+def link(torch: pytest.MonkeyPatch, *widths: int) -> dict[str, Any]:
+    """What is seen of a link that has so many lanes at each look."""
+    left = list(widths)
+    answers = {name: lambda _: 5 for name in sampler.LINK.values()}
+    answers["nvmlDeviceGetMaxPcieLinkWidth"] = lambda _: 16
+    answers["nvmlDeviceGetCurrPcieLinkWidth"] = lambda _: left.pop(0)
+    torch.setattr(sampler, "_open", lambda _: (SimpleNamespace(**answers), None))
+    found = sampler.Link("cuda:0")
+    for _ in widths:
+        found.look()
+    return found.seen
+
+
+def test_of_a_link_that_wakes_up_the_widest_is_told(torch: pytest.MonkeyPatch) -> None:
+    whole = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
+    assert link(torch, 4, 16, 16) == whole
+    assert link(torch, 8, 8) == {**whole, "width": 8}
+
+
+def test_where_nothing_tells_of_the_link_the_reason_is(torch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> Any:
+        raise ImportError("No module named 'pynvml'")
+
+    torch.setattr(sampler, "_open", refuse)
+    found = sampler.Link("cuda:0")
+    found.look()
+    assert "pynvml" in found.seen["unread"]
+
+
 def test_no_other_gpu_is_looked_at_where_numbers_may_differ(torch: pytest.MonkeyPatch) -> None:
     torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     with pytest.raises(LookupError, match="UUID"):

@@ -9,6 +9,7 @@ way as a share of what the two GPUs it joins usually reach.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from accept.core import devices
@@ -19,6 +20,7 @@ from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 from accept.core.model import Problem
 
+WAYS = ("host-to-device", "device-to-host")
 #: The rates of the ways to and from the host depend on the socket whose memory a rank was given, so
 #: of equal GPUs half may be slower by a good part. The slowest of several ways, each measured for a
 #: moment, varies more than their median.
@@ -28,16 +30,21 @@ MEASURED = Measured(
     wrong={"wrong": "wrong-data"},
     others=("copy-p5", "copy-alone", "p2p-out", "p2p-in"),
     needed=("copy", "triad", "tested"),
-    uneven=("host-to-device", "device-to-host", "p2p-least"),
+    uneven=(*WAYS, "p2p-least"),
     by_first=("p2p-out", "p2p-in", "p2p-least"),
     shares=("p2p-least",),
 )
 
 
+#: GB/s that a lane of PCI Express carries at most, by generation: GT/s of its Base Specification,
+#: less what coding takes.
+_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
 def judge(evidence: Evidence) -> Judged:
     """Every GPU keeps what is written, reached its bounds, and is as fast as its equals."""
     params = params_of(evidence, devices.Params)
-    more = _untested(evidence, params.share * params.least)
+    more = [*_untested(evidence, params.share * params.least), *_narrow(evidence)]
     return judge_devices(evidence, MEASURED, noise=params.noise, more=more)
 
 
@@ -53,6 +60,35 @@ def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
                 yield Problem(
                     cause="no-measurement", message=said, host=m.host, rank=m.rank, gpu=m.gpu
                 )
+
+
+def _narrow(evidence: Evidence) -> Iterator[Problem]:
+    """GPUs whose PCIe link was less than it can be while it carried data.
+
+    Where more arrived than such a link carries, they came another way (NVLink-C2C), or it was read
+    at a moment of rest.
+    """
+    for record in evidence.records:
+        gpus = {m.rank: m.gpu for m in record.metrics if m.check == "memory" and m.gpu}
+        for fact in record.facts:
+            if fact.name != "pcie" or fact.check != "memory" or not isinstance(fact.value, dict):
+                continue
+            width, widest, generation, latest = (
+                value if isinstance(value := fact.value.get(name), int) else 0
+                for name in ("width", "width-max", "generation", "generation-max")
+            )
+            if not width or not generation or (width >= widest and generation >= latest):
+                continue
+            carried = width * _LANE.get(generation, math.inf)
+            ways = [m.value for m in record.metrics if m.rank == fact.rank and m.name in WAYS]
+            if math.isinf(carried) or max(ways, default=math.inf) > carried:
+                continue
+            gpu = gpus.get(fact.rank)
+            said = f"{place(fact.host, fact.rank, gpu)}: PCIe generation {generation} with {width} "
+            said += f"lanes while it carried data, {latest} with {widest} is what it can have"
+            yield Problem(
+                cause="pcie-degraded", message=said, host=fact.host, rank=fact.rank, gpu=gpu
+            )
 
 
 CHECK = Check(
