@@ -5,6 +5,7 @@ What the commands do is in `accept.commands`, imported when one is used, so that
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import os
@@ -399,6 +400,8 @@ def main() -> None:
     """Run a command; every failure a user can cause ends here, in one message and its exit code."""
     # What starting allocates stays; looking through it for garbage costs a tenth of the start.
     gc.set_threshold(50_000)
+    # Python looks once more at its end.
+    atexit.register(gc.freeze)
     try:
         called = Path(sys.argv[0]).name
         app(prog_name=called if called in _NAMES else _NAMES[0])
@@ -413,9 +416,6 @@ def main() -> None:
         # Whoever read our output is gone; nothing more can be said to them.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(int(Exit.USAGE))
-    finally:
-        # Python looks for garbage once more at its end, which would take another tenth.
-        gc.freeze()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ measure; the machines say how large the messages are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -70,8 +71,26 @@ def names(kind: Literal["machines", "suites"]) -> tuple[str, ...]:
 
 def load_machine(name_or_path: str) -> Loaded[Machine]:
     """A machine by name, or from a file of the user's own, with its bases. Raises BadInput."""
-    document = with_bases(load(_path("machines", name_or_path)), _base)
+    path = _path("machines", name_or_path)
+    return _shipped_machine(path) if _is_shipped(path) else _machine(path)
+
+
+def _machine(path: Path) -> Loaded[Machine]:
+    document = with_bases(_document(path), _base, _document)
     return Loaded(value=document.read(Machine), document=document)
+
+
+def _document(path: Path) -> Document:
+    return _shipped_document(path) if _is_shipped(path) else load(path)
+
+
+def _is_shipped(path: Path) -> bool:
+    """Whether a file comes with `accept`: that is read once, as many machines share their bases."""
+    return path.is_relative_to(assets.values())
+
+
+_shipped_machine = cache(_machine)
+_shipped_document = cache(load)
 
 
 def load_suite(name_or_path: str) -> Loaded[Suite]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accept.core.shape import Invalid, found
-from accept.yamlfile import Document, load
+from accept.yamlfile import Document
 
 Keys = tuple[Any, ...]
 #: Lists that grow, where others are replaced.
@@ -23,7 +23,11 @@ _MOST = 5
 
 
 def with_bases(
-    document: Document, find: Callable[[str, Path], Path], *, depth: int = 0
+    document: Document,
+    find: Callable[[str, Path], Path],
+    load: Callable[[Path], Document],
+    *,
+    depth: int = 0,
 ) -> Document:
     """The document with what its bases hold. `find`: name of a base, folder of the file -> path,
     or Invalid. Raises BadInput where a base does not exist, or leads to itself.
@@ -41,7 +45,7 @@ def with_bases(
             path = find(name, Path(document.name).parent)
         except Invalid as error:
             raise document.bad(("base", index), error.message, error.hint) from None
-        merged = _merged(with_bases(load(path), find, depth=depth + 1), merged)
+        merged = _merged(with_bases(load(path), find, load, depth=depth + 1), merged)
     return replace(merged, data={**merged.data, "base": names}) if names else merged
 
 
