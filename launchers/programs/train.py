@@ -204,8 +204,7 @@ class Training:
         self.update()
         self.seconds.append(watch.split(start, parallel.ready, averaged, reading))
         if middle and "wrong" in self.plant:
-            with self.torch.no_grad():
-                self.parameters[0].view(-1)[0] += 1e-3
+            parallel.spoil()
 
     def run(self) -> bool:
         """All steps, with comparisons and prints between them; returns whether all was well."""

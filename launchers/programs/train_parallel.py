@@ -143,3 +143,9 @@ class Parallel:
     def local(self) -> list[Any]:
         """This rank's parameters, or its shards of them, as plain tensors."""
         return [p.to_local() if self.kind == "fsdp" else p.data for p in self.parameters]
+
+    def spoil(self) -> None:
+        """Add 0.001 to one number of what this rank holds; no other rank is asked."""
+        with self.torch.no_grad():
+            held = next(part for part in self.local() if part.numel())
+            held.view(-1)[0] += 1e-3

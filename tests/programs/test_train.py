@@ -77,12 +77,16 @@ def test_a_long_run_says_what_is_known_so_far_and_the_last_word_is_the_whole(sta
 
 
 @real
-def test_with_fsdp_it_is_the_same_curve(start: Start) -> None:
-    ran = start("train.py", 2, "--model", "gpt-tiny", "--parallel", "fsdp", "--steps", "20")
-    assert ran.exit == 0 or ran.metric("loss-last") < ran.metric("loss-first")
+def test_with_fsdp_it_is_the_same_curve_and_a_wrong_result_is_seen(start: Start) -> None:
+    options = "--model", "gpt-tiny", "--parallel", "fsdp", "--steps", "20"
+    ran = start("train.py", 2, *options, plant="wrong@h1:0")
+    assert ran.exit != 0
     assert ran.metric("curve-deviation") <= 1e-3
     assert ran.fact("training")["compared"] == "outputs"
-    assert not any(record.get("metric") == "rank-own" for record in ran.records)
+    # Only the comparison that was spoiled: the parameter is one, held by one rank, for both.
+    assert ran.fact("compared") == {"times": 2, "differed": 1}
+    assert ran.blamed("train") == {("gradients-differ", None, None)}
+    assert {words[1] for words in ran.progress.values()} == {"done"}
 
 
 @real
