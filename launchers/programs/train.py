@@ -24,13 +24,14 @@ Printed by rank 0, check `train`, at the end and every --report seconds before i
   counted once, over the wall time of the steps after the warm-up on the slowest rank; `flops`
   (TFLOP/s a rank: train_models.flops_of) and, where --peak is given, `mfu` (its share of that);
   `step-p50` (s): median over steps of the slowest rank's time; `time-input`, `time-compute`,
-  `time-communication` (s): mean of a step over ranks; all since the last print;
+  `time-communication` (s): mean of a step over ranks (not with FSDP); all since the last print;
 * metric `curve-deviation`: largest distance from the reference curve, as a share of its first loss;
 * metric `checkpoint-write`, `checkpoint-read` (GB/s): bytes of all ranks over the slowest one's
   time;
 * fact `training`: what was run on what; `loss-curve`: the first 500 losses; `slowest-rank`: whom
   the others wait for, with its own time and the median of all ranks' (s);
-* at the end, of each rank: metric `rank-own` (s): its median time until its gradients were there;
+* at the end, of each rank: metric `rank-own` (s): its median time until its gradients were there
+  (not with FSDP);
   `rank-step-p50`, `rank-step-p95`, `rank-step-p99` (s);
 * problem `not-finite`, `wrong-data` (other samples than most; a checkpoint that is not what was
   written), `parameters-differ`, `gradients-differ`, `loss-differs`: see docs/causes.md.

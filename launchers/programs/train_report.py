@@ -157,12 +157,12 @@ class Report:
         if options.peak:
             self._metric("mfu", flops / options.peak, "")
         self._metric("step-p50", rank_io.median(slowest), "s")
-        for name in ("input", "compute", "communication"):
-            mean = sum(getattr(row, name) for row in rows) / len(rows)
-            self._metric(f"time-{name}", mean, "s")
         # With FSDP a rank's own time has the others' in it: it waits for their parameters.
         if training.kind == "fsdp":
             return
+        for name in ("input", "compute", "communication"):
+            mean = sum(getattr(row, name) for row in rows) / len(rows)
+            self._metric(f"time-{name}", mean, "s")
         own = [row.own for row in rows]
         rank = own.index(max(own))
         value = {"own": own[rank], "median": rank_io.median(own)}

@@ -86,6 +86,10 @@ def test_with_fsdp_it_is_the_same_curve_and_a_wrong_result_is_seen(start: Start)
     # Only the comparison that was spoiled: the parameter is one, held by one rank, for both.
     assert ran.fact("compared") == {"times": 2, "differed": 1}
     assert ran.blamed("train") == {("gradients-differ", None, None)}
+    # What waits for others' parameters cannot be told from what computes.
+    said = {str(record.get("metric")) for record in ran.records}
+    assert "throughput" in said
+    assert not {"rank-own", "time-input", "time-compute", "time-communication"} & said
     assert {words[1] for words in ran.progress.values()} == {"done"}
 
 
