@@ -19,6 +19,8 @@ from rank_io import Ended, Identity, Plant, Progress, Unusable, one_line, plante
 
 #: CUDA's words (cudaErrorNoKernelImageForDevice) where a build has nothing that a GPU can run.
 _NO_KERNELS = "no kernel image"
+#: Longer than any step may last.
+_PATIENCE = datetime.timedelta(days=7)
 
 
 def rendezvous(me: Identity) -> str:
@@ -178,12 +180,24 @@ def gather_text(text: str, width: int) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
-def wait_for_all() -> None:
+def wait_for_all(group: Any = None) -> None:
     """Return when every rank has called this; over gloo, also where the tensors are on GPUs."""
     import torch
     import torch.distributed
 
-    torch.distributed.all_reduce(torch.zeros(1))
+    torch.distributed.all_reduce(torch.zeros(1), group=group)
+
+
+def patient() -> Any:
+    """A group of all ranks that waits as long as it takes, for `wait_for_all`.
+
+    For work that each rank does by itself and whose length nobody knows. Whoever started the
+    program ends that where it takes too long; a rank that dies is noticed at once all the same.
+    Every rank makes the group before that work, as making it is a wait like any other.
+    """
+    import torch.distributed
+
+    return torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
 
 def most(value: float) -> float:

@@ -89,7 +89,9 @@ class Training:
         self.alike = gpt.fitting(self.micro) if gpt else self.micro
         self.pieces = pieces_of(me.rank, me.size, self.batch, self.micro)
         progress.enter("model")
-        self.data = train_data.load(options, me, self.batch, device)
+        if options.download:
+            train_data.fetch(options, me, progress)
+        self.data = train_data.load(options, self.batch, device)
         self.layers = self._made(train_models)
         sample, _ = self.take(0, 1)
         with self.precise():

@@ -118,11 +118,23 @@ def text(tokens: int, seeded: torch.Generator, device: str) -> Samples:
     return Samples(written[:, :-1], written[:, 1:], 0, device)
 
 
-def load(options: argparse.Namespace, me: rank_io.Identity, batch: int, device: str) -> Samples:
-    """The samples that `options` ask for. Raises Unusable where the files are not what they should.
+def fetch(options: argparse.Namespace, me: rank_io.Identity, progress: rank_io.Progress) -> None:
+    """Download the data set: rank 0, and then one rank of each host that has it not yet.
 
-    What is downloaded, only rank 0 fetches, and then one rank of each host that has it not yet.
+    The others wait for it without an end of their own: it takes as long as the network does.
     """
+    waiting = torch_io.patient()
+    for mine in (me.rank == 0, me.local_rank == 0):
+        progress.enter("download")
+        if mine and not train_files.there(options.dataset, options.path):
+            progress.work(options.timeout)
+            train_files.download(options.dataset, options.path)
+        progress.enter("downloaded")
+        torch_io.wait_for_all(waiting)
+
+
+def load(options: argparse.Namespace, batch: int, device: str) -> Samples:
+    """The samples that `options` ask for. Raises Unusable where the files are not theirs."""
     seeded = torch.Generator().manual_seed(options.seed)
     if options.dataset == "synthetic":
         if options.model in GPT:
@@ -130,11 +142,6 @@ def load(options: argparse.Namespace, me: rank_io.Identity, batch: int, device: 
         if options.model in RESNETS:
             return Images(options.image, seeded, device)
         return points(max(POOL, batch), seeded, device)
-    if options.download:
-        for mine in (me.rank == 0, me.local_rank == 0):
-            if mine and not train_files.there(options.dataset, options.path):
-                train_files.download(options.dataset, options.path)
-            torch_io.wait_for_all()
     if options.dataset == "image-folder":
         return Folder(train_files.listed(options.path), options.image, seeded, device)
     pixels, labels = train_files.read(options.dataset, options.path)

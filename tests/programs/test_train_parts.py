@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
+import socket
 import struct
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +20,7 @@ from hypothesis import strategies as st
 from tests.programs import conftest  # noqa: F401  # makes the programs importable
 
 import train_options
-from rank_io import Identity, Unusable
+from rank_io import Identity, Plant, Progress, Unusable
 from train_compare import NAMED, Replica, accuse, odd_ones, went_wrong
 from train_times import Split, summary
 
@@ -228,9 +232,8 @@ def test_a_model_refuses_data_it_cannot_read(
 def loaded(*arguments: str) -> Any:
     import train_data
 
-    me = Identity(rank=0, size=1, local_rank=0, local_size=1, host="h")
     options = train_options.options_of(list(arguments))
-    return train_data.load(options, me, options.batch, "cpu")
+    return train_data.load(options, options.batch, "cpu")
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "gpt-tiny"])
@@ -358,6 +361,104 @@ def test_a_folder_of_images_is_classes_by_name(torch: Any, tmp_path: Path) -> No
     (tmp_path / "bee" / "40.png").write_bytes(b"none")
     with pytest.raises(Unusable, match="no image that can be read"):
         data.take(0, 4)
+
+
+# -- ranks that wait ------------------------------------------------------------------------------
+
+
+def launched(work: Callable[[Identity], object], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Exit status of two ranks: 1 for a wait in vain.
+
+    Each is a fork of this process, which has torch already: importing it takes seconds.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("ACCEPT_MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("ACCEPT_MASTER_PORT", str(probe.getsockname()[1]))
+    started = []
+    for rank in range(2):
+        me = Identity(rank=rank, size=2, local_rank=rank, local_size=2, host=f"h{rank}")
+        child = os.fork()
+        if child == 0:
+            status = 2
+            try:
+                work(me)
+                status = 0
+            except RuntimeError:
+                status = 1
+            finally:
+                os._exit(status)
+        started.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in started]
+
+
+#: From 3.12 on Python warns of it in a process with threads, as xdist's are.
+forks = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+#: Seconds that ranks wait for each other, and how much later than the other one of them is.
+SHORT, LATE = 2.0, 3.5
+
+
+@forks
+def test_a_rank_that_comes_too_late_ends_the_wait_of_all(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_io
+
+    def work(me: Identity) -> None:
+        torch_io.join(me, "cpu", SHORT)
+        time.sleep(LATE * me.rank)
+        torch_io.wait_for_all()
+
+    assert launched(work, monkeypatch) == [1, 1]
+
+
+@forks
+def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_io
+    import train_data
+    import train_files
+
+    def slowly(_: str, folder: str) -> None:
+        time.sleep(LATE)
+        fashion(Path(folder))
+
+    monkeypatch.setattr(train_files, "download", slowly)
+    asked = "--dataset", "fashion-mnist", "--path", str(tmp_path), "--download"
+    options = train_options.options_of(list(asked))
+
+    def work(me: Identity) -> None:
+        torch_io.join(me, "cpu", SHORT)
+        train_data.fetch(options, me, Progress(me.rank, ""))
+        train_data.load(options, options.batch, "cpu")
+
+    assert launched(work, monkeypatch) == [0, 0]
+
+
+@forks
+def test_so_may_the_checkpoint_of_one_rank(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_io
+    import train
+    import train_report
+
+    save = train_report.save_and_load
+
+    def slowly(folder: str, tensors: Sequence[Any], me: Identity) -> Any:
+        time.sleep(LATE * me.rank)
+        return save(folder, tensors, me)
+
+    monkeypatch.setattr(train_report, "save_and_load", slowly)
+    options = train_options.options_of(["--steps", "20", "--checkpoint", str(tmp_path)])
+
+    def work(me: Identity) -> None:
+        torch_io.join(me, "cpu", SHORT)
+        plant = Plant(faults=frozenset())
+        train.Training(options, me, plant, Progress(me.rank, ""), "cpu").run()
+
+    assert launched(work, monkeypatch) == [0, 0]
 
 
 # -- checkpoints ---------------------------------------------------------------------------------
