@@ -91,7 +91,7 @@ def measure(asked: str) -> tuple[float, float]:
 
     def compare() -> None:
         training.settle()
-        training.agree(0)
+        training.agree(0, 1)
 
     theirs: list[float] = []
     more: list[float] = []

@@ -98,6 +98,7 @@ def test_starting_takes_longer_on_more_hosts() -> None:
         ("train", {"ratio": 1.5}, "ratio"),
         ("train", {"batch": 3}, "batch"),
         ("train", {"by": 61}, "by is step 61"),
+        ("train", {"every": 0}, "every must be at least 1"),
         ("train", {"model": "gpt-2"}, "model"),
         ("train", {"dataset": "cifar-10"}, "path"),
         ("train", {"dataset": "cifar-10", "path": "data"}, "absolute"),

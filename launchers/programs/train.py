@@ -11,9 +11,9 @@ divide it. Where there are more ranks than samples the batch grows to one sample
 and last loss mean the same on 1 and on 1,000 ranks; curves differ by rounding only, and where the
 settings are those of a curve in train_reference.json they are held against it.
 
-Every --every steps, and at the end, all ranks compute the same samples, each for itself: what they
-hold and got is compared (train_compare). With FSDP nobody has the whole gradient before it is
-communicated: the outputs of the same samples are compared instead, and no parameters.
+Every --every steps, before each print, and at the end, all ranks compute the same samples, each for
+itself: what they hold and got is compared (train_compare). With FSDP nobody has the whole gradient
+before it is communicated: the outputs of the same samples are compared instead, and no parameters.
 
 Printed by rank 0, check `train`, at the end and every --report seconds before it:
 
@@ -22,17 +22,18 @@ Printed by rank 0, check `train`, at the end and every --report seconds before i
   up to --by;
 * metric `throughput` (samples/s), `tokens` (tokens/s, transformers): of the global batch, each
   counted once, over the wall time of the steps after the warm-up on the slowest rank; `flops`
-  (TFLOP/s a rank: train_models.flops_of) and, where --peak is given, `mfu` (its share of that);
-  `step-p50` (s): median over steps of the slowest rank's time; `time-input`, `time-compute`,
-  `time-communication` (s): mean of a step over ranks (not with FSDP); all since the last print;
+  (TFLOP/s a rank: train_models.flops_of) and, where --peak is given, `mfu` (its share of that); all
+  of the run so far. `step-p50` (s): median over steps of the slowest rank's time, the longest of
+  all prints so far; `time-input`, `time-compute`, `time-communication` (s): mean of a step over
+  ranks since the last print (not with FSDP);
 * metric `curve-deviation`: largest distance from the reference curve, as a share of its first loss;
 * metric `checkpoint-write`, `checkpoint-read` (GB/s): bytes of all ranks over the slowest one's
   time;
 * fact `training`: what was run on what; `loss-curve`: the first 500 losses; `slowest-rank`: whom
-  the others wait for, with its own time and the median of all ranks' (s);
+  the others wait for since the last print, with its own time and the median of all ranks' (s);
 * at the end, of each rank: metric `rank-own` (s): its median time until its gradients were there
-  (not with FSDP);
-  `rank-step-p50`, `rank-step-p95`, `rank-step-p99` (s);
+  (not with FSDP); `rank-step-p50`, `rank-step-p95`, `rank-step-p99` (s); all between those two
+  prints where one rank kept the others waiting longest, as a share of the median;
 * problem `not-finite`, `wrong-data` (other samples than most; a checkpoint that is not what was
   written), `parameters-differ`, `gradients-differ`, `loss-differs`: see docs/causes.md.
 
@@ -52,7 +53,8 @@ from typing import Any
 
 import rank_io
 import torch_io
-from train_options import LEAST_STEPS, options_of
+from train_clock import END, PRINT, Clock
+from train_options import options_of
 from train_parallel import Parallel, pieces_of
 
 #: Steps before the clock starts.
@@ -213,21 +215,15 @@ class Training:
         """All steps, with comparisons and prints between them; returns whether all was well."""
         from train_report import Report
 
-        options, report = self.options, Report(self)
-        end = time.monotonic() + 60 * options.minutes
-        due = time.monotonic() + options.report
+        options, report, clock = self.options, Report(self), Clock(self.options, self.agree)
         while options.minutes or self.step_now < options.steps:
-            if self.step_now % options.every == 0:
+            what = clock.look(self.step_now, self.seconds[-1].whole if self.seconds else 0.0)
+            if what == END:
+                break
+            if what == PRINT or self.step_now % options.every == 0:
                 self.settle()
-                now = time.monotonic()
-                late = bool(options.minutes) and now >= end
-                what = self.agree(1 if late else 2 if now >= due else 0)
-                if self.step_now > LEAST_STEPS and what == 1:
-                    break
-                if self.step_now > LEAST_STEPS and what == 2:
-                    due = now + options.report
-                    if not report.interim():
-                        return False
+            if what == PRINT and not report.interim():
+                return False
             self.step()
             self.step_now += 1
             if self.step_now == WARMUP:
@@ -240,12 +236,12 @@ class Training:
         self.losses += self.parallel.settle()
         self.replicas.compare()
 
-    def agree(self, wish: int) -> int:
-        """What rank 0 wishes, on all ranks: their clocks need not agree."""
-        said = self.torch.tensor([wish])
-        self.progress.enter("agree", 8)
+    def agree(self, wish: int, ahead: int) -> tuple[int, int]:
+        """The two numbers of rank 0, on all ranks."""
+        said = self.torch.tensor([wish, ahead])
+        self.progress.enter("agree", 16)
         self.dist.broadcast(said, src=0)
-        return int(said)
+        return int(said[0]), int(said[1])
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from train_checkpoint import save_and_load
 from train_compare import NAMED, Accused, went_wrong
 from train_curve import ENDS, deviation, ends, reference_of, settings
 from train_models import RESNETS
-from train_times import Summary, summary
+from train_times import Summary, Windows, summary
 
 #: Losses that are printed.
 CURVE = 500
@@ -36,6 +36,7 @@ class Report:
         self.steps, self.by = 0, float("nan")
         self.said: set[tuple[str, int]] = set()
         self.well = True
+        self.windows = Windows()
         index = training.device.partition(":")[2]
         gpu = torch_io.gpu_number(int(index), self.me.local_rank) if index else ""
         texts = torch_io.gather_text(f"{self.me.host}\t{gpu}\t{training.replicas.device}", 384)
@@ -61,13 +62,12 @@ class Report:
         self._accuse(went_wrong([int(at) for (at,) in bad]))
         self._compare()
         self.training.seconds.clear()
-        self.rows = rows
         return self.well
 
     def final(self) -> bool:
         """Print all that is left to print; returns whether all was well."""
         self.interim()
-        for rank, row in enumerate(self.rows):
+        for rank, row in enumerate(self.windows.worst):
             labels = self._labels(rank)
             if self.training.kind != "fsdp":
                 self._metric("rank-own", row.own, "s", **labels)
@@ -148,7 +148,8 @@ class Report:
 
     def _speeds(self, rows: Sequence[Summary], slowest: Sequence[float]) -> None:
         training, options = self.training, self.training.options
-        samples = training.batch * len(slowest) / max(row.total for row in rows)
+        self.windows.add(rows, slowest)
+        samples = training.batch * self.windows.rate
         self._metric("throughput", samples, "samples/s")
         if training.tokens:
             self._metric("tokens", samples * training.tokens, "tokens/s")
@@ -156,7 +157,7 @@ class Report:
         self._metric("flops", flops, "TFLOP/s")
         if options.peak:
             self._metric("mfu", flops / options.peak, "")
-        self._metric("step-p50", rank_io.median(slowest), "s")
+        self._metric("step-p50", self.windows.p50, "s")
         # With FSDP a rank's own time has the others' in it: it waits for their parameters.
         if training.kind == "fsdp":
             return

@@ -10,7 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rank_io import median
 from stopwatch import share
+
+#: Fewer steps than these are judged only where there are no more: one hiccup is much of them.
+FEW = 20
 
 
 class Marks(NamedTuple):
@@ -95,3 +99,39 @@ def summary(steps: Sequence[Split]) -> Summary:
         communication=talked,
         total=total,
     )
+
+
+class Windows:
+    """The steps of a run, told in windows: what was seen of all ranks in each of them.
+
+    `worst` is the window in which one rank kept the others waiting longest, as a share of the
+    median, a row for each rank: who was slow for a part of the run is in it, whatever came after.
+    All rows are of one window, as ranks compare only under the same conditions. `p50` is the
+    longest median of a window's steps, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.worst: list[Summary] = []
+        self.p50 = 0.0
+        self.steps = 0
+        self.totals: list[float] = []
+        self._enough, self._lag = False, 0.0
+
+    def add(self, rows: Sequence[Summary], slowest: Sequence[float]) -> None:
+        """Take in a window: a row of each rank, and the slowest rank's time of each step."""
+        self.steps += len(slowest)
+        before = self.totals or [0.0] * len(rows)
+        self.totals = [total + row.total for total, row in zip(before, rows, strict=True)]
+        own = [row.own for row in rows]
+        enough, lag = len(slowest) >= FEW, max(own) / (median(own) or 1.0)
+        if (enough, lag) >= (self._enough, self._lag):
+            self.worst, self._lag = list(rows), lag
+        if enough >= self._enough:
+            longest = median(slowest)
+            self.p50 = max(self.p50, longest) if enough == self._enough else longest
+        self._enough = self._enough or enough
+
+    @property
+    def rate(self) -> float:
+        """Steps a second over the whole run, of the rank that took longest."""
+        return self.steps / max(self.totals)

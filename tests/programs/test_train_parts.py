@@ -21,8 +21,10 @@ from tests.programs import conftest  # noqa: F401  # makes the programs importab
 
 import train_options
 from rank_io import Identity, Plant, Progress, Unusable
+from train_clock import END, GO_ON, LOOK_SECONDS, Clock
 from train_compare import NAMED, Replica, accuse, odd_ones, went_wrong
-from train_times import Split, summary
+from train_options import LEAST_STEPS
+from train_times import Split, Summary, Windows, summary
 
 FAIR = Replica(samples=1, parameters=2, gradient=3, length=10.0, sum=4.0)
 
@@ -152,6 +154,74 @@ def test_the_parts_of_a_step_add_up() -> None:
     found = summary([step, step])
     assert (found.input, found.compute, found.communication) == (1.0, 6.0, 3.0)
     assert found.total == 20.0
+
+
+def window(*own: float, steps: int = 20) -> tuple[list[Summary], list[float]]:
+    """What ranks with these own times say of so many steps, which all take the longest of them."""
+    whole = max(own)
+    ranks = [[Split(whole=whole, input=0.0, own=each, communication=0.0)] * steps for each in own]
+    return [summary(each) for each in ranks], [whole] * steps
+
+
+def told(*windows: tuple[list[Summary], list[float]]) -> Windows:
+    found = Windows()
+    for rows, slowest in windows:
+        found.add(rows, slowest)
+    return found
+
+
+def test_a_rank_that_was_slow_for_most_of_a_run_is_told_though_it_ended_well() -> None:
+    found = told(*[window(0.1, 0.1, 0.15)] * 5, window(0.1, 0.1, 0.1))
+    assert [row.own for row in found.worst] == [0.1, 0.1, 0.15]
+
+
+def test_who_is_slow_is_told_by_one_window_and_not_by_how_fast_all_were() -> None:
+    found = told(window(0.1, 0.1, 0.15), window(0.4, 0.4, 0.41))
+    assert [row.own for row in found.worst] == [0.1, 0.1, 0.15]
+
+
+@given(st.permutations([40, 30, 3]))
+def test_a_few_steps_at_the_end_accuse_nobody(steps: list[int]) -> None:
+    windows = [window(0.1, 0.9 if few < 20 else 0.1, 0.1, steps=few) for few in steps]
+    found = told(*windows)
+    assert [row.own for row in found.worst] == [0.1, 0.1, 0.1]
+    assert found.p50 == 0.1
+    # Where there is nothing else they are what there is.
+    assert told(window(0.1, 0.1, 0.9, steps=3)).worst[2].own == 0.9
+
+
+def test_the_rate_is_that_of_the_whole_run_and_the_median_that_of_its_slowest_part() -> None:
+    found = told(window(0.1, steps=30), window(0.2, steps=30), window(0.1, steps=30))
+    assert found.rate == pytest.approx(90 / 12)
+    assert found.p50 == 0.2
+
+
+@given(st.integers(1, 300), st.integers(21, 1000), st.floats(1e-6, 100))
+def test_the_clock_is_looked_at_in_time_and_at_every_comparison(
+    every: int, step: int, last: float
+) -> None:
+    options = train_options.options_of(["--every", str(every)])
+    ahead = Clock(options, lambda *_: (GO_ON, 1)).ahead(step, last)
+    assert ahead == 1 or ahead * last <= LOOK_SECONDS
+    assert 1 <= ahead <= every - step % every
+
+
+def test_all_ranks_do_what_rank_0_wishes_and_ask_it_again_at_the_same_step() -> None:
+    """Steps of 30 s: rank 0 is asked at each, and its clock alone ends the run."""
+    options = train_options.options_of(["--minutes", "0.00001", "--report", "1000"])
+    said: list[tuple[int, int]] = []
+
+    def wished(*mine: int) -> tuple[int, int]:
+        said.append((mine[0], mine[1]))
+        return said[-1]
+
+    first = Clock(options, wished)
+    other = Clock(train_options.options_of(["--minutes", "1000"]), lambda *mine: said[-1])
+    time.sleep(0.001)
+    for step in range(22):
+        expected = END if step == LEAST_STEPS + 1 else GO_ON
+        assert [clock.look(step, 30.0) for clock in (first, other)] == [expected] * 2
+    assert first.next == other.next == LEAST_STEPS + 2
 
 
 # -- models --------------------------------------------------------------------------------------
@@ -442,15 +512,13 @@ def test_so_may_the_checkpoint_of_one_rank(
 ) -> None:
     import torch_io
     import train
-    import train_report
-
-    save = train_report.save_and_load
+    from train_checkpoint import save_and_load as save
 
     def slowly(folder: str, tensors: Sequence[Any], me: Identity) -> Any:
         time.sleep(LATE * me.rank)
         return save(folder, tensors, me)
 
-    monkeypatch.setattr(train_report, "save_and_load", slowly)
+    monkeypatch.setattr("train_report.save_and_load", slowly)
     options = train_options.options_of(["--steps", "20", "--checkpoint", str(tmp_path)])
 
     def work(me: Identity) -> None:

@@ -60,6 +60,7 @@ class Params:
         0.5, "the mean loss of the last steps must be at most this share of the first steps'"
     )
     by: int = param(0, "step by which the loss must have fallen so far; 0: the last")
+    every: int = param(100, "steps between comparisons of what the ranks hold and compute")
     dataset: Literal["synthetic", "fashion-mnist", "cifar-10", "cifar-100", "image-folder"] = param(
         "synthetic", "what is learnt"
     )
@@ -78,6 +79,8 @@ class Params:
             raise ValueError(f"ratio must lie between 0 and 1, not {self.ratio}")
         if self.minutes < 0 or self.micro < 0 or self.by < 0:
             raise ValueError("minutes, micro and by must not be below 0")
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1, not {self.every}")
         if not self.minutes and self.by > self.steps:
             raise ValueError(f"by is step {self.by}, and there are {self.steps} steps")
         if (self.dataset == "synthetic") == bool(self.path):
