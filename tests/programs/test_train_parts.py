@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import json
 import os
 import pickle
 import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,8 @@ import train_options
 from rank_io import Identity, Plant, Progress, Unusable
 from train_clock import END, GO_ON, LOOK_SECONDS, Clock
 from train_compare import NAMED, Replica, accuse, odd_ones, went_wrong
+from train_curve import deviation, reference_of
+from train_curve import settings as settings_of
 from train_options import LEAST_STEPS
 from train_times import Split, Summary, Windows, summary
 
@@ -431,6 +435,94 @@ def test_a_folder_of_images_is_classes_by_name(torch: Any, tmp_path: Path) -> No
     (tmp_path / "bee" / "40.png").write_bytes(b"none")
     with pytest.raises(Unusable, match="no image that can be read"):
         data.take(0, 4)
+
+
+# -- a run on one rank, in this process ----------------------------------------------------------
+
+Made = Callable[..., Any]
+
+
+@pytest.fixture
+def made(torch: Any) -> Iterator[Made]:
+    """made(*ARGUMENTS): the training that a command line asks for, on the only rank."""
+    import torch.distributed as dist
+
+    import train
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    me = Identity(rank=0, size=1, local_rank=0, local_size=1, host="h")
+    nothing = Plant(faults=frozenset())
+
+    def make(*arguments: str) -> Any:
+        options = train_options.options_of(list(arguments))
+        return train.Training(options, me, nothing, Progress(0, ""), "cpu")
+
+    yield make
+    dist.destroy_process_group()
+
+
+def reference(training: Any) -> tuple[list[float], float]:
+    found = reference_of(settings_of(training.options, training.batch), training.options.precision)
+    assert found is not None
+    return found
+
+
+def loss_now(training: Any) -> float:
+    """The mean loss of the batch of this step, before it."""
+    first = training.step_now * training.batch
+    with training.torch.no_grad():
+        pieces = [training.take(first + piece.start, len(piece)) for piece in training.pieces]
+        losses = [training.loss_of(training.layers, *piece) for piece in pieces]
+    return float(sum(losses) / training.batch)
+
+
+def test_resnet18_takes_its_first_steps_along_its_reference_curve(made: Made) -> None:
+    training = made("--model", "resnet18", "--micro", "16")
+    training.step()
+    training.step_now += 1
+    (first,) = training.parallel.settle()
+    curve, tolerance = reference(training)
+    assert deviation([first / training.batch, loss_now(training)], curve) <= tolerance
+
+
+def test_resnet50_begins_where_its_reference_curve_does_and_learns(made: Made) -> None:
+    curve, tolerance = reference(training := made("--model", "resnet50", "--micro", "8"))
+    assert deviation([loss_now(training)], curve) <= tolerance
+    # A step of this takes seconds, so of small images.
+    small = made("--model", "resnet50", "--image", "16", "--batch", "16", "--rate", "0.001")
+    before = loss_now(small)
+    small.step()
+    assert loss_now(small) < before
+
+
+def records(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The last of each metric and fact that was printed, by name."""
+    lines = capsys.readouterr().out.splitlines()
+    told = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+    return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in told}
+
+
+@pytest.mark.parametrize("precision", ["autocast", "bf16"])
+def test_in_less_precision_the_curve_is_that_of_float32_within_its_tolerance(
+    made: Made, capsys: pytest.CaptureFixture[str], precision: str
+) -> None:
+    assert made("--precision", precision).run()
+    told = records(capsys)
+    # Not the same either: then nothing would have been computed in it.
+    assert 1e-5 < told["curve-deviation"] <= told["curve-tolerance"]
+    assert len(told["loss-curve"]) == 60
+
+
+def test_a_run_of_minutes_ends_by_the_clock(
+    made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ten seconds pass from look to look: they are at steps 21, 30, 40 and so on.
+    clock = SimpleNamespace(monotonic=itertools.count(0, 10).__next__)
+    monkeypatch.setattr("train_clock.time", clock)
+    assert made("--minutes", "1", "--every", "10", "--report", "35").run()
+    told = records(capsys)
+    assert len(told["loss-curve"]) == 70
+    assert told["loss-last"] < told["loss-target"] * told["loss-first"]
 
 
 # -- ranks that wait ------------------------------------------------------------------------------
