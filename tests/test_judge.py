@@ -1204,6 +1204,32 @@ def test_a_small_model_whose_steps_are_the_cpus_accuses_no_gpu() -> None:
     assert verdict.suspects == ()
 
 
+def digested(odd: str, device: str = "CPU") -> Verdict:
+    """A training on each host by itself, one rank each; `odd` got another gradient on `device`."""
+    alone = replace(TRAIN, groups="each")
+
+    def one(host: str) -> Record:
+        values = {"loss-first": 2.0, "loss-last": 0.4, "throughput": 900.0}
+        metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
+        told = {"type": "gradient of mlp", "size": 8, "random": "aa", "device": "CPU"}
+        if host == odd:
+            told |= {"random": "bb", "device": device}
+        facts = (
+            Fact(name="compared", value={"times": 2, "differed": 0}, check="train"),
+            Fact(name="digest", value=told, check="train", host=host, rank=0),
+        )
+        return record(alone, [host], *metrics, facts=facts)
+
+    return judged(plan(alone, machine=CPU), found(EIGHT), *[one(host) for host in EIGHT])
+
+
+def test_what_hosts_compute_by_themselves_is_compared_among_equal_devices() -> None:
+    verdict = digested("h3")
+    assert blamed(verdict) == {("node", "h3", "gradients-differ")}
+    assert "another result than 7 of 8 equal devices" in verdict.suspects[0].why
+    assert digested("h3", device="another CPU").state is State.PASS
+
+
 @given(st.sets(st.integers(0, 15)), st.floats(1.2, 50))
 def test_slow_ranks_are_named_while_they_are_the_minority(slow: set[int], factor: float) -> None:
     own = owns(*slow, seconds=0.1 * factor, gpu=False)

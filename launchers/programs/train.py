@@ -33,7 +33,9 @@ Printed by rank 0, check `train`, at the end and every --report seconds before i
   the others wait for since the last print, with its own time and the median of all ranks' (s);
 * at the end, of each rank: metric `rank-own` (s): its median time until its gradients were there
   (not with FSDP); `rank-step-p50`, `rank-step-p95`, `rank-step-p99` (s); all between those two
-  prints where one rank kept the others waiting longest, as a share of the median;
+  prints where one rank kept the others waiting longest, as a share of the median; fact `digest`, of
+  what it got in the comparison before the first step, on synthetic data, if it gets that twice:
+  {type, size, random, device}, equal on equal devices of all executions;
 * problem `not-finite`, `wrong-data` (other samples than most; a checkpoint that is not what was
   written), `parameters-differ`, `gradients-differ`, `loss-differs`: see docs/causes.md.
 

@@ -56,6 +56,8 @@ class Replicas:
         self.repeats: bool | None = None
         #: Whether all ranks did, on equal devices: then bits are enough, and lengths not needed.
         self.exact = False
+        #: Of the first comparison: its digest, whether this device repeats it, of how many samples.
+        self.first = [0, 0, 0]
         options = training.options
         #: The comparison in which a planted error shows.
         self.spoiled = (options.steps // 2) // options.every * options.every
@@ -71,11 +73,14 @@ class Replicas:
         inputs, labels = training.take(step * training.batch, count)
         got = self._own(inputs, labels)
         found = digests.digest(got)
-        if self.repeats is None:
+        first = self.repeats is None
+        if first:
             self._ask(found, digests.digest(self._own(inputs, labels)))
         if "wrong" in training.plant and step == self.spoiled:
             got[-1].view(-1)[0] += 1e-3
             found = digests.digest(got)
+        if first:
+            self.first = [int(found), int(bool(self.repeats)), count]
         whole = training.kind != "fsdp"
         held = digests.digest(training.parameters if whole else ())
         exact = self.torch.stack([digests.digest([inputs, labels]), held, found])
@@ -151,3 +156,17 @@ class Replicas:
     def _replica(self, row: list[int]) -> Replica:
         length, total = self.torch.tensor(row[3:]).view(self.torch.float64).tolist()
         return Replica(row[0], row[1], row[2], length, total)
+
+    def told(self, first: list[int], device: str) -> dict[str, Any] | None:
+        """What a rank's `first` says, to be compared with other executions; None: nothing.
+
+        Before the first step all have the same weights. A data set of files may be another there.
+        """
+        digest, repeats, count = first
+        options = self.training.options
+        if not repeats or options.dataset != "synthetic":
+            return None
+        what = "outputs" if self.training.kind == "fsdp" else "gradient"
+        kind = f"{what} of {options.model}, {options.precision}, {options.norm}"
+        digest &= (1 << 64) - 1
+        return {"type": kind, "size": count, "random": f"{digest:016x}", "device": device}

@@ -73,6 +73,11 @@ class Report:
                 self._metric("rank-own", row.own, "s", **labels)
             for name in ("p50", "p95", "p99"):
                 self._metric(f"rank-step-{name}", getattr(row, name), "s", **labels)
+        replicas = self.training.replicas
+        for rank, first in enumerate(self._every(self.torch.tensor(replicas.first))):
+            told = replicas.told(first, self.places[rank].device)
+            if told is not None:
+                self._fact("digest", told, **self._labels(rank))
         if self.training.options.checkpoint:
             self._checkpoint()
         return self.well

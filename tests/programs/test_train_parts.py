@@ -502,6 +502,18 @@ def records(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in told}
 
 
+def test_a_rank_says_what_it_computed_so_that_others_elsewhere_can_be_held_against_it(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for seed in ("1", "1", "2"):
+        made("--steps", "20", "--seed", seed).run()
+        told.append(records(capsys)["digest"])
+    assert told[0] == told[1]
+    assert set(told[0]) == {"type", "size", "random", "device"}
+    assert told[0]["random"] != told[2]["random"]
+
+
 @pytest.mark.parametrize("precision", ["autocast", "bf16"])
 def test_in_less_precision_the_curve_is_that_of_float32_within_its_tolerance(
     made: Made, capsys: pytest.CaptureFixture[str], precision: str

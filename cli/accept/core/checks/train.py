@@ -13,8 +13,10 @@ from typing import Literal
 from accept.core import recordlines
 from accept.core.checks import Check, Evidence, Judged, param
 from accept.core.judge import absolute, complete, stragglers
+from accept.core.judge.digests import digest_problems
 from accept.core.judge.reading import number
 from accept.core.judge.states import params_of, verdict_of
+from accept.core.judge.suspects import from_problems
 from accept.core.model import Parsed, Problem, Record
 
 #: What a finished run must have measured.
@@ -170,8 +172,10 @@ def judge(evidence: Evidence) -> Judged:
         step.id: params_of(replace(evidence, steps=(step,)), Params) for step in evidence.steps
     }
     found = [p for record in evidence.records for p in _problems(record, params[record.step])]
+    # Ranks of one execution compare themselves; those of several are compared here.
+    odd = tuple(digest_problems(evidence, "gradients-differ"))
     findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, more=found)
+    findings += complete.problem_findings(evidence, more=[*found, *odd])
     findings += absolute.findings(evidence)
     slow = stragglers.judge(evidence, "rank-own")
     ratios = ", ".join(f"{ratio:g}" for ratio in dict.fromkeys(p.ratio for p in params.values()))
@@ -185,7 +189,7 @@ def judge(evidence: Evidence) -> Judged:
             measured=_measured(evidence),
             against=f"{held}; equal parameters on all ranks",
         ),
-        slow.suspects,
+        (*slow.suspects, *from_problems(odd, "", len(evidence.hosts))),
     )
 
 

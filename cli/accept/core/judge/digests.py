@@ -22,17 +22,17 @@ class _Told(NamedTuple):
     digest: str
 
 
-def digest_problems(evidence: Evidence) -> Iterator[Problem]:
-    """Devices whose digest is not that of more than half of their equals.
+def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator[Problem]:
+    """Devices whose digest is not that of more than half of their equals, as problems of `cause`.
 
     The known product (`exact`) has one digest for all devices; that of random data (`random`) for
     those of one name and one version of the software. Without a majority nobody is named. Devices
-    that a problem names already are left out.
+    that a problem names already are left out. All executions of the check are compared.
     """
     groups: dict[tuple[str, ...], list[_Told]] = {}
     for record in evidence.records:
         gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
-        named = {(p.host, p.rank) for p in record.problems if p.cause in _NAMED}
+        named = {(p.host, p.rank) for p in record.problems if p.cause in (*_NAMED, cause)}
         for fact in record.facts:
             mine = fact.name == "digest" and fact.check == evidence.check
             if mine and (fact.host, fact.rank) not in named:
@@ -47,15 +47,13 @@ def digest_problems(evidence: Evidence) -> Iterator[Problem]:
         data = "a known product" if what == "exact" else "the same random data"
         if 2 * most <= len(told):
             said = f"{kind}: {len(counts)} different results of {data} on {len(told)} devices"
-            yield Problem(cause="wrong-result", message=said)
+            yield Problem(cause=cause, message=said)
             continue
         for one in told:
             if one.digest != usual:
                 said = f"{kind}: {data} gave {place(one.host, one.rank, one.gpu)} another result "
                 said += f"than {most} of {len(told)} equal devices"
-                yield Problem(
-                    cause="wrong-result", message=said, host=one.host, rank=one.rank, gpu=one.gpu
-                )
+                yield Problem(cause=cause, message=said, host=one.host, rank=one.rank, gpu=one.gpu)
 
 
 def undigested(evidence: Evidence) -> Iterator[Problem]:
