@@ -152,12 +152,14 @@ class TestHere:
     ) -> None:
         (tmp_path / "small.yaml").write_text(SUITE)
         options = ("-m", "cpu", "-s", tmp_path / "small.yaml", "--attempt", "d", "--json")
-        done = accept("drill", *options, "--only-needed", "--faults", "wrong,flip,die,full-disk")
+        faults = "wrong,nan,flip,die,full-disk"
+        done = accept("drill", *options, "--only-needed", "--faults", faults)
         result = json.loads(done.out)
         shown = {one["fault"]: (one["result"], one["why"]) for one in result["faults"]}
         host = os.uname().nodename
         assert shown == {
             "wrong": ("caught", f"{host}: wrong-data"),
+            "nan": ("caught", f"{host}: wrong-data"),
             "flip": ("caught", f"{host}: wrong-result"),
             "die": ("caught", f"{host}: crashed"),
             "full-disk": ("caught", f"{host}: disk-full"),
