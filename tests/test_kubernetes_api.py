@@ -5,6 +5,7 @@ Played by the stand-in of tests/apiserver.py.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tracemalloc
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.apiserver import ERR, OUT, STATUS, ApiServer, Frames, api_server
-from tests.test_kubernetes_state import job, running
+from tests.test_kubernetes_state import job, running, unscheduled
 
 from accept.backends import Job
 from accept.backends.kubernetes import api as apis
@@ -224,6 +225,88 @@ class TestWatching:
         assert code == 5
         assert "failed: DeadlineExceeded: too long" in said
 
+    @pytest.fixture
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither a start nor an end takes long."""
+        monkeypatch.setattr(follow, "_start_seconds", lambda _: 0.2)
+        monkeypatch.setattr(follow, "_LEAVING", 0.4)
+
+    @pytest.mark.usefixtures("soon")
+    def test_that_did_not_see_index_0_run_says_why_it_did_not_start(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOB, job(1))
+        server.says(PODS, {"items": [unscheduled()]})
+        with pytest.raises(NotStarted, match="did not start within 0 s: not scheduled"):
+            self.watch(place, tmp_path)
+
+    @pytest.mark.usefixtures("soon")
+    @pytest.mark.parametrize("before", [[running(0)], []], ids=["followed", "met too late"])
+    def test_ends_as_broken_off_where_the_node_of_index_0_is_lost(
+        self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
+    ) -> None:
+        """Its object stays, in Terminating, with a container that ran when it was last heard of."""
+        server.says(JOB, job(1))
+        server.says(PODS, *[{"items": [one]} for one in before], {"items": [lost()]})
+        server.says(LOG, "measured\n")
+        with pytest.raises(
+            BrokenOff, match="the first pod ran, and is lost: node lost: taint"
+        ) as caught:
+            self.watch(place, tmp_path)
+        assert "accept delete run" in caught.value.hint
+
+    @pytest.mark.usefixtures("soon")
+    @pytest.mark.parametrize(
+        ("after", "why"),
+        [([], "it has no pod"), ([unscheduled()], "not scheduled")],
+        ids=["its object is gone", "another does not come"],
+    )
+    def test_ends_as_broken_off_where_index_0_ran_and_does_not_come_back(
+        self,
+        server: ApiServer,
+        place: Place,
+        tmp_path: Path,
+        after: list[dict[str, Any]],
+        why: str,
+    ) -> None:
+        server.says(JOB, job(1))
+        server.says(PODS, {"items": [running(0)]}, {"items": after})
+        server.says(LOG, "measured\n")
+        with pytest.raises(BrokenOff, match=f"the first pod ran, and is lost: {why}"):
+            self.watch(place, tmp_path)
+
+    @pytest.mark.usefixtures("soon")
+    def test_waits_for_the_code_of_an_index_0_that_is_told_to_end(
+        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A drain: it has its grace period to write what it measured, longer than a start takes."""
+        monkeypatch.setattr(follow, "_LEAVING", 60.0)
+        ended = lost()
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 5}}
+        server.says(JOB, job(1))
+        leaving = [{"items": [lost()]}] * 8
+        server.says(PODS, {"items": [running(0)]}, *leaving, {"items": [ended]})
+        server.says(LOG, "measured\n")
+        code, said = self.watch(place, tmp_path)
+        assert (code, "measured" in said) == (5, True)
+
+    @pytest.mark.usefixtures("soon")
+    def test_begins_anew_where_a_queue_took_the_run_back_and_lets_it_in_again(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        again = running(0)
+        again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
+        ended = copy.deepcopy(again)
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+        server.says(JOB, job(1), *[job(1, suspend=True)] * 9, job(1))
+        without: list[Any] = [{"items": []}] * 10
+        server.says(PODS, {"items": [running(0)]}, *without, {"items": [again]}, {"items": [ended]})
+        server.says(LOG, "first\n")
+        server.says(f"{PODS}/run-w-0-0-again/log", "second\n")
+        code, said = self.watch(place, tmp_path)
+        assert code == 0
+        assert [line for line in said if line in ("first", "second")] == ["first", "second"]
+
     def test_says_the_same_thing_once(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
@@ -234,6 +317,15 @@ class TestWatching:
         server.says(LOG, "")
         code, said = self.watch(place, tmp_path)
         assert (code, said.count("pods: 1 running, of 1")) == (0, 1)
+
+
+def lost() -> dict[str, Any]:
+    """Index 0 on a node that the cluster gave up: nobody there ends it, or says that it ended."""
+    one = running(0)
+    one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    reason = {"reason": "DeletionByTaintManager", "message": "taint"}
+    one["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", **reason}]
+    return one
 
 
 class TestTheArchiveOfIndex0:

@@ -28,6 +28,10 @@ _PODS_A_SECOND = 50
 _PATIENCE = 300.0
 #: How long index 0 may take to say how it ended, after its Job has.
 _GRACE = 20.0
+#: How long index 0 may take to end once it is told to: its terminationGracePeriodSeconds (120, in
+#: chart/templates/_pod.tpl), and what the kubelet needs to say so. On a lost node nobody ends it,
+#: and its object stays in Terminating.
+_LEAVING = 180.0
 _LAST_LINE = b"-----END ACCEPT"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -122,10 +126,17 @@ def follow(job: Job, *, folder: Path, say: Say) -> int:
             if time.monotonic() - ended > _GRACE or state.first is None:
                 _finish(console, say, whole=True)
                 return Exit.BROKEN_OFF
-        if started(state) or state.suspended:
+        leaving = first is not None and first.phase == "leaving"
+        # A queue that takes the run back suspends it first: it may come back as long as that takes.
+        if state.suspended or (started(state) and not leaving):
             begun = time.monotonic()
-        elif time.monotonic() - begun > seconds and _stuck(state):
-            raise _not_started(state, seconds)
+        elif _stuck(state):
+            waited = time.monotonic() - begun
+            if console is None and waited > seconds:
+                raise _not_started(state, seconds)
+            if console is not None and waited > (_LEAVING if leaving else seconds):
+                _drain(console, say, 0.0)
+                raise _lost(job, state)
         verdict |= _drain(console, say, max(_LOOK, len(state.pods) / _PODS_A_SECOND))
 
 
@@ -153,12 +164,25 @@ def _stuck(state: State) -> bool:
     return state.first is None or bool(state.first.why)
 
 
+def _why(state: State) -> str:
+    return (state.first.why if state.first else state.stuck) or "it has no pod"
+
+
+def _lost(job: Job, state: State) -> BrokenOff:
+    """Index 0 was measuring: that is no start that failed, and what it wrote is not to be lost.
+
+    Neither its Job (backoffLimitPerIndex: 0) nor its JobSet (no failurePolicy) makes another.
+    """
+    return BrokenOff(
+        f"the first pod ran, and is lost: {_why(state)}",
+        hint=f"what is left of the run goes with: accept delete {job.attempt}",
+    )
+
+
 def _not_started(state: State, seconds: float) -> NotStarted:
-    first = state.first
-    why = (first.why if first else state.stuck) or "it has no pod"
     others = "".join(f"\n{line}" for line in reasons(state)[1:8])
     return NotStarted(
-        f"the first pod did not start within {seconds:.0f} s: {why}{others}",
+        f"the first pod did not start within {seconds:.0f} s: {_why(state)}{others}",
         hint="accept doctor says what the cluster lacks; --start-timeout 30m waits longer",
     )
 

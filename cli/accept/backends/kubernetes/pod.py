@@ -32,6 +32,8 @@ class Pod:
     why: str = ""
     #: Exit code of the main container, once it ended.
     code: int | None = None
+    #: Whether its main container ever ran.
+    ran: bool = False
     #: When it was made, as the API writes times, which sort as texts.
     created: str = ""
 
@@ -50,15 +52,21 @@ def read_pod(pod: Object, told: Mapping[str, str] = {}) -> Pod:
         node=str(pod.get("spec", {}).get("nodeName") or ""),
         why=plain(why, 300),
         code=code,
+        ran=not {"running", "terminated"}.isdisjoint(_main(pod)),
         created=str(meta.get("creationTimestamp") or ""),
     )
+
+
+def _main(pod: Object) -> Object:
+    """The state of the main container, as far as it is known."""
+    containers = pod.get("status", {}).get("containerStatuses") or []
+    return next((c.get("state") or {} for c in containers if c.get("name") == MAIN), {})
 
 
 def _phase(pod: Object, told: str) -> tuple[str, str, int | None]:
     status = pod.get("status", {})
     containers = status.get("containerStatuses") or []
-    named = [c for c in containers if c.get("name") == MAIN]
-    main: Object = (named[0].get("state") or {}) if named else {}
+    main = _main(pod)
     if "terminated" in main:
         ended = main["terminated"]
         code = ended.get("exitCode")

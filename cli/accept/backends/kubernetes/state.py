@@ -193,4 +193,4 @@ def reasons(state: State) -> tuple[str, ...]:
 def started(state: State) -> bool:
     """Whether the coordinator's container ever ran."""
     first = state.first
-    return first is not None and first.phase in ("running", "ended") and bool(first.node)
+    return first is not None and (first.ran or first.phase == "ended") and bool(first.node)
