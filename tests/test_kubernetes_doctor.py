@@ -121,6 +121,25 @@ class TestTooFewNodes:
         assert "give --machine NAME" in refused("submit", *words, code=4)
 
 
+class TestATaintThatNothingTolerates:
+    @pytest.fixture(autouse=True)
+    def nodes(self, server: ApiServer) -> None:
+        """One node that the run can have, one that is tainted."""
+        there = [node("n1"), node("n2")]
+        for one in there:
+            one["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
+        there[1]["spec"]["taints"] = [{"key": "maintenance", "effect": "NoSchedule"}]
+        server.says("/api/v1/nodes", {"items": there})
+
+    def test_is_said_where_enough_other_nodes_are_free(self, ask: Ask) -> None:
+        mark, said = line(ask(nodes=1), "taints")
+        assert (mark, "nothing tolerates maintenance:NoSchedule" in said) == ("ok", True)
+
+    def test_is_what_the_run_lacks_where_nodes_are_short(self, ask: Ask) -> None:
+        mark, said = line(ask(nodes=2), "taints")
+        assert (mark, "kubernetes.tolerations" in said) == ("missing", True)
+
+
 class TestARunThatIsSubmitted:
     @pytest.mark.parametrize(
         ("controller", "jobsets", "first"),

@@ -147,13 +147,16 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
         yield lack("nodes", f"none with {selector}; {reasons}", advice)
         return
     yield fine("nodes", f"{len(meant)} with {selector}")
-    taints = sorted({t for f in meant for t in f.taints})
-    if taints:
-        advice = "kubernetes.tolerations in the site file, if they are meant for you"
-        yield lack("taints", f"nothing tolerates {', '.join(taints)}", advice)
     what = wanted.resource or "nodes"
     nodes = run.plan.nodes or 1
-    if short := shortage(found, nodes, wanted):
+    short = shortage(found, nodes, wanted)
+    taints = sorted({t for f in meant for t in f.taints})
+    if taints:
+        # Of a control plane, say: nothing to act on while the others are enough.
+        enough = not short or bool(come)
+        advice = "kubernetes.tolerations in the site file, if they are meant for you"
+        yield lack("taints", f"nothing tolerates {', '.join(taints)}", advice, good=enough)
+    if short:
         advice = come or "wait for them, or ask for fewer --nodes"
         yield lack(f"free {what}", short, advice, good=bool(come))
     else:
