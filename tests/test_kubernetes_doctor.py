@@ -18,7 +18,7 @@ from tests.commandline import accept, refused
 from tests.test_kubernetes_capacity import node
 
 from accept import storage
-from accept.backends.kubernetes import site_needs
+from accept.backends.kubernetes import needs, site_needs
 
 MACHINE = "a4-highgpu-8g"
 #: Called with what follows `kubernetes: {image: …}` in a site file; returns what was said.
@@ -235,6 +235,76 @@ class TestJobSet:
     def test_may_keep_its_fields_to_itself(self, server: ApiServer, ask: Ask) -> None:
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", 403)
         assert line(ask(), "JobSet")[0] == "ok"
+
+
+class TestRights:
+    @pytest.fixture
+    def refuse(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+        """Allow everything but these kinds."""
+
+        def refuse(*kinds: str) -> None:
+            monkeypatch.setattr(needs, "_may", lambda _, __, kind, *___: kind not in kinds)
+
+        return refuse
+
+    @pytest.mark.parametrize(
+        ("controller", "served", "mark"),
+        [
+            ("jobset", False, "missing"),
+            ("auto", True, "missing"),
+            ("auto", False, "ok"),
+            ("job", True, "ok"),
+        ],
+    )
+    def test_on_jobsets_are_needed_where_the_run_makes_one(
+        self,
+        server: ApiServer,
+        ask: Ask,
+        refuse: Callable[..., None],
+        controller: str,
+        served: bool,  # noqa: FBT001
+        mark: str,
+    ) -> None:
+        refuse("jobsets")
+        if served:
+            server.says(f"{JOBSET}/v1alpha2", {"resources": []})
+        said = ask(f"  controller: {controller}\n")
+        assert line(said, "RBAC for jobsets" if mark == "missing" else "RBAC")[0] == mark
+
+    @pytest.mark.parametrize(
+        ("site", "machine", "kind", "mark"),
+        [
+            ("", MACHINE, "networkpolicies", "missing"),
+            ("  networkPolicy: false\n", MACHINE, "networkpolicies", "ok"),
+            ("", MACHINE, "computedomains", "ok"),
+            ("", "a4x-highgpu-4g", "computedomains", "missing"),
+            ("", MACHINE, "resourceclaimtemplates", "ok"),
+            ("", "domain", "resourceclaimtemplates", "missing"),
+            ("  resourceClaims: []\n", "domain", "resourceclaimtemplates", "ok"),
+        ],
+    )
+    def test_on_what_a_run_makes_are_needed_where_it_does(
+        self,
+        options: Callable[..., list[str]],
+        refuse: Callable[..., None],
+        tmp_path: Path,
+        site: str,
+        machine: str,
+        kind: str,
+        mark: str,
+    ) -> None:
+        refuse(kind)
+        if machine == "domain":
+            machine = str(tmp_path / "domain.yaml")
+            Path(machine).write_text(DOMAIN)
+        said = accept("doctor", *options(site, machine=machine)).out
+        assert line(said, f"RBAC for {kind}" if mark == "missing" else "RBAC")[0] == mark
+
+    def test_on_what_only_tells_more_are_not_missing(
+        self, ask: Ask, refuse: Callable[..., None]
+    ) -> None:
+        refuse("events")
+        assert line(ask(), "RBAC for events")[0] == "ok"
 
 
 CLAIM = "/api/v1/namespaces/lab/persistentvolumeclaims/mine"

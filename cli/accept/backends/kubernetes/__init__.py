@@ -50,8 +50,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             raise NotStarted(
                 short, hint="accept doctor shows every node; accept nodes the free ones"
             )
-        wanted = run.site.kubernetes.controller
-        jobset = wanted == "jobset" or (wanted == "auto" and look.has_jobsets(client))
+        jobset = look.makes_jobset(client, run.site.kubernetes.controller)
         install.install(client, name, folder / VALUES, say=say)
     place = client.place
     return Job(

@@ -33,9 +33,12 @@ def of_run(name: str) -> str:
     return f"{LABEL}={name}"
 
 
-def has_jobsets(api: Api) -> bool:
-    """Whether the cluster has the kind JobSet, as helm sees it."""
-    return api.find(f"/{_JOBSETS}") is not None
+def makes_jobset(api: Api, controller: str) -> bool:
+    """Whether a run makes a JobSet: it is asked for, or the cluster has that kind, as helm sees it.
+
+    `controller` is the site's, as accept.jobset in chart/templates/_helpers.tpl reads it.
+    """
+    return controller == "jobset" or (controller == "auto" and api.find(f"/{_JOBSETS}") is not None)
 
 
 def jobs(api: Api, name: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

@@ -12,6 +12,7 @@ from accept.backends import Say
 from accept.backends.kubernetes import results_needs, site_needs
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.capacity import shortage
+from accept.backends.kubernetes.look import makes_jobset
 from accept.backends.kubernetes.need import fine, lack
 from accept.backends.kubernetes.nodes import fits_of, place_of, to_come, wanted_of
 from accept.backends.kubernetes.rules import CLUSTER_RULES, RULES, Rule
@@ -34,7 +35,7 @@ def needs(run: Resolved, *, say: Say) -> tuple[Need, ...]:
         _version(version, api),
         *_tools(),
         *_namespace(api),
-        *_allowed(api),
+        *_allowed(api, run),
         *site_needs.controller(api, run),
         *site_needs.queue(api, run),
         *_nodes(api, run),
@@ -83,16 +84,27 @@ def _namespace(api: Api) -> Iterator[Need]:
         yield fine("namespace", name)
 
 
-def _allowed(api: Api) -> Iterator[Need]:
+def _rules(api: Api, run: Resolved) -> tuple[Rule, ...]:
+    """Those of the namespace that this run uses: what it does not make it needs no right to."""
+    made = {
+        "jobsets": makes_jobset(api, run.site.kubernetes.controller),
+        "networkpolicies": run.site.kubernetes.network_policy,
+        "resourceclaimtemplates": any(not c.template for c in site_needs.claimed(run)),
+        "computedomains": run.machine.kubernetes.compute_domain,
+    }
+    return tuple(rule for rule in RULES if all(made.get(kind, True) for kind in rule.resources))
+
+
+def _allowed(api: Api, run: Resolved) -> Iterator[Need]:
     """One need for everything that is allowed, and one for each thing that is not."""
-    asked = [
-        (rule, resource, verb, namespace)
-        for rules, namespace in ((RULES, api.place.namespace), (CLUSTER_RULES, ""))
-        for rule in rules
-        for resource in rule.resources
-        for verb in rule.verbs
-    ]
     try:
+        asked = [
+            (rule, resource, verb, namespace)
+            for rules, namespace in ((_rules(api, run), api.place.namespace), (CLUSTER_RULES, ""))
+            for rule in rules
+            for resource in rule.resources
+            for verb in rule.verbs
+        ]
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda one: _may(api, *one), asked))
     except ApiError as error:

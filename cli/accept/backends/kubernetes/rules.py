@@ -40,16 +40,20 @@ RULES = (
         resources=("resourceclaimtemplates",),
         verbs=_ALL,
         why="for machines whose devices are claimed (DRA)",
-        optional=True,
     ),
     Rule(
         group="resource.nvidia.com",
         resources=("computedomains",),
         verbs=_ALL,
         why="for machines of one NVLink domain",
+    ),
+    Rule(
+        group="",
+        resources=("events",),
+        verbs=("get", "list"),
+        why="to say why pods wait",
         optional=True,
     ),
-    Rule(group="", resources=("events",), verbs=("get", "list"), why="to say why pods wait"),
     Rule(
         group="",
         resources=("serviceaccounts",),

@@ -51,7 +51,7 @@ def controller(api: Api, run: Resolved) -> Iterator[Need]:
 def _fields(api: Api, run: Resolved) -> Need:
     """Whether the cluster's JobSets have what the chart sets; older ones drop it without a word."""
     pods = run.machine.kubernetes
-    claims = _claimed(run) or pods.compute_domain
+    claims = claimed(run) or pods.compute_domain
     wanted = (*FIELDS, _CLAIMS) if claims else FIELDS
     try:
         document = api.get("/openapi/v3/apis/jobset.x-k8s.io/v1alpha2")
@@ -72,7 +72,7 @@ def _fields(api: Api, run: Resolved) -> Need:
     return fine("JobSet", "jobset.x-k8s.io v1alpha2, with all that the chart sets")
 
 
-def _claimed(run: Resolved) -> tuple[Claim, ...]:
+def claimed(run: Resolved) -> tuple[Claim, ...]:
     """Devices by DRA, by the rule of accept.devicesClaimed in chart/templates/_pod.tpl."""
     of_site = run.site.kubernetes
     if of_site.resource_claims is not None:
