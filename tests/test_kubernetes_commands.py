@@ -16,6 +16,7 @@ from tests import leftovers
 from tests.apiserver import ApiServer, api_server
 from tests.commandline import accept, refused
 from tests.test_kubernetes_api import a_job
+from tests.test_kubernetes_capacity import node, pod
 from tests.test_kubernetes_state import running
 
 from accept import backends, rundir, storage
@@ -318,6 +319,64 @@ class TestASiteFile:
             assert found is None
         else:
             assert found == (("eth0", "default"), ("eth2", matched[0]), ("eth3", matched[1]))
+
+
+class TestTheNodesThatAreFree:
+    """A cluster of machines that no label tells apart."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+        with api_server() as one:
+            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
+            there = [node("cpu1", gpus=0), node("g0"), node("g1", gpus=4), node("g2")]
+            one.says("/api/v1/nodes", {"items": there})
+            one.says("/api/v1/pods", {"items": [pod("g2", 1)]})
+            yield one
+
+    def free(self, *words: str) -> list[str]:
+        done = accept("nodes", *words)
+        assert done.code == 0, done.err
+        return done.out.split()
+
+    def test_have_gpus_where_the_machine_has_some(self) -> None:
+        assert self.free("--machine", "gpu") == ["g0", "g1"]
+
+    def test_have_as_many_gpus_as_are_asked_for(self, tmp_path: Path) -> None:
+        site = tmp_path / "site.yaml"
+        site.write_text("gpusPerNode: 8\n", encoding="utf-8")
+        assert self.free("--machine", "gpu", "--gpus-per-node", "8") == ["g0"]
+        assert self.free("--machine", "gpu", "--site", str(site)) == ["g0"]
+        assert self.free("--machine", "gpu", "--site", str(site), "--gpus-per-node=4") == [
+            "g0",
+            "g1",
+        ]
+
+    def test_need_none_where_the_machine_has_none(self, server: ApiServer) -> None:
+        untainted = {**node("cpu1", gpus=0), "spec": {}}
+        server.says("/api/v1/nodes", {"items": [untainted]})
+        assert self.free("--machine", "cpu") == ["cpu1"]
+
+    def test_are_whole_where_the_machine_says_what_that_is(self, tmp_path: Path) -> None:
+        """On several nodes, pods ask for all GPUs, however many of them are tested."""
+        machine = tmp_path / "mine.yaml"
+        limits = "{limits: {nvidia.com/gpu: 8}}"
+        machine.write_text(
+            "name: mine\ndescription: Eight GPUs.\ngpus: {count: 8}\n"
+            f"kubernetes: {{resources: {limits}}}\n"
+        )
+        assert self.free("--machine", str(machine), "--gpus-per-node", "4") == ["g0"]
+
+    def test_are_not_asked_for_with_a_number_that_cannot_be(self) -> None:
+        said = refused("nodes", "--machine", "cpu", "--gpus-per-node", "8")
+        assert "8 GPUs a node is not possible on cpu" in said
+
+    def test_are_all_that_a_run_takes(self, tmp_path: Path) -> None:
+        site = tmp_path / "site.yaml"
+        site.write_text("kubernetes: {image: 'img:1'}\ngpusPerNode: 8\n", encoding="utf-8")
+        words = ("--machine=gpu", "--nodes=all", f"--site={site}", "--dry-run")
+        done = accept("run", *words)
+        assert done.code == 0, done.err
+        assert "nodes: all 1 that match and are free" in done.err
 
 
 class TestTheQueuesOfACluster:

@@ -314,7 +314,7 @@ def init(
     return cluster.do_init(out, place(values), _terminal(values), given=given)
 
 
-@_command(**CLUSTER)
+@_command(gpus_per_node=PLAN["gpus_per_node"], **CLUSTER)
 def nodes(
     *,
     machine: Annotated[
@@ -326,7 +326,13 @@ def nodes(
     """The nodes that match and have all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
     from accept.commands import cluster
 
-    return cluster.do_nodes(place(values), _terminal(values), machine=machine, site=site)
+    return cluster.do_nodes(
+        place(values),
+        _terminal(values),
+        machine=machine,
+        site=site,
+        gpus_per_node=values["gpus_per_node"],
+    )
 
 
 @_command()

@@ -13,8 +13,10 @@ from accept.backends import Job
 from accept.commands import attempts
 from accept.commands.terminal import Terminal
 from accept.core.errors import AcceptError, BadInput, Exit, NoEvidence, NotStarted
+from accept.core.shape import Invalid
 from accept.resolve import Options
 from accept.spec import Site, load_machine, load_site
+from accept.spec.machine import check_gpus_per_node
 from accept.spec.units import parse_duration
 
 if TYPE_CHECKING:
@@ -103,22 +105,38 @@ def free_nodes(options: Options) -> tuple[str, ...]:
     site = _site(options.site)
     with api.before_start():
         client = api.Api(nodes.place_of(options.place, site))
-        machine = options.machine or nodes.machine_of(client, site)
-        wanted = nodes.wanted(load_machine(machine).value, site, options.gpus_per_node)
+        name = options.machine or nodes.machine_of(client, site)
+        machine = load_machine(name).value
+        used = site.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
+        if used is not None:
+            try:
+                check_gpus_per_node(machine, used)
+            except Invalid as error:
+                raise BadInput(error.message, hint=error.hint) from None
+        # Where a machine says how many a node has, pods ask for whole nodes: see gpus_of_pod.
+        asked = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
+        wanted = nodes.wanted(machine, site, asked)
         names = nodes.free(client, wanted)
     if not names:
         raise NotStarted(
-            f"no node of {machine} is free in this cluster",
-            hint=f"accept doctor --backend kubernetes --machine {machine} --nodes 1 says why",
+            f"no node of {name} is free in this cluster",
+            hint=f"accept doctor --backend kubernetes --machine {name} --nodes 1 says why",
         )
     return names
 
 
 def do_nodes(
-    place: dict[str, str], terminal: Terminal, *, machine: str | None, site: str | None
+    place: dict[str, str],
+    terminal: Terminal,
+    *,
+    machine: str | None,
+    site: str | None,
+    gpus_per_node: int | None,
 ) -> int:
     """One name a line, as `--nodes @FILE` takes them."""
-    names = free_nodes(Options(machine=machine or "", site=site, place=place))
+    names = free_nodes(
+        Options(machine=machine or "", site=site, gpus_per_node=gpus_per_node, place=place)
+    )
     terminal.result({"nodes": list(names)}, "\n".join(names))
     return Exit.PASS
 

@@ -50,6 +50,9 @@ def wanted(
     of_machine, of_site = machine.kubernetes, site.kubernetes
     resource, amount = _resource(of_machine.resources, of_site.resources)
     gpus = gpus or of_site.gpus_per_pod
+    if machine.gpus.count == "detect" and not (gpus or amount):
+        # As many as it shows: a node that shows none is no node of this machine.
+        gpus = 1
     if gpus and not resource:
         resource = _GPU
     tolerations = [*of_machine.tolerations, *of_site.tolerations]
