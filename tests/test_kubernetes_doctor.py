@@ -307,6 +307,67 @@ class TestRights:
         assert line(ask(), "RBAC for events")[0] == "ok"
 
 
+CLAIMS = "/apis/resource.k8s.io"
+DOMAINS = "/apis/resource.nvidia.com/v1beta1"
+
+
+class TestDevicesThatAreClaimed:
+    """By a machine of one NVLink domain that names one template and brings another."""
+
+    @pytest.fixture
+    def domain(self, options: Callable[..., list[str]], tmp_path: Path) -> Ask:
+        machine = tmp_path / "domain.yaml"
+        machine.write_text(DOMAIN)
+        return lambda site="": accept("doctor", *options(site, machine=str(machine))).out
+
+    @pytest.fixture(autouse=True)
+    def served(self, server: ApiServer) -> None:
+        """All that it needs."""
+        server.says(CLAIMS, {"versions": [{"version": "v1"}, {"version": "v1beta1"}]})
+        server.says(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", {})
+        server.says(DOMAINS, {"resources": [{"name": "computedomains"}]})
+
+    def test_are_fine_where_the_cluster_has_it_all(self, domain: Ask) -> None:
+        said = domain()
+        assert line(said, "claims of devices") == ("ok", "resource.k8s.io/v1")
+        assert line(said, "claim template") == ("ok", "default-rdma")
+        assert line(said, "ComputeDomain") == ("ok", "resource.nvidia.com/v1beta1")
+
+    @pytest.mark.parametrize("versions", [None, [], [{"version": "v1alpha3"}]])
+    def test_need_a_version_that_the_chart_writes(
+        self, server: ApiServer, domain: Ask, versions: list[Any] | None
+    ) -> None:
+        server.says(CLAIMS, 404 if versions is None else {"versions": versions})
+        mark, said = line(domain(), "claims of devices")
+        assert (mark, "Kubernetes 1.34 or newer" in said) == ("missing", True)
+
+    def test_need_the_template_that_is_named(self, server: ApiServer, domain: Ask) -> None:
+        server.says(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 404)
+        mark, said = line(domain(), "claim template")
+        assert (mark, "default-rdma is not in namespace lab" in said) == ("missing", True)
+
+    def test_may_be_nobodys_to_look_at(self, server: ApiServer, domain: Ask) -> None:
+        server.says(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 403)
+        assert line(domain(), "claim template")[0] == "ok"
+
+    @pytest.mark.parametrize("answer", [404, {"resources": [{"name": "others"}]}])
+    def test_need_nvidias_kind_for_a_domain(
+        self, server: ApiServer, domain: Ask, answer: Any
+    ) -> None:
+        server.says(DOMAINS, answer)
+        mark, said = line(domain(), "ComputeDomain")
+        assert (mark, "NVIDIA's DRA driver" in said) == ("missing", True)
+
+    def test_are_none_where_the_machine_claims_none(self, ask: Ask) -> None:
+        assert "claim" not in ask()
+        assert "ComputeDomain" not in ask()
+
+    def test_are_not_the_machines_where_networks_bring_the_nics(self, domain: Ask) -> None:
+        said = domain("  networks: [{interface: eth2, network: rdma-0}]\n")
+        assert "claim template" not in said
+        assert line(said, "ComputeDomain")[0] == "ok"
+
+
 CLAIM = "/api/v1/namespaces/lab/persistentvolumeclaims/mine"
 ON_CLAIM = "results: {volume: {persistentVolumeClaim: {claimName: mine}}}\n"
 MOUNTED = """\

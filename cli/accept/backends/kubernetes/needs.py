@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from accept.backends import Say
-from accept.backends.kubernetes import results_needs, site_needs
+from accept.backends.kubernetes import device_needs, results_needs, site_needs
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.capacity import shortage
 from accept.backends.kubernetes.look import makes_jobset
@@ -40,6 +40,7 @@ def needs(run: Resolved, *, say: Say) -> tuple[Need, ...]:
         *site_needs.queue(api, run),
         *_nodes(api, run),
         *site_needs.networks(api, run),
+        *device_needs.devices(api, run),
         *site_needs.named(api, run),
         site_needs.image(run.site.kubernetes.image),
         *results_needs.results(api, run),
@@ -89,7 +90,7 @@ def _rules(api: Api, run: Resolved) -> tuple[Rule, ...]:
     made = {
         "jobsets": makes_jobset(api, run.site.kubernetes.controller),
         "networkpolicies": run.site.kubernetes.network_policy,
-        "resourceclaimtemplates": any(not c.template for c in site_needs.claimed(run)),
+        "resourceclaimtemplates": any(not c.template for c in device_needs.claimed(run)),
         "computedomains": run.machine.kubernetes.compute_domain,
     }
     return tuple(rule for rule in RULES if all(made.get(kind, True) for kind in rule.resources))

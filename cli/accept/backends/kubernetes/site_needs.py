@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.device_needs import claimed
 from accept.backends.kubernetes.look import path
 from accept.backends.kubernetes.need import fine, lack
 from accept.core.plaintext import plain
 from accept.probe import Need
 from accept.resolve import Resolved
-from accept.spec.pod import Claim
 
 _JOB = "spec.replicatedJobs.template.spec"
 #: What the chart sets of a JobSet and older ones lack. All of it is in the CRD of JobSet 0.7.0, and
@@ -70,14 +70,6 @@ def _fields(api: Api, run: Resolved) -> Need:
             "update JobSet to 0.7 or newer, or set kubernetes.controller: job",
         )
     return fine("JobSet", "jobset.x-k8s.io v1alpha2, with all that the chart sets")
-
-
-def claimed(run: Resolved) -> tuple[Claim, ...]:
-    """Devices by DRA, by the rule of accept.devicesClaimed in chart/templates/_pod.tpl."""
-    of_site = run.site.kubernetes
-    if of_site.resource_claims is not None:
-        return of_site.resource_claims
-    return () if of_site.networks else run.machine.kubernetes.resource_claims
 
 
 def _has(schema: dict[str, Any], field: str) -> bool:

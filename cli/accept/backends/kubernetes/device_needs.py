@@ -1,0 +1,75 @@
+"""What a run whose devices are claimed (DRA) needs of a cluster: its API, templates, the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.look import path
+from accept.backends.kubernetes.need import fine, lack
+from accept.core.plaintext import plain
+from accept.probe import Need
+from accept.resolve import Resolved
+from accept.spec.pod import Claim
+
+_GROUP = "resource.k8s.io"
+#: Those that accept.claimsVersion in chart/templates/_pod.tpl takes, in its order.
+_VERSIONS = ("v1", "v1beta2", "v1beta1")
+_DOMAINS = "resource.nvidia.com/v1beta1"
+
+
+def claimed(run: Resolved) -> tuple[Claim, ...]:
+    """Devices by DRA, by the rule of accept.devicesClaimed in chart/templates/_pod.tpl."""
+    of_site = run.site.kubernetes
+    if of_site.resource_claims is not None:
+        return of_site.resource_claims
+    return () if of_site.networks else run.machine.kubernetes.resource_claims
+
+
+def devices(api: Api, run: Resolved) -> Iterator[Need]:
+    """What claims are made of; nothing where the run claims no devices."""
+    claims, domain = claimed(run), run.machine.kubernetes.compute_domain
+    if not claims and not domain:
+        return
+    version = _served(api)
+    if version:
+        yield fine("claims of devices", f"{_GROUP}/{version}")
+        for name in sorted({c.template for c in claims if c.template}):
+            yield _template(api, version, name)
+    else:
+        found = f"the cluster serves no {_GROUP}/{', '.join(_VERSIONS[:-1])} or {_VERSIONS[-1]}"
+        advice = "Kubernetes 1.34 or newer does, older ones where that API is switched on"
+        yield lack("claims of devices", found, advice)
+    if domain:
+        yield _domains(api)
+
+
+def _served(api: Api) -> str:
+    """The newest version of claims that the cluster has; empty: none that the chart writes."""
+    there = (api.find(f"/apis/{_GROUP}") or {}).get("versions") or ()
+    served = {v.get("version") for v in there}
+    return next((version for version in _VERSIONS if version in served), "")
+
+
+def _template(api: Api, version: str, name: str) -> Need:
+    """A ResourceClaimTemplate that the machine or the site names: without it no pod is made."""
+    what = "claim template"
+    try:
+        there = api.find(path(api, f"apis/{_GROUP}/{version}", "resourceclaimtemplates", name))
+    except ApiError as error:
+        return fine(what, f"{name} cannot be looked at: {error.message}")
+    if there is None:
+        found = f"{plain(name, 253)} is not in namespace {api.place.namespace}"
+        return lack(what, found, "make it there, or set kubernetes.resourceClaims in the site file")
+    return fine(what, name)
+
+
+def _domains(api: Api) -> Need:
+    """NVIDIA's kind for nodes that share NVLink, which the chart makes one of."""
+    served: dict[str, Any] = api.find(f"/apis/{_DOMAINS}") or {}
+    kinds = {r.get("name") for r in served.get("resources") or ()}
+    if "computedomains" in kinds:
+        return fine("ComputeDomain", _DOMAINS)
+    advice = "install NVIDIA's DRA driver: https://github.com/NVIDIA/k8s-dra-driver-gpu"
+    return lack("ComputeDomain", f"the cluster has no such kind in {_DOMAINS}", advice)
