@@ -425,6 +425,78 @@ class TestTheQueuesOfACluster:
         assert said.count("queues cannot be seen") == 1
 
 
+class TestTheNamespaceOfASiteFile:
+    """As `accept init` looks for it."""
+
+    WHERE = "/api/v1/namespaces/lab"
+
+    @pytest.fixture(autouse=True)
+    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+        with api_server() as one:
+            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
+            one.says("/version", {"gitVersion": "v1.34.0"})
+            yield one
+
+    def said(self) -> str:
+        return "\n".join(look_around(api.Api(place.find())).notes)
+
+    def test_is_said_with_what_to_do_where_it_is_not_there(self, server: ApiServer) -> None:
+        named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
+        server.says("/api/v1/namespaces", {"items": named})
+        assert (
+            "namespace lab is not there: kubectl create namespace lab, or --namespace; "
+            "there are: default, kube-system, team"
+        ) in self.said()
+
+    def test_is_said_without_the_others_where_they_cannot_be_seen(self, server: ApiServer) -> None:
+        server.says("/api/v1/namespaces", 403)
+        assert "namespace lab is not there: kubectl create namespace lab" in self.said()
+
+    @pytest.mark.parametrize("answer", [403, {"metadata": {"name": "lab"}}])
+    def test_is_nothing_to_tell_where_it_is_there_or_may_not_be_seen(
+        self, server: ApiServer, answer: Any
+    ) -> None:
+        server.says(self.WHERE, answer)
+        assert "namespace" not in self.said()
+
+
+class TestTheNetworksOfASiteFile:
+    """Of a cluster of GKE, as `accept init` looks for them."""
+
+    NETWORKING = "/apis/networking.gke.io/v1"
+
+    @pytest.fixture(autouse=True)
+    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+        with api_server() as one:
+            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
+            one.says("/version", {"gitVersion": "v1.34.0"})
+            there = node("n1")
+            there["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
+            one.says("/api/v1/nodes", {"items": [there]})
+            yield one
+
+    def named(self, *names: str) -> dict[str, Any]:
+        return {"items": [{"metadata": {"name": n}} for n in names]}
+
+    def test_are_those_that_pods_can_name(self, server: ApiServer) -> None:
+        found = self.named("default", "gvnic-1", *(f"my-rdma-{n}" for n in range(8)))
+        server.says(f"{self.NETWORKING}/networks", found)
+        seen = look_around(api.Api(place.find()))
+        assert ("eth2", "my-rdma-0") in seen.networks["a4-highgpu-8g"]
+
+    @pytest.mark.parametrize("networks", [403, {"items": []}])
+    def test_are_never_parameters_of_networks(self, server: ApiServer, networks: Any) -> None:
+        """A pod names a Network; what a GKENetworkParamSet is called need not be one."""
+        server.says(f"{self.NETWORKING}/networks", networks)
+        sets = [f"set-rdma-{n}" for n in range(8)]
+        server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
+        seen = look_around(api.Api(place.find()))
+        said = "\n".join(seen.notes)
+        assert seen.networks == {}
+        assert "network parameters (not networks that pods can name): gvnic-1, set-rdma-0" in said
+        assert "give kubernetes.networks by hand" in said
+
+
 class TestAQuestion:
     def test_with_one_candidate_is_not_asked(self) -> None:
         only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))

@@ -8,7 +8,7 @@ from typing import Any
 
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.capacity import whole
-from accept.backends.kubernetes.look import path
+from accept.backends.kubernetes.look import has_namespace, path
 from accept.backends.kubernetes.nodes import all_nodes, machines_of
 from accept.core.plaintext import plain
 from accept.spec import load_machine
@@ -49,6 +49,7 @@ def look_around(api: Api) -> Seen:
     """Ask the cluster for everything a site file says. Raises ApiError where it does not answer."""
     api.get("/version")
     notes: list[str] = []
+    _namespace(api, notes)
     nodes = _asked(notes, "nodes", lambda: all_nodes(api))
     machines = machines_of(nodes)
     gpus = sum(
@@ -102,6 +103,16 @@ def look_around(api: Api) -> Seen:
         jobsets=bool(jobsets and jobsets[0]),
         notes=tuple(notes),
     )
+
+
+def _namespace(api: Api, notes: list[str]) -> None:
+    """Say it where the namespace that the file names is not there, with those that are."""
+    if (name := api.place.namespace) and has_namespace(api) is False:
+        # Who may not list them need not be told so: what to do is the same.
+        others = _names(_asked([], "", lambda: api.items("/api/v1/namespaces")))[:12]
+        there = f"; there are: {', '.join(others)}" if others else ""
+        do = f"kubectl create namespace {name}, or --namespace"
+        notes.append(f"namespace {name} is not there: {do}{there}")
 
 
 def _if(there: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as it is said
@@ -164,19 +175,17 @@ def _networks(
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Interface and network for the machines whose networks have other names here."""
     there = _names(_asked(notes, "networks", lambda: api.items(f"/{_NETWORKING}/networks")))
-    sets = _names(
-        _asked(
-            notes, "network parameters", lambda: api.items(f"/{_NETWORKING}/gkenetworkparamsets")
-        )
-    )
-    if there or sets:
-        notes.append(f"networks: {', '.join(there or sets)}")
+    if there:
+        notes.append(f"networks: {', '.join(there)}")
+    elif sets := _names(_asked([], "", lambda: api.items(f"/{_NETWORKING}/gkenetworkparamsets"))):
+        # Pods name Networks, which may be called otherwise: these are a hint for people alone.
+        notes.append(f"network parameters (not networks that pods can name): {', '.join(sets)}")
     result = {}
     for name in machines:
         wanted = load_machine(name).value.kubernetes.networks
         if not wanted or {n.network for n in wanted} <= set(there):
             continue
-        matched = match_networks(tuple((n.interface, n.network) for n in wanted), there or sets)
+        matched = match_networks(tuple((n.interface, n.network) for n in wanted), there)
         if matched is None:
             shown = ", ".join(n.network for n in wanted)
             notes.append(f"{name} wants the networks {shown}: give kubernetes.networks by hand")

@@ -33,6 +33,14 @@ def of_run(name: str) -> str:
     return f"{LABEL}={name}"
 
 
+def has_namespace(api: Api) -> bool | None:
+    """Whether the place's namespace is there; None: this user may not look at it."""
+    try:
+        return api.find(f"/api/v1/namespaces/{api.place.namespace}") is not None
+    except ApiError:
+        return None
+
+
 def makes_jobset(api: Api, controller: str) -> bool:
     """Whether a run makes a JobSet: it is asked for, or the cluster has that kind, as helm sees it.
 

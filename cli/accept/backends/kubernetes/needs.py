@@ -12,7 +12,7 @@ from accept.backends import Say
 from accept.backends.kubernetes import device_needs, results_needs, site_needs
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.capacity import shortage
-from accept.backends.kubernetes.look import makes_jobset
+from accept.backends.kubernetes.look import has_namespace, makes_jobset
 from accept.backends.kubernetes.need import fine, lack
 from accept.backends.kubernetes.nodes import fits_of, place_of, to_come, wanted_of
 from accept.backends.kubernetes.rules import CLUSTER_RULES, RULES, Rule
@@ -74,15 +74,13 @@ def _tools() -> Iterator[Need]:
 
 def _namespace(api: Api) -> Iterator[Need]:
     name = api.place.namespace
-    try:
-        there = api.find(f"/api/v1/namespaces/{name}")
-    except ApiError:
-        yield fine("namespace", f"{name}; it may not be looked at")
-        return
+    there = has_namespace(api)
     if there is None:
-        yield lack("namespace", f"{name} is not there", f"kubectl create namespace {name}")
-    else:
+        yield fine("namespace", f"{name}; it may not be looked at")
+    elif there:
         yield fine("namespace", name)
+    else:
+        yield lack("namespace", f"{name} is not there", f"kubectl create namespace {name}")
 
 
 def _rules(api: Api, run: Resolved) -> tuple[Rule, ...]:
