@@ -9,7 +9,7 @@
 # Ends with the verdict's code on index 0; elsewhere with 0 after `over`, and with a code of its own:
 # 20 the image lacks something, 21 the coordinator never came, 22 it is gone, 23 out of time.
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _SUBDOMAIN, _NAMESPACE, _NODE, _SSH_PORT,
-# _START_SECONDS, _LIFE_SECONDS, _HOLD_SECONDS and _RESULTS; Kubernetes JOB_COMPLETION_INDEX.
+# _START_SECONDS, _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS and _IMAGE; Kubernetes JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of every one whose own has died. A shell clears away the
 # dead only while it waits: so this one does nothing else, and passes on what it is told and what comes of it.
 if [ "$$" = 1 ]; then
@@ -69,11 +69,37 @@ done
 # Some images have a Python without most of its library.
 [ "$index" != 0 ] || "${python:-false}" -c 'import asyncio, bz2, json, tarfile, zlib' 2>/dev/null ||
     missing="$missing a-whole-$ACCEPT_PYTHON"
-[ -z "$missing" ] || say "the image lacks:$missing"
+image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
+[ -z "$missing" ] || say "$image lacks:$missing"
 case " $missing " in
     *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" a-whole-"*)
         leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, under Image), or name another one" ;;
 esac
+
+# What a run can do without, in one line with what comes of it. One start of Python finds all its packages,
+# and imports none: that of torch takes seconds.
+absent=" $("${python:-false}" -c 'from importlib.util import find_spec
+print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))' 2>/dev/null) "
+without=''
+lacking() { without="$without${without:+; }$1 ($2)"; }
+case $absent in *" torch "*) lacking torch 'train, gemm and memory fail, and collectives where there are no nccl-tests' ;; esac
+case $absent in *" mpi4py "*) lacking mpi4py 'connectivity fails' ;; esac
+# Only GPUs are measured by them; collectives.sh looks for them in the same places.
+if [ -e "${ACCEPT_DEV:-/dev}/nvidiactl" ]; then
+    (
+        PATH=$PATH${ACCEPT_NCCL_TESTS:+:$ACCEPT_NCCL_TESTS}:/third_party/nccl-tests/build:/opt/nccl-tests/build
+        command -v all_reduce_perf || command -v all_reduce_perf_mpi
+    ) >/dev/null || lacking nccl-tests 'torch measures collectives in their place'
+fi
+case "$absent $ACCEPT_RESULTS" in
+    *" obstore "*" gs://"*) command -v gcloud >/dev/null || lacking obstore 'nor gcloud: no evidence is sent' ;;
+    *" obstore "*" s3://"*) command -v aws >/dev/null || lacking obstore 'nor aws: no evidence is sent' ;;
+    *" obstore "*" az://"*) lacking obstore 'no evidence is sent' ;;
+esac
+for tool in ip getent; do
+    command -v "$tool" >/dev/null || lacking "$tool" 'MPI chooses the interface between nodes by itself'
+done
+[ -z "$without" ] || say "$image has no: $without"
 
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
 if ! cp "$secret" key || ! chmod 600 key; then

@@ -220,6 +220,7 @@ class TestEveryRun:
             "ACCEPT_LIFE_SECONDS": "3600",
             "ACCEPT_HOLD_SECONDS": "600",
             "ACCEPT_RESULTS": "",
+            "ACCEPT_IMAGE": IMAGE,
         }
         fields = {
             one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"]

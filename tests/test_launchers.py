@@ -480,9 +480,52 @@ class TestEntry:
         for tool in Path("/usr/bin").iterdir():
             if not tool.name.startswith(("ssh", "mpirun")):
                 (there / tool.name).symlink_to(tool)
-        code, said = self.ended(self.start(pod, PATH=str(there)))
+        entry = self.start(pod, PATH=str(there), ACCEPT_IMAGE="img:1")
+        code, said = self.ended(entry)
         assert (code, said[:34]) == (20, "without these no run is possible: ")
-        assert "the image lacks: ssh ssh-keygen mpirun\n" in (pod / "pod.log").read_text()
+        said = (pod / "pod.log").read_text()
+        assert said.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
+
+    def optional(self, pod: Path, python: str, **environment: str) -> str:
+        """The line of what a run can do without; empty: there is none."""
+        self.tool(pod.parent / "bin" / "python3", python)
+        entry = self.start(pod, ACCEPT_LIFE_SECONDS="1", ACCEPT_IMAGE="img:1", **environment)
+        self.ended(entry)
+        after = (pod / "pod.log").read_text().splitlines()[1]
+        return after if "has no" in after else ""
+
+    #: A Python that has none of what is installed into it, and one that has all of it. No bucket
+    #: is asked.
+    BARE, FULL = (
+        f'case $1 in programs/*) exit 1 ;; esac\nexec {sys.executable} {option} "$@"'
+        for option in ("-S", "")
+    )
+
+    def test_says_what_the_image_has_not_and_what_comes_of_it(self, pod: Path) -> None:
+        (pod.parent / "nvidiactl").touch()
+        said = self.optional(pod, self.BARE, ACCEPT_RESULTS="az://mine", ACCEPT_DEV=str(pod.parent))
+        assert said == (
+            "the image img:1 has no: "
+            "torch (train, gemm and memory fail, and collectives where there are no nccl-tests); "
+            "mpi4py (connectivity fails); nccl-tests (torch measures collectives in their place); "
+            "obstore (no evidence is sent)"
+        )
+
+    def test_says_nothing_of_what_the_run_does_not_need(self, pod: Path) -> None:
+        """No GPUs, and no bucket."""
+        said = self.optional(pod, self.BARE, ACCEPT_RESULTS="/folder", ACCEPT_DEV="/nonexistent")
+        assert said.endswith("mpi4py (connectivity fails)")
+
+    def test_says_nothing_where_all_is_there(self, pod: Path) -> None:
+        for program in ("all_reduce_perf", "gcloud"):
+            self.tool(pod.parent / "bin" / program, "")
+        (pod.parent / "nvidiactl").touch()
+        dev = str(pod.parent)
+        assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""
+
+    def test_may_have_no_python_to_ask(self, pod: Path) -> None:
+        """As on any but index 0."""
+        assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
 
     def test_a_key_that_is_none_is_said(self, pod: Path) -> None:
         (pod.parent / "key").write_text("no key\n")

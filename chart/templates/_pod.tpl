@@ -104,7 +104,7 @@ leave() {
   [ "$JOB_COMPLETION_INDEX" = 0 ] && exit 5
   exit 20
 }
-command -v tar >/dev/null || leave "the image lacks tar: build it into the image, or name another image"
+command -v tar >/dev/null || leave "the image $ACCEPT_IMAGE lacks tar: build it into the image, or name another image"
 tar -xf /accept/bundle/bundle.tar -C /opt/accept || leave "cannot unpack the run into /opt/accept"
 exec /bin/sh /opt/accept/entry.sh
 {{- end -}}
@@ -149,7 +149,8 @@ exec /bin/sh /opt/accept/entry.sh
         "ACCEPT_START_SECONDS" (.Values.startSeconds | int64 | toString)
         "ACCEPT_LIFE_SECONDS" (include "accept.life" .)
         "ACCEPT_HOLD_SECONDS" (.Values.results.holdSeconds | ceil | int64 | toString)
-        "ACCEPT_RESULTS" (include "accept.results" .)) -}}
+        "ACCEPT_RESULTS" (include "accept.results" .)
+        "ACCEPT_IMAGE" (.Values.site.image | default "")) -}}
 {{- range $name, $value := omit $all "ACCEPT_NODE" "ACCEPT_POD" }}
 - name: {{ $name | quote }}
   value: {{ include "accept.text" $value | quote }}

@@ -76,7 +76,8 @@ def test_an_image_without_mpirun_is_said(cluster: Cluster, namespace: str, tmp_p
     desk = Desk(cluster, namespace, tmp_path, venv=False)
     desk.install(desk.render(checks=CONNECT))
     assert desk.ended() == "Failed"
-    assert "the image lacks: mpirun" in desk.log()
+    image = desk.pods()[0]["spec"]["containers"][0]["image"]
+    assert f"the image {image} lacks: mpirun\n" in desk.log()
 
 
 def test_a_pod_without_its_sshd_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
