@@ -3,7 +3,7 @@
 What the API server would drop as unknown is refused. Not checked here, and left to the API server
 in dry-run mode: rules in CEL, what webhooks want, and what only code knows (a name's length).
 
-    command = [str(program("kubeconform")), "-strict", "-schema-location", location(), "-"]
+    command = [str(program("kubeconform")), "-strict", *locations(), "-"]
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ _METADATA = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 class NoSchema(Exception):
     """What was given is no OpenAPI of Kubernetes, or no CRD."""
+
+
+#: Strict schemas of kinds whose CRD cannot be had here, each with its source.
+FOREIGN = Path(__file__).with_name("foreign")
+
+
+def locations() -> tuple[str, ...]:
+    """kubeconform's options for every kind that the chart makes."""
+    foreign = str(FOREIGN / LAYOUT)
+    return ("-schema-location", location(), "-schema-location", foreign)
 
 
 def location() -> str:

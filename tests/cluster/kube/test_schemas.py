@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.kube.build import NotBuilt, program
-from tests.cluster.kube.schemas import LAYOUT, NoSchema, location, write
+from tests.cluster.kube.schemas import LAYOUT, NoSchema, locations, write
 
 REF = "#/components/schemas/"
 META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -108,12 +108,18 @@ JOBSET = {
     "metadata": {"name": "a"},
     "spec": {"replicatedJobs": [{"name": "w", "template": {"spec": JOB}}]},
 }
+DOMAIN = {
+    "apiVersion": "resource.nvidia.com/v1beta1",
+    "kind": "ComputeDomain",
+    "metadata": {"name": "a", "namespace": "b", "labels": {"c": "d"}},
+    "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "a-channel"}}},
+}
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"a": "YQ=="}}
 
 
 def found_good(thing: Any) -> bool:
     try:
-        command = [str(program("kubeconform")), "-strict", "-schema-location", location(), "-"]
+        command = [str(program("kubeconform")), "-strict", *locations(), "-"]
     except NotBuilt as error:
         pytest.skip(str(error))
     said = json.dumps(thing)
@@ -126,6 +132,7 @@ def test_kubeconform_takes_what_is_right_by_the_schemas_of_the_test_cluster() ->
     assert found_good(JOBSET)
     assert found_good({"apiVersion": "batch/v1", "kind": "Job", "spec": JOB})
     assert found_good(SECRET)
+    assert found_good(DOMAIN)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +148,28 @@ def test_kubeconform_refuses_a_field_that_is_unknown_or_of_another_type(
     where: tuple[str | int, ...], what: object
 ) -> None:
     wrong: Any = copy.deepcopy(JOBSET)
+    inner = wrong
+    for step in where[:-1]:
+        inner = inner[step]
+    inner[where[-1]] = what
+    assert not found_good(wrong)
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (("status",), {}),
+        (("spec", "nodes"), 2),
+        (("spec", "numNodes"), "2"),
+        (("spec", "channel", "mode"), "All"),
+        (("spec", "channel", "allocationMode"), "Some"),
+        (("spec", "channel", "resourceClaimTemplate", "namespace"), "b"),
+    ],
+)
+def test_kubeconform_refuses_it_of_a_kind_whose_crd_cannot_be_had(
+    where: tuple[str, ...], what: object
+) -> None:
+    wrong: Any = copy.deepcopy(DOMAIN)
     inner = wrong
     for step in where[:-1]:
         inner = inner[step]
