@@ -35,6 +35,21 @@ def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
     desk.says("-----END ACCEPT")
     assert desk.ended(60) == "Failed"
     assert "hosts: 3 of 4 answered" in desk.log()
+    codes = ended(desk)
+    # The verdict's. Of the others those that had ended stay, with what they said.
+    assert codes.pop(0) == 3
+    for index, code in codes.items():
+        assert (code, "the run is over" in desk.log(index)) == (0, True)
+
+
+def ended(desk: Desk) -> dict[int, int]:
+    """The exit codes of pods that ended by themselves, and so stay with their logs."""
+    codes = {}
+    for index, pod in desk.pods().items():
+        state = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {})
+        if "terminated" in state and "deletionTimestamp" not in pod["metadata"]:
+            codes[index] = state["terminated"]["exitCode"]
+    return codes
 
 
 def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
@@ -49,8 +64,10 @@ def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) 
         done = started.wait()
         assert done.exit == 3, done.err
         assert (node, "host-died") in done.suspects
-        assert desk.state() in ("", "Failed")
-        # The Job ends when the lost pod's object is gone, and not before.
+        # It is decided at once, by the code of index 0; the Job ends when the lost pod's object is
+        # gone, and not before.
+        until(lambda: "exit code 3" in decided(desk))
+        assert desk.state() == ""
         name = pods[2]["metadata"]["name"]
         cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
         assert desk.ended() == "Failed"
@@ -58,6 +75,14 @@ def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) 
         cluster.join(node)
         cluster.start_kubelet(node)
         cluster.wait_ready(node)
+
+
+def decided(desk: Desk) -> str:
+    """Why the Job is going to fail; empty: it is not."""
+    (job,) = desk.objects("jobs")
+    conditions = job.get("status", {}).get("conditions") or ()
+    true = (c for c in conditions if c["type"] == "FailureTarget" and c["status"] == "True")
+    return next((c.get("message", "") for c in true), "")
 
 
 def test_without_index_0_the_run_broke_off(
