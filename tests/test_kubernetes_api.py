@@ -290,16 +290,17 @@ class TestWatching:
         code, said = self.watch(place, tmp_path)
         assert (code, "measured" in said) == (5, True)
 
-    @pytest.mark.usefixtures("soon")
     def test_begins_anew_where_a_queue_took_the_run_back_and_lets_it_in_again(
-        self, server: ApiServer, place: Place, tmp_path: Path
+        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # Shorter than it is suspended, and longer than it takes to look again.
+        monkeypatch.setattr(follow, "_start_seconds", lambda _: 1.0)
         again = running(0)
         again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
         ended = copy.deepcopy(again)
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
-        server.says(JOB, job(1), *[job(1, suspend=True)] * 9, job(1))
-        without: list[Any] = [{"items": []}] * 10
+        server.says(JOB, job(1), *[job(1, suspend=True)] * 29, job(1))
+        without: list[Any] = [{"items": []}] * 30
         server.says(PODS, {"items": [running(0)]}, *without, {"items": [again]}, {"items": [ended]})
         server.says(LOG, "first\n")
         server.says(f"{PODS}/run-w-0-0-again/log", "second\n")

@@ -47,7 +47,7 @@ with socket.create_connection((sys.argv[1], 5001)) as out:
 
 def ssh(hosts: Hosts, name: str, command: str = "hostname") -> subprocess.CompletedProcess[str]:
     """Run a command on a host over ssh, as the workstation."""
-    options = ["-F", str(hosts.ssh_config), "-o", "ConnectTimeout=2"]
+    options = ["-F", str(hosts.ssh_config), "-o", "ConnectTimeout=5"]
     return subprocess.run(
         ["ssh", *options, name, command], capture_output=True, text=True, check=False
     )
