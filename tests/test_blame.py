@@ -7,7 +7,7 @@ import random
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accept.core.judge.blame import Sample, decode
@@ -326,6 +326,7 @@ def test_nobody_without_a_bad_pair_is_accused_or_unknown(samples: list[Sample]) 
     ),
     st.none() | st.floats(0, 1e9),
 )
+@example([*[Sample((), None)] * 15, Sample(("a", "b"), 5e-324)], 2.0)
 def test_decoding_never_raises(samples: list[Sample], bound: float | None) -> None:
     decode(samples, NOISE, bound)
     outliers(samples, NOISE, bound)

@@ -141,7 +141,10 @@ def _deviation(pair: Sample, centre: float, sigma: float) -> float:
     """In sigma, below zero where slower than healthy; 0 where there is nothing to compare with."""
     if pair.cause or pair.value is None or pair.value <= 0:
         return -DEAD
-    return max(log(pair.value / centre) * centre / sigma, -DEAD) if sigma > 0 else 0.0
+    if sigma <= 0 or centre <= 0:
+        return 0.0
+    # Of what is next to nothing the share of the centre would be 0, which has no logarithm.
+    return max((log(pair.value) - log(centre)) * centre / sigma, -DEAD)
 
 
 def _behind(places: Mapping[str, str], met: Mapping[str, object]) -> list[frozenset[str]]:
