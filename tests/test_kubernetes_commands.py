@@ -45,6 +45,15 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
 
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A cluster that says its version, and that commands find."""
+    with api_server() as one:
+        monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
+        one.says("/version", {"gitVersion": "v1.34.0"})
+        yield one
+
+
 class TestTheNameOfARun:
     @pytest.mark.parametrize(
         ("attempt", "release", "full"),
@@ -325,13 +334,10 @@ class TestTheNodesThatAreFree:
     """A cluster of machines that no label tells apart."""
 
     @pytest.fixture(autouse=True)
-    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-        with api_server() as one:
-            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-            there = [node("cpu1", gpus=0), node("g0"), node("g1", gpus=4), node("g2")]
-            one.says("/api/v1/nodes", {"items": there})
-            one.says("/api/v1/pods", {"items": [pod("g2", 1)]})
-            yield one
+    def nodes(self, server: ApiServer) -> None:
+        there = [node("cpu1", gpus=0), node("g0"), node("g1", gpus=4), node("g2")]
+        server.says("/api/v1/nodes", {"items": there})
+        server.says("/api/v1/pods", {"items": [pod("g2", 1)]})
 
     def free(self, *words: str) -> list[str]:
         done = accept("nodes", *words)
@@ -385,13 +391,6 @@ class TestTheQueuesOfACluster:
     GROUP = "/apis/kueue.x-k8s.io"
     OWN = "namespaces/lab/localqueues"
 
-    @pytest.fixture
-    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-        with api_server() as one:
-            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-            one.says("/version", {"gitVersion": "v1.34.0"})
-            yield one
-
     def queues(self) -> tuple[tuple[str, ...], str]:
         """The candidates of the question, and all that is said besides."""
         seen = look_around(api.Api(place.find()))
@@ -430,13 +429,6 @@ class TestTheNamespaceOfASiteFile:
 
     WHERE = "/api/v1/namespaces/lab"
 
-    @pytest.fixture(autouse=True)
-    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-        with api_server() as one:
-            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-            one.says("/version", {"gitVersion": "v1.34.0"})
-            yield one
-
     def said(self) -> str:
         return "\n".join(look_around(api.Api(place.find())).notes)
 
@@ -465,15 +457,12 @@ class TestTheNetworksOfASiteFile:
 
     NETWORKING = "/apis/networking.gke.io/v1"
 
-    @pytest.fixture(autouse=True)
-    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-        with api_server() as one:
-            monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-            one.says("/version", {"gitVersion": "v1.34.0"})
-            there = node("n1")
-            there["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
-            one.says("/api/v1/nodes", {"items": [there]})
-            yield one
+    @pytest.fixture
+    def server(self, server: ApiServer) -> ApiServer:
+        there = node("n1")
+        there["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
+        server.says("/api/v1/nodes", {"items": [there]})
+        return server
 
     def named(self, *names: str) -> dict[str, Any]:
         return {"items": [{"metadata": {"name": n}} for n in names]}

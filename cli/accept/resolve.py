@@ -121,19 +121,14 @@ def resolve(options: Options) -> Resolved:
         raise BadInput(f"{count} nodes", hint=f"from 1 to {MOST_HOSTS} are possible")
     if hosts and options.nodes not in (None, len(hosts)):
         raise BadInput(f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out")
-    gpus = settings.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
     per_pod = None
     if on_pods:
         check_results(settings.results, machine.value.kubernetes, settings.kubernetes)
         pods = placed(settings.kubernetes, names=hosts, nodes=count)
         settings = replace(settings, kubernetes=pods)
-    for wanted in (gpus, settings.kubernetes.gpus_per_pod if on_pods else None):
-        if wanted is not None:
-            try:
-                check_gpus_per_node(machine.value, wanted)
-            except Invalid as error:
-                raise BadInput(error.message, hint=error.hint) from None
+    gpus = gpus_asked(machine.value, settings, options)
     if on_pods:
+        _check_gpus(machine.value, settings.kubernetes.gpus_per_pod)
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
     profile = _profile(machine.value, settings)
     env, script = _nccl(machine.value, settings, options)
@@ -207,6 +202,21 @@ def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
     if any(text.startswith("sockets@") for text in planted):
         env = {**env, **without("nics")}
     return replace(run, env=env, plan=replace(run.plan, planted=planted))
+
+
+def gpus_asked(machine: Machine, site: Site, options: Options) -> int | None:
+    """GPUs of each node that are used, by the option, else by the site file. Raises BadInput."""
+    asked = site.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
+    _check_gpus(machine, asked)
+    return asked
+
+
+def _check_gpus(machine: Machine, count: int | None) -> None:
+    if count is not None:
+        try:
+            check_gpus_per_node(machine, count)
+        except Invalid as error:
+            raise BadInput(error.message, hint=error.hint) from None
 
 
 def _backend(options: Options, site: Site, hosts: Sequence[str]) -> str:

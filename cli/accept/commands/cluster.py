@@ -13,10 +13,8 @@ from accept.backends import Job
 from accept.commands import attempts
 from accept.commands.terminal import Terminal
 from accept.core.errors import AcceptError, BadInput, Exit, NoEvidence, NotStarted
-from accept.core.shape import Invalid
-from accept.resolve import Options
+from accept.resolve import Options, gpus_asked
 from accept.spec import Site, load_machine, load_site
-from accept.spec.machine import check_gpus_per_node
 from accept.spec.units import parse_duration
 
 if TYPE_CHECKING:
@@ -107,12 +105,7 @@ def free_nodes(options: Options) -> tuple[str, ...]:
         client = api.Api(nodes.place_of(options.place, site))
         name = options.machine or nodes.machine_of(client, site)
         machine = load_machine(name).value
-        used = site.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
-        if used is not None:
-            try:
-                check_gpus_per_node(machine, used)
-            except Invalid as error:
-                raise BadInput(error.message, hint=error.hint) from None
+        used = gpus_asked(machine, site, options)
         # Where a machine says how many a node has, pods ask for whole nodes: see gpus_of_pod.
         asked = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
         wanted = nodes.wanted(machine, site, asked)

@@ -135,6 +135,16 @@ def test_kubeconform_takes_what_is_right_by_the_schemas_of_the_test_cluster() ->
     assert found_good(DOMAIN)
 
 
+def changed(document: Any, where: tuple[str | int, ...], what: object) -> Any:
+    """A copy of a document with another value at a path."""
+    result = copy.deepcopy(document)
+    inner = result
+    for step in where[:-1]:
+        inner = inner[step]
+    inner[where[-1]] = what
+    return result
+
+
 @pytest.mark.parametrize(
     ("where", "what"),
     [
@@ -147,12 +157,7 @@ def test_kubeconform_takes_what_is_right_by_the_schemas_of_the_test_cluster() ->
 def test_kubeconform_refuses_a_field_that_is_unknown_or_of_another_type(
     where: tuple[str | int, ...], what: object
 ) -> None:
-    wrong: Any = copy.deepcopy(JOBSET)
-    inner = wrong
-    for step in where[:-1]:
-        inner = inner[step]
-    inner[where[-1]] = what
-    assert not found_good(wrong)
+    assert not found_good(changed(JOBSET, where, what))
 
 
 @pytest.mark.parametrize(
@@ -169,9 +174,4 @@ def test_kubeconform_refuses_a_field_that_is_unknown_or_of_another_type(
 def test_kubeconform_refuses_it_of_a_kind_whose_crd_cannot_be_had(
     where: tuple[str, ...], what: object
 ) -> None:
-    wrong: Any = copy.deepcopy(DOMAIN)
-    inner = wrong
-    for step in where[:-1]:
-        inner = inner[step]
-    inner[where[-1]] = what
-    assert not found_good(wrong)
+    assert not found_good(changed(DOMAIN, where, what))

@@ -6,17 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from accept.backends.kubernetes.api import Api, ApiError
-from accept.backends.kubernetes.look import path
+from accept.backends.kubernetes.look import CLAIMS, CLAIMS_VERSIONS, DOMAINS, path
 from accept.backends.kubernetes.need import fine, lack
 from accept.core.plaintext import plain
 from accept.probe import Need
 from accept.resolve import Resolved
 from accept.spec.pod import Claim
-
-_GROUP = "resource.k8s.io"
-#: Those that accept.claimsVersion in chart/templates/_pod.tpl takes, in its order.
-_VERSIONS = ("v1", "v1beta2", "v1beta1")
-_DOMAINS = "resource.nvidia.com/v1beta1"
 
 
 def claimed(run: Resolved) -> tuple[Claim, ...]:
@@ -34,29 +29,35 @@ def devices(api: Api, run: Resolved) -> Iterator[Need]:
         return
     version = _served(api)
     if version:
-        yield fine("claims of devices", f"{_GROUP}/{version}")
+        yield fine("claims of devices", f"{_short(CLAIMS)}/{version}")
         for name in sorted({c.template for c in claims if c.template}):
             yield _template(api, version, name)
     else:
-        found = f"the cluster serves no {_GROUP}/{', '.join(_VERSIONS[:-1])} or {_VERSIONS[-1]}"
+        *newer, last = CLAIMS_VERSIONS
+        found = f"the cluster serves no {_short(CLAIMS)}/{', '.join(newer)} or {last}"
         advice = "Kubernetes 1.34 or newer does, older ones where that API is switched on"
         yield lack("claims of devices", found, advice)
     if domain:
         yield _domains(api)
 
 
+def _short(group: str) -> str:
+    """A group of the API as people write it."""
+    return group.removeprefix("apis/")
+
+
 def _served(api: Api) -> str:
     """The newest version of claims that the cluster has; empty: none that the chart writes."""
-    there = (api.find(f"/apis/{_GROUP}") or {}).get("versions") or ()
+    there = (api.find(f"/{CLAIMS}") or {}).get("versions") or ()
     served = {v.get("version") for v in there}
-    return next((version for version in _VERSIONS if version in served), "")
+    return next((version for version in CLAIMS_VERSIONS if version in served), "")
 
 
 def _template(api: Api, version: str, name: str) -> Need:
     """A ResourceClaimTemplate that the machine or the site names: without it no pod is made."""
     what = "claim template"
     try:
-        there = api.find(path(api, f"apis/{_GROUP}/{version}", "resourceclaimtemplates", name))
+        there = api.find(path(api, f"{CLAIMS}/{version}", "resourceclaimtemplates", name))
     except ApiError as error:
         return fine(what, f"{name} cannot be looked at: {error.message}")
     if there is None:
@@ -67,9 +68,9 @@ def _template(api: Api, version: str, name: str) -> Need:
 
 def _domains(api: Api) -> Need:
     """NVIDIA's kind for nodes that share NVLink, which the chart makes one of."""
-    served: dict[str, Any] = api.find(f"/apis/{_DOMAINS}") or {}
+    served: dict[str, Any] = api.find(f"/{DOMAINS}") or {}
     kinds = {r.get("name") for r in served.get("resources") or ()}
     if "computedomains" in kinds:
-        return fine("ComputeDomain", _DOMAINS)
+        return fine("ComputeDomain", _short(DOMAINS))
     advice = "install NVIDIA's DRA driver: https://github.com/NVIDIA/k8s-dra-driver-gpu"
-    return lack("ComputeDomain", f"the cluster has no such kind in {_DOMAINS}", advice)
+    return lack("ComputeDomain", f"the cluster has no such kind in {_short(DOMAINS)}", advice)

@@ -8,12 +8,11 @@ from typing import Any
 
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.capacity import whole
-from accept.backends.kubernetes.look import has_namespace, path
+from accept.backends.kubernetes.look import KUEUE, has_namespace, path
 from accept.backends.kubernetes.nodes import all_nodes, machines_of
 from accept.core.plaintext import plain
 from accept.spec import load_machine
 
-_KUEUE = ("v1beta2", "v1beta1")
 _NETWORKING = "apis/networking.gke.io/v1"
 
 
@@ -141,7 +140,7 @@ def _names(objects: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
     """The queues of the namespace; those of others are said."""
-    for version in _KUEUE:
+    for version in KUEUE:
         group = f"apis/kueue.x-k8s.io/{version}"
         try:
             found = api.items(f"/{group}/localqueues")

@@ -13,8 +13,12 @@ from accept.backends.kubernetes.state import State, read_state
 LABEL = "accept-run"
 #: Pods whose events are looked at; the others have the same reasons.
 _ASKED = 6
-_JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
-_KUEUE = ("v1beta2", "v1beta1")
+#: Kinds that are none of Kubernetes' own, or not everywhere: where they are, newest version first.
+JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
+KUEUE = ("v1beta2", "v1beta1")
+#: Of claims those that accept.claimsVersion in chart/templates/_pod.tpl takes, in its order.
+CLAIMS, CLAIMS_VERSIONS = "apis/resource.k8s.io", ("v1", "v1beta2", "v1beta1")
+DOMAINS = "apis/resource.nvidia.com/v1beta1"
 
 
 def place_of(job: Job) -> Place:
@@ -46,13 +50,13 @@ def makes_jobset(api: Api, controller: str) -> bool:
 
     `controller` is the site's, as accept.jobset in chart/templates/_helpers.tpl reads it.
     """
-    return controller == "jobset" or (controller == "auto" and api.find(f"/{_JOBSETS}") is not None)
+    return controller == "jobset" or (controller == "auto" and api.find(f"/{JOBSETS}") is not None)
 
 
 def jobs(api: Api, name: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The JobSet of a run and the Job that runs its pods; a plain Job has no JobSet."""
     try:
-        jobset = api.find(path(api, _JOBSETS, "jobsets", name))
+        jobset = api.find(path(api, JOBSETS, "jobsets", name))
     except ApiError as error:
         # Who may not read JobSets, where there may be none at all, could not have made one.
         if error.status != 403:
@@ -92,7 +96,7 @@ def _events(api: Api, name: str) -> list[dict[str, Any]]:
 def _workload(api: Api, owner: dict[str, Any]) -> dict[str, Any] | None:
     """Kueue's Workload of a Job or JobSet."""
     uid = owner.get("metadata", {}).get("uid")
-    for version in _KUEUE:
+    for version in KUEUE:
         try:
             found = api.items(path(api, f"apis/kueue.x-k8s.io/{version}", "workloads"))
         except ApiError as error:

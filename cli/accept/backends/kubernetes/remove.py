@@ -12,13 +12,22 @@ from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.fetch import fetch
 from accept.backends.kubernetes.follow import FOLDER, status
 from accept.backends.kubernetes.install import installed_attempt, uninstall
-from accept.backends.kubernetes.look import look, of_run, path, place_of
+from accept.backends.kubernetes.look import (
+    CLAIMS,
+    CLAIMS_VERSIONS,
+    DOMAINS,
+    JOBSETS,
+    look,
+    of_run,
+    path,
+    place_of,
+)
 from accept.backends.kubernetes.pod import MAIN
 from accept.core.errors import AcceptError, NotStarted
 
 #: What a run may make, in the order of its removal: group of the API, kind as listed, and as named.
 _KINDS = (
-    ("apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet"),
+    (JOBSETS, "jobsets", "JobSet"),
     ("apis/batch/v1", "jobs", "Job"),
     ("api/v1", "pods", "Pod"),
     ("api/v1", "services", "Service"),
@@ -26,10 +35,10 @@ _KINDS = (
     ("api/v1", "secrets", "Secret"),
     ("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
     *(
-        (f"apis/resource.k8s.io/{version}", "resourceclaimtemplates", "ResourceClaimTemplate")
-        for version in ("v1", "v1beta2", "v1beta1")
+        (f"{CLAIMS}/{version}", "resourceclaimtemplates", "ResourceClaimTemplate")
+        for version in CLAIMS_VERSIONS
     ),
-    ("apis/resource.nvidia.com/v1beta1", "computedomains", "ComputeDomain"),
+    (DOMAINS, "computedomains", "ComputeDomain"),
 )
 #: How long the coordinator may take to stop, and objects to be gone, in seconds.
 _STOPPING = 75.0

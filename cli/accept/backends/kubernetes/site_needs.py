@@ -7,7 +7,7 @@ from typing import Any
 
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.device_needs import claimed
-from accept.backends.kubernetes.look import path
+from accept.backends.kubernetes.look import KUEUE, path
 from accept.backends.kubernetes.need import fine, lack
 from accept.core.plaintext import plain
 from accept.probe import Need
@@ -26,7 +26,6 @@ FIELDS = (
     f"{_JOB}.template.spec.initContainers.restartPolicy",
 )
 _CLAIMS = f"{_JOB}.template.spec.resourceClaims.resourceClaimTemplateName"
-_KUEUE = ("v1beta2", "v1beta1")
 
 
 def controller(api: Api, run: Resolved) -> Iterator[Need]:
@@ -86,7 +85,7 @@ def queue(api: Api, run: Resolved) -> Iterator[Need]:
     name = run.site.kubernetes.queue
     if not name:
         return
-    for version in _KUEUE:
+    for version in KUEUE:
         where = path(api, f"apis/kueue.x-k8s.io/{version}", "localqueues")
         try:
             queues = api.items(where)
