@@ -80,8 +80,9 @@ def write(hosts: Hosts, name: str, path: str, text: str) -> None:
 
 def start(hosts: Hosts, name: str, what: str, command: list[str]) -> Path:
     """Start a process on a host, whose words go to FOLDER/NAME.log there; return that log."""
-    # There is memory for more garbage, and two cores for the tests and all this.
-    shown = f'mkdir -p {FOLDER}; GOGC=400 exec "$@" >>{FOLDER}/{what}.log 2>&1'
+    # There is memory for more garbage, and two cores for the tests and all this: with more than
+    # one thread each of these looks for work in the others' queues whenever it wakes up.
+    shown = f'mkdir -p {FOLDER}; GOGC=400 GOMAXPROCS=1 exec "$@" >>{FOLDER}/{what}.log 2>&1'
     hosts.popen(name, ["sh", "-c", shown, "sh", *command], stdout=None, stderr=None)
     return hosts.path(name, f"{FOLDER}/{what}.log")
 
