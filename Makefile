@@ -15,6 +15,8 @@ UV := .tools/bin/uv
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 unexport VIRTUAL_ENV
+# What is started a hundred times is not compiled a hundred times.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test setup setup-dev lint bench fuzz repeat cluster cluster-down debian programs clean
 
