@@ -98,7 +98,8 @@ def _steps(run: Resolved, choice: Choice, *, only_needed: bool) -> tuple[Step, .
     if not only_needed:
         return steps
     seeing = [step for step in steps if step.id in choice.steps]
-    cheapest = min(seeing, key=lambda step: step.estimate, default=None)
+    # No estimate is good to less than a second; of equals the first.
+    cheapest = min(seeing, key=lambda step: round(step.estimate), default=None)
     return tuple(s for s in steps if s is cheapest or set(s.checks) & set(_ALWAYS))
 
 
