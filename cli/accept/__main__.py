@@ -17,7 +17,7 @@ import typer
 
 from accept import __version__
 from accept.core.errors import AcceptError, Exit
-from accept.declare import Group, command
+from accept.declare import Group, command, only
 from accept.options import CLUSTER, DRILL, EVIDENCE, LAUNCH, PLAN, RELEASE, RUN, asked, place
 
 _HELP = """Acceptance of GPU nodes: is the machine good, and if not, which part of it is bad?
@@ -410,7 +410,7 @@ def main() -> None:
     atexit.register(gc.freeze)
     try:
         called = Path(sys.argv[0]).name
-        app(prog_name=called if called in _NAMES else _NAMES[0])
+        only(app, "".join(sys.argv[1:2]))(prog_name=called if called in _NAMES else _NAMES[0])
     except AcceptError as error:
         from accept.core.plaintext import visible
 

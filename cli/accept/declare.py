@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -87,3 +88,13 @@ def command(
         return exits
 
     return declare
+
+
+def only(app: typer.Typer, name: str) -> typer.Typer:
+    """`app` with the command of this name alone, where there is one: Typer makes all it has."""
+    named = [one for one in app.registered_commands if one.name == name]
+    if not named:
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands = named
+    return alone
