@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cluster.kube.build import SHORT_LIVED
 
 from accept import assets
 
@@ -58,8 +59,7 @@ def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:
             "PATH": os.environ["PATH"],
             "HOME": "/nonexistent",
             "KUBECONFIG": "/nonexistent",
-            # It lives for a tenth of a second: what it would collect is not worth the time.
-            "GOGC": "off",
+            **SHORT_LIVED,
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,

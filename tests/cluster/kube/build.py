@@ -22,6 +22,10 @@ from pathlib import Path
 
 from tests.cluster.kube.versions import GO, GO_OLDEST, JOBSET, KUBERNETES, MODULES, Module
 
+#: The environment of kubectl and helm, which live for a tenth of a second: what they would collect
+#: is not worth the time, and with one thread they look for no work in another's queue.
+SHORT_LIVED = {"GOGC": "off", "GOMAXPROCS": "1"}
+
 
 class NotBuilt(Exception):
     """A program or an image could not be made; the text says which, and why."""

@@ -32,7 +32,7 @@ from tests.cluster import folders
 from tests.cluster.hosts import Hosts
 from tests.cluster.hosts import why_not as why_no_hosts
 from tests.cluster.kube import control, nodes
-from tests.cluster.kube.build import cache, program
+from tests.cluster.kube.build import SHORT_LIVED, cache, program
 from tests.cluster.kube.control import FOLDER, until
 from tests.cluster.kube.image import archives
 from tests.cluster.network import inside
@@ -196,7 +196,13 @@ class Cluster:
         options = ["--kubeconfig", str(self.kubeconfig), "--cache-dir", str(self.folder / "cache")]
         command = [str(program("kubectl")), *options, *arguments]
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout
+            command,
+            env={**os.environ, **SHORT_LIVED},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
         )
         if check and done.returncode:
             sys.stderr.write(done.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from tests.cluster.kube.build import helm
+from tests.cluster.kube.build import SHORT_LIVED, helm
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.image import BASE
 from tests.cluster.runs import CONNECT, VENV, Done, Started, Workstation, until
@@ -65,6 +65,7 @@ class Desk(Workstation):
         environment = {
             "KUBECONFIG": str(cluster.kubeconfig),
             "PATH": f"{tools}:{os.environ['PATH']}",
+            **SHORT_LIVED,
             # What helm keeps of its own.
             "HOME": str(folder),
         }
