@@ -11,7 +11,7 @@ from tests.buckets import Proxy
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.control import BUCKET_PORT
 from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import ALL_REDUCE, CONNECT, until
+from tests.cluster.runs import CONNECT, until
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_pods_write_their_evidence_to_a_bucket(
     cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy
 ) -> None:
     desk = desk_of(cluster, namespace, tmp_path, server)
-    desk.install(desk.render(checks=[*CONNECT, *ALL_REDUCE]))
+    desk.install(desk.render(checks=CONNECT))
     assert desk.ended() == "Completed"
     attempt = desk.jobset()["metadata"]["name"]
     written = names(server, attempt)
@@ -63,7 +63,7 @@ def test_a_bucket_that_refuses_at_the_end_costs_nothing(
 ) -> None:
     desk = desk_of(cluster, namespace, tmp_path, server, ACCEPT_SEND_SECONDS="2")
     server.until = "/verdict.json"
-    assert desk.command("submit", *desk.options(3, [*CONNECT, *ALL_REDUCE])).wait().exit == 0
+    assert desk.command("submit", *desk.options(3, CONNECT)).wait().exit == 0
     attempt = desk.attempt()
     desk.says("evidence is kept here for 120 s")
     before = names(server, attempt)

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
-from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import ALL_REDUCE, CONNECT, VENV
+from tests.cluster.kube.desk import WAITS, Desk
+from tests.cluster.runs import CONNECT, VENV
 
 
 class Terminal:
@@ -52,13 +52,14 @@ class Terminal:
 
 def test_a_run_is_left_and_taken_up_again(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
-    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, *ALL_REDUCE])]
+    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, WAITS])]
     terminal = Terminal(words, desk.environment)
     terminal.shows("hosts: 3 of 3")
     terminal.types("\x03")
     terminal.shows("[d/c]")
     terminal.types("d\n")
     assert terminal.ended() == 130
+    desk.let_go_on()
     done = desk.do("watch", "last")
     assert done.exit == 0, done.err
     assert desk.do("collect", "last").exit == 0
@@ -70,7 +71,7 @@ def test_a_run_is_ended_and_nothing_is_left(
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
     before = desk.everything()
-    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, *ALL_REDUCE])]
+    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, WAITS])]
     terminal = Terminal(words, desk.environment)
     terminal.shows("hosts: 3 of 3")
     terminal.types("\x03")
