@@ -67,6 +67,12 @@ class TestHelp:
             assert done.out.startswith(f"Usage: accept {name}")
             assert f"accept {name}" in done.out.partition("\n")[2]
 
+    def test_is_pointed_at_by_what_is_said_of_an_unknown_command(self) -> None:
+        done = accept("rendr", "--nodes", "2")
+        assert (done.code, done.out) == (2, "")
+        assert "No such command 'rendr'. Did you mean 'render'?" in done.err
+        assert "accept -h" in done.err
+
     def test_is_what_comes_without_a_command(self) -> None:
         assert "Commands:" in accept().out + accept().err
 

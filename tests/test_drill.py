@@ -76,6 +76,16 @@ class TestPlan:
     def test_costs_less_where_only_what_is_needed_runs(self) -> None:
         assert self.planned("--only-needed")["seconds"] < self.planned()["seconds"]
 
+    def test_needs_the_first_of_steps_that_take_about_the_same(self, tmp_path: Path) -> None:
+        few = "check: all-reduce, params: {min: 4K, max: 64K, iters: 3, warmup: 1}"
+        checks = f"[{{{few}, groups: all}}, {{{few}, groups: pairs, rounds: 1}}]"
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(f"name: two\ndescription: Ours.\ndeadline: 5m\nchecks: {checks}\n")
+        options = "--suite", str(suite), "--faults", "wrong,slow", "--only-needed"
+        seconds = {one["fault"]: one["seconds"] for one in self.planned(*options)["faults"]}
+        # Who is slow is to be seen by pairs alone, which take less by a few tenths.
+        assert 0 < seconds["wrong"] - seconds["slow"] < 0.5
+
     def test_takes_the_faults_that_are_named(self) -> None:
         found = self.planned("--faults", "hang,wrong", "--faults", "die")["faults"]
         assert {one["fault"] for one in found} == {"hang", "wrong", "die"}
