@@ -140,8 +140,7 @@ def _names(objects: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
     """The queues of the namespace; those of others are said."""
-    for version in KUEUE:
-        group = f"apis/kueue.x-k8s.io/{version}"
+    for group in KUEUE:
         try:
             found = api.items(f"/{group}/localqueues")
         except ApiError as error:

@@ -15,7 +15,7 @@ LABEL = "accept-run"
 _ASKED = 6
 #: Kinds that are none of Kubernetes' own, or not everywhere: where they are, newest version first.
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
-KUEUE = ("v1beta2", "v1beta1")
+KUEUE = ("apis/kueue.x-k8s.io/v1beta2", "apis/kueue.x-k8s.io/v1beta1")
 #: Of claims those that accept.claimsVersion in chart/templates/_pod.tpl takes, in its order.
 CLAIMS, CLAIMS_VERSIONS = "apis/resource.k8s.io", ("v1", "v1beta2", "v1beta1")
 DOMAINS = "apis/resource.nvidia.com/v1beta1"
@@ -96,9 +96,9 @@ def _events(api: Api, name: str) -> list[dict[str, Any]]:
 def _workload(api: Api, owner: dict[str, Any]) -> dict[str, Any] | None:
     """Kueue's Workload of a Job or JobSet."""
     uid = owner.get("metadata", {}).get("uid")
-    for version in KUEUE:
+    for group in KUEUE:
         try:
-            found = api.items(path(api, f"apis/kueue.x-k8s.io/{version}", "workloads"))
+            found = api.items(path(api, group, "workloads"))
         except ApiError as error:
             if error.passing:
                 raise

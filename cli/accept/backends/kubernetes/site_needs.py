@@ -7,7 +7,7 @@ from typing import Any
 
 from accept.backends.kubernetes.api import Api, ApiError
 from accept.backends.kubernetes.device_needs import claimed
-from accept.backends.kubernetes.look import KUEUE, path
+from accept.backends.kubernetes.look import JOBSETS, KUEUE, path
 from accept.backends.kubernetes.need import fine, lack
 from accept.core.plaintext import plain
 from accept.probe import Need
@@ -53,7 +53,7 @@ def _fields(api: Api, run: Resolved) -> Need:
     claims = claimed(run) or pods.compute_domain
     wanted = (*FIELDS, _CLAIMS) if claims else FIELDS
     try:
-        document = api.get("/openapi/v3/apis/jobset.x-k8s.io/v1alpha2")
+        document = api.get(f"/openapi/v3/{JOBSETS}")
     except ApiError as error:
         return fine("JobSet", f"jobset.x-k8s.io v1alpha2; its fields: {error.message}")
     schemas: dict[str, Any] = (document.get("components") or {}).get("schemas") or {}
@@ -85,10 +85,9 @@ def queue(api: Api, run: Resolved) -> Iterator[Need]:
     name = run.site.kubernetes.queue
     if not name:
         return
-    for version in KUEUE:
-        where = path(api, f"apis/kueue.x-k8s.io/{version}", "localqueues")
+    for group in KUEUE:
         try:
-            queues = api.items(where)
+            queues = api.items(path(api, group, "localqueues"))
         except ApiError as error:
             if error.gone:
                 continue
