@@ -29,6 +29,8 @@ stop() {
 # Reads the group; leaves hosts, ranks_per_host, master_address, ACCEPT_PEERS, a hostfile and an ssh configuration.
 read_group() {
     umask 077
+    # shellcheck source=writable.sh
+    . "$ACCEPT_DIR/writable.sh"
     mkdir -p "$ACCEPT_WORK" || stop disk-full "cannot make $ACCEPT_WORK"
     hostfile=$ACCEPT_WORK/hostfile
     group=${ACCEPT_GROUP:-$ACCEPT_DIR/group}

@@ -47,6 +47,7 @@ _STATIC = (
     "session.sh",
     "ssh_config.in",
     "sshd.sh",
+    "writable.sh",
 )
 
 

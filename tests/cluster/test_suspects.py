@@ -44,14 +44,21 @@ def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> No
     lab.evidence_holds(done)
 
 
-def test_a_disk_that_fills_up_during_a_run_is_named(make_lab: Make) -> None:
+def test_a_disk_that_fills_up_during_a_run_is_named_before_anything_is_started_there(
+    make_lab: Make,
+) -> None:
     lab = make_lab(4, size="64m")
-    started = lab.start("--deadline", "60s", checks=[*CONNECT, *ALL_REDUCE])
-    started.says("hosts: 4 of 4")
+    (lab.folder / "wait.sh").write_text("#!/bin/sh\nuntil [ -e /tmp/filled ]; do sleep 0.1; done\n")
+    waits = "check: script, script: wait.sh, groups: all, params: {name: wait}"
+    started = lab.start("--deadline", "60s", checks=[*CONNECT, waits, *ALL_REDUCE])
+    started.says("connectivity: ping")
     lab.hosts.fill("h2")
+    lab.hosts.run("h1", "touch /tmp/filled")
     done = started.wait()
     assert done.ending == ("fail", 3), done.err
     assert done.suspects == {("h2", "disk-full")}
+    assert "did not end within" not in done.err
     lab.hosts.empty("h2")
+    lab.hosts.run("h1", "rm /tmp/filled")
     lab.nothing_is_left()
     lab.evidence_holds(done)
