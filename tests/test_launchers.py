@@ -209,7 +209,20 @@ class TestSteps:
         (tmp_path / "group").write_text("h0 h0 127.0.0.1 22 2\n")
         # Just what a host has at the very least.
         (tmp_path / "bin").mkdir()
-        for name in "sh cat dirname env getent grep head id mkdir rm sed".split():
+        basic = (
+            "sh",
+            "cat",
+            "dirname",
+            "env",
+            "getent",
+            "grep",
+            "head",
+            "id",
+            "mkdir",
+            "rm",
+            "sed",
+        )
+        for name in basic:
             found = shutil.which(name)
             assert found
             (tmp_path / "bin" / name).symlink_to(found)

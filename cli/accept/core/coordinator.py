@@ -39,6 +39,8 @@ from accept.core.typed import read
 HOSTS = "hosts.json"
 #: Longest that a copy of the evidence after a step takes, and the next where that one failed.
 _PUBLISH_SECONDS, _PUBLISH_AGAIN_SECONDS = 60.0, 10.0
+#: Longest that is taken, once the run's time is over, to find out who held it up.
+_LATE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,8 @@ async def coordinate(folder: Path) -> int:
     """Run the plan in `folder` to its end and return the exit status."""
     plan = read(Plan, json.loads((folder / evidence.PLAN).read_text(encoding="utf-8")))
     launch = read(Launch, json.loads((folder / HOSTS).read_text(encoding="utf-8")))
-    state = Run(folder=folder, attempt=launch.attempt, plan=plan)
+    seconds = launch.start_seconds + plan.deadline_seconds
+    state = Run(folder=folder, attempt=launch.attempt, plan=plan, seconds=seconds)
     _prepare(state)
     broken = ""
     cancelled = asyncio.Event()
@@ -75,10 +78,9 @@ async def coordinate(folder: Path) -> int:
         asyncio.get_running_loop().add_signal_handler(number, cancel)
     _say_plan(plan, launch)
     try:
-        limit = launch.start_seconds + plan.deadline_seconds
-        await asyncio.wait_for(work, limit)
+        await asyncio.wait_for(work, seconds + _LATE_SECONDS)
     except asyncio.TimeoutError:
-        broken = f"the run did not end within {limit:.0f} s"
+        broken = _late(state)
     except asyncio.CancelledError:
         broken = "the run was cancelled"
     except _BreakOff as reason:
@@ -237,9 +239,20 @@ async def _execute_waves(
     """Run waves one after the other, and number them on from those that `mine` holds."""
     first = 1 + max((r.wave for r in mine), default=-1)
     for number, wave in enumerate(plan_waves, first):
+        _stop_when_over(state)
         # A host that was lost in an earlier wave takes its groups of this one with it.
         kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
         mine += await execute_wave(state, step, number, kept)
+    _stop_when_over(state)
+
+
+def _stop_when_over(state: Run) -> None:
+    if state.is_over():
+        raise _BreakOff(_late(state))
+
+
+def _late(state: Run) -> str:
+    return f"the run did not end within {state.seconds:.0f} s"
 
 
 def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:

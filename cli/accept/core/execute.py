@@ -23,15 +23,18 @@ from accept.core.supervise import Outcome, supervise
 
 
 async def execute_wave(state: Run, step: Step, number: int, wave: Wave) -> tuple[Record, ...]:
-    """Run the groups of a wave at the same time; records and logs are written as each one ends."""
-    return tuple(
-        await asyncio.gather(
-            *(_execute(state, step, number, index, group) for index, group in enumerate(wave))
-        )
+    """Run the groups of a wave at the same time; records and logs are written as each one ends.
+
+    Where the run's time ends one, there is a record of it only if somebody is known to have held it
+    up: that there was no more time is no failure of its own.
+    """
+    records = await asyncio.gather(
+        *(_execute(state, step, number, index, group) for index, group in enumerate(wave))
     )
+    return tuple(record for record in records if record is not None)
 
 
-async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) -> Record:
+async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) -> Record | None:
     hosts = [state.host(name) for name in group.hosts]
     mark = f"{state.attempt}/{step.id}/{wave}-{index}"
     log = evidence.log_path(step.id, wave, index)
@@ -48,6 +51,8 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         # Also those that were lost while it ran, which is why it was ended.
         problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)
+    if outcome.late and not problems:
+        return None
     per_host = len(group.local_ranks) or hosts[0].slots
     record = Record(
         step=step.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ class Run:
     folder: Path
     attempt: str
     plan: Plan
+    #: How long it may take, from `began` on the monotonic clock.
+    seconds: float = math.inf
+    began: float = field(default_factory=time.monotonic)
     hosts: tuple[Host, ...] = ()
     #: In the order they were written.
     records: list[Record] = field(default_factory=list)
@@ -38,6 +42,15 @@ class Run:
     def evidence(self) -> Path:
         """The folder of what is kept."""
         return self.folder / "evidence"
+
+    @property
+    def until(self) -> float:
+        """When its time is over, on the monotonic clock."""
+        return self.began + self.seconds
+
+    def is_over(self) -> bool:
+        """Whether its time is over."""
+        return time.monotonic() >= self.until
 
     def keep(self, record: Record) -> Record:
         """Add a record to those of the run, on disk too, at once."""

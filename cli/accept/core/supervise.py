@@ -24,11 +24,15 @@ _KILL_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How an execution ended, and when; `exit` is None where it had to be ended."""
+    """How an execution ended, and when; `exit` is None where it had to be ended.
+
+    `late`: what ended it is the run's time, not its own.
+    """
 
     exit: int | None
     end: float
     problems: tuple[Problem, ...] = ()
+    late: bool = False
 
 
 def _command(state: Run, step: Step, mark: str, group: Group) -> str:
@@ -64,6 +68,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
             )
             saying.cancel()
         why = await _wait(state, step, hosts, copying)
+        late = why is not None and why.cause == "timed-out" and state.is_over()
         status = await process.wait() if why is None else None
     except asyncio.CancelledError:
         if process is not None:
@@ -80,6 +85,8 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     # What cannot be killed may hold the pipe for ever.
     await asyncio.wait({copying}, timeout=_LOOK)
     copying.cancel()
+    if late:
+        return Outcome(exit=None, end=end, problems=left, late=True)
     return Outcome(exit=None, end=end, problems=(why, *left))
 
 
@@ -105,7 +112,7 @@ async def _wait(
     state: Run, step: Step, hosts: list[Host], copying: asyncio.Task[None]
 ) -> Problem | None:
     """Wait for the step's end; None where it ended by itself, else why it has to be ended."""
-    until = time.monotonic() + step.timeout
+    until = min(time.monotonic() + step.timeout, state.until)
     while True:
         now = time.monotonic()
         if now >= until:
