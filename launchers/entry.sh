@@ -134,8 +134,7 @@ visited() {
 # Without a word to the network: a thousand pods that ask index 0 would load the host being measured.
 watch_coordinator() {
     seen='' idle=0 pause=${ACCEPT_LOOK_SECONDS:-30}
-    # A signal that comes while this begins may be lost: hence a look at whether it is still wanted.
-    while sleep "$pause" && kill -0 $$ 2>/dev/null; do
+    while sleep "$pause"; do
         if visited; then
             seen=yes idle=0
             continue
@@ -161,10 +160,12 @@ upload() {
 }
 
 if [ "$index" != 0 ]; then
-    watch_coordinator >/dev/null 2>&1 &
+    # A function with a redirection of its own would keep open what it had instead.
+    { watch_coordinator; } >/dev/null 2>&1 &
     watcher=$!
     next
-    kill "$watcher" 2>/dev/null
+    # TERM may be lost: a child that has just been made still has the traps of its parent.
+    kill -KILL "$watcher" 2>/dev/null
     end_timer
     case $event in
         over) code=0 words='the run is over' ;;

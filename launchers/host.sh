@@ -17,7 +17,7 @@ write_sshd_config "$sshd" || fail disk-full "cannot write to $ACCEPT_DIR"
 mkdir tmp || fail disk-full "cannot write to $ACCEPT_DIR"
 mkfifo events || fail disk-full "cannot write to $ACCEPT_DIR"
 setsid /bin/sh ./guard.sh "$1" "$2" "$sshd" </dev/null >guard.log 2>&1 &
-tries=200
+tries=1200
 until [ -s port ] || [ "$tries" = 0 ]; do
     tries=$((tries - 1))
     sleep 0.05

@@ -57,13 +57,19 @@ read_group() {
     export ACCEPT_PEERS ACCEPT_WORK
 }
 
-# A free port on this host, the first of the group, for torch's rendez-vous.
+# A free port on this host, the first of the group, for torch's rendez-vous. It is bound seconds from now:
+# hence one that the kernel gives to nobody who asks for any.
 pick_master() {
     ACCEPT_MASTER_ADDR=$master_address
-    ACCEPT_MASTER_PORT=$("$ACCEPT_PYTHON" -c 'import socket
+    ACCEPT_MASTER_PORT=$("$ACCEPT_PYTHON" -c 'import random, socket
 s = socket.socket()
-s.bind(("", 0))
-print(s.getsockname()[1])') || stop tool-missing "no Python on the first host of the group"
+for port in random.sample(range(20000, 32768), 1000):
+    try:
+        s.bind(("", port))
+    except OSError:
+        continue
+    print(port)
+    break') || stop tool-missing "no Python on the first host of the group"
     export ACCEPT_MASTER_ADDR ACCEPT_MASTER_PORT
 }
 

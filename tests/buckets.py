@@ -174,7 +174,7 @@ def gs(program: Path) -> Iterator[Proxy]:
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as server:
         try:
-            for _ in range(200):
+            for _ in range(1200):
                 with closing(socket.socket()) as probe:
                     if not probe.connect_ex(("127.0.0.1", port)):
                         break

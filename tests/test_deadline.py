@@ -37,7 +37,7 @@ def node(tmp_path: Path) -> Path:
     render(resolve(Options(machine="cpu", nodes=1, suite=str(tmp_path / "own.yaml")))).write(folder)
     plan = json.loads((folder / evidence.PLAN).read_text())
     plan["steps"] = [step for step in plan["steps"] if step["checks"] == ["script"]]
-    plan["deadlineSeconds"] = 2
+    plan["deadlineSeconds"] = 5
     (folder / evidence.PLAN).write_text(json.dumps(plan))
     for name, text in {"host": "h0\n", "run": "one\n"}.items():
         (folder / name).write_text(text)
@@ -54,7 +54,7 @@ def end(node: Path, script: str) -> Any:
     code = asyncio.run(coordinate(node))
     verdict = json.loads((node / "evidence" / evidence.VERDICT).read_text())
     assert verdict["exit"] == code
-    assert verdict["brokenOff"] == "the run did not end within 4 s"
+    assert verdict["brokenOff"] == "the run did not end within 7 s"
     return verdict
 
 

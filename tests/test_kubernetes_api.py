@@ -294,7 +294,7 @@ class TestWatching:
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Shorter than it is suspended, and longer than it takes to look again.
-        monkeypatch.setattr(follow, "_start_seconds", lambda _: 1.0)
+        monkeypatch.setattr(follow, "_start_seconds", lambda _: 3.0)
         again = running(0)
         again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
         ended = copy.deepcopy(again)

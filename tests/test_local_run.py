@@ -153,7 +153,7 @@ class TestDrills:
         assert [HOST in one["name"] for one in verdict["suspects"]] == [True]
 
     def test_a_hung_rank_is_named_and_nothing_stays(self, suite: Path, runs: Path) -> None:
-        suite.write_text(SMALL.replace("all-reduce,", "all-reduce, timeout: 30s,"))
+        suite.write_text(SMALL.replace("all-reduce,", "all-reduce, timeout: 45s,"))
         done = run(suite, "--attempt", "one", "--plant", f"hang@{HOST}:1", "--json")
         verdict = json.loads(done.out)
         assert (done.code, verdict["state"]) == (3, "fail")

@@ -97,7 +97,7 @@ def test_a_bucket_that_is_down_is_one_line_and_then_gone_on_with(
     folder: Path, place: str, server: Proxy
 ) -> None:
     server.down = True
-    done = send(folder, place, "--seconds", "2")
+    done = send(folder, place, "--seconds", "6")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "send again: it goes on from here" in done.stderr
     # More than one try.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.commandline import accept
@@ -73,6 +74,27 @@ def test_two_that_send_the_same_at_once_both_succeed(folder: Path, place: Path) 
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(lambda _: send(folder, place), range(2)))
     assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+
+
+def test_what_another_removes_while_it_is_used_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    place = storage._places().Folder(tmp_path / "bucket" / "a1")
+    removed: list[Path] = []
+    opened = Path.open
+
+    def late(path: Path, *args: Any, **options: Any) -> Any:
+        """Another one comes to its end just before the first file is opened."""
+        if not removed and path.parent == place.scratch:
+            removed.append(path)
+            place.close()
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", late)
+    place.write("records.jsonl", b"one\n", new=True)
+    assert removed
+    assert (tmp_path / "bucket" / "a1" / "records.jsonl").read_bytes() == b"one\n"
 
 
 @pytest.mark.parametrize(

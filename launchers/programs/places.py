@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 T = TypeVar("T")
@@ -54,9 +54,8 @@ class Folder:
     def write(self, name: str, content: bytes | Path, *, new: bool) -> None:
         """Write a file; FileExistsError where it was to be new and is there."""
         target, scratch = self.root / name, self.scratch / uuid.uuid4().hex
-        for folder in (target.parent, self.scratch):
-            folder.mkdir(parents=True, exist_ok=True)
-        with scratch.open("xb") as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._opened(scratch) as file:
             for block in blocks(content):
                 file.write(block)
             file.flush()
@@ -78,6 +77,14 @@ class Folder:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+    def _opened(self, scratch: Path) -> BinaryIO:
+        """A new file on the way; others that come to their end remove the empty folder of such."""
+        for _ in range(100):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                self.scratch.mkdir(exist_ok=True)
+                return scratch.open("xb")
+        raise FileNotFoundError(f"{self.scratch} is removed whenever it is made")
 
     def close(self) -> None:
         """Remove what was only on the way."""

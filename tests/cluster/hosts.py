@@ -14,11 +14,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
-from contextlib import suppress
 
 from tests.cluster import folders, observe
-from tests.cluster.machines import HostGone, Machines
+from tests.cluster.machines import SSHD, Machines
 from tests.cluster.network import bits, execute, inside
 
 TOOLS = ("ip", "tc", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd")
@@ -72,20 +70,10 @@ class Hosts(Machines):
 
     # Trust and sshd.
 
-    def start_sshd(self, *names: str, after: float = 0.0) -> None:
-        """Start the sshd of hosts, now or in `after` seconds."""
-        if after:
-            timer = threading.Timer(after, self._start_late, names)
-            self._timers.append(timer)
-            timer.start()
-            return
+    def start_sshd(self, *names: str) -> None:
+        """Start the sshd of hosts."""
         for name in names:
-            self.run(name, ["/usr/sbin/sshd", "-E", "/etc/ssh/sshd.log"])
-
-    def _start_late(self, *names: str) -> None:
-        # Whoever killed a host in the meantime wants it dead.
-        with suppress(HostGone, subprocess.CalledProcessError):
-            self.start_sshd(*names)
+            self.run(name, SSHD)
 
     def stop_sshd(self, *names: str) -> None:
         """Stop the sshd of hosts: new connections are refused, open ones stay."""

@@ -4,7 +4,8 @@
 #
 # Everything but the places hidden below is the machine's own, read-write. SOURCE is shown at
 # TARGET although TARGET lies in a hidden place. Says its process id as the machine sees it, then
-# waits for "go" or "go sshd"; when standard input ends the host ends, with every process in it.
+# waits for "go", with a command where one is to run first; when standard input ends the host ends,
+# with every process in it.
 set -euo pipefail
 
 state=$1 name=$2 size=$3
@@ -44,10 +45,10 @@ echo "${name%%.*}" >/proc/sys/kernel/hostname
 echo 4096 131072 2097152 >/proc/sys/net/ipv4/tcp_rmem
 
 echo "$pid"
-read -r order server || exit 0
+read -r order command || exit 0
 [ "$order" = go ] || exit 0
 ip -batch - <&4
-[ "${server:-}" != sshd ] || /usr/sbin/sshd -E /etc/ssh/sshd.log </dev/null >/dev/null
+[ -z "${command:-}" ] || sh -c "$command" </dev/null >/dev/null
 echo ready
 # Bash collects the orphans of the host while it waits here.
 while read -r _; do :; done

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -33,6 +34,12 @@ ENVIRONMENT = {
     "SHELL": "/bin/bash",
     "USER": "root",
 }
+#: Starts sshd and waits until it listens: the start ends before that, and the title comes after it.
+SSHD = (
+    "rm -f /run/sshd.pid; /usr/sbin/sshd -E /etc/ssh/sshd.log &&"
+    " until grep -qs '\\[listener\\]' \"/proc/$(cat /run/sshd.pid 2>/dev/null)/cmdline\";"
+    " do sleep 0.02; done"
+)
 
 
 class HostGone(Exception):
@@ -166,7 +173,7 @@ class Machines:
         """Let a host whose link is laid start its network and its sshd."""
         pipe = self._holders[name].stdin
         assert pipe
-        pipe.write("go\n" if name in self._late else "go sshd\n")
+        pipe.write("go\n" if name in self._late else f"go {SSHD}\n")
         pipe.flush()
         self._answer(name)
 
@@ -292,7 +299,10 @@ class Machines:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException:
-            self.end(process)
+            # There may be nothing to kill yet.
+            while process.poll() is None:
+                self.end(process)
+                time.sleep(0.02)
             process.communicate()
             raise
         done = subprocess.CompletedProcess(command, process.returncode, out, err)

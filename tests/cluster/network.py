@@ -177,7 +177,8 @@ class Switch:
         try:
             self._batch(f"link delete port{index}")
         except NoNetwork as error:
-            if "Cannot find device" not in str(error):
+            # The kernel may take it between the look and the order.
+            if "Cannot find device" not in str(error) and "No such device" not in str(error):
                 raise
 
     def link(self, index: int, *, up: bool) -> None:

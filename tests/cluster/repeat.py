@@ -34,7 +34,7 @@ def once(case: str) -> str:
         lab = Lab(hosts, Path(folder))
         fault(hosts)
         try:
-            done = lab.run("--deadline", "150s", checks=CHECKS)
+            done = lab.run(checks=CHECKS)
             if (done.ending, done.suspects) != (ending, suspects):
                 return f"{done.result['headline']}; {sorted(done.suspects)}\n{done.err}"
             lab.nothing_is_left()

@@ -11,20 +11,20 @@ Make = Callable[..., Lab]
 
 def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make) -> None:
     lab = make_lab(3)
-    run = lab.start("--deadline", "90s", checks=[*CONNECT, *ALL_REDUCE])
+    run = lab.start(checks=[*CONNECT, *ALL_REDUCE])
     run.says("1/2]")
     lab.hosts.unplug()
     run.kill()
     # All of this while nobody can reach the hosts.
-    lab.nothing_is_left(["h2", "h3"], patience=120.0)
-    until(lambda: lab.hosts.listening("h1") == lab.before["h1"][1], 60.0)
+    lab.nothing_is_left(["h2", "h3"], patience=300.0)
+    until(lambda: lab.hosts.listening("h1") == lab.before["h1"][1])
     folder = f"/tmp/accept-{lab.attempt()}"
 
     def kept() -> set[str]:
         return {path.removeprefix(folder) for path in lab.hosts.tree("h1") if folder in path}
 
     expected = {"", "/evidence.tar", "/console.log", "/status", "/events", "/run", "/timer"}
-    until(lambda: kept() == {*expected, "/kept"}, 60.0)
+    until(lambda: kept() == {*expected, "/kept"})
     marked = [
         each.command
         for each in lab.hosts.processes("h1")
@@ -44,11 +44,11 @@ def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make)
 
 def test_a_connection_that_drops_while_watching_is_survived(make_lab: Make) -> None:
     lab = make_lab(2)
-    run = lab.start("--deadline", "150s", checks=LONG)
+    run = lab.start(checks=LONG)
     run.says("1/2]")
     lab.hosts.unplug()
     # ssh gives up 30 s after the last sign of life, and the next two find nobody.
-    run.says("no connection to h1; the run goes on there", 120.0)
+    run.says("no connection to h1; the run goes on there")
     lab.hosts.plug()
     done = run.wait()
     assert done.ending == ("pass", 0), done.err

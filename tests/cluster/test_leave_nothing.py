@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG, Lab, endless, until
+from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, LONG, Lab, until
 
 Make = Callable[..., Lab]
 
 
 def test_ctrl_c_cancels_cleans_up_and_keeps_what_was_measured(make_lab: Make) -> None:
     lab = make_lab(3)
-    run = lab.start(checks=endless())
+    run = lab.start(checks=ENDLESS)
     run.says("1/2]")
     run.interrupt()
     done = run.wait()
@@ -28,7 +28,7 @@ def test_ctrl_c_cancels_cleans_up_and_keeps_what_was_measured(make_lab: Make) ->
 
 def test_a_run_is_cancelled_from_another_terminal(make_lab: Make) -> None:
     lab = make_lab(3)
-    run = lab.start(checks=endless())
+    run = lab.start(checks=ENDLESS)
     run.says("1/2]")
     cancelled = lab.do("cancel", "last")
     assert cancelled.exit == 0, cancelled.err
@@ -69,7 +69,7 @@ def test_evidence_that_nobody_collects_expires(make_lab: Make) -> None:
 
 def test_a_dropped_connection_is_made_again(make_lab: Make) -> None:
     lab = make_lab(2)
-    run = lab.start(checks=endless("30s"))
+    run = lab.start(checks=LONG)
     run.says("1/2]")
     lab.hosts.stop_sshd("h1")
     # The connection itself goes, too: what is watched is the run's own end, from a new one.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS, Lab, endless, until
+from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, PAIRS, Lab, until
 
 Make = Callable[..., Lab]
 
@@ -15,7 +15,7 @@ Make = Callable[..., Lab]
 def test_a_slow_link_is_named_by_the_pairs(make_lab: Make) -> None:
     lab = make_lab(8)
     lab.hosts.slow("h5")
-    done = lab.run("--deadline", "120s", checks=[*CONNECT, *PAIRS])
+    done = lab.run(checks=[*CONNECT, *PAIRS])
     assert done.ending == ("degraded", 3), done.err
     assert done.suspects == {("h5", "slow-outlier")}
     lab.nothing_is_left()
@@ -29,10 +29,10 @@ def measuring(lab: Lab, host: str) -> bool:
 
 def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> None:
     lab = make_lab(8)
-    checks = [*endless("100s"), ALL_REDUCE[0].replace("all,", "halves,")]
-    started = lab.start("--deadline", "200s", checks=checks)
+    checks = [*ENDLESS, ALL_REDUCE[0].replace("all,", "halves,")]
+    started = lab.start(checks=checks)
     started.says("connectivity: ping")
-    until(lambda: measuring(lab, "h4"), 60.0)
+    until(lambda: measuring(lab, "h4"))
     lab.hosts.kill("h4")
     done = started.wait()
     assert done.ending == ("fail", 3), done.err
@@ -50,7 +50,7 @@ def test_a_disk_that_fills_up_during_a_run_is_named_before_anything_is_started_t
     lab = make_lab(4, size="64m")
     (lab.folder / "wait.sh").write_text("#!/bin/sh\nuntil [ -e /tmp/filled ]; do sleep 0.1; done\n")
     waits = "check: script, script: wait.sh, groups: all, params: {name: wait}"
-    started = lab.start("--deadline", "60s", checks=[*CONNECT, waits, *ALL_REDUCE])
+    started = lab.start(checks=[*CONNECT, waits, *ALL_REDUCE])
     started.says("connectivity: ping")
     lab.hosts.fill("h2")
     lab.hosts.run("h1", "touch /tmp/filled")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,14 +78,20 @@ def refusal(
     return capsys.readouterr().err
 
 
+def free_port() -> int:
+    """A port that nobody has, nor is given by the kernel until somebody binds it."""
+    for port in random.sample(range(20000, 32768), 1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
+
+
 def _environment(progress: Path, plant: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     return kept | {
         "ACCEPT_MASTER_ADDR": "127.0.0.1",
-        "ACCEPT_MASTER_PORT": str(port),
+        "ACCEPT_MASTER_PORT": str(free_port()),
         "ACCEPT_PROGRESS": str(progress),
         "ACCEPT_PLANT": plant,
         "OMP_NUM_THREADS": "1",

@@ -161,7 +161,7 @@ def test_a_rank_that_contributes_wrong_data_is_named_by_every_collective(
 
 @real
 def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
-    ran = start("collective.py", 3, *SMALL, "--timeout", "4", plant="hang@h1:0")
+    ran = start("collective.py", 3, *SMALL, "--timeout", "10", plant="hang@h1:0")
     assert ran.exit != 0
     seq = {rank: int(words[0]) for rank, words in ran.progress.items()}
     assert seq[0] == seq[2] == seq[1] + 1

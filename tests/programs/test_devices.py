@@ -214,11 +214,12 @@ def test_a_result_that_is_no_number_is_named(start: Start) -> None:
 
 @real
 def test_a_slowed_rank_is_slow_and_the_other_is_not(start: Start) -> None:
-    ran = start("gemm.py", 2, "--seconds", "0.05", "--size", "256", plant="slow@h1:0")
+    ran = start("gemm.py", 2, "--seconds", "1", "--size", "256", plant="slow@h1:0")
     rate = {r["rank"]: r["value"] for r in ran.records if r.get("metric") == "fp32"}
     # 50 ms and more for each product.
-    assert rate[1] <= 2 * 256**3 / 0.05 / 1e12
-    assert rate[0] > 5 * rate[1]
+    slowest = 2 * 256**3 / 0.05 / 1e12
+    assert rate[1] <= slowest
+    assert rate[0] > 2 * slowest
 
 
 @real

@@ -570,6 +570,8 @@ def launched(work: Callable[[Identity], object], monkeypatch: pytest.MonkeyPatch
 forks = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 #: Seconds that ranks wait for each other, and how much later than the other one of them is.
 SHORT, LATE = 2.0, 3.5
+#: The same where nobody may be found to wait.
+LONG, LATER = 6.0, 8.0
 
 
 @forks
@@ -595,7 +597,7 @@ def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
     import train_files
 
     def slowly(_: str, folder: str) -> None:
-        time.sleep(LATE)
+        time.sleep(LATER)
         fashion(Path(folder))
 
     monkeypatch.setattr(train_files, "download", slowly)
@@ -603,7 +605,7 @@ def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
     options = train_options.options_of(list(asked))
 
     def work(me: Identity) -> None:
-        torch_io.join(me, "cpu", SHORT)
+        torch_io.join(me, "cpu", LONG)
         train_data.fetch(options, me, Progress(me.rank, ""))
         train_data.load(options, options.batch, "cpu")
 
@@ -619,14 +621,14 @@ def test_so_may_the_checkpoint_of_one_rank(
     from train_checkpoint import save_and_load as save
 
     def slowly(folder: str, tensors: Sequence[Any], me: Identity) -> Any:
-        time.sleep(LATE * me.rank)
+        time.sleep(LATER * me.rank)
         return save(folder, tensors, me)
 
     monkeypatch.setattr("train_report.save_and_load", slowly)
     options = train_options.options_of(["--steps", "20", "--checkpoint", str(tmp_path)])
 
     def work(me: Identity) -> None:
-        torch_io.join(me, "cpu", SHORT)
+        torch_io.join(me, "cpu", LONG)
         plant = Plant(faults=frozenset())
         train.Training(options, me, plant, Progress(me.rank, ""), "cpu").run()
 

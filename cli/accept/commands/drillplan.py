@@ -15,7 +15,7 @@ from accept.spec.drill import Drill
 
 #: Of a run that waits for what never comes: this many times what the clean run took, and no less.
 _PATIENCE = 3.0
-_LEAST = 30.0
+_LEAST = 45.0
 #: What every run has, whichever of its steps are to see the fault.
 _ALWAYS = ("inventory", "connectivity")
 

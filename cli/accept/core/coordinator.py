@@ -39,6 +39,8 @@ from accept.core.typed import read
 HOSTS = "hosts.json"
 #: Longest that a copy of the evidence after a step takes, and the next where that one failed.
 _PUBLISH_SECONDS, _PUBLISH_AGAIN_SECONDS = 60.0, 10.0
+#: How long a host may answer whose end has made a step fail: a second's grace for a pod, and more.
+_DYING_SECONDS = 5.0
 #: Longest that is taken, once the run's time is over, to find out who held it up.
 _LATE_SECONDS = 120.0
 
@@ -141,7 +143,16 @@ async def _work(state: Run, launch: Launch) -> None:
             sent = await _publish(state, launch.results, patience)
             patience = _PUBLISH_SECONDS if sent else _PUBLISH_AGAIN_SECONDS
     # A host that was dying while the last step failed may have answered once more.
+    if _unexplained(state):
+        await asyncio.sleep(_DYING_SECONDS)
     await sweep(state, watch, len(state.plan.steps) + 1, final=True)
+
+
+def _unexplained(state: Run) -> bool:
+    """Whether the last step failed, and nobody is known to have caused it."""
+    mine = [record for record in state.records if record.step == state.plan.steps[-1].id]
+    named = any(problem.host for record in mine for problem in record.problems)
+    return not named and any(record.exit != 0 for record in mine)
 
 
 async def _find_hosts(state: Run, launch: Launch) -> None:

@@ -47,11 +47,17 @@ async def tell_over(state: Run) -> None:
 
 
 async def _until_gone(host: Host, until: float) -> None:
-    while time.monotonic() < until:
+    silent = 0
+    # Silent once is busy, rather.
+    while time.monotonic() < until and silent < 2:
         try:
             connecting = asyncio.open_connection(host.address, host.port)
             _, writer = await asyncio.wait_for(connecting, 2.0)
-        except (OSError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
+            silent += 1
+            continue
+        except OSError:
             return
+        silent = 0
         writer.close()
         await asyncio.sleep(0.2)

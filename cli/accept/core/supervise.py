@@ -83,8 +83,10 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     if why is None:
         return Outcome(exit=status, end=end, problems=left)
     # What cannot be killed may hold the pipe for ever.
-    await asyncio.wait({copying}, timeout=_LOOK)
+    ending = asyncio.create_task(process.wait())
+    await asyncio.wait({copying, ending}, timeout=_LOOK)
     copying.cancel()
+    ending.cancel()
     if late:
         return Outcome(exit=None, end=end, problems=left, late=True)
     return Outcome(exit=None, end=end, problems=(why, *left))

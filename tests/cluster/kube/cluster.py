@@ -248,6 +248,9 @@ class Cluster:
         """
         name = f"test-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
+        # The controllers furnish it some time later.
+        furnished = ("configmap/kube-root-ca.crt", "serviceaccount/default")
+        self.kubectl("-n", name, "wait", "--for=create", *furnished, "--timeout=100s")
         try:
             yield name
         finally:
@@ -267,6 +270,12 @@ class Cluster:
         who = f"--serviceaccount={namespace}:{name}"
         self.kubectl("-n", namespace, "create", "rolebinding", name, f"--role={name}", who)
         token = self._said("-n", namespace, "create", "token", name).strip()
+        # The API server learns some time later of what it has stored.
+        one = rules[0]
+        kind = f"{one['resources'][0]}.{one['apiGroups'][0]}".removesuffix(".")
+        asked = ("auth", "can-i", one["verbs"][0], kind)
+        may = ("-n", namespace, *asked, f"--as=system:serviceaccount:{namespace}:{name}")
+        until(f"the rights of {name}", lambda: self.kubectl(*may, check=False).returncode == 0)
         return self._write_config(name, token)
 
     def load_image(self, archive: Path, *names: str) -> None:

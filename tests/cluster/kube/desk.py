@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 from tests.cluster.kube.build import SHORT_LIVED, helm
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.image import BASE
-from tests.cluster.runs import CONNECT, VENV, Done, Started, Workstation, until
+from tests.cluster.runs import CONNECT, PATIENCE, VENV, Done, Started, Workstation, until
 
 from accept import assets
 
@@ -28,7 +28,7 @@ MADE = {
     "networkpolicies": "apis/networking.k8s.io/v1",
 }
 #: On one host, so that the pods stay until `Desk.let_go_on`.
-WAITS = "check: script, script: own.sh, groups: all, timeout: 200s, params: {name: wait}"
+WAITS = "check: script, script: own.sh, groups: all, timeout: 20m, params: {name: wait}"
 _OWN = """\
 #!/bin/sh
 until [ -e /tmp/go-on ]; do sleep 0.2; done
@@ -151,6 +151,17 @@ class Desk(Workstation):
             for one in listed["items"]
         }
 
+    def complete(self) -> set[str]:
+        """`made`, once the controllers have made what belongs to each JobSet."""
+
+        def whole() -> bool:
+            made = self.made()
+            names = [one["metadata"]["name"] for one in self.objects("jobsets")]
+            return all({f"Job {name}-w-0", f"Service {name}"} <= made for name in names)
+
+        until(whole)
+        return self.made()
+
     def everything(self) -> set[str]:
         """Every object of the namespace, but events and what the cluster itself keeps there."""
         kinds = self.cluster.kubectl(
@@ -159,6 +170,13 @@ class Desk(Workstation):
         wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
         words = ("get", wanted, "-n", self.namespace, "-o", "name", "--ignore-not-found")
         return set(self.cluster.kubectl(*words).stdout.split())
+
+    def leaves(self, before: set[str]) -> None:
+        """Wait until there is `everything` that was there before, and nothing else.
+
+        What the cluster made beside an object goes some time after it.
+        """
+        until(lambda: self.everything() == before)
 
     def jobset(self) -> dict[str, Any]:
         """The one JobSet there is."""
@@ -169,7 +187,7 @@ class Desk(Workstation):
         """`Completed`, `Failed`, or nothing while the JobSet has not ended."""
         return str(self.jobset().get("status", {}).get("terminalState", ""))
 
-    def ended(self, patience: float = 150.0) -> str:
+    def ended(self, patience: float = PATIENCE) -> str:
         """Wait until the JobSet has ended; return how."""
         until(lambda: self.state() != "", patience)
         return self.state()
@@ -179,6 +197,12 @@ class Desk(Workstation):
         for pod in self.objects("pods"):
             words = ("exec", pod["metadata"]["name"], "-c", "accept", "--", "touch", "/tmp/go-on")
             self.cluster.kubectl("-n", self.namespace, *words, check=False)
+
+    def release(self) -> None:
+        """Tell index 0, which holds the evidence, that it has been collected."""
+        name = self.pods()[0]["metadata"]["name"]
+        words = ("exec", name, "-c", "accept", "--", "touch", "/opt/accept/collected")
+        self.cluster.kubectl("-n", self.namespace, *words)
 
     def pods(self) -> dict[int, dict[str, Any]]:
         """The pods by their index."""
@@ -194,6 +218,6 @@ class Desk(Workstation):
         except HTTPError:
             return ""
 
-    def says(self, words: str, index: int = 0, patience: float = 120.0) -> None:
+    def says(self, words: str, index: int = 0, patience: float = PATIENCE) -> None:
         """Wait until a pod has said something."""
         until(lambda: words in self.log(index), patience)

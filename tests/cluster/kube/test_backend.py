@@ -169,7 +169,7 @@ class TestARunThatCannotStart:
     def test_says_what_is_short_and_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()
         desk.configure(resources={"requests": {"memory": "900Ti"}})
-        done = desk.run("--start-timeout=5s")
+        done = desk.run("--start-timeout=12s")
         assert done.exit == 4, done.err
         assert "Insufficient memory" in done.err
         assert desk.made() == before
@@ -200,7 +200,7 @@ class TestARunThatCannotStart:
     def test_says_which_release_is_there_already(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         assert desk.submit("--release=same", "--attempt=one").exit == 0
-        before = desk.made()
+        before = desk.complete()
         done = desk.submit("--release=same", "--attempt=two")
         assert (done.exit, "release same" in done.err) == (4, True)
         assert desk.made() == before
@@ -241,7 +241,7 @@ class TestCancelling:
     def test_two_runs_do_not_touch_each_other(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         assert desk.submit("--attempt=one").exit == 0
-        mine = desk.made()
+        mine = desk.complete()
         assert desk.submit("--attempt=two").exit == 0
         assert desk.do("cancel", "two-1").exit == 0
         assert desk.made() == mine
@@ -253,7 +253,7 @@ class TestCancelling:
         assert desk.submit("--release=same", "--attempt=one").exit == 0
         assert desk.do("delete", "same-one").exit == 0
         assert desk.submit("--release=same", "--attempt=two").exit == 0
-        before = desk.made()
+        before = desk.complete()
         again = desk.do("delete", "same-one", "--json")
         assert (again.exit, again.result["removed"]) == (0, {"same-one": []}), again.err
         assert desk.made() == before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import CONNECT, endless, until
+from tests.cluster.runs import CONNECT, ENDLESS, until
 
 HOLD = {"holdSeconds": 120}
 
@@ -15,7 +15,7 @@ def test_a_pod_that_is_killed_in_the_middle_is_named(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
-    started = desk.start(checks=endless())
+    started = desk.start(checks=ENDLESS)
     desk.says("[1/2]")
     victim = desk.pods()[1]
     node = victim["spec"]["nodeName"]
@@ -30,7 +30,7 @@ def test_a_pod_that_is_killed_in_the_middle_is_named(
 def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    desk = Desk(cluster, namespace, tmp_path, startTimeout="20s")
+    desk = Desk(cluster, namespace, tmp_path, startTimeout="45s")
     desk.install(desk.render(nodes=4, checks=CONNECT))
     desk.says("-----END ACCEPT")
     assert desk.ended(60) == "Failed"
@@ -54,7 +54,7 @@ def ended(desk: Desk) -> dict[int, int]:
 
 def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
-    started = desk.start(checks=endless())
+    started = desk.start(checks=ENDLESS)
     desk.says("[1/2]")
     pods = desk.pods()
     node = pods[2]["spec"]["nodeName"]
@@ -89,7 +89,7 @@ def test_without_index_0_the_run_broke_off(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
-    started = desk.start(checks=endless())
+    started = desk.start(checks=ENDLESS)
     desk.says("[1/2]")
     name = desk.pods()[0]["metadata"]["name"]
     cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
@@ -107,7 +107,7 @@ def test_an_image_without_mpirun_is_said(cluster: Cluster, namespace: str, tmp_p
 
 def test_a_pod_without_its_sshd_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
-    started = desk.start(checks=endless())
+    started = desk.start(checks=ENDLESS)
     desk.says("[1/2]")
     victim = desk.pods()[1]
     node, name = victim["spec"]["nodeName"], victim["metadata"]["name"]
@@ -121,7 +121,7 @@ def test_a_run_that_is_on_its_way_is_not_upgraded(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path)
-    values = desk.render(checks=endless())
+    values = desk.render(checks=ENDLESS)
     desk.install(values)
     until(lambda: len(desk.pods()) == 3)
     again = desk.install(values, check=False, verb="upgrade")

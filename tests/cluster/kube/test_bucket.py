@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
-from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import CONNECT, endless, until
+from tests.cluster.kube.desk import WAITS, Desk
+from tests.cluster.runs import CONNECT, until
 
 
 def desk_of(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:
@@ -25,7 +25,7 @@ def test_what_was_measured_is_there_after_every_step(
 ) -> None:
     shared = cluster.shared_folder("steps")
     desk = desk_of(cluster, namespace, tmp_path, shared)
-    desk.install(desk.render(checks=endless()))
+    desk.install(desk.render(checks=[*CONNECT, WAITS]))
     desk.says("[1/2]")
     place = shared / "runs" / desk.jobset()["metadata"]["name"]
     until((place / "records.jsonl").exists)

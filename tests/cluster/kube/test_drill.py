@@ -8,9 +8,9 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import FAULTS, drilled
 
-#: Of three pairs two are slow, so it takes a bound to tell who is: 35 ms, where a slow rank takes
-#: 50 and a slow link 80.
-BOUND = "all-reduce@256K>=0.0075"
+#: Of three pairs two are slow, so it takes a bound to tell who is: 44 ms, where a good pair takes 5
+#: to 20 on a busy machine, a slow rank 50 more, and a slow link 80.
+BOUND = "all-reduce@256K>=0.006"
 
 
 def test_every_fault_is_caught_and_blamed_on_its_node(
@@ -21,7 +21,7 @@ def test_every_fault_is_caught_and_blamed_on_its_node(
     before = desk.everything()
     options = [*desk.options(3, drilled(rounds=3)), "--expect", BOUND]
     words = ("--attempt", "d", "--json", "--only-needed", "--faults", ",".join(FAULTS))
-    done = desk.command("drill", *options, *words).wait(900.0)
+    done = desk.command("drill", *options, *words).wait(3600.0)
     shown = {one["fault"]: (one["result"], one["why"]) for one in done.result["faults"]}
     assert {fault: result for fault, (result, _) in shown.items()} == dict.fromkeys(
         FAULTS, "caught"
@@ -33,4 +33,4 @@ def test_every_fault_is_caught_and_blamed_on_its_node(
         host = one["planted"].partition("@")[2].partition(":")[0]
         (named,) = {name.partition(":")[0] for name in one["blamed"]}
         assert named == host or (host.startswith("#") and named.endswith(f"-{host[1:]}"))
-    assert desk.everything() == before
+    desk.leaves(before)

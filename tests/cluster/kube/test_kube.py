@@ -48,7 +48,7 @@ def jobset(name: str, command: str, *, pods: int = 3, **pod: Any) -> str:
 
 def finish(cluster: Cluster, namespace: str, name: str) -> None:
     condition = "--for=condition=Completed"
-    cluster.kubectl("-n", namespace, "wait", condition, f"jobset/{name}", "--timeout=100s")
+    cluster.kubectl("-n", namespace, "wait", condition, f"jobset/{name}", "--timeout=110s")
 
 
 def test_its_nodes_are_ready_and_named_as_the_hosts(cluster: Cluster) -> None:
@@ -92,9 +92,9 @@ def test_a_jobset_that_is_none_is_refused_by_its_webhook(cluster: Cluster, names
 def test_commands_run_in_pods(cluster: Cluster, namespace: str) -> None:
     made = jobset("inside", "sleep 600", pods=1)
     cluster.kubectl("-n", namespace, "apply", "-f", "-", stdin=made)
-    ready = ("wait", "--for=condition=Ready", "pod", "-l", "app=inside", "--timeout=60s")
-    cluster.kubectl("-n", namespace, "wait", "--for=create", "pod", "-l", "app=inside")
-    cluster.kubectl("-n", namespace, *ready)
+    for what in ("create", "condition=Ready"):
+        awaited = ("wait", f"--for={what}", "pod", "-l", "app=inside", "--timeout=110s")
+        cluster.kubectl("-n", namespace, *awaited)
     name = cluster.get("pods", "-n", namespace)["items"][0]["metadata"]["name"]
     done = cluster.kubectl(
         "-n", namespace, "exec", name, "--", "sh", "-c", "echo in $0; exit 3", check=False

@@ -13,6 +13,7 @@ import pytest
 from tests.cluster.kube.build import helm
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.image import BASE
+from tests.cluster.runs import until
 
 VENV = Path(__file__).resolve().parents[3] / ".venv"
 #: Sends 2 MiB to whoever connects.
@@ -59,7 +60,8 @@ def start(
         spec["nodeName"] = node
     made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     cluster.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(made))
-    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{name}")
+    ready = ("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=110s")
+    cluster.kubectl("-n", namespace, *ready)
 
 
 def inside(cluster: Cluster, namespace: str, name: str, *command: str) -> str:
@@ -104,9 +106,9 @@ def test_pods_of_a_slow_node_hear_slower_and_as_fast_again(
     try:
         # Half the rate takes twice as long, less what the bucket lets through at once.
         cluster.slow(slow)
-        assert ratio() > 1.4
+        until(lambda: ratio() > 1.4)
         cluster.shape("16mbit")
-        assert ratio() < 1.4
+        until(lambda: ratio() < 1.4)
     finally:
         cluster.unshape()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.kube.cluster import Cluster
-from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import CONNECT, endless
+from tests.cluster.kube.desk import WAITS, Desk
+from tests.cluster.runs import CONNECT
 
 _SSH = "ssh -o BatchMode=yes -o IdentitiesOnly=yes -o HostKeyAlias=accept-run -o ConnectTimeout=5"
 
@@ -73,7 +73,7 @@ def test_the_key_is_in_the_secret_and_nowhere_else(
 
 def test_another_key_opens_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path)
-    desk.install(desk.render(checks=endless()))
+    desk.install(desk.render(checks=[*CONNECT, WAITS]))
     desk.says("[1/2]")
     pods = desk.pods()
     address = pods[0]["status"]["podIP"]
