@@ -150,7 +150,8 @@ async def _work(state: Run, launch: Launch) -> None:
 
 def _unexplained(state: Run) -> bool:
     """Whether the last step failed, and nobody is known to have caused it."""
-    mine = [record for record in state.records if record.step == state.plan.steps[-1].id]
+    last = [step.id for step in state.plan.steps[-1:]]
+    mine = [record for record in state.records if record.step in last]
     named = any(problem.host for record in mine for problem in record.problems)
     return not named and any(record.exit != 0 for record in mine)
 

@@ -47,8 +47,8 @@ async def tell_over(state: Run) -> None:
 
 
 async def _until_gone(host: Host, until: float) -> None:
+    # One that is silent once may be busy.
     silent = 0
-    # Silent once is busy, rather.
     while time.monotonic() < until and silent < 2:
         try:
             connecting = asyncio.open_connection(host.address, host.port)
