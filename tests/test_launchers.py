@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -401,7 +402,12 @@ class TestEntry:
         )
 
     def ended(self, entry: subprocess.Popen[str]) -> tuple[int, str]:
-        said, _ = entry.communicate(timeout=60)
+        try:
+            said, _ = entry.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(entry.pid, signal.SIGKILL)
+            entry.communicate()
+            raise
         return entry.returncode, said.splitlines()[-1]
 
     def ready(self, pod: Path, entry: subprocess.Popen[str]) -> None:
