@@ -19,7 +19,7 @@ from accept.core.judge import judge
 from accept.core.judge.counters import RULES, allowed
 from accept.core.model import CheckVerdict, Fact, PlannedMachine, Record, State, Verdict
 from accept.core.readings import Change, Device, Log, Reading
-from accept.core.remote import Host
+from accept.core.remote import Answer, Host
 from accept.core.run import Run
 from accept.core.sweeps import Watch, sweep
 from accept.core.typed import dump
@@ -388,6 +388,21 @@ class TestSweeps:
         after = self.sweep(state, watch, 2, "echo asked > $0.asked; sleep 600")
         assert "health.py hangs" in after.facts[0].value["unread"][0]
         assert not self.program.with_name("health.sh.asked").exists()
+
+    def test_a_host_that_is_late_once_lives_on(
+        self, state: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ask, asked = state.ask, []
+
+        async def late_once(host: Host, *words: Any, **times: Any) -> Answer:
+            asked.append(host.name)
+            if asked.count(host.name) == 1 and host.name == "h1":
+                return Answer(exit=None, out="", err="no answer within 10 s")
+            return await ask(host, *words, **times)
+
+        monkeypatch.setattr(state, "ask", late_once)
+        self.sweep(state, Watch.of(state), 1, said())
+        assert (state.lost, sorted(asked)) == ({}, ["h0", "h1", "h1"])
 
     def test_a_host_that_gives_no_sign_of_life_is_lost(self, state: Run) -> None:
         far = Host(name="h2", mpi_name="h2", address="127.0.0.1", port=1, slots=1)

@@ -108,17 +108,26 @@ ALIVE = "echo alive"
 async def lose_silent_hosts(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     """Ask each host whether it is alive; those that do not answer are lost, and returned."""
     answers = await asyncio.gather(*(state.ask(h, ALIVE) for h in hosts))
-    return lose_silent(state, zip(hosts, answers, strict=True))
+    return await lose_silent(state, zip(hosts, answers, strict=True))
 
 
-def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tuple[Problem, ...]:
-    """Lose the hosts whose answer does not begin with their sign of life, and return them."""
+async def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tuple[Problem, ...]:
+    """Lose the hosts whose answer does not begin with their sign of life, and return them.
+
+    Each is asked once more before: one that is busy, or asked by somebody who is, may be late once.
+    """
+    silent = [host for host, answer in answers if not _lives(answer)]
+    again = await asyncio.gather(*(state.ask(host, ALIVE) for host in silent))
     gone = []
-    for host, answer in answers:
-        if not answer.out.startswith("alive\n") and host.name not in state.lost:
+    for host, answer in zip(silent, again, strict=True):
+        if not _lives(answer) and host.name not in state.lost:
             reason = answer.err.strip().splitlines()[-1:] or [f"ssh ended with {answer.exit}"]
             message = f"{host.name} answered before and does not any more: {reason[0][:200]}"
             problem = Problem(cause="host-died", message=message, check="hosts", host=host.name)
             state.lost[host.name] = problem
             gone.append(problem)
     return tuple(gone)
+
+
+def _lives(answer: Answer) -> bool:
+    return answer.out.startswith("alive\n")

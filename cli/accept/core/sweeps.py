@@ -52,7 +52,7 @@ async def sweep(state: Run, watch: Watch, number: int, *, final: bool) -> None:
     hosts = state.alive()
     answers = await asyncio.gather(*(_ask(state, watch, host, hosts) for host in hosts))
     pairs = list(zip(hosts, answers, strict=True))
-    gone = lose_silent(state, pairs)
+    gone = await lose_silent(state, pairs)
     facts: list[Fact] = []
     for host, answer in pairs if watch.on else ():
         if host.name not in state.lost:
