@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accept.core import evidence
+from accept.core import evidence, supervise
 from accept.core.coordinator import HOSTS, Launch, coordinate
 from accept.core.hosts import Candidate
 from accept.core.typed import dump
@@ -47,13 +47,19 @@ def node(tmp_path: Path) -> Path:
     return folder
 
 
-def end(node: Path, script: str) -> Any:
+def judged(node: Path, script: str) -> Any:
     """Coordinate a run whose one step does this and then never ends, and return its verdict."""
     (own,) = (node / "steps").glob("*.user")
     own.write_text(f"#!/bin/sh\necho begun\n{script}\nexec sleep 600\n")
     code = asyncio.run(coordinate(node))
     verdict = json.loads((node / "evidence" / evidence.VERDICT).read_text())
     assert verdict["exit"] == code
+    return verdict
+
+
+def end(node: Path, script: str) -> Any:
+    """The same of a run that its deadline ends."""
+    verdict = judged(node, script)
     assert verdict["brokenOff"] == "the run did not end within 7 s"
     return verdict
 
@@ -64,6 +70,21 @@ def test_who_holds_a_run_up_is_named(node: Path) -> None:
     (suspect,) = verdict["suspects"]
     assert (suspect["name"], suspect["cause"]) == ("h0", "rank-hung")
     assert "rank 0 on h0 stopped at operation 7" in suspect["why"]
+
+
+def test_a_launch_that_failed_and_does_not_end_is_ended(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_LOOK", 0.1)
+    monkeypatch.setattr(supervise, "_ENDING_SECONDS", 0.1)
+    plan = json.loads((node / evidence.PLAN).read_text())
+    plan["deadlineSeconds"] = 600
+    plan["steps"][0]["checks"] = ["all-reduce"]
+    (node / evidence.PLAN).write_text(json.dumps(plan))
+    verdict = judged(node, "echo A daemon failed to report back after being spawned.")
+    assert (verdict["state"], verdict["brokenOff"]) == ("fail", "")
+    (found,) = (f for one in verdict["checks"] for f in one["findings"])
+    assert found["cause"] == "launch-failed"
 
 
 def test_that_there_was_no_more_time_is_nobodys_fault(node: Path) -> None:

@@ -47,6 +47,8 @@ _SIGNS = (
     _Sign(b" DUE TO NODE FAILURE", _FAILED, "Slurm ended the job: a node of it failed"),
     _Sign(b"No space left on device", "disk-full", "nothing more can be written"),
 )
+#: With these a launch is over. Open MPI 5.0 now and then says so and does not end.
+_OVER = (b"A daemon failed to report back", b"unable to reliably start one or more daemons")
 #: Most that is said of one log, and the longest line that is looked at whole.
 _MOST, _LINE = 64, 1024
 
@@ -63,6 +65,11 @@ def watch(blocks: Iterable[bytes], found: list[Problem]) -> Iterator[bytes]:
         rest = (rest + block[end:])[-_LINE:]
         yield block
     _look(rest, found)
+
+
+def is_over(text: bytes) -> bool:
+    """Whether a part of a log says that a launch has failed, after which nothing more can come."""
+    return any(sign in text for sign in _OVER)
 
 
 def _look(text: bytes, found: list[Problem]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accept.core.launchlog import is_over
 from accept.core.model import Problem, Step
 from accept.core.planted import for_ranks
 from accept.core.remote import Host, arguments, environment, has_connection, kill_session
@@ -19,6 +21,8 @@ from accept.core.schedule import Group
 #: A raw log is cut above this.
 _LOG_LIMIT = 64 << 20
 _LOOK = 5.0
+#: How long mpirun may take to end once it has said that its launch failed.
+_ENDING_SECONDS = 10.0
 _KILL_SECONDS = 20.0
 
 
@@ -57,17 +61,17 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     command = _command(state, step, mark, group)
     process = None
     try:
-        started = asyncio.Event()
+        started, failed = asyncio.Event(), asyncio.Event()
         async with state.starts:
             process = await _start(state, hosts, command)
-            copying = asyncio.create_task(_copy(process, path, started))
+            copying = asyncio.create_task(_copy(process, path, started, failed))
             # A start counts until the step says something: launching is what loads the first host.
             saying = asyncio.create_task(started.wait())
             await asyncio.wait(
                 {saying, copying}, timeout=ASK_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
             saying.cancel()
-        why = await _wait(state, step, hosts, copying)
+        why = await _wait(state, step, hosts, copying, failed)
         late = why is not None and why.cause == "timed-out" and state.is_over()
         status = await process.wait() if why is None else None
     except asyncio.CancelledError:
@@ -111,11 +115,22 @@ async def _start(state: Run, hosts: list[Host], command: str) -> asyncio.subproc
 
 
 async def _wait(
-    state: Run, step: Step, hosts: list[Host], copying: asyncio.Task[None]
+    state: Run,
+    step: Step,
+    hosts: list[Host],
+    copying: asyncio.Task[None],
+    failed: asyncio.Event,
 ) -> Problem | None:
     """Wait for the step's end; None where it ended by itself, else why it has to be ended."""
     until = min(time.monotonic() + step.timeout, state.until)
+    ending = math.inf
     while True:
+        if failed.is_set():
+            ending = min(ending, time.monotonic() + _ENDING_SECONDS)
+        # A script of the user's own may try again.
+        if time.monotonic() >= ending and "script" not in step.checks:
+            message = f"{step.id} was ended: its launch failed, and mpirun did not end"
+            return Problem(cause="launch-failed", message=message)
         now = time.monotonic()
         if now >= until:
             return Problem(
@@ -132,13 +147,18 @@ async def _wait(
             return Problem(cause="crashed", message=f"{step.id} was ended: it lost {names}")
 
 
-async def _copy(process: asyncio.subprocess.Process, path: Path, started: asyncio.Event) -> None:
+async def _copy(
+    process: asyncio.subprocess.Process, path: Path, started: asyncio.Event, failed: asyncio.Event
+) -> None:
     """Copy the output to the log, up to the limit; read on even where the disk is full."""
     assert process.stdout is not None
-    size = 0
+    size, rest = 0, b""
     with path.open("wb", buffering=0) as log:
         while block := await process.stdout.read(1 << 16):
             started.set()
+            if is_over(rest + block):
+                failed.set()
+            rest = block[-80:]
             if size < _LOG_LIMIT:
                 with contextlib.suppress(OSError):
                     log.write(block[: _LOG_LIMIT - size])
