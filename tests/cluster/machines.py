@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +79,6 @@ class Machines:
         self._host_keys: dict[str, str] = {}
         self._holders: dict[str, subprocess.Popen[str]] = {}
         self._init: dict[str, int] = {}
-        self._timers: list[threading.Timer] = []
         self._started: list[subprocess.Popen[str]] = []
         self._unnamed: set[str] = set()
         self._switch: Switch | None = None
@@ -111,10 +109,6 @@ class Machines:
 
     def close(self) -> None:
         """End all hosts and remove what was made for them. May be called twice."""
-        for timer in self._timers:
-            timer.cancel()
-        for timer in self._timers:
-            timer.join()
         if self._switch:
             self._switch.close()
         for name in list(self._holders):

@@ -21,6 +21,8 @@ class _Sign(NamedTuple):
     message: str
     #: What finds the host behind the text, where it names one.
     host: re.Pattern[bytes] | None = None
+    #: Nothing more can come of this launch. Open MPI 5.0 now and then says so and does not end.
+    over: bool = False
 
 
 _FAILED, _NAME = "launch-failed", rb"([\w.-]{1,255})(?=[:\s]|$)"
@@ -29,8 +31,18 @@ _ON_NODE = re.compile(rb"[^\n]{0,80}? failed on node " + _NAME)
 
 _SIGNS = (
     _Sign(b"not enough slots available", "rank-count", "the launcher has fewer slots than ranks"),
-    _Sign(b"A daemon failed to report back", _FAILED, "a daemon of mpirun never reported back"),
-    _Sign(b"unable to reliably start one or more daemons", _FAILED, "a daemon did not start"),
+    _Sign(
+        b"A daemon failed to report back",
+        _FAILED,
+        "a daemon of mpirun never reported back",
+        over=True,
+    ),
+    _Sign(
+        b"unable to reliably start one or more daemons",
+        _FAILED,
+        "a daemon did not start",
+        over=True,
+    ),
     _Sign(b"has lost communication with a remote daemon", _FAILED, "a daemon fell silent"),
     _Sign(b"No network interfaces were found", _FAILED, "no network for mpirun's own traffic"),
     _Sign(b"orted: command not found", _FAILED, "mpirun's daemon is not on PATH there"),
@@ -47,8 +59,6 @@ _SIGNS = (
     _Sign(b" DUE TO NODE FAILURE", _FAILED, "Slurm ended the job: a node of it failed"),
     _Sign(b"No space left on device", "disk-full", "nothing more can be written"),
 )
-#: With these a launch is over. Open MPI 5.0 now and then says so and does not end.
-_OVER = (b"A daemon failed to report back", b"unable to reliably start one or more daemons")
 #: Most that is said of one log, and the longest line that is looked at whole.
 _MOST, _LINE = 64, 1024
 
@@ -69,7 +79,7 @@ def watch(blocks: Iterable[bytes], found: list[Problem]) -> Iterator[bytes]:
 
 def is_over(text: bytes) -> bool:
     """Whether a part of a log says that a launch has failed, after which nothing more can come."""
-    return any(sign in text for sign in _OVER)
+    return any(sign.over and sign.text in text for sign in _SIGNS)
 
 
 def _look(text: bytes, found: list[Problem]) -> None:

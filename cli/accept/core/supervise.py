@@ -91,9 +91,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     await asyncio.wait({copying, ending}, timeout=_LOOK)
     copying.cancel()
     ending.cancel()
-    if late:
-        return Outcome(exit=None, end=end, problems=left, late=True)
-    return Outcome(exit=None, end=end, problems=(why, *left))
+    return Outcome(exit=None, end=end, problems=left if late else (why, *left), late=late)
 
 
 async def _start(state: Run, hosts: list[Host], command: str) -> asyncio.subprocess.Process:
@@ -125,13 +123,13 @@ async def _wait(
     until = min(time.monotonic() + step.timeout, state.until)
     ending = math.inf
     while True:
-        if failed.is_set():
-            ending = min(ending, time.monotonic() + _ENDING_SECONDS)
+        now = time.monotonic()
         # A script of the user's own may try again.
-        if time.monotonic() >= ending and "script" not in step.checks:
+        if failed.is_set() and "script" not in step.checks:
+            ending = min(ending, now + _ENDING_SECONDS)
+        if now >= ending:
             message = f"{step.id} was ended: its launch failed, and mpirun did not end"
             return Problem(cause="launch-failed", message=message)
-        now = time.monotonic()
         if now >= until:
             return Problem(
                 cause="timed-out", message=f"{step.id} did not end within {step.timeout:.0f} s"
@@ -156,9 +154,10 @@ async def _copy(
     with path.open("wb", buffering=0) as log:
         while block := await process.stdout.read(1 << 16):
             started.set()
-            if is_over(rest + block):
+            if is_over(said := rest + block):
                 failed.set()
-            rest = block[-80:]
+            # A line goes on in the next block where this one does not end it.
+            rest = said[-80:]
             if size < _LOG_LIMIT:
                 with contextlib.suppress(OSError):
                     log.write(block[: _LOG_LIMIT - size])

@@ -218,6 +218,6 @@ class Desk(Workstation):
         except HTTPError:
             return ""
 
-    def says(self, words: str, index: int = 0, patience: float = PATIENCE) -> None:
+    def says(self, words: str, index: int = 0) -> None:
         """Wait until a pod has said something."""
-        until(lambda: words in self.log(index), patience)
+        until(lambda: words in self.log(index))

@@ -22,9 +22,9 @@ class Terminal:
             os.execve(words[0], words, environment)
         self.shown = ""
 
-    def shows(self, words: str, patience: float = PATIENCE) -> None:
+    def shows(self, words: str) -> None:
         """Wait until it has shown something."""
-        until = time.monotonic() + patience
+        until = time.monotonic() + PATIENCE
         while words not in self.shown:
             assert time.monotonic() < until, self.shown
             if select.select([self._end], [], [], 0.2)[0]:
