@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from accept.core import behind, evidence
+from accept.core import behind, evidence, recordlines
 from accept.core.checks import parse_log, with_problems_seen
 from accept.core.model import Parsed, Problem, Record, Step
 from accept.core.remote import Host
@@ -108,22 +108,14 @@ async def _who_is_behind(
 
 async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     """The hosts on which nothing can be written to the run's folder any more."""
-    folder = shlex.quote(str(state.folder))
-    command = (
-        f"cd {folder} && head -c 65536 /dev/zero > full-disk-probe; "
-        "s=$?; rm -f full-disk-probe; exit $s"
-    )
+    command = f". {shlex.quote(str(state.folder / 'writable.sh'))}"
     asked = [h for h in hosts if h.name not in state.lost]
     answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
     return tuple(
-        Problem(
-            cause="disk-full",
-            message=f"{host.name}: nothing can be written to {state.folder}: "
-            f"{answer.err.strip()[-200:]}",
-            host=host.name,
-        )
+        replace(problem, host=host.name)
         for host, answer in zip(asked, answers, strict=True)
-        if answer.exit not in (0, None) and "No space left" in answer.err
+        if "No space left" in answer.err
+        for problem in recordlines.parse([answer.err.encode()]).problems
     )
 
 
