@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from tests.ports import free_port
+
 BUCKET = "evidence"
 #: moto lets nobody read who sends no signature; it does not check it.
 _PASSED_ON = ("authorization", "content-type", "range", "if-none-match", "if-match")
@@ -166,9 +168,7 @@ def s3() -> Iterator[Proxy]:
 @contextmanager
 def gs(program: Path) -> Iterator[Proxy]:
     """A bucket of fake-gcs-server's, behind the proxy that stands in for Google's PUT."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     command = [str(program), "-scheme=http", "-host=127.0.0.1", f"-port={port}", "-backend=memory"]
     command.append(f"-public-host=127.0.0.1:{port}")
     quiet = subprocess.DEVNULL

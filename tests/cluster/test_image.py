@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests import cloudbuild, dockerfile
 from tests.cluster.buildah import NAME, ROOT, Store, why_not
 from tests.cluster.kube import image
 from tests.cluster.kube.build import NotBuilt
+from tests.ports import free_port
 
 from accept import probe
 
@@ -114,10 +114,7 @@ def test_ranks_find_each_other(store: Tried) -> None:
 
 
 def test_takes_a_login_with_the_runs_key_and_has_no_password(store: Tried) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    assert "uid 0" in store.run(LOGIN.replace("PORT", str(port)))
+    assert "uid 0" in store.run(LOGIN.replace("PORT", str(free_port())))
     assert store.run("grep ^root: /etc/shadow").startswith("root:*:")
 
 

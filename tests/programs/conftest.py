@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 
 PROGRAMS = Path(__file__).parents[2] / "launchers" / "programs"
 BIN = Path(sys.executable).parent
@@ -76,15 +74,6 @@ def refusal(
         options_of(arguments)
     assert refused.value.code == 2
     return capsys.readouterr().err
-
-
-def free_port() -> int:
-    """A port that nobody has, nor is given by the kernel until somebody binds it."""
-    for port in random.sample(range(20000, 32768), 1000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("no port is free")
 
 
 def _environment(progress: Path, plant: str) -> dict[str, str]:

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import pickle
-import socket
 import struct
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.ports import free_port
 from tests.programs import conftest  # noqa: F401  # makes the programs importable
 
 import train_options
@@ -545,10 +545,8 @@ def launched(work: Callable[[Identity], object], monkeypatch: pytest.MonkeyPatch
 
     Each is a fork of this process, which has torch already: importing it takes seconds.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("ACCEPT_MASTER_ADDR", "127.0.0.1")
-        monkeypatch.setenv("ACCEPT_MASTER_PORT", str(probe.getsockname()[1]))
+    monkeypatch.setenv("ACCEPT_MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("ACCEPT_MASTER_PORT", str(free_port()))
     started = []
     for rank in range(2):
         me = Identity(rank=rank, size=2, local_rank=rank, local_size=2, host=f"h{rank}")
