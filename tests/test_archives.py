@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import leftovers
+from tests.disks import full_disk
 
 from accept import archives
 from accept.core import evidence
@@ -51,6 +52,66 @@ def test_evidence_is_unpacked_as_it_was(tmp_path: Path, compress: type[bytes]) -
     archives.unpack(path, tmp_path / "there", source=str(path))
     assert tree(tmp_path / "there" / "evidence") == tree(folder)
     assert evidence.check_checksums(tmp_path / "there" / "evidence") == ()
+
+
+def test_unpacked_evidence_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    open_to_all = member("evidence/logs/10-script/0-0.log")
+    open_to_all.mode = 0o7777
+    unpack(packed((member("evidence", tarfile.DIRTYPE), b""), (open_to_all, b"x")), tmp_path / "in")
+    modes = {path.stat().st_mode & 0o7777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert modes == {0o600}
+    folders = [path for path in (tmp_path / "in").rglob("*") if path.is_dir()]
+    assert {path.stat().st_mode & 0o7777 for path in folders} == {0o700}
+
+
+def test_unpacking_does_not_need_the_extraction_filters_of_newer_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def extract(*_: object, **__: object) -> None:
+        raise TypeError("TarFile.extract() got an unexpected keyword argument 'filter'")
+
+    for name in ("extract", "extractall"):
+        monkeypatch.setattr(tarfile.TarFile, name, extract)
+    unpack(packed((member("evidence/plan.json"), b"{}")), tmp_path / "target")
+    assert tree(tmp_path / "target") == {"evidence/plan.json": b"{}"}
+
+
+@pytest.mark.parametrize("defect", [TypeError, AttributeError, AssertionError, KeyError])
+def test_a_defect_of_the_program_is_not_reported_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: type[Exception]
+) -> None:
+    def fails(_: tarfile.TarInfo) -> None:
+        raise defect("a defect")
+
+    monkeypatch.setattr(archives, "_refuse", fails)
+    with pytest.raises(defect):
+        unpack(WHOLE, tmp_path / "target")
+
+
+def test_a_file_that_is_in_the_archive_twice_is_refused(tmp_path: Path) -> None:
+    raw = packed((member("evidence/plan.json"), b"{}"), (member("evidence/plan.json"), b"[]"))
+    with pytest.raises(BadEvidence, match="twice"):
+        unpack(raw, tmp_path / "target")
+
+
+def test_a_file_below_another_file_is_damage(tmp_path: Path) -> None:
+    raw = packed((member("evidence"), b"x"), (member("evidence/plan.json"), b"{}"))
+    with pytest.raises(BadEvidence, match="is damaged"):
+        unpack(raw, tmp_path / "target")
+
+
+def test_headers_that_lead_to_each_other_a_thousand_times_are_damage(tmp_path: Path) -> None:
+    head = member("x", tarfile.XHDTYPE)
+    head.size = 1
+    with pytest.raises(BadEvidence, match="is damaged"):
+        unpack((head.tobuf() + b"\n" + bytes(511)) * 2000, tmp_path / "target")
+
+
+def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(BadEvidence) as error:
+        unpack(packed((member("evidence/plan.json"), b"x" * 5000)), tmp_path / "target")
+    assert "damaged" not in error.value.message
+    assert "collect" not in error.value.hint
 
 
 @pytest.mark.parametrize(

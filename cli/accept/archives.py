@@ -1,15 +1,18 @@
-"""Unpacks evidence archives, which come from elsewhere: bounded, and into their target alone."""
+"""Unpack evidence archives, which come from elsewhere: bounded, and into their target alone."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from accept.core.errors import BadEvidence
+from accept.core.evidence import TAR_DAMAGE
 from accept.core.plaintext import plain
 
 #: No evidence is larger; what claims to be is not unpacked, and not fetched.
@@ -18,24 +21,30 @@ MOST_FILES, MOST_BYTES = 100_000, 16 << 30
 _MOST_RATIO, _FREE_RATIO_BYTES = 400, 64 << 20
 #: Most that is asked for in one piece: names of members, and blocks of files.
 _PIECE = 4 << 20
+_BLOCK = 1 << 20
+#: Errors of the disk that is written to; the archive is not to blame.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def is_tar(path: Path) -> bool:
-    """Whether a file is a tar archive, damaged or not. Raises OSError, EOFError as reading does."""
+    """Return whether a file is a tar archive, damaged or not.
+
+    Raises OSError and EOFError as reading does.
+    """
     try:
         return tarfile.is_tarfile(path)
     except (OSError, EOFError):
         raise
-    # It begins like one, and its headers lie: whatever their parsing meets is let through.
-    except Exception:
+    # It begins like an archive, and its headers are damaged.
+    except TAR_DAMAGE:
         return True
 
 
 def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
-    """Unpack a tar archive, plain or with gzip, into `target`, a folder that is made.
+    """Unpack a tar archive, plain or with gzip, into the folder `target`, and make that folder.
 
-    `source` names the archive in errors. Raises BadEvidence where it is damaged, holds anything
-    but files and folders, reaches outside, or is larger than any evidence.
+    `source` names the archive in errors. Raises BadEvidence if the archive is damaged, holds
+    anything but files and folders, reaches outside, or is larger than any evidence.
     """
     try:
         if isinstance(archive, Path):
@@ -45,10 +54,14 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
             _unpack(archive, target)
     except BadEvidence as error:
         raise BadEvidence(f"{source}: {error.message}", hint=error.hint) from None
-    # Besides its own errors tarfile lets through whatever its parsing of damaged headers meets.
-    except Exception as error:
-        said = plain(error, 200) or type(error).__name__
-        raise BadEvidence(f"{source} is damaged: {said}", hint="collect the run again") from None
+    except TAR_DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            raise BadEvidence(
+                f"{source} cannot be unpacked into {target}: {error.strerror}",
+                hint="make room on that disk, then try again",
+            ) from None
+        reason = plain(error, 200) or type(error).__name__
+        raise BadEvidence(f"{source} is damaged: {reason}", hint="collect the run again") from None
 
 
 def _unpack(file: BinaryIO, target: Path) -> None:
@@ -70,11 +83,35 @@ def _unpack(file: BinaryIO, target: Path) -> None:
                     f"it unpacks to more than {most >> 20} MiB or {MOST_FILES} files",
                     hint="no evidence is that large; is it the right archive?",
                 )
-            tar.extract(member, target, filter="data")
+            _extract(tar, member, target)
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Write one file or folder below `target`, readable by this user alone.
+
+    Only new files are written, and nothing here makes links. So nothing of what `target` held
+    before is changed, and the extraction filters that newer Pythons have are not needed.
+    """
+    folder, parts = target, PurePosixPath(member.name).parts
+    for part in parts if member.isdir() else parts[:-1]:
+        folder /= part
+        folder.mkdir(mode=0o700, exist_ok=True)
+    content = None if member.isdir() else tar.extractfile(member)
+    if content is None:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        descriptor = os.open(target.joinpath(*parts), flags, 0o600)
+    except FileExistsError:
+        raise BadEvidence(
+            f"it holds {plain(member.name, 100)} twice", hint="is it the right archive?"
+        ) from None
+    with content, os.fdopen(descriptor, "wb") as file:
+        shutil.copyfileobj(content, file, _BLOCK)
 
 
 def _refuse(member: tarfile.TarInfo) -> None:
-    """Refuse what evidence never holds."""
+    """Raise BadEvidence for members that evidence never holds."""
     path = PurePosixPath(member.name)
     what = ""
     if not (member.isreg() or member.isdir()) or member.issparse():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import struct
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +34,19 @@ PODS = "pods"
 LOOSE_LOGS = 64
 #: What the packed lines may take at the end of a console or pod log, in bytes.
 PACKED_LIMIT = 1 << 20
+
+#: Errors that tarfile and gzip raise for damaged archives. TypeError and its like are not among
+#: them: those are defects of a program.
+TAR_DAMAGE = (
+    tarfile.TarError,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    ValueError,
+)
 
 _BEGIN = "-----BEGIN ACCEPT EVIDENCE-----"
 _END = "-----END ACCEPT EVIDENCE-----"
@@ -124,8 +138,7 @@ def _members(archive: Path, _changed: int, _size: int) -> dict[str, tuple[int, i
             for member in tar:
                 if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse():
                     found[member.name] = (member.offset_data, member.size)
-    # Besides its own errors tarfile lets through whatever its parsing of damaged headers meets.
-    except Exception:
+    except TAR_DAMAGE:
         return found
     return found
 
