@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 from tests import imagined
@@ -16,6 +17,9 @@ from accept.core.typed import dump
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups="all")
 PLAN: Plan = imagined.plan(STEP, nodes=1)
+#: The same plan with the hashes that rendering adds; PLAN is as versions left it that had none.
+HASHED: Plan = replace(PLAN, files_hash="f" * 64)
+HASHED = replace(HASHED, hash=evidence.plan_hash(dump(HASHED)))
 LOG = 'ACCEPT {"metric":"speed","value":7.5,"unit":"m/s"}\nsome text\n'
 
 
@@ -37,24 +41,42 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
     )
 
 
-def verdict_of(*records: Record) -> Verdict:
-    """What the coordinator would have said."""
-    return judge(PLAN, (imagined.found(("h0",)), *records), attempt="one")
+def verdict_of(*records: Record, interruption: str = "") -> Verdict:
+    """Return the coordinator's verdict."""
+    kept = (imagined.found(("h0",)), *records)
+    return judge(PLAN, kept, attempt="one", broken_off=interruption)
 
 
-def leave(folder: Path, log: str = LOG, *, status: int = 0, whole: bool = True) -> Path:
-    """Write an evidence folder; not `whole`: as the coordinator leaves it when it dies."""
+def leave(
+    folder: Path,
+    log: str = LOG,
+    *,
+    plan: Plan = PLAN,
+    status: int = 0,
+    whole: bool = True,
+    interruption: str = "",
+) -> Path:
+    """Write an evidence folder. If it is not `whole`, the coordinator died before the end."""
     records = (imagined.found(("h0",)), record(log, status=status))
     path = folder / records[1].log
     path.parent.mkdir(parents=True)
     path.write_text(log)
-    evidence.write(folder / evidence.PLAN, json.dumps(dump(PLAN)))
+    evidence.write(folder / evidence.PLAN, json.dumps(dump(plan)))
     evidence.write(folder / "hosts.json", json.dumps({"attempt": "one"}))
     for one in records:
         evidence.append_record(folder, one)
     if whole:
-        evidence.write_judgement(folder, PLAN, verdict_of(records[1]))
+        evidence.write_run_end(folder, interruption)
+        verdict = verdict_of(records[1], interruption=interruption)
+        evidence.write_judgement(folder, plan, verdict)
         evidence.write_checksums(folder)
+    return folder
+
+
+def without_run_end(folder: Path) -> Path:
+    """Make evidence as older versions left it: why a run was interrupted is in the verdict alone."""
+    (folder / evidence.RUN_END).unlink()
+    evidence.write_checksums(folder)
     return folder
 
 

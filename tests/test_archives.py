@@ -186,6 +186,8 @@ WHOLE = packed((member("evidence/plan.json"), b"x" * 3000))
         b"\x1f\x8b" + b"x" * 500,
         lzma.compress(WHOLE),
         WHOLE[:2000],
+        WHOLE[: 512 + 3072],
+        WHOLE[: 512 + 3072] + b"x" * 512,
         gzip.compress(WHOLE, mtime=0)[:80],
     ],
 )

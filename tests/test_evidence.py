@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import leftovers
+from tests.disks import full_disk
 
 from accept.core import evidence
 from accept.core.errors import BadEvidence
@@ -27,6 +28,15 @@ from accept.core.model import Fact
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return leftovers.leave(tmp_path / "evidence")
+
+
+#: The function that reads each file.
+READERS: dict[str, Callable[[Path], object]] = {
+    evidence.PLAN: evidence.read_plan,
+    evidence.RECORDS: evidence.read_records,
+    evidence.RUN_END: evidence.read_interruption,
+    evidence.VERDICT: evidence.read_verdict,
+}
 
 
 class TestFolder:
@@ -41,26 +51,46 @@ class TestFolder:
             evidence.write(tmp_path / "a", "second \udcff")
         assert (tmp_path / "a").read_text() == "first"
 
-    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, evidence.VERDICT])
+    @pytest.mark.parametrize("before", [None, "first"])
+    def test_a_write_that_fails_leaves_no_other_file(
+        self, tmp_path: Path, before: str | None
+    ) -> None:
+        if before:
+            (tmp_path / "a").write_text(before)
+        with full_disk(free=100), pytest.raises(OSError):
+            evidence.write(tmp_path / "a", "x" * 1000)
+        assert [path.read_text() for path in tmp_path.iterdir()] == ([before] if before else [])
+
+    def test_a_report_on_a_full_disk_does_not_spoil_the_evidence(self, folder: Path) -> None:
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        verdict = leftovers.verdict_of(leftovers.record())
+        with full_disk(), pytest.raises(OSError):
+            evidence.write_judgement(folder, leftovers.PLAN, verdict)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        assert evidence.check_checksums(folder) == ()
+
+    @pytest.mark.parametrize("name", sorted(READERS))
     @pytest.mark.parametrize(
         "content", [b"", b"{}", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b'{"schema":"x"}']
     )
     def test_a_damaged_file_is_named_and_nothing_else_is_raised(
         self, folder: Path, name: str, content: bytes
     ) -> None:
-        read: dict[str, Callable[[Path], object]] = {
-            evidence.PLAN: evidence.read_plan,
-            evidence.RECORDS: evidence.read_records,
-            evidence.VERDICT: evidence.read_verdict,
-        }
         (folder / name).write_bytes(content)
         if name == evidence.RECORDS and not content:
             assert evidence.read_records(folder) == ()
             return
         with pytest.raises(BadEvidence) as error:
-            read[name](folder)
+            READERS[name](folder)
         assert name in error.value.message
         assert error.value.hint
+
+    @pytest.mark.parametrize("reason", ["", "the run was cancelled"])
+    def test_says_why_the_run_was_interrupted(self, tmp_path: Path, reason: str) -> None:
+        folder = leftovers.leave(tmp_path / "evidence", interruption=reason)
+        assert evidence.read_interruption(folder) == reason
+        (folder / evidence.VERDICT).unlink()
+        assert evidence.read_interruption(folder) == reason
 
     @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
     def test_what_is_no_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
@@ -93,13 +123,25 @@ class TestChecksums:
 
     def test_hold_every_file_that_a_judgement_rests_on(self, folder: Path) -> None:
         text = (folder / evidence.CHECKSUMS).read_text()
-        for name in (evidence.PLAN, evidence.RECORDS, leftovers.record().log):
+        log = leftovers.record().log
+        for name in (evidence.PLAN, evidence.RECORDS, evidence.RUN_END, "hosts.json", log):
             assert f"  {name}\n" in text
         assert evidence.check_checksums(folder) == ()
 
     def test_a_new_judgement_does_no_harm(self, folder: Path) -> None:
         (folder / evidence.REPORT).write_text("another")
         assert evidence.check_checksums(folder) == ()
+
+    def test_ignore_what_a_write_that_was_killed_left(self, folder: Path) -> None:
+        for name in (evidence.VERDICT, evidence.REPORT, evidence.JUNIT, evidence.CHECKSUMS):
+            (folder / f"{name}.new").write_text("half of it")
+        assert evidence.check_checksums(folder) == ()
+        evidence.write_checksums(folder)
+        assert ".new" not in (folder / evidence.CHECKSUMS).read_text()
+
+    def test_ignore_no_other_file_of_such_a_name(self, folder: Path) -> None:
+        (folder / "logs" / "10-script" / "0-1.log.new").write_text("x")
+        assert len(evidence.check_checksums(folder)) == 1
 
     def test_name_what_changed_and_what_is_gone(self, folder: Path) -> None:
         (folder / evidence.PLAN).write_text("{}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests import leftovers
+from tests import imagined, leftovers
 from tests.commandline import accept, program, refused
 
 from accept.core import evidence
@@ -98,12 +100,14 @@ class TestIncomplete:
         said = refused("judge", folder, code=6)
         assert "logs/10-script/0-0.log is not as it was written" in said
 
-    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, leftovers.record().log])
+    @pytest.mark.parametrize(
+        "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, leftovers.record().log]
+    )
     def test_a_file_that_is_gone_is_named(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
         assert name in refused("judge", folder, code=6)
 
-    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, evidence.VERDICT])
+    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END])
     @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
     def test_a_file_that_is_damaged_is_named(self, folder: Path, name: str, content: bytes) -> None:
         (folder / name).write_bytes(content)
@@ -134,6 +138,186 @@ class TestIncomplete:
         (runs / "one").mkdir(parents=True)
         (runs / "one" / "job.json").write_text("{}")
         assert "accept collect one" in refused("judge", "one", code=6)
+
+
+@pytest.fixture
+def everything(folder: Path) -> Path:
+    """An evidence folder with every kind of file that a run leaves."""
+    for name in ("env.sh", "group", "steps/10-script.sh"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("text\n")
+    evidence.write_checksums(folder)
+    for name in (evidence.CONSOLE, f"{evidence.PODS}/0.log", "report.html"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("text\n")
+    return folder
+
+
+def files_of(folder: Path) -> list[str]:
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+#: Every path that this process opened.
+opened: list[str] = []
+
+
+def note_opened(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], (str, os.PathLike)):
+        opened.append(os.fspath(arguments[0]))
+
+
+sys.addaudithook(note_opened)
+
+
+class TestCoverage:
+    """Everything that a judgement uses is under the checksums."""
+
+    @pytest.mark.parametrize("edit", ["change", "cut", "remove", "replace"])
+    def test_a_file_that_is_edited_stops_the_judgement_or_is_not_used(
+        self, everything: Path, edit: str
+    ) -> None:
+        before = accept("judge", everything, "--json")
+        assert before.code == 0
+        used = []
+        for name in files_of(everything):
+            path = everything / name
+            content = path.read_bytes()
+            path.unlink()
+            if edit != "remove":
+                path.write_bytes(
+                    {
+                        "change": content.replace(b"pass", b"fail") + b"\n",
+                        "cut": content[: len(content) // 2],
+                        "replace": b"{}\n",
+                    }[edit]
+                )
+            after = accept("judge", everything, "--json")
+            if (after.code, after.out) != (before.code, before.out):
+                used.append(name)
+                # Evidence without SHA256SUMS is that of a run that never finished.
+                unfinished = name == evidence.CHECKSUMS and edit == "remove"
+                assert after.code == (5 if unfinished else 6), name
+            path.write_bytes(content)
+        assert set(used) >= {
+            evidence.PLAN,
+            evidence.RECORDS,
+            evidence.RUN_END,
+            evidence.CHECKSUMS,
+            "hosts.json",
+            leftovers.record().log,
+        }
+        listed = (everything / evidence.CHECKSUMS).read_text()
+        assert all(name == evidence.CHECKSUMS or f"  {name}\n" in listed for name in used)
+
+    def test_no_other_file_is_opened(self, everything: Path) -> None:
+        opened.clear()
+        assert accept("judge", everything).code == 0
+        names = {
+            Path(path).relative_to(everything).as_posix()
+            for path in opened
+            if Path(path).is_relative_to(everything) and Path(path).is_file()
+        }
+        listed = (everything / evidence.CHECKSUMS).read_text()
+        assert evidence.PLAN in names
+        assert {name for name in names if f"  {name}\n" not in listed} == {evidence.CHECKSUMS}
+
+
+class TestInterrupted:
+    @pytest.fixture
+    def cancelled(self, tmp_path: Path) -> Path:
+        return leftovers.leave(tmp_path / "cancelled", interruption="the run was cancelled")
+
+    def test_run_is_never_a_pass(self, cancelled: Path) -> None:
+        done = accept("judge", cancelled, "--json")
+        assert done.code == 5
+        assert json.loads(done.out)["brokenOff"] == "the run was cancelled"
+
+    @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
+    def test_run_does_not_need_the_old_verdict(
+        self, cancelled: Path, content: bytes | None
+    ) -> None:
+        before = accept("judge", cancelled, "--json")
+        (cancelled / evidence.VERDICT).unlink()
+        if content is not None:
+            (cancelled / evidence.VERDICT).write_bytes(content)
+        assert accept("judge", cancelled, "--json") == before
+
+    @pytest.mark.parametrize("interruption", ["", "another reason"])
+    def test_run_is_judged_the_same_after_its_verdict_was_edited(
+        self, tmp_path: Path, interruption: str
+    ) -> None:
+        for name, reason in {"whole": "", "cut": "the run was cancelled"}.items():
+            folder = leftovers.leave(tmp_path / name, interruption=reason)
+            before = accept("judge", folder, "--json")
+            path = folder / evidence.VERDICT
+            verdict = json.loads(path.read_text())
+            path.write_text(json.dumps({**verdict, "brokenOff": interruption}))
+            assert accept("judge", folder, "--json") == before
+
+    def test_run_is_judged_the_same_after_its_report_was_written_again(
+        self, cancelled: Path
+    ) -> None:
+        before = accept("judge", cancelled, "--json")
+        assert accept("report", cancelled).code == 0
+        assert accept("judge", cancelled, "--json") == before
+
+    def test_run_of_an_older_version_is_no_pass_either(self, cancelled: Path) -> None:
+        leftovers.without_run_end(cancelled)
+        assert accept("judge", cancelled).code == 5
+
+    def test_run_end_that_the_checksums_do_not_cover_is_not_believed(
+        self, cancelled: Path, folder: Path
+    ) -> None:
+        leftovers.without_run_end(cancelled)
+        (cancelled / evidence.RUN_END).symlink_to(folder / evidence.RUN_END)
+        assert accept("judge", cancelled).code == 5
+
+    def test_run_of_an_older_version_that_ended_well_passes(self, folder: Path) -> None:
+        assert accept("judge", leftovers.without_run_end(folder)).code == 0
+
+    def test_run_of_an_older_version_needs_its_verdict(self, folder: Path) -> None:
+        leftovers.without_run_end(folder)
+        (folder / evidence.VERDICT).write_text("{")
+        assert evidence.VERDICT in refused("judge", folder, code=6)
+
+
+class TestPlan:
+    """The run's hash, which reports show, is the hash of the plan that is judged."""
+
+    def test_that_was_rendered_is_judged(self, tmp_path: Path) -> None:
+        folder = leftovers.leave(tmp_path / "evidence", plan=leftovers.HASHED)
+        assert accept("judge", folder).code == 0
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("hash", "0" * 64), ("filesHash", "0" * 64), ("seed", 2), ("planted", ["wrong@h0"])],
+    )
+    def test_that_was_edited_is_refused_even_with_new_checksums(
+        self, tmp_path: Path, key: str, value: object
+    ) -> None:
+        folder = leftovers.leave(tmp_path / "evidence", plan=leftovers.HASHED)
+        path = folder / evidence.PLAN
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+        evidence.write_checksums(folder)
+        assert evidence.PLAN in refused("judge", folder, code=6)
+
+    def test_that_was_edited_is_refused_in_a_log_too(self, tmp_path: Path) -> None:
+        kept = (imagined.found(("h0",)), leftovers.record())
+        verdict = leftovers.verdict_of(leftovers.record())
+        log = tmp_path / "pod.log"
+        log.write_text(evidence.pack(leftovers.HASHED, kept, verdict))
+        assert accept("judge", log).code == 0
+        log.write_text(evidence.pack(replace(leftovers.HASHED, seed=2), kept, verdict))
+        assert "plan" in refused("judge", log, code=6)
+
+
+def test_a_pipe_in_the_place_of_the_hosts_is_not_waited_for(tmp_path: Path) -> None:
+    for whole, code in ((True, 6), (False, 5)):
+        folder = leftovers.leave(tmp_path / str(whole), whole=whole)
+        (folder / "hosts.json").unlink()
+        os.mkfifo(folder / "hosts.json")
+        assert accept("judge", folder).code == code
 
 
 class TestNoEvidence:

@@ -21,8 +21,8 @@ import yaml
 from tests.commandline import SOURCE, accept, program, refused
 
 from accept import assets
-from accept.core import checks
-from accept.core.errors import BadInput
+from accept.core import checks, evidence
+from accept.core.errors import BadEvidence, BadInput
 from accept.core.model import Plan
 from accept.core.typed import read
 from accept.hostnames import MOST_HOSTS
@@ -275,6 +275,15 @@ class TestFolder:
         _, bundle = rendered()
         bundle.write(tmp_path)
         assert load_bundle(tmp_path, bundle.plan).archive() == bundle.archive()
+
+    def test_has_a_plan_that_evidence_is_judged_by(self, tmp_path: Path) -> None:
+        _, bundle = rendered()
+        bundle.write(tmp_path)
+        assert evidence.read_plan(tmp_path) == bundle.plan
+        path = tmp_path / evidence.PLAN
+        path.write_text(path.read_text().replace('"nodes": 2', '"nodes": 1'))
+        with pytest.raises(BadEvidence):
+            evidence.read_plan(tmp_path)
 
     @pytest.mark.parametrize(
         "name", ["steps/30-connectivity.sh", "env.sh", "programs/train.py", "core.tar.bz2"]

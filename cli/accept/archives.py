@@ -84,6 +84,9 @@ def _unpack(file: BinaryIO, target: Path) -> None:
                     hint="no evidence is that large; is it the right archive?",
                 )
             _extract(tar, member, target)
+    # tarfile takes a header that is cut off or damaged for the end, except the first.
+    if source.last != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError("its end is missing")
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
@@ -129,13 +132,16 @@ class _Bounded:
 
     def __init__(self, file: BinaryIO, most: int) -> None:
         self._file, self._left = file, most
+        #: What was read last.
+        self.last = b""
 
     def read(self, size: int) -> bytes:
         """Read bytes; raises ValueError beyond the bounds."""
         self._left -= size
         if not 0 <= size <= _PIECE or self._left < 0:
             raise ValueError(f"a header of {size} bytes")
-        return self._file.read(size)
+        self.last = self._file.read(size)
+        return self.last
 
     def seek(self, at: int) -> int:
         """Go to a place."""

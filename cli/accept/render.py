@@ -21,6 +21,7 @@ from typing import Any
 
 from accept import __version__, assets
 from accept.core.errors import BadInput
+from accept.core.evidence import plan_hash
 from accept.core.model import Plan
 from accept.core.sizes import parse_size
 from accept.core.typed import dump
@@ -79,21 +80,20 @@ def render(run: Resolved) -> Bundle:
         files[step.script] = _step(run, step.script)
         if step.id in run.user_scripts:
             files[f"steps/{step.id}.user"] = run.user_scripts[step.id].encode()
-    plan = replace(run.plan, version=__version__, hash="")
-    files[_PLAN] = _json(dump(plan))
-    plan = replace(plan, hash=_digest(files))
+    plan = replace(run.plan, version=__version__, files_hash=_digest(files))
+    plan = replace(plan, hash=plan_hash(dump(plan)))
     files[_PLAN] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 
 
 def load_bundle(folder: Path, plan: Plan) -> Bundle:
-    """The bundle that was written to `folder`. Raises BadInput where it was changed since."""
+    """Read the bundle that was written to `folder`. Raises BadInput if it was changed since."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is missing", hint="render the run again")
     found = (p for p in sorted(folder.rglob("*")) if p.is_file())
     files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in found}
-    files[_PLAN] = _json(dump(replace(plan, hash="")))
-    if _digest(files) != plan.hash:
+    files.pop(_PLAN, None)
+    if _digest(files) != plan.files_hash or plan_hash(dump(plan)) != plan.hash:
         raise BadInput(
             f"{folder} was changed after it was rendered",
             hint="what runs is what was rendered: render again",
@@ -103,7 +103,7 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    """What the run's hash is made of: every file, the plan among them with its hash left empty."""
+    """Return the SHA-256 over the names, sizes and contents of files."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])

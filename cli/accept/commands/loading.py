@@ -1,4 +1,4 @@
-"""Reading evidence wherever it lies: a run, its folder, an archive, a bucket, a saved log."""
+"""Read evidence wherever it is: a run, its folder, an archive, a bucket, a saved log."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _of_folder(folder: Path) -> Evidence:
                 f"{folder}: {'; '.join(wrong[:3])}{more}",
                 hint="collect the run again, or ask who changed it",
             )
-        broken = evidence.read_verdict(folder).broken_off
+        broken = evidence.read_interruption(folder)
     else:
         broken = "the coordinator never finished: the evidence has no check sums"
     with nothing_collected():
@@ -107,8 +107,8 @@ def nothing_collected() -> Iterator[None]:
 
 def _attempt(folder: Path) -> str:
     try:
-        return str(json.loads((folder / HOSTS).read_text(encoding="utf-8"))["attempt"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return str(json.loads(evidence.read_text(folder / HOSTS))["attempt"])
+    except (BadEvidence, ValueError, KeyError, TypeError, RecursionError):
         return folder.name
 
 

@@ -108,6 +108,7 @@ async def coordinate(folder: Path) -> int:
 
 def _conclude(state: Run, broken: str) -> int:
     """Judge, write down what follows from it, and say so; returns the exit status."""
+    evidence.write_run_end(state.evidence, broken)
     verdict = judge(state.plan, state.records, attempt=state.attempt, broken_off=broken)
     evidence.write_judgement(state.evidence, state.plan, verdict)
     evidence.write_checksums(state.evidence)

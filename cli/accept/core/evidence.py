@@ -8,20 +8,23 @@ import json
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from accept.core import report
 from accept.core.errors import BadEvidence
-from accept.core.model import Plan, Record, Verdict
+from accept.core.model import SCHEMA, Plan, Record, Verdict
 from accept.core.typed import dump, read, to_json
 
 T = TypeVar("T")
 
 PLAN = "plan.json"
 RECORDS = "records.jsonl"
+RUN_END = "run-end.json"
 VERDICT = "verdict.json"
 REPORT = "report.md"
 JUNIT = "junit.xml"
@@ -29,6 +32,12 @@ CONSOLE = "console.log"
 CHECKSUMS = "SHA256SUMS"
 LOGS = "logs"
 PODS = "pods"
+
+#: Files that SHA256SUMS leaves out, because they are written after it: a later judgement replaces
+#: the verdict and the reports, and the console still grows. No judgement may use them.
+_NOT_COVERED = (CHECKSUMS, VERDICT, REPORT, JUNIT, CONSOLE, "report.html")
+#: Ending of a file that is being written.
+_UNFINISHED = ".new"
 
 #: Above this many groups in a step its logs go into one archive, `logs/STEP.tar`.
 LOOSE_LOGS = 64
@@ -58,11 +67,35 @@ _UNPACKED_LIMIT = 32 << 20
 _FILE_LIMIT = 1 << 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunEnd:
+    """How a run ended. A file of its own, so that SHA256SUMS covers it."""
+
+    schema: int
+    #: Why the run was interrupted; empty: it was not.
+    interruption: str
+
+
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    """Write a file completely or not at all."""
+    temporary = path.with_name(path.name + _UNFINISHED)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def plan_hash(plan: Mapping[str, object]) -> str:
+    """Return the hash that names a run, from its plan as plain data.
+
+    It is the SHA-256 of the plan as JSON with sorted keys and an empty `hash`. The plan holds a
+    hash of all other rendered files, so this covers those too.
+    """
+    text = json.dumps({**plan, "hash": ""}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
@@ -72,6 +105,12 @@ def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
     write(folder / JUNIT, report.junit(verdict))
 
 
+def write_run_end(folder: Path, interruption: str) -> None:
+    """Write why the run was interrupted; empty if it was not."""
+    end = RunEnd(schema=SCHEMA, interruption=interruption)
+    write(folder / RUN_END, to_json(end) + "\n")
+
+
 def append_record(folder: Path, record: Record) -> None:
     """Add one line to `records.jsonl`."""
     with (folder / RECORDS).open("a", encoding="utf-8") as file:
@@ -79,19 +118,52 @@ def append_record(folder: Path, record: Record) -> None:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of an evidence or run folder; BadEvidence where it is missing or unreadable."""
-    return _parse(Plan, _text(folder / PLAN), str(folder / PLAN))
+    """Read the plan of an evidence folder.
+
+    Raises BadEvidence if it is missing or unreadable, or was changed after it was rendered.
+    """
+    path = folder / PLAN
+    text = read_text(path)
+    plan = _parse(Plan, text, str(path))
+    _refuse_changed_plan(plan, json.loads(text), str(path))
+    return plan
+
+
+def _refuse_changed_plan(plan: Plan, data: Mapping[str, object], where: str) -> None:
+    """Raise BadEvidence if a plan does not have the hash that it names.
+
+    Plans of versions without `files_hash` pass, because their hash cannot be computed from them.
+    """
+    if plan.files_hash and (found := plan_hash(data)) != plan.hash:
+        raise BadEvidence(
+            f"{where}: the plan was changed after it was rendered "
+            f"(its hash is {found[:12]}, not {plan.hash[:12]})",
+            hint="collect the run again, or ask who changed it",
+        )
 
 
 def read_verdict(folder: Path) -> Verdict:
-    """The verdict that was left; BadEvidence where it is missing or unreadable."""
-    return _parse(Verdict, _text(folder / VERDICT), str(folder / VERDICT))
+    """Read the verdict; raises BadEvidence if it is missing or unreadable."""
+    return _parse(Verdict, read_text(folder / VERDICT), str(folder / VERDICT))
+
+
+def read_interruption(folder: Path) -> str:
+    """Return why the run was interrupted; empty if it was not.
+
+    Evidence of older versions has this in the verdict alone. Raises BadEvidence if the file is
+    missing or unreadable.
+    """
+    path = folder / RUN_END
+    # SHA256SUMS does not cover links.
+    if path.exists() and not path.is_symlink():
+        return _parse(RunEnd, read_text(path), str(path)).interruption
+    return read_verdict(folder).broken_off
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
-    """The records in the order of their writing; BadEvidence names the line that cannot be read."""
+    """Read the records in the order of writing; BadEvidence names the line that is unreadable."""
     path = folder / RECORDS
-    lines = _text(path).splitlines()
+    lines = read_text(path).splitlines()
     return tuple(_parse(Record, line, f"{path}:{n}") for n, line in enumerate(lines, 1))
 
 
@@ -153,7 +225,7 @@ def _blocks(path: Path, start: int = 0, size: int = 1 << 62) -> Iterator[bytes]:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write SHA256SUMS over every other file, as `sha256sum --check` reads it."""
+    """Write SHA256SUMS, as `sha256sum --check` reads it, over all files that a judgement uses."""
     write(folder / CHECKSUMS, "".join(f"{digest}  {name}\n" for name, digest in _digests(folder)))
 
 
@@ -163,7 +235,7 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     if not path.is_file():
         return (f"{CHECKSUMS} is missing: the evidence was never finished",)
     found = dict(_digests(folder))
-    lines = (line.partition("  ") for line in _text(path).splitlines())
+    lines = (line.partition("  ") for line in read_text(path).splitlines())
     listed = {name: digest for digest, _, name in lines}
     wrong = [f"{name} is missing" for name in listed if name not in found]
     wrong += [f"{n} is not as it was written" for n, d in listed.items() if found.get(n, d) != d]
@@ -174,8 +246,8 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
 def _digests(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
         name = path.relative_to(folder).as_posix()
-        # A judgement made again replaces these; the console still grows while the sums are taken.
-        if name in (CHECKSUMS, VERDICT, REPORT, JUNIT, CONSOLE, "report.html"):
+        # Writing one of them may have been killed halfway.
+        if name in _NOT_COVERED or name.removesuffix(_UNFINISHED) in _NOT_COVERED:
             continue
         # Each pod adds its own log, after the coordinator has closed the evidence.
         if name.startswith(f"{PODS}/"):
@@ -259,8 +331,10 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
                 f"{source}: {data.get('recordsLeftOut')} records were too many for the log",
                 hint="the verdict in the log is final; judge the evidence folder instead",
             )
+        plan = read(Plan, data["plan"])
+        _refuse_changed_plan(plan, data["plan"], source)
         return (
-            read(Plan, data["plan"]),
+            plan,
             tuple(read(Record, r) for r in data["records"]),
             read(Verdict, data["verdict"]),
         )
@@ -270,7 +344,8 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         ) from error
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a file of an evidence folder; raises BadEvidence if it is missing or unreadable."""
     try:
         # A pipe or a device would never end.
         if path.exists() and (not path.is_file() or path.stat().st_size > _FILE_LIMIT):

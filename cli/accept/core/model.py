@@ -121,6 +121,7 @@ class Plan:
 
     schema: int
     version: str
+    #: Names the run: `accept.core.evidence.plan_hash` of this plan.
     hash: str
     machine: PlannedMachine
     suite: str
@@ -147,6 +148,9 @@ class Plan:
     #: What the plan was made from, where nobody planned: logs that were found. All there is was
     #: asked for then, and no more. Empty: a run of ours.
     origin: str = ""
+    #: SHA-256 over all other rendered files, so that `hash` covers them too. Empty: rendered by a
+    #: version whose hashes cannot be verified from the plan alone.
+    files_hash: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
