@@ -74,7 +74,7 @@ def leave(
 
 
 def without_run_end(folder: Path) -> Path:
-    """Make evidence as older versions left it: why a run was interrupted is in the verdict alone."""
+    """Make evidence of an older version, where the verdict alone says what interrupted the run."""
     (folder / evidence.RUN_END).unlink()
     evidence.write_checksums(folder)
     return folder

@@ -199,7 +199,8 @@ class TestEvidence:
     def test_names_every_file_that_is_left(self) -> None:
         named = " ".join(rows("docs/evidence.md", "file"))
         files = (evidence.PLAN, evidence.RECORDS, evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
-        for name in (*files, evidence.RUN_END, evidence.CONSOLE, evidence.CHECKSUMS, f"{evidence.LOGS}/"):
+        more = (evidence.RUN_END, evidence.CONSOLE, evidence.CHECKSUMS, f"{evidence.LOGS}/")
+        for name in (*files, *more):
             assert name in named
         assert rundir.EVIDENCE in text_of("docs/evidence.md")
 

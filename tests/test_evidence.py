@@ -57,14 +57,14 @@ class TestFolder:
     ) -> None:
         if before:
             (tmp_path / "a").write_text(before)
-        with full_disk(free=100), pytest.raises(OSError):
+        with full_disk(free=100), pytest.raises(OSError, match="too large"):
             evidence.write(tmp_path / "a", "x" * 1000)
         assert [path.read_text() for path in tmp_path.iterdir()] == ([before] if before else [])
 
     def test_a_report_on_a_full_disk_does_not_spoil_the_evidence(self, folder: Path) -> None:
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         verdict = leftovers.verdict_of(leftovers.record())
-        with full_disk(), pytest.raises(OSError):
+        with full_disk(), pytest.raises(OSError, match="too large"):
             evidence.write_judgement(folder, leftovers.PLAN, verdict)
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
         assert evidence.check_checksums(folder) == ()
