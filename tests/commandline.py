@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 from accept.__main__ import main
@@ -39,19 +39,24 @@ class Done:
 
 
 def accept(*args: object) -> Done:
-    """Call it in this process; a crash raises here, as nothing but errors of ours may be caught."""
+    """Call it in this process; a defect raises here instead of ending with exit code 70."""
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["accept", *map(str, args)]),
+        mock.patch("accept.__main__._crashed", side_effect=_raise),
     ):
         try:
             main()
         except SystemExit as ended:
             code = ended.code or 0
     return Done(code=int(code), out=out.getvalue(), err=err.getvalue())
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def program(*args: object, **environment: str) -> Done:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from accept.core.errors import BadInput
+from accept.core.plaintext import plain
 
 RUN = "run.json"
 JOB = "job.json"
@@ -26,12 +27,22 @@ _ATTEMPT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 def runs() -> Path:
-    """The folder of all runs: $ACCEPT_RUNS, else in the user's state folder."""
-    named = os.environ.get("ACCEPT_RUNS")
-    if named:
-        return Path(named)
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "accept" / "runs"
+    """Return the folder of all runs: $ACCEPT_RUNS, else one in the user's state folder.
+
+    The path is absolute and without links, because `job.json` keeps it for commands that are
+    started in other folders. Raises BadInput if it cannot be determined.
+    """
+    named, state = os.environ.get("ACCEPT_RUNS"), os.environ.get("XDG_STATE_HOME")
+    try:
+        if named:
+            return Path(named).resolve()
+        base = Path(state) if state else Path.home() / ".local" / "state"
+        return (base / "accept" / "runs").resolve()
+    except RuntimeError as error:
+        raise BadInput(
+            f"the runs folder is unknown: {error}",
+            hint="set ACCEPT_RUNS to a folder for your runs",
+        ) from None
 
 
 def listed() -> tuple[Path, ...]:
@@ -88,22 +99,73 @@ def create(attempt: str, *, within: Path | None = None) -> Path:
 
 
 def find(name: str) -> Path:
-    """The folder of a run by attempt, by path, or the newest for `last`.
+    """Return the folder of a run by attempt, by path, or the newest for `last`.
 
-    Raises BadInput where there is none, and where it is a drill, which is many.
+    The folder may be anywhere, so only read it. Raises BadInput if there is none, or if it is a
+    drill, which consists of several runs.
     """
     if name == "last":
         there = listed()
         if not there:
             raise BadInput(f"there are no runs in {runs()}", hint="start one: accept run")
         return _one(there[-1])
-    drilled = sorted(runs().glob(f"*/{name}/{RUN}")) if _ATTEMPT.fullmatch(name) else []
-    places = (runs() / name if _ATTEMPT.fullmatch(name) else None, *(p.parent for p in drilled))
-    for folder in (*places, Path(name)):
-        if name and folder is not None and kind(folder) == "folder":
+    for folder in (*_by_attempt(name), Path(name)):
+        if name and kind(folder) == "folder":
             return _one(folder)
+    raise _unknown(name)
+
+
+def find_own(name: str) -> Path:
+    """Return the folder of a run in `runs()`, by attempt, by path, or the newest for `last`.
+
+    Commands that act on a run use this, because a run folder names programs to execute, hosts to
+    reach and folders to remove. Raises BadInput for a folder that is anywhere else.
+    """
+    if name != "last" and os.sep not in name and not _by_attempt(name):
+        # The working folder is not searched, but a folder there explains what the user meant.
+        if kind(Path(name)) == "folder":
+            raise _not_own(Path(name))
+        raise _unknown(name)
+    folder = find(name)
+    if not is_own(folder):
+        raise _not_own(folder)
+    return folder.resolve()
+
+
+def is_own(folder: Path) -> bool:
+    """Return True if `folder` is the folder of a run in `runs()`, itself or in one of its drills.
+
+    Folders inside a run do not count: evidence from a bucket can hold any file.
+    """
+    try:
+        parts = folder.resolve().relative_to(runs()).parts
+    except (ValueError, BadInput):
+        return False
+    return len(parts) == 1 or (len(parts) == 2 and (runs() / parts[0] / DRILL).is_file())
+
+
+def _by_attempt(name: str) -> list[Path]:
+    """Return the folders of an attempt: of a run, then of runs in drills."""
+    if not _ATTEMPT.fullmatch(name):
+        return []
+    drilled = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
+    return [folder for folder in (runs() / name, *drilled) if kind(folder) == "folder"]
+
+
+def _not_own(folder: Path) -> BadInput:
+    shown = plain(str(folder), 200)
+    if (folder / RUN).is_file() and not any((folder / name).exists() for name in (JOB, EVIDENCE)):
+        return BadInput(f"{shown} was never started", hint=f"start it: accept submit {shown}")
+    return BadInput(
+        f"{shown} is not in your runs folder {runs()}, and a run folder can start any program",
+        hint=f"read it: accept judge {shown}, accept report {shown}; "
+        "run this command where the run was started",
+    )
+
+
+def _unknown(name: str) -> BadInput:
     newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
-    raise BadInput(
+    return BadInput(
         f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or name a folder"
     )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -18,17 +20,24 @@ from pathlib import Path
 from accept.backends import Job, Say
 from accept.core import evidence
 from accept.core.coordinator import HOSTS, Launch
-from accept.core.errors import BrokenOff, NoEvidence, NotStarted
+from accept.core.errors import BadInput, BrokenOff, NoEvidence, NotStarted
 from accept.core.hosts import Candidate
+from accept.core.plaintext import plain
 from accept.core.typed import dump
 from accept.probe import Need, machine_of, needs_of, tool_lines, tools_here
 from accept.render import Bundle
 from accept.resolve import Resolved
+from accept.rundir import JOB
 from accept.spec import Site
 
 _NODE = "node"
+_PID = "coordinator.pid"
+_STEP = re.compile(r"^\[(\d{1,4})/(\d{1,4})\] ", re.MULTILINE)
 _LOOK = 0.1
 _GRACE = 5.0
+#: Seconds from the making of the folder to the coordinator's process id, on a busy machine.
+_BEGINNING = 30.0
+_ENDING = 60.0
 _ADVICE = "pip install 'gpu-accept[run]', or name your own under tools: in the site file"
 
 
@@ -121,6 +130,43 @@ def _host_env(run: Resolved) -> str:
     return f"PATH={scripts}:$PATH\nACCEPT_PYTHON={shlex.quote(sys.executable)}\n"
 
 
+def check_folder(job: Job, folder: Path) -> None:
+    """Raise BadInput if `job` uses another folder than the one in the run folder `folder`.
+
+    Scripts in the job's folder are executed and the folder is removed, so only the folder that
+    `submit` made counts. A folder that is gone harms nobody.
+    """
+    node = Path(job.folder)
+    if node.exists() and node.resolve() != folder.resolve() / _NODE:
+        raise BadInput(
+            f"{folder / JOB} names another folder than {folder / _NODE}: {plain(job.folder, 200)}",
+            hint="was the run folder renamed or copied? use it where the run was started",
+        )
+
+
+def is_running(folder: Path) -> bool:
+    """Return True if a run in the run folder `folder` uses this machine now."""
+    node = folder / _NODE
+    return node.is_dir() and not (node / "status").exists() and _coordinator_lives(node)
+
+
+def is_over(folder: Path) -> bool:
+    """Return True if a run used this machine, has ended, and was not collected."""
+    return (folder / _NODE).is_dir() and not is_running(folder)
+
+
+def step_text(folder: Path) -> str:
+    """Return the step of a running run, such as `step 3 of 6`; empty if it is not known."""
+    try:
+        said = (folder / _NODE / evidence.CONSOLE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The coordinator prints this when a step has ended.
+    ended = _STEP.findall(said)
+    done, steps = map(int, ended[-1]) if ended else (0, 0)
+    return f"step {done + 1} of {steps}" if done < steps else ""
+
+
 def watch(job: Job, *, folder: Path, say: Say) -> int:
     """Follow console.log until the coordinator's exit status is there."""
     node = Path(job.folder)
@@ -147,15 +193,16 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
 
 
 def _coordinator_lives(node: Path) -> bool:
-    pid = _pid(node)
-    if pid is None:
-        # It has not begun yet: it has a few seconds from the folder's making.
-        return time.time() - node.stat().st_mtime < 30
-    return Path(f"/proc/{pid}").exists() or (node / "status").exists()
+    """Return True if the coordinator runs, is about to start, or left its exit status."""
+    if not node.is_dir():
+        return False
+    if not (node / _PID).exists():
+        return time.time() - node.stat().st_mtime < _BEGINNING
+    return _coordinator(node) is not None or (node / "status").exists()
 
 
 def _gone(node: Path) -> bool:
-    """Whether it ended without leaving its exit status, which comes a moment after its end."""
+    """Return True if it ended without an exit status, which it leaves a moment after its end."""
     until = time.monotonic() + _GRACE
     while not _coordinator_lives(node):
         if time.monotonic() > until:
@@ -171,10 +218,21 @@ def _end_all(node: Path) -> None:
     subprocess.run(["/bin/sh", str(node / "kill.sh"), mark], stdout=subprocess.DEVNULL, check=False)
 
 
-def _pid(node: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        return int((node / "coordinator.pid").read_text(encoding="utf-8"))
-    return None
+def _coordinator(node: Path) -> int | None:
+    """Return the process id of the coordinator; None if it has ended or was not started yet.
+
+    The kernel gives process ids again, so a process counts only if it started when the coordinator
+    did: `coordinator.start` has field 22 of /proc/PID/stat, as `coordinate.sh` read it.
+    """
+    try:
+        pid = int((node / _PID).read_text(encoding="utf-8"))
+        started = (node / "coordinator.start").read_text(encoding="utf-8").strip()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return None
+    # The second field is the name in parentheses, which may hold spaces; the third is the state.
+    state, *more = stat.rpartition(") ")[2].split()
+    return pid if started == more[18] and state not in "ZX" else None
 
 
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
@@ -198,15 +256,22 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """End the coordinator, which ends what it started and writes what it has."""
     node = Path(job.folder)
-    pid = _pid(node)
-    if not node.is_dir() or pid is None or (node / "status").exists():
+    if not node.is_dir() or (node / "status").exists():
         return
-    say("cancel: the coordinator ends what it started")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 15)
-    until = time.monotonic() + 60
-    while not (node / "status").exists() and time.monotonic() < until:
+    until = time.monotonic() + _GRACE
+    while not (node / _PID).exists() and time.monotonic() < until:
+        # It was started a moment ago.
         time.sleep(_LOOK)
+    pid = _coordinator(node)
+    if pid is not None:
+        say("cancel: the coordinator ends what it started")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + _ENDING
+        while not (node / "status").exists() and time.monotonic() < until:
+            if _coordinator(node) is None and _gone(node):
+                break
+            time.sleep(_LOOK)
     _end_all(node)
 
 

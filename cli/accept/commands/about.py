@@ -82,9 +82,27 @@ def _runs() -> list[dict[str, Any]]:
             except AcceptError:
                 state = "collected, no verdict"
         elif (folder / rundir.JOB).is_file():
-            state = "started, not collected"
+            state = _submitted(folder)
         rows.append({"name": folder.name, "about": state, "folder": str(folder)})
     return rows
+
+
+def _submitted(folder: Path) -> str:
+    """Return the state of a run that was not collected, as far as this machine knows it."""
+    # Most lists have no such run, and this takes a while to import.
+    from accept.backends import local
+    from accept.commands import attempts
+
+    try:
+        job = attempts.load_job(folder)
+    except AcceptError:
+        return "submitted"
+    if job.backend != "local":
+        # Only the cluster or the hosts know more, and a list asks nobody.
+        return "submitted"
+    if local.is_running(folder):
+        return ", ".join(filter(None, ("running", local.step_text(folder))))
+    return "ended, not collected" if local.is_over(folder) else "ended, nothing is left of it"
 
 
 def _drill(path: Path) -> str:

@@ -8,22 +8,37 @@ import secrets
 import shutil
 import sys
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 
 from accept import backends, rundir, storage
-from accept.backends import Job
+from accept.backends import Job, local
 from accept.commands import judging
 from accept.commands.judging import Judged
 from accept.commands.planning import write_run
 from accept.commands.terminal import Terminal
+from accept.core.coordinator import CANCELLED
 from accept.core.errors import AcceptError, BadInput, BrokenOff, NoEvidence, NotStarted
-from accept.core.evidence import write
+from accept.core.evidence import read_verdict, write
 from accept.core.typed import dump, read
 from accept.render import Bundle
 from accept.resolve import Resolved
 
 #: From here on the console says what the result says once more.
 _VERDICT_FOLLOWS = "verdict of the coordinator:"
+
+
+class Cancellation(StrEnum):
+    """What came of a cancellation."""
+
+    CANCELLED = "cancelled"
+    #: It ended by itself before it could be cancelled.
+    HAD_ENDED = "had-ended"
+    STILL_RUNNING = "still-running"
+    #: The run is over, and its evidence stays where it is.
+    NOT_COLLECTED = "not-collected"
+    #: Neither its processes nor its folder or objects were found.
+    NOT_FOUND = "not-found"
 
 
 def new_name() -> str:
@@ -52,16 +67,22 @@ def start(
 
 
 def load_job(folder: Path) -> Job:
-    """The job of a run folder. Raises BadInput where the run was never submitted."""
+    """Return the job of a run folder.
+
+    Raises BadInput if the run was never submitted, or if the job uses another folder here.
+    """
     path = folder / rundir.JOB
     try:
-        return read(Job, json.loads(path.read_text(encoding="utf-8")))
+        job = read(Job, json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise BadInput(
             f"{folder.name} was never started", hint=f"start it: accept submit {folder}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read: {error}", hint="name another run") from None
+    if job.backend == "local":
+        local.check_folder(job, folder)
+    return job
 
 
 def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -> Judged:
@@ -110,15 +131,25 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: b
 
 
 def _asked_to_detach() -> bool:
-    """Ask on a terminal; elsewhere nobody can answer, and what was started must not stay behind."""
+    """Ask whether to detach; False means to cancel.
+
+    Without a terminal nobody can answer. Then, at the end of input and at a second Ctrl-C the run
+    is cancelled, because what was started must not stay behind.
+    """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    sys.stderr.write(
-        "\nCtrl-C: [d]etach and let the run go on, or [c]ancel it and clean up? [d/c] "
-    )
-    sys.stderr.flush()
+    sys.stderr.write("\nCtrl-C: [d]etach and let the run go on, or [c]ancel it and clean up?")
     try:
-        return not sys.stdin.readline().strip().lower().startswith("c")
+        while True:
+            sys.stderr.write(" [d/c] ")
+            sys.stderr.flush()
+            line = sys.stdin.readline()
+            answer = line.strip().lower()
+            if not line or answer in ("c", "cancel"):
+                return False
+            if answer in ("d", "detach"):
+                return True
+            sys.stderr.write("type d to detach, or c to cancel:")
     except KeyboardInterrupt:
         return False
 
@@ -159,26 +190,46 @@ def _results(folder: Path, backend: str) -> str:
     return ""
 
 
-def cancel(job: Job, folder: Path, terminal: Terminal) -> bool:
+def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     """End a run, keep its evidence so far, and remove what it made.
 
-    Returns whether that is so: evidence that cannot be fetched stays where it is.
+    Evidence that cannot be fetched stays where it is, and so does what holds it.
     """
-    backends.load(job.backend).cancel(job, folder=folder, say=terminal.progress)
+    backend = backends.load(job.backend)
+    ended = _is_collected(folder) or (job.backend == "local" and local.is_over(folder))
+    backend.cancel(job, folder=folder, say=terminal.progress)
     try:
         place = collect(folder, terminal)
     except NoEvidence as error:
-        terminal.progress(f"cancelled; no evidence: {error.message}")
+        if not backend.delete(job, dry_run=True, say=terminal.progress):
+            terminal.progress(f"nothing to cancel was found: {error.message}")
+            return Cancellation.NOT_FOUND
+        terminal.progress(f"no evidence: {error.message}")
     except AcceptError as error:
-        terminal.progress(f"cancelled; its evidence could not be fetched: {error.message}")
+        terminal.progress(f"the evidence could not be fetched: {error.message}")
         if job.place:
             again = f"accept collect {job.attempt}, then accept delete {job.attempt}"
             terminal.progress(f"what the cluster has of it is left there: {again}")
-        return False
+        over = not isinstance(error, BrokenOff)
+        return Cancellation.NOT_COLLECTED if over else Cancellation.STILL_RUNNING
     else:
-        terminal.progress(f"cancelled; evidence so far: {place}")
+        ended = ended or _ended_by_itself(place)
+        terminal.progress(f"evidence{'' if ended else ' so far'}: {place}")
     if job.place:
         # What a cluster was given stays there until it is removed.
-        for what in backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress):
+        for what in backend.delete(job, dry_run=False, say=terminal.progress):
             terminal.progress(f"removed {what}")
-    return True
+    return Cancellation.HAD_ENDED if ended else Cancellation.CANCELLED
+
+
+def _is_collected(folder: Path) -> bool:
+    """Return True if the run folder holds all evidence, and not only what a log showed."""
+    return (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file()
+
+
+def _ended_by_itself(place: Path) -> bool:
+    """Return True if the coordinator formed a verdict on a run that nobody cancelled."""
+    try:
+        return read_verdict(place).broken_off != CANCELLED
+    except AcceptError:
+        return False

@@ -35,7 +35,7 @@ def do_delete(
     """
     if bool(names) == bool(older_than):
         raise BadInput("which runs?", hint="name them, or give --older-than 24h, and not both")
-    folders = [rundir.find(name) for name in names] or _older(older_than or "")
+    folders = [rundir.find_own(name) for name in names] or _older(older_than or "")
     removed: dict[str, list[str]] = {}
     worst: AcceptError | None = None
     for folder in folders:
@@ -75,13 +75,13 @@ def _delete(
 
 
 def _older(text: str) -> list[Path]:
-    """The folders of submitted runs that were started so long ago."""
+    """Return the folders of submitted runs that were started at least that long ago."""
     try:
         limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except ValueError as error:
         raise BadInput(f"--older-than: {error}", hint="such as 24h, 90m") from None
     found = []
-    for folder in rundir.listed():
+    for folder in filter(rundir.is_own, rundir.listed()):
         try:
             job = attempts.load_job(folder)
             old = datetime.fromisoformat(job.submitted) < limit

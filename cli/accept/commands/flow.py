@@ -10,6 +10,7 @@ from pathlib import Path
 from accept import backends, rundir, storage
 from accept.backends import Job
 from accept.commands import attempts, judging
+from accept.commands.attempts import Cancellation
 from accept.commands.planning import plan_text, planned, prepare
 from accept.commands.terminal import Terminal
 from accept.core.errors import BadInput, Exit
@@ -43,7 +44,7 @@ def do_submit(
 def _submit(
     options: Options, terminal: Terminal, *, folder: str | None, attempt: str, dry_run: bool
 ) -> Job | None:
-    if folder:
+    if folder is not None:
         run, bundle = _read(rundir.find(folder))
         run = replace(run, place={**run.place, **options.place})
     else:
@@ -64,7 +65,7 @@ def _submit(
 
 def do_watch(name: str, terminal: Terminal) -> int:
     """Follow a run to its end."""
-    folder = rundir.find(name)
+    folder = rundir.find_own(name)
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} is over and collected")
         return do_judge((str(folder),), terminal, expect=())
@@ -84,7 +85,7 @@ def do_collect(name: str, terminal: Terminal) -> int:
     if storage.is_url(name):
         place = _fetch(name, terminal)
     else:
-        place = attempts.collect(rundir.find(name), terminal)
+        place = attempts.collect(rundir.find_own(name), terminal)
     terminal.result({"evidence": str(place)}, str(place))
     return Exit.PASS
 
@@ -107,11 +108,23 @@ def _fetch(url: str, terminal: Terminal) -> Path:
 
 def do_cancel(name: str, terminal: Terminal) -> int:
     """End a run and remove what it made; its evidence so far is collected first."""
-    folder = rundir.find(name)
+    folder = rundir.find_own(name)
     job = attempts.load_job(folder)
-    whole = attempts.cancel(job, folder, terminal)
-    terminal.result({"cancelled": job.attempt}, f"cancelled {job.attempt}")
-    return Exit.PASS if whole else Exit.INCOMPLETE
+    outcome = attempts.cancel(job, folder, terminal)
+    terminal.result(
+        {"attempt": job.attempt, "outcome": outcome}, _CANCELLATIONS[outcome].format(job.attempt)
+    )
+    done = outcome in (Cancellation.CANCELLED, Cancellation.HAD_ENDED)
+    return Exit.PASS if done else Exit.INCOMPLETE
+
+
+_CANCELLATIONS = {
+    Cancellation.CANCELLED: "cancelled {}",
+    Cancellation.HAD_ENDED: "{} had already ended; nothing was cancelled",
+    Cancellation.STILL_RUNNING: "{} is still running: it did not end when it was cancelled",
+    Cancellation.NOT_COLLECTED: "{} was cancelled, but its evidence could not be fetched",
+    Cancellation.NOT_FOUND: "{} was not found, so nothing was cancelled",
+}
 
 
 def do_judge(

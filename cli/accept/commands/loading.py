@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept import archives, rundir, storage
+from accept.backends import local
 from accept.core import evidence
 from accept.core.checks import parse_log, with_problems_seen
 from accept.core.coordinator import HOSTS
@@ -42,11 +43,26 @@ def load(path: str) -> Evidence:
     folder = rundir.find(path)
     inner = folder / rundir.EVIDENCE
     if not inner.is_dir() and (folder / rundir.JOB).is_file():
-        raise BadEvidence(
-            f"the evidence of {folder.name} is not here",
-            hint=f"fetch it: accept collect {folder.name}",
-        )
+        raise _not_collected(folder, "last" if path == "last" else folder.name)
     return _of_folder(inner if inner.is_dir() else folder)
+
+
+def _not_collected(folder: Path, name: str) -> BadEvidence:
+    """Return the error for a run folder without evidence; `name` is what commands call the run."""
+    if not rundir.is_own(folder):
+        return BadEvidence(
+            f"{folder} holds no evidence",
+            hint="ask whoever ran it for the folder `evidence`, which accept collect fetches there",
+        )
+    if local.is_running(folder):
+        step = local.step_text(folder)
+        return BadEvidence(
+            f"{folder.name} is still running{', ' if step else ''}{step}",
+            hint=f"follow it: accept watch {name}",
+        )
+    return BadEvidence(
+        f"the evidence of {folder.name} is not here", hint=f"fetch it: accept collect {name}"
+    )
 
 
 def _of_file(path: Path) -> Evidence:

@@ -37,6 +37,8 @@ from accept.core.sweeps import Watch, sweep
 from accept.core.typed import read
 
 HOSTS = "hosts.json"
+#: The verdict's reason for an early end, if a user or a scheduler ended the run.
+CANCELLED = "the run was cancelled"
 #: Longest that a copy of the evidence after a step takes, and the next where that one failed.
 _PUBLISH_SECONDS, _PUBLISH_AGAIN_SECONDS = 60.0, 10.0
 #: How long a host may answer whose end has made a step fail: a second's grace for a pod, and more.
@@ -84,7 +86,7 @@ async def coordinate(folder: Path) -> int:
     except asyncio.TimeoutError:
         broken = _late(state)
     except asyncio.CancelledError:
-        broken = "the run was cancelled"
+        broken = CANCELLED
     except _BreakOff as reason:
         broken = str(reason)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Every failure a user can cause, with its exit code. 1 stays Python's own traceback."""
+"""The exit codes, and every failure that a user can cause. No failure ends with 1."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class Exit(IntEnum):
     BROKEN_OFF = 5
     INCOMPLETE = 6
     INCONCLUSIVE = 7
+    INTERNAL = 70
     INTERRUPTED = 130
 
 
