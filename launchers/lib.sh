@@ -87,14 +87,17 @@ launch() {
         # shellcheck disable=SC2154 # set by the eval
         [ -z "$value" ] || set -- -x "ACCEPT_$name" "$@"
     done
+    # Through sh, because the run's folder may be mounted noexec. mpirun splits this at blanks and colons; the
+    # folder of a run over several hosts has neither.
+    agent="/bin/sh $ACCEPT_DIR/agent.sh"
     if [ "$version" -ge 5 ]; then
         [ -z "$control" ] || set -- --prtemca prte_if_include "$control" "$@"
         [ "$hosts" -le 64 ] || set -- --prtemca plm_ssh_no_tree_spawn 1 "$@"
-        set -- --prtemca plm_ssh_agent "$ACCEPT_DIR/agent.sh" --prtemca plm_ssh_num_concurrent 128 "$@"
+        set -- --prtemca plm_ssh_agent "$agent" --prtemca plm_ssh_num_concurrent 128 "$@"
     else
         [ -z "$control" ] || set -- --mca oob_tcp_if_include "$control" "$@"
         [ "$hosts" -le 64 ] || set -- --mca plm_rsh_no_tree_spawn 1 "$@"
-        set -- --mca plm_rsh_agent "$ACCEPT_DIR/agent.sh" --mca plm_rsh_num_concurrent 128 \
+        set -- --mca plm_rsh_agent "$agent" --mca plm_rsh_num_concurrent 128 \
             --mca orte_keep_fqdn_hostnames 1 "$@"
     fi
     [ -z "$interface" ] || set -- --mca btl_tcp_if_include "$interface" "$@"
