@@ -29,8 +29,8 @@ stop() {
 # Reads the group; leaves hosts, ranks_per_host, master_address, ACCEPT_PEERS, a hostfile and an ssh configuration.
 read_group() {
     umask 077
-    # shellcheck source=writable.sh
-    . "$ACCEPT_DIR/writable.sh"
+    # shellcheck source=check_writable.sh
+    . "$ACCEPT_DIR/check_writable.sh"
     mkdir -p "$ACCEPT_WORK" || stop disk-full "cannot make $ACCEPT_WORK"
     hostfile=$ACCEPT_WORK/hostfile
     group=${ACCEPT_GROUP:-$ACCEPT_DIR/group}
@@ -89,7 +89,7 @@ launch() {
     done
     # Through sh, because the run's folder may be mounted noexec. mpirun splits this at blanks and colons; the
     # folder of a run over several hosts has neither.
-    agent="/bin/sh $ACCEPT_DIR/agent.sh"
+    agent="/bin/sh $ACCEPT_DIR/rsh_agent.sh"
     if [ "$version" -ge 5 ]; then
         [ -z "$control" ] || set -- --prtemca prte_if_include "$control" "$@"
         [ "$hosts" -le 64 ] || set -- --prtemca plm_ssh_no_tree_spawn 1 "$@"

@@ -17,7 +17,7 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-ForceCommand /bin/sh $ACCEPT_DIR/session.sh
+ForceCommand /bin/sh $ACCEPT_DIR/force_command.sh
 AllowTcpForwarding no
 AllowAgentForwarding no
 X11Forwarding no

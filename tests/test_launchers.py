@@ -324,7 +324,7 @@ class TestUserScript:
 
 
 class TestGuard:
-    """guard.sh removes the run's folder, whatever happens first."""
+    """watchdog.sh removes the run's folder, whatever happens first."""
 
     @pytest.fixture
     def node(self, tmp_path: Path) -> Path:
@@ -343,7 +343,7 @@ class TestGuard:
 
     def guard(self, node: Path, seconds: str, keep: str) -> subprocess.Popen[bytes]:
         guard = subprocess.Popen(
-            ["sh", str(node / "guard.sh"), seconds, keep, str(node.parent / "sshd")],
+            ["sh", str(node / "watchdog.sh"), seconds, keep, str(node.parent / "sshd")],
             cwd=node,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -404,7 +404,7 @@ class TestGuard:
 
 
 class TestEntry:
-    """entry.sh in a pod: an sshd until the run is over; coordinator and evidence on index 0."""
+    """pod_entrypoint.sh: an sshd until the run is over; coordinator and evidence on index 0."""
 
     @pytest.fixture
     def pod(self, tmp_path: Path) -> Path:
@@ -432,7 +432,7 @@ class TestEntry:
 
     def start(self, pod: Path, *before: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*before, "/bin/sh", str(pod / "entry.sh")],
+            [*before, "/bin/sh", str(pod / "pod_entrypoint.sh")],
             env={
                 "PATH": f"{pod.parent / 'bin'}:/usr/bin:/bin",
                 "ACCEPT_ATTEMPT": f"entry-{os.getpid()}",

@@ -34,20 +34,20 @@ _WORD = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _NO_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 #: Scripts that are the same in every run.
 _STATIC = (
-    "agent.sh",
+    "bootstrap_host.sh",
+    "check_writable.sh",
     "coordinate.sh",
-    "entry.sh",
-    "guard.sh",
-    "host.sh",
+    "force_command.sh",
+    "inject_fault.sh",
     "interface.sh",
     "kill.sh",
     "lib.sh",
-    "plant.sh",
+    "pod_entrypoint.sh",
     "rank.sh",
-    "session.sh",
+    "rsh_agent.sh",
     "ssh_config.in",
     "sshd.sh",
-    "writable.sh",
+    "watchdog.sh",
 )
 
 

@@ -35,10 +35,10 @@ from dataclasses import dataclass
 
 import rank_io
 import torch_io
-from blame import PROBE, Accuser
-from expected import COLLECTIVES, FLOAT, Collective, count_of
-from operations import Operations
-from table import bandwidth, devices, fixed, header
+from corruption_source import PROBE, Accuser
+from nccl_table_writer import bandwidth, devices, fixed, header
+from reference_data import COLLECTIVES, FLOAT, Collective, count_of
+from torch_collectives import Operations
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Iterations of the largest size, if so many are asked for, however long they take.

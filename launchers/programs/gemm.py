@@ -33,10 +33,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import exact
+import exact_gemm
 from bench import Bench
 from sampler import Sampler
-from stopwatch import Stopwatch, tell
+from windowed_timer import Stopwatch, tell
 
 CHECK = "gemm"
 #: In the order they are measured.
@@ -50,7 +50,7 @@ WARM, WARM_CPU = 0.3, 0.01
 FP8, TENSOR = (8, 9), (8, 0)
 #: Every side of matrices of fp8 is a multiple of this (torch's `_scaled_mm` refuses others), that
 #: of the known product too, which at this least size it is first.
-FP8_STEP, FP8_LEAST = 16, exact.PERIOD * 16
+FP8_STEP, FP8_LEAST = 16, exact_gemm.PERIOD * 16
 
 
 def lacking(torch: Any, device: str, kind: str, wanted: str, size: int) -> str:
@@ -63,7 +63,7 @@ def lacking(torch: Any, device: str, kind: str, wanted: str, size: int) -> str:
     having = torch.cuda.get_device_capability(device)
     if kind == "fp8" and not _multiplies_fp8(torch):
         return f"torch {torch.__version__} multiplies no fp8 into one tensor; 2.5 does"
-    if kind == "fp8" and (size % FP8_STEP or exact.inner(size) % FP8_STEP):
+    if kind == "fp8" and (size % FP8_STEP or exact_gemm.inner(size) % FP8_STEP):
         return f"size {size}: fp8 takes multiples of {FP8_STEP} from {FP8_LEAST} on"
     least = {"fp8": FP8, "fp32": (0, 0)}.get(kind, TENSOR)
     return "" if having >= least else f"compute capability {having[0]}.{having[1]}"
@@ -196,10 +196,10 @@ class Gemm:
 
     def _load(self, kind: str) -> None:
         torch, product = self.product.torch, self.product
-        wanted, counts = exact.bits(torch, self.reference), []
+        wanted, counts = exact_gemm.bits(torch, self.reference), []
 
         def compare() -> None:
-            counts.append((exact.bits(torch, product.out) != wanted).sum())
+            counts.append((exact_gemm.bits(torch, product.out) != wanted).sum())
 
         with Sampler(self.bench.device) as sampler:
             taken = self.watch.windows(
@@ -228,21 +228,25 @@ class Gemm:
     def _prove(self, kind: str) -> None:
         """The product that is known, and what is to be equal on equal devices."""
         product, plant, torch = self.product, self.bench.plant, self.product.torch
-        k = exact.inner(self.size)
+        k = exact_gemm.inner(self.size)
         a, b = product.first(k)
-        signs = [exact.signs(self.seed + n) for n in range(2)]
+        signs = [exact_gemm.signs(self.seed + n) for n in range(2)]
         for target, values in zip((a, b), signs, strict=True):
-            exact.tile(target, exact.block(torch, exact.shifted(values), target.shape[1], target))
+            exact_gemm.tile(
+                target, exact_gemm.block(torch, exact_gemm.shifted(values), target.shape[1], target)
+            )
         if "nan" in plant:
             a.view(-1)[a.numel() // 2] = float("nan")
         product.out.fill_(float("nan"))
         product.multiply(a, b, fast=False)
         if "flip" in plant:
-            exact.bits(torch, product.out)[self.size // 2, self.size // 3] ^= 1
-        rows = exact.block(torch, exact.product(signs[0], signs[1], k), self.size, product.out)
-        found = exact.differs(torch, product.out, rows)
+            exact_gemm.bits(torch, product.out)[self.size // 2, self.size // 3] ^= 1
+        rows = exact_gemm.block(
+            torch, exact_gemm.product(signs[0], signs[1], k), self.size, product.out
+        )
+        found = exact_gemm.differs(torch, product.out, rows)
         count = self.wrong + (found.elements if found else 0)
-        made = exact.digest(product.out)
+        made = exact_gemm.digest(product.out)
         if found:
             every = self.size**2
             said = (
@@ -251,7 +255,7 @@ class Gemm:
             said += f"row {found.row}, column {found.column}: {found.got:.9g}, not {found.wanted:g}"
             cause = "not-finite" if found.strange else "wrong-result"
             self.bench.wrong(CHECK, cause, said)
-        elif made != exact.digest_of(rows, self.size):
+        elif made != exact_gemm.digest_of(rows, self.size):
             count += 1
             said = f"{kind}: the known product is right on the device, not where the CPU reads it"
             self.bench.wrong(CHECK, "wrong-data", said)
@@ -259,7 +263,7 @@ class Gemm:
         value = {"type": kind, "size": self.size, "exact": made}
         if self.bench.device != "cpu":
             # CPUs of one name may still take different ways; GPUs of one name do not.
-            value |= {"random": exact.digest(self.reference), **self._device()}
+            value |= {"random": exact_gemm.digest(self.reference), **self._device()}
         self.bench.fact(CHECK, "digest", value)
         # The load of those who measure alone is random again.
         product.fill(self.seed)

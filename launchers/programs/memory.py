@@ -29,14 +29,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import p2p_matrix
 import patterns
-import peers
 import rank_io
 from bench import Bench
+from free_memory import available
 from patterns import WORD
-from room import available
 from sampler import Link
-from stopwatch import WINDOW, Stopwatch, tell
+from windowed_timer import WINDOW, Stopwatch, tell
 
 CHECK = "memory"
 #: Of a host's memory never more than this share is used, over all of its ranks.
@@ -226,7 +226,7 @@ class Memory:
             return
         rates = [[self._between(kept, into, i, j) if i != j else 0.0 for j in gpus] for i in gpus]
         self.bench.fact(CHECK, "p2p", [[round(rate, 2) for rate in row] for row in rates])
-        peers.tell(CHECK, me, rates)
+        p2p_matrix.tell(CHECK, me, rates)
 
     def _no_peers(self, why: str) -> None:
         self.bench.fact(CHECK, "left-out", {"p2p-out": why, "p2p-in": why})

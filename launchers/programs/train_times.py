@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rank_io import median
-from stopwatch import share
+from windowed_timer import share
 
 #: Fewer steps than these are judged only where there are no more: one hiccup is much of them.
 FEW = 20

@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from places import (
+from object_store import (
     MANIFEST,
     PODS,
     Files,

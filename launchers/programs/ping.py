@@ -129,7 +129,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description="Every MPI rank says who it is; then every two hosts play ping-pong. "
-        "mpirun -n 4 python hello.py",
+        "mpirun -n 4 python ping.py",
     )
     parser.add_argument(
         "--pings", type=int, default=20, help="round trips for each pair of hosts (default 20)"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# plant.sh FAULT ...: what a drill does to a host as a whole, in the run's folder there. The coordinator
+# inject_fault.sh FAULT ...: what a drill does to a host as a whole, in the run's folder there. The coordinator
 # calls it where the plan says so (`planted`), and nowhere else. It says `planted`, or why not.
 #   full-disk RANKS          what ranks write here of their progress meets a full device
 #   slow-link SECONDS PEER   what leaves by the interface towards PEER does so at RATE, for SECONDS at most
@@ -44,10 +44,10 @@ case $1 in
             *" 0: "*) ;;
             *) refuse "somebody shapes $interface already: $(queues "$interface" | head -n 1)" ;;
         esac
-        setsid /bin/sh ./plant.sh keep "$2" "$interface" </dev/null >plant.log 2>&1 &
+        setsid /bin/sh ./inject_fault.sh keep "$2" "$interface" </dev/null >inject_fault.log 2>&1 &
         keeper=$!
         until [ -e slow ] || ! kill -0 "$keeper" 2>/dev/null; do sleep 0.05; done
-        [ -e slow ] || refuse "tc: $(tail -n 1 plant.log)"
+        [ -e slow ] || refuse "tc: $(tail -n 1 inject_fault.log)"
         echo planted ;;
     keep)
         # It carries the mark of the run, as everything of it does: what ends the run ends this.

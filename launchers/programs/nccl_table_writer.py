@@ -6,8 +6,8 @@ import argparse
 import os
 
 import torch_io
-from expected import Collective
-from operations import Operations
+from reference_data import Collective
+from torch_collectives import Operations
 
 
 def fixed(value: float, width: int) -> str:

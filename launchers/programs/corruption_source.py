@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import rank_io
-from expected import COLLECTIVES, FLOAT, Collective
-from operations import Operations
+from reference_data import COLLECTIVES, FLOAT, Collective
+from torch_collectives import Operations
 
 #: Elements a rank contributes to a probe, and the number of probes of one collective.
 PROBE, PROBES = 4096, 2

@@ -1,5 +1,5 @@
 #!/bin/sh
-# entry.sh: what every pod of a run executes, in the folder the archive was unpacked to. It starts
+# pod_entrypoint.sh: what every pod of a run executes, in the folder the archive was unpacked to. It starts
 # the run's own sshd, and on index 0 the coordinator; then it waits on the pipe `events`:
 #   over       the run has ended
 #   stop       end the run now, as a cancel does, but keep its evidence

@@ -8,7 +8,7 @@ from typing import Any
 
 import rank_io
 import torch_io
-from expected import FLOAT, Collective, Part, Pattern, parts
+from reference_data import FLOAT, Collective, Part, Pattern, parts
 
 
 class Operations:
