@@ -50,18 +50,57 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import rank_io
 import torch_io
-from train_clock import END, PRINT, Clock
-from train_options import options_of
+from train_options import LEAST_STEPS, options_of
 from train_parallel import Parallel, pieces_of
 
 #: Steps before the clock starts.
 WARMUP = 5
 MOMENTUM = 0.9
+#: What all ranks do next.
+GO_ON, END, PRINT = 0, 1, 2
+#: Seconds between two looks at the clock, roughly.
+LOOK_SECONDS = 10.0
+
+
+class Clock:
+    """Decide by the clock of rank 0 when a run prints and ends, at the same step on all ranks.
+
+    The clocks of the ranks may differ, and a broadcast at every step would cost time. So rank 0
+    also sends the number of steps to its next answer. `agree` broadcasts rank 0's two numbers.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, agree: Callable[[int, int], tuple[int, int]]
+    ) -> None:
+        self.options, self.agree = options, agree
+        now = time.monotonic()
+        self.end = now + 60 * options.minutes if options.minutes else float("inf")
+        self.due = now + options.report
+        #: Step of the next look; a run of fewer steps has nothing to print.
+        self.next = LEAST_STEPS + 1
+
+    def look(self, step: int, last: float) -> int:
+        """Return what to do before this step; the previous step took `last` seconds."""
+        if step != self.next:
+            return GO_ON
+        now = time.monotonic()
+        action = END if now >= self.end else PRINT if now >= self.due else GO_ON
+        action, ahead = self.agree(action, self.ahead(step, last))
+        self.next += ahead
+        if action == PRINT:
+            self.due = now + self.options.report
+        return action
+
+    def ahead(self, step: int, last: float) -> int:
+        """Return the steps to the next look: at most to the next comparison of the ranks."""
+        every: int = self.options.every
+        return max(1, min(int(LOOK_SECONDS / last), every - step % every))
 
 
 class Training:

@@ -1,7 +1,7 @@
-"""Work repeated for a while and timed in windows: rates over time, not one mean.
+"""Measure a device: run work at once or in turn on the ranks, and time it in windows.
 
-On CUDA by events, and without a wait of the host inside a window: the host stays some windows ahead
-of the GPU, and waits for the end of one only when the GPU has others to go on with.
+The windows give rates over time instead of one mean. On CUDA they are timed by events, and the host
+does not wait inside a window: it stays a few windows ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -11,47 +11,119 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import rank_io
+import torch_io
 
-#: Seconds that one window is to take; shorter ones drown in the resolution of events (0.5 us) and
-#: in the gaps between kernels.
-WINDOW = 0.02
-#: Windows that the host is ahead.
-AHEAD = 4
-#: Most points of a curve.
-CURVE = 60
+#: Length of one window in seconds. In shorter windows the resolution of events (0.5 us) and the
+#: gaps between kernels are a large share.
+WINDOW_SECONDS = 0.02
+#: Number of windows that the host enqueues ahead of the GPU.
+WINDOWS_AHEAD = 4
+#: Maximum number of points of a rate curve.
+MAX_CURVE_POINTS = 60
+
+
+class Bench:
+    """Run the stages of a measurement on this rank, and print its records.
+
+    If a device fails, its rank reports a problem, measures nothing more, and keeps taking part in
+    the barriers, so that the other devices are still measured. `device` is torch's name of it, or
+    "" if the rank has none.
+    """
+
+    def __init__(
+        self,
+        me: rank_io.Identity,
+        plant: rank_io.Plant,
+        progress: rank_io.Progress,
+        device: str,
+        patience: float,
+    ) -> None:
+        self.me, self.plant, self.progress, self.device = me, plant, progress, device
+        #: Seconds that the other ranks wait for one that works.
+        self.patience = patience
+        self.labels: dict[str, Any] = {"host": me.host, "rank": me.rank}
+        #: Name of the device in messages: the GPU by its number on the host, else the rank.
+        self.who = f"rank {me.rank} on {me.host}"
+        if device.startswith("cuda"):
+            gpu = torch_io.gpu_number(int(device.partition(":")[2]), me.local_rank)
+            self.labels["gpu"] = gpu
+            self.who = f"GPU {gpu} of {me.host}"
+        self.status = 0 if device else rank_io.EXIT_CRASHED
+        self.lost = not device
+
+    def at_once(self, check: str, name: str, work: Callable[[], None]) -> None:
+        """Run `work` on all ranks at the same time. All ranks must call this together."""
+        self.progress.enter(name)
+        torch_io.wait_for_all()
+        self._attempt(check, name, work)
+
+    def in_turn(self, check: str, name: str, work: Callable[[], None]) -> None:
+        """Run `work` on one rank of each host at a time. All ranks must call this together."""
+        for turn in range(self.me.local_size):
+            self.progress.enter(f"{name} {turn}")
+            torch_io.wait_for_all()
+            if turn == self.me.local_rank:
+                self._attempt(check, name, work)
+
+    def _attempt(self, check: str, name: str, work: Callable[[], None]) -> None:
+        if self.lost:
+            return
+        self.progress.work(self.patience)
+        try:
+            work()
+        except Exception as error:
+            self.lost, self.status = True, max(self.status, rank_io.EXIT_CRASHED)
+            message = f"{self.who} failed in {name}: {rank_io.one_line(error)}"
+            rank_io.problem("crashed", message, check=check, **self.labels)
+
+    def wrong(self, check: str, cause: str, message: str) -> None:
+        """Print a problem: this device computed or kept wrong data."""
+        self.status = rank_io.EXIT_WRONG
+        rank_io.problem(cause, f"{self.who}: {message}", check=check, **self.labels)
+
+    def metric(self, check: str, name: str, value: float, unit: str) -> None:
+        """Print a metric of this device."""
+        rank_io.metric(name, value, unit, check=check, **self.labels)
+
+    def fact(self, check: str, name: str, value: Any) -> None:
+        """Print a fact about this device."""
+        rank_io.fact(name, value, check=check, host=self.me.host, rank=self.me.rank)
 
 
 def _nothing() -> None:
     pass
 
 
-class Stopwatch:
-    """Times work on one device. `window`: see WINDOW; on a CPU, where calls are timed, shorter."""
+class WindowedTimer:
+    """Time work on one device in windows of `window` seconds.
 
-    def __init__(self, device: str, window: float = WINDOW) -> None:
+    With `window` 0 each window is one call, which suits a CPU, where calls themselves are timed.
+    """
+
+    def __init__(self, device: str, window: float = WINDOW_SECONDS) -> None:
         import torch
 
         self.torch, self.device, self.window = torch, device, window
 
     def finish(self) -> None:
-        """Wait until what was enqueued is done."""
+        """Wait until the enqueued work is done."""
         if self.device != "cpu":
             self.torch.cuda.synchronize(self.device)
 
     def calls(self, work: Callable[[], None], seconds: float) -> int:
-        """Warm up for `seconds`; returns how many calls fill a window."""
+        """Warm up for `seconds`; return the number of calls that fill a window."""
         work()
         self.finish()
-        start, done, each = time.perf_counter(), 0, 0.0
-        while not done or time.perf_counter() - start < seconds:
+        start, count, fastest = time.perf_counter(), 0, 0.0
+        while not count or time.perf_counter() - start < seconds:
             before = time.perf_counter()
             work()
             self.finish()
-            # The best of them: the first still load kernels.
+            # The fastest call counts, because the first ones still load kernels.
             took = time.perf_counter() - before
-            each = took if not done else min(each, took)
-            done += 1
-        return max(1, round(self.window / max(each, 1e-9)))
+            fastest = took if not count else min(fastest, took)
+            count += 1
+        return max(1, round(self.window / max(fastest, 1e-9)))
 
     def windows(
         self,
@@ -62,17 +134,17 @@ class Stopwatch:
         between: Callable[[], None] = _nothing,
         middle: Callable[[], None] = _nothing,
     ) -> list[float]:
-        """Seconds of each window of `calls` calls, for as long as `seconds`: one window or more.
+        """Run windows of `calls` calls for `seconds`, at least one; return the seconds of each.
 
-        `between` comes after each window and counts into none; it must not wait for the device.
-        `middle` comes once, half way.
+        `between` runs after each window, outside of its time, and must not wait for the device.
+        `middle` runs once, halfway.
         """
         taken: list[float] = []
         marks: list[Any] = []
-        start, struck = time.perf_counter(), False
+        start, middle_done = time.perf_counter(), False
         while not (taken or marks) or time.perf_counter() - start < seconds:
-            if not struck and time.perf_counter() - start >= seconds / 2:
-                struck = True
+            if not middle_done and time.perf_counter() - start >= seconds / 2:
+                middle_done = True
                 middle()
             if self.device == "cpu":
                 before = time.perf_counter()
@@ -81,8 +153,8 @@ class Stopwatch:
                 taken.append(time.perf_counter() - before)
                 between()
                 continue
-            if len(marks) >= AHEAD:
-                marks[-AHEAD][1].synchronize()
+            if len(marks) >= WINDOWS_AHEAD:
+                marks[-WINDOWS_AHEAD][1].synchronize()
             first, last = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
             for _ in range(calls):
@@ -90,39 +162,45 @@ class Stopwatch:
             last.record()
             between()
             marks.append((first, last))
-        if not struck:
+        if not middle_done:
             middle()
         self.finish()
         return taken or [first.elapsed_time(last) / 1e3 for first, last in marks]
 
 
-def share(values: Sequence[float], part: float) -> float:
-    """The smallest value that at least `part` (0 to 1) of them do not exceed."""
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least `share` (0 to 1) of the values do not exceed."""
     ordered = sorted(values)
-    return ordered[max(0, -(-int(part * 1000) * len(ordered) // 1000) - 1)]
+    return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)]
 
 
-def curve(taken: Sequence[float], work: float) -> list[float]:
-    """Rates over time, at most CURVE points: of neighbouring windows together, `work` each."""
-    step = -(-len(taken) // CURVE)
+def rate_curve(taken: Sequence[float], work: float) -> list[float]:
+    """Return the rates over time, at most MAX_CURVE_POINTS; neighboring windows are merged.
+
+    `work` is the work of one window.
+    """
+    step = -(-len(taken) // MAX_CURVE_POINTS)
     parts = [taken[i : i + step] for i in range(0, len(taken), step)]
     return [float(format(work * len(part) / sum(part), ".4g")) for part in parts]
 
 
-def tell(
+def print_rates(
     check: str, name: str, unit: str, taken: Sequence[float], work: float, **labels: Any
 ) -> None:
-    """Print what windows say: median rate (`NAME`), the rate that 5 % fall below (`-p5`), least and
-    most, and the curve as a fact. `work`: in the unit's numerator, of one window."""
+    """Print the metrics and the curve of a list of window times in seconds.
+
+    The metrics are the median (`NAME`), the 5th percentile (`-p5`), the minimum (`-least`) and the
+    maximum (`-most`). `work` is the work of one window, in the numerator of `unit`.
+    """
     rates = [work / seconds for seconds in taken]
-    found = {
+    values = {
         "": rank_io.median(rates),
-        "-p5": share(rates, 0.05),
+        "-p5": quantile(rates, 0.05),
         "-least": min(rates),
         "-most": max(rates),
     }
-    for tail, value in found.items():
+    for tail, value in values.items():
         rank_io.metric(f"{name}{tail}", float(format(value, ".6g")), unit, check=check, **labels)
-    shown = {"metric": name, "seconds": round(sum(taken), 3), "rates": curve(taken, work)}
+    curve = {"metric": name, "seconds": round(sum(taken), 3), "rates": rate_curve(taken, work)}
     where = {key: labels[key] for key in ("host", "rank") if key in labels}
-    rank_io.fact("curve", shown, check=check, **where)
+    rank_io.fact("curve", curve, check=check, **where)

@@ -13,7 +13,7 @@ import exact_gemm
 import patterns
 from devices import options_of
 from free_memory import left_by_cgroups
-from windowed_timer import CURVE, curve, share
+from windowed_timer import MAX_CURVE_POINTS, quantile, rate_curve
 
 real = pytest.mark.real
 SMALL = ("--seconds", "0.05", "--alone", "0.02", "--size", "256", "--most", "4194304")
@@ -128,14 +128,14 @@ windows = st.lists(st.floats(1e-4, 10), min_size=1, max_size=300)
 def test_a_curve_is_short_and_lies_between_the_slowest_and_the_fastest_window(
     taken: list[float],
 ) -> None:
-    rates = curve(taken, 3.0)
-    assert 1 <= len(rates) <= CURVE
+    rates = rate_curve(taken, 3.0)
+    assert 1 <= len(rates) <= MAX_CURVE_POINTS
     assert 3 / max(taken) * 0.999 <= min(rates) <= max(rates) <= 3 / min(taken) * 1.001
 
 
 @given(windows)
 def test_at_most_one_in_twenty_is_slower_than_the_slowest_twentieth(taken: list[float]) -> None:
-    assert sum(value < share(taken, 0.05) for value in taken) <= len(taken) * 0.05
+    assert sum(value < quantile(taken, 0.05) for value in taken) <= len(taken) * 0.05
 
 
 # -- how much memory there is --------------------------------------------------------------------
