@@ -1,7 +1,7 @@
 #!/bin/sh
-# Every command that arrives through the run's own sshd goes through here (ForceCommand): in sh,
-# whatever the user's login shell is, with this node's environment and the mark of the run.
-# sshd names this file by its whole path; without processes, since every login passes here.
+# The run's own sshd starts every command through this script (ForceCommand): in sh, whatever the user's login shell
+# is, with this node's environment and the mark of the run. sshd gives the full path of this file.
+# It starts no other process before the command, because every login passes through it.
 ACCEPT_DIR=${0%/*}
 read -r ACCEPT_RUN < "$ACCEPT_DIR/run"
 export ACCEPT_DIR ACCEPT_RUN
