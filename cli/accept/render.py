@@ -87,7 +87,10 @@ def render(run: Resolved) -> Bundle:
 
 
 def load_bundle(folder: Path, plan: Plan) -> Bundle:
-    """The bundle that was written to `folder`. Raises BadInput where it was changed since."""
+    """Return the bundle that was written to `folder`.
+
+    Raises BadInput if the folder was changed since, or if it lacks a script of this version.
+    """
     if not folder.is_dir():
         raise BadInput(f"{folder} is missing", hint="render the run again")
     found = (p for p in sorted(folder.rglob("*")) if p.is_file())
@@ -98,6 +101,8 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
             f"{folder} was changed after it was rendered",
             hint="what runs is what was rendered: render again",
         )
+    if not files.keys() >= {*_STATIC}:
+        raise BadInput(f"another version of accept rendered {folder}", hint="render the run again")
     files[_PLAN] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 
