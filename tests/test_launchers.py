@@ -323,7 +323,7 @@ class TestUserScript:
         assert (done.returncode, done.stdout) == (7, "1\n"), done.stderr
 
 
-class TestGuard:
+class TestWatchdog:
     """watchdog.sh removes the run's folder, whatever happens first."""
 
     @pytest.fixture
@@ -403,7 +403,7 @@ class TestGuard:
         return found
 
 
-class TestEntry:
+class TestPodEntrypoint:
     """pod_entrypoint.sh: an sshd until the run is over; coordinator and evidence on index 0."""
 
     @pytest.fixture
