@@ -1,6 +1,6 @@
 #!/bin/sh
-# coordinate.sh PYTHON [FILE]: runs the coordinator to its end, on the first host, in a session of its own.
-# What it says goes to FILE (console.log); its exit status to `status`, which is there only when all is said.
+# coordinate.sh PYTHON [FILE]: runs the coordinator on the first host, in its own session, and waits for it.
+# Its output goes to FILE (default console.log), and then its exit status to the file `status`.
 ACCEPT_DIR=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_RUN=$(cat "$ACCEPT_DIR/run")
 export ACCEPT_DIR ACCEPT_RUN
@@ -16,5 +16,5 @@ wait $!
 code=$?
 echo "$code" > status.new
 mv status.new status
-# Without a guard (the machine itself is the one host) there is nobody to tell.
+# A local run has no watchdog, and so no pipe.
 [ ! -p events ] || echo over 1<>events

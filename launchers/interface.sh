@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# route_interface: name of the interface that leads to the other hosts of the group (ACCEPT_PEERS).
-# Empty where none can be told; then the programs choose for themselves.
+# route_interface: prints the name of the interface that leads to the other hosts of the group (ACCEPT_PEERS).
+# Prints nothing if it cannot find one; then the programs choose an interface themselves.
 route_interface() {
     for peer in ${ACCEPT_PEERS:-}; do
         address=$(getent ahosts "$peer" 2>/dev/null | sed -n '1s/ .*//p')
@@ -12,8 +12,8 @@ route_interface() {
     done
 }
 
-# rdma_devices: the RDMA ports of this host that are up at the highest rate there is, as NCCL_IB_HCA takes
-# them ("=mlx5_0:1,mlx5_1:1"); nothing where there are none. Slower ones serve storage or control traffic.
+# rdma_devices: prints the active RDMA ports of this host with the highest rate, in the format of NCCL_IB_HCA
+# ("=mlx5_0:1,mlx5_1:1"). Slower ports are left out, because they serve storage or control traffic.
 rdma_devices() {
     for port in "${ACCEPT_SYS:-/sys}"/class/infiniband/*/ports/*; do
         state='' rate=''

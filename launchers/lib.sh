@@ -1,10 +1,9 @@
 # shellcheck shell=sh
-# Sourced by every step script, on the first host of the group it runs on. Plain sh: a host need
-# have nothing but sh and mpirun.
+# Sourced by every step script, on the first host of its group. Plain sh, because a host needs only sh and mpirun.
 #
-# A group is described by one line a host, "NAME MPINAME ADDRESS PORT SLOTS": what the run calls it,
-# what it calls itself, where its sshd listens, and how many ranks it takes. It is read from
-# ACCEPT_GROUP ("-": standard input), else from the file the coordinator left for all hosts.
+# A group is described by one line per host, "NAME MPINAME ADDRESS PORT SLOTS": its name in the run, its own hostname,
+# where its sshd listens, and its number of ranks. The lines are read from ACCEPT_GROUP ("-": standard input), by
+# default from the file that the coordinator wrote for all hosts.
 
 ACCEPT_EXEC=${ACCEPT_EXEC:-by-hand}
 ACCEPT_LOCAL_RANKS=${ACCEPT_LOCAL_RANKS:-}
@@ -21,16 +20,17 @@ export ACCEPT_DIR ACCEPT_EXEC ACCEPT_LOCAL_RANKS ACCEPT_PLANT ACCEPT_PROGRESS
 say() { printf '%s\n' "$*"; }
 
 stop() {
-    # stop CAUSE MESSAGE: ends the step with a problem in the one record format.
+    # stop CAUSE MESSAGE: prints a problem record and ends the step.
     printf 'ACCEPT {"problem":"%s","message":"%s"}\n' "$1" "$2"
     exit 1
 }
 
-# Reads the group; leaves hosts, ranks_per_host, master_address, ACCEPT_PEERS, a hostfile and an ssh configuration.
+# read_group: reads the group; sets hosts, ranks_per_host, master_address and ACCEPT_PEERS, and writes a hostfile and
+# an ssh configuration.
 read_group() {
     umask 077
-    # shellcheck source=writable.sh
-    . "$ACCEPT_DIR/writable.sh"
+    # shellcheck source=check_writable.sh
+    . "$ACCEPT_DIR/check_writable.sh"
     mkdir -p "$ACCEPT_WORK" || stop disk-full "cannot make $ACCEPT_WORK"
     hostfile=$ACCEPT_WORK/hostfile
     group=${ACCEPT_GROUP:-$ACCEPT_DIR/group}
@@ -50,15 +50,15 @@ read_group() {
         printf 'Host %s\n  HostName %s\n  Port %s\n' "$mpi_name" "$address" "$port" >> "$ACCEPT_WORK/ssh_config"
     done < "$group"
     if [ -n "$ACCEPT_LOCAL_RANKS" ]; then
-        # shellcheck disable=SC2034,SC2086 # for the step scripts; a comma list split to words
+        # shellcheck disable=SC2034,SC2086 # used by the step scripts; splits a comma list into words
         ranks_per_host=$(IFS=,; set -- $ACCEPT_LOCAL_RANKS; echo $#)
     fi
     [ "$hosts" -gt 1 ] || master_address=127.0.0.1 ACCEPT_PEERS=''
     export ACCEPT_PEERS ACCEPT_WORK
 }
 
-# A free port on this host, the first of the group, for torch's rendez-vous. It is bound seconds from now:
-# hence one that the kernel gives to nobody who asks for any.
+# pick_master: picks a free port on this host, the first of the group, for torch's rendezvous. torch binds it only
+# seconds later, so it is below the range from which the kernel assigns ports.
 pick_master() {
     ACCEPT_MASTER_ADDR=$master_address
     ACCEPT_MASTER_PORT=$("$ACCEPT_PYTHON" -c 'import random, socket
@@ -73,8 +73,8 @@ for port in random.sample(range(20000, 32768), 1000):
     export ACCEPT_MASTER_ADDR ACCEPT_MASTER_PORT
 }
 
-# launch PER_HOST COMMAND...: starts COMMAND as PER_HOST ranks on each host of the group. Prints the
-# line it uses. Written for Open MPI 4.1 and 5.0 (PRRTE), whose runtime parameters differ in name.
+# launch PER_HOST COMMAND...: starts COMMAND as PER_HOST ranks on each host of the group, and prints the mpirun line.
+# Supports Open MPI 4.1 and 5.0 (PRRTE), whose parameters have different names.
 launch() {
     per_host=$1
     shift
@@ -87,14 +87,17 @@ launch() {
         # shellcheck disable=SC2154 # set by the eval
         [ -z "$value" ] || set -- -x "ACCEPT_$name" "$@"
     done
+    # The agent runs through sh, because the run's folder may be mounted noexec. mpirun splits this value at blanks and
+    # colons; the site file does not allow them in tools.scratch.
+    agent="/bin/sh $ACCEPT_DIR/rsh_agent.sh"
     if [ "$version" -ge 5 ]; then
         [ -z "$control" ] || set -- --prtemca prte_if_include "$control" "$@"
         [ "$hosts" -le 64 ] || set -- --prtemca plm_ssh_no_tree_spawn 1 "$@"
-        set -- --prtemca plm_ssh_agent "$ACCEPT_DIR/agent.sh" --prtemca plm_ssh_num_concurrent 128 "$@"
+        set -- --prtemca plm_ssh_agent "$agent" --prtemca plm_ssh_num_concurrent 128 "$@"
     else
         [ -z "$control" ] || set -- --mca oob_tcp_if_include "$control" "$@"
         [ "$hosts" -le 64 ] || set -- --mca plm_rsh_no_tree_spawn 1 "$@"
-        set -- --mca plm_rsh_agent "$ACCEPT_DIR/agent.sh" --mca plm_rsh_num_concurrent 128 \
+        set -- --mca plm_rsh_agent "$agent" --mca plm_rsh_num_concurrent 128 \
             --mca orte_keep_fqdn_hostnames 1 "$@"
     fi
     [ -z "$interface" ] || set -- --mca btl_tcp_if_include "$interface" "$@"
@@ -107,9 +110,9 @@ launch() {
     "$@"
 }
 
-# The interface of MPI's traffic and that of its control traffic: the machine's own, else that of the
-# route to another host of the group. One host alone stays on the loop-back, which Open MPI 5 takes for
-# control traffic only where it finds nothing else.
+# pick_interface: sets the interfaces of MPI's data and control traffic: the machine's, else that of the route to
+# another host of the group. A single host uses the loopback for data. It is not set for control traffic, because
+# Open MPI 5 accepts the loopback there only if it finds no other interface.
 pick_interface() {
     interface=lo control=''
     if [ "$hosts" -gt 1 ]; then

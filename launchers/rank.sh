@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts one rank on its node: this node's environment, then the program. Ranks never inherit a
-# dumped environment: ssh gives them a clean one, and each node's own may differ.
+# rank.sh [--alone] PROGRAM ARGS...: starts one rank with the environment of its own node. Ranks do not inherit the
+# environment of the first host, because nodes may differ. --alone: the program talks to no other rank.
 ACCEPT_DIR=${ACCEPT_DIR:-$(cd "$(dirname "$0")" && pwd)}
 # shellcheck source=/dev/null
 . "$ACCEPT_DIR/env.sh"
@@ -10,9 +10,9 @@ ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
 export ACCEPT_DIR ACCEPT_HOST
 [ -z "${ACCEPT_PROGRESS:-}" ] || mkdir -p "$ACCEPT_PROGRESS"
 
-# What this node picks for itself, by name of the setting: what others pick may differ.
+# Names of the settings that this node chooses for itself; other nodes may choose other values.
 ACCEPT_CHOSEN=''
-# A group of one host (no peers) stays on the loop-back; what launches nothing needs none.
+# A group of one host (no peers) uses the loopback. With --alone no interface is needed.
 interface=lo interface_by='one host alone'
 if [ -n "${ACCEPT_PEERS:-}" ]; then
     interface=$ACCEPT_INTERFACE interface_by='the machine'
@@ -22,7 +22,7 @@ elif [ "${1:-}" = --alone ]; then
     shift
 fi
 if [ -n "$interface" ]; then
-    # Interfaces may be named differently on each host: what this node found wins here.
+    # Interface names may differ between hosts, so this node's own choice replaces that of the first host.
     [ -z "${OMPI_MCA_btl_tcp_if_include:-}" ] || export OMPI_MCA_btl_tcp_if_include="$interface"
     export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"
     [ -n "${NCCL_SOCKET_IFNAME:-}" ] || ACCEPT_CHOSEN=NCCL_SOCKET_IFNAME
@@ -39,9 +39,9 @@ ACCEPT_INTERFACE_BY=$interface_by
 export ACCEPT_CHOSEN ACCEPT_INTERFACE_BY
 
 if [ -n "${ACCEPT_LOCAL_RANKS:-}" ]; then
-    # A rail: the n-th rank on this host uses the n-th GPU of the list.
+    # In a rail group the n-th rank of a host uses the n-th GPU of the list.
     n=${OMPI_COMM_WORLD_LOCAL_RANK:-0}
-    # shellcheck disable=SC2086 # split on purpose: a comma list to words
+    # shellcheck disable=SC2086 # splits a comma list into words
     ACCEPT_LOCAL_RANK=$(IFS=,; set -- $ACCEPT_LOCAL_RANKS; shift "$n"; echo "$1")
     export ACCEPT_LOCAL_RANK
     export NCCL_TESTS_DEVICE="$((ACCEPT_LOCAL_RANK - n))"
@@ -52,8 +52,8 @@ if [ -z "${NCCL_DEBUG:-}" ] || [ -z "${ACCEPT_PROGRESS:-}" ]; then
     exec "$@"
 fi
 
-# NCCL's own words go to a file for each rank, where they cannot break the lines of a table. Which ways
-# it chose is brought back into the log, each kind of way once for each host.
+# NCCL writes its log to one file per rank, where it cannot break the lines of a table. Afterwards the transports
+# that it chose are copied into the step's log, each kind once per host.
 export NCCL_DEBUG_FILE="$ACCEPT_PROGRESS/nccl.%h.%p.log"
 "$@"
 status=$?

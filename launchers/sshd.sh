@@ -1,12 +1,12 @@
 # shellcheck shell=sh
-# Sourced, in the run's folder, by what starts the run's own sshd on a host or in a pod.
+# Sourced, in the run's folder, by the scripts that start the run's own sshd on a host or in a pod.
 
-# sshd's path; the folder of its own is not on every PATH.
+# find_sshd: prints the path of sshd, whose folder is often not on the PATH.
 find_sshd() {
     command -v sshd || command -v /usr/sbin/sshd || command -v /usr/local/sbin/sshd
 }
 
-# write_sshd_config SSHD: into sshd_config. The run's one key, which is the host key too, and nothing else.
+# write_sshd_config SSHD: writes sshd_config. Only the run's own key is accepted; it is the host key, too.
 write_sshd_config() {
     cat > sshd_config <<CONFIG || return
 HostKey $ACCEPT_DIR/key
@@ -17,7 +17,7 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-ForceCommand /bin/sh $ACCEPT_DIR/session.sh
+ForceCommand /bin/sh $ACCEPT_DIR/force_command.sh
 AllowTcpForwarding no
 AllowAgentForwarding no
 X11Forwarding no
@@ -33,21 +33,21 @@ ClientAliveCountMax 3
 KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org
 LogLevel INFO
 CONFIG
-    # OpenSSH 9.8 and later punish a host from which many connections come; older ones refuse the word.
+    # OpenSSH 9.8 and later penalize a host that opens many connections; older versions reject the keyword.
     echo 'PerSourcePenalties no' > penalties
     cat sshd_config penalties > sshd_config.try
     "$1" -t -f sshd_config.try 2>/dev/null && mv sshd_config.try sshd_config
     return 0
 }
 
-# listen SSHD PORT: starts sshd there; leaves its process id in `daemon`, its words in sshd.log.
-# Fails where it does not listen.
+# listen SSHD PORT: starts sshd on PORT; sets `daemon` to its process id and logs to sshd.log.
+# Fails if sshd does not listen.
 listen() {
     "$1" -D -e -f "$ACCEPT_DIR/sshd_config" -p "$2" 2>sshd.log 3>&- &
     daemon=$!
     until grep -q 'Server listening' sshd.log || ! kill -0 "$daemon" 2>/dev/null; do sleep 0.05; done
     sleep 0.05
-    # A port of which only the IPv6 side was free is of no use to most.
+    # Most clients cannot use a port that was free for IPv6 only.
     if grep -q 'Server listening' sshd.log && ! grep -q '^Bind to port .* failed' sshd.log; then
         return 0
     fi
@@ -56,7 +56,7 @@ listen() {
     return 1
 }
 
-# start_timer SECONDS: says `expired` on the pipe `events` when they have passed.
+# start_timer SECONDS: writes `expired` to the pipe `events` after SECONDS; end_timer cancels that.
 start_timer() {
     {
         sleep "$1" &
@@ -70,14 +70,14 @@ end_timer() {
     kill "$alarm" "$(cat timer)" 2>/dev/null
 }
 
-# next: leaves in `event` the next word on the pipe, which is open as 3.
-# shellcheck disable=SC2034 # for who sources this
+# next: sets `event` to the next word of the pipe, which is open as file descriptor 3.
+# shellcheck disable=SC2034 # used by the script that sources this
 next() {
-    # A signal that is trapped ends the first `read`; what the trap says is there for the second.
+    # A trapped signal interrupts the first `read`; the second one reads what the trap wrote.
     read -r event <&3 || read -r event <&3 || event=expired
 }
 
-# Tells the coordinator to write what it has and to tell the others, and waits for it.
+# stop_coordinator: makes the coordinator write its results and notify the other hosts, and waits for it.
 stop_coordinator() {
     kill -TERM "$(cat coordinator.pid)" 2>/dev/null
     tries=300

@@ -301,7 +301,7 @@ class TestVolumes:
     def test_sending_in_vain_does_not_cost_the_hold(self, major: int, write: Write) -> None:
         keeps = job(objects(major, write()))["activeDeadlineSeconds"]
         sends = job(objects(major, write(site="results: {location: 'gs://b/p'}\n")))
-        # So long index 0 tries: entry.sh.
+        # So long index 0 tries: pod_entrypoint.sh.
         assert sends["activeDeadlineSeconds"] - keeps >= 300
 
 

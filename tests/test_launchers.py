@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -268,10 +268,63 @@ class TestSteps:
         done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
         assert has in done.stdout
         assert has_not not in done.stdout
+        # No file of the run's folder is executed, because that may be mounted noexec.
+        assert f"'{has}' '/bin/sh " in done.stdout
 
 
-class TestGuard:
-    """guard.sh removes the run's folder, whatever happens first."""
+class TestUserScript:
+    """A user's script runs by its own interpreter, also where files cannot be executed."""
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[[str], Path]:
+        def make(script: str) -> Path:
+            """Render a run of `script`; return the script of its step."""
+            (tmp_path / "own").write_text(script)
+            suite = tmp_path / "suite.yaml"
+            checks = "- {check: script, script: own, groups: all}\n"
+            suite.write_text(f"name: own\ndescription: Own.\nchecks:\n{checks}")
+            node = tmp_path / "node"
+            node.mkdir()
+            options = Options(machine="cpu", nodes=1, suite=str(suite))
+            render(resolve(options)).write(node)
+            (node / "tmp").mkdir()
+            (node / "group").write_text("h0 h0 127.0.0.1 22 2\n")
+            (step,) = (node / "steps").glob("*-script.sh")
+            step.with_suffix(".user").chmod(0o600)
+            return step
+
+        return make
+
+    @pytest.mark.parametrize(
+        ("first_line", "options"),
+        [
+            ("#!/bin/sh", ""),
+            ("#! \t/bin/sh -e ", "e"),
+            ("#!/usr/bin/env -S sh -e -f", "ef"),
+        ],
+    )
+    def test_is_started_by_its_first_line(
+        self, make: Callable[[str], Path], first_line: str, options: str
+    ) -> None:
+        step = make(f"{first_line}\necho $- | tr -cd ef\nexit 7\n")
+        done = sh(step)
+        assert (done.returncode, set(done.stdout)) == (7, set(options)), done.stderr
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a folder")
+    def test_runs_in_a_folder_that_is_mounted_noexec(self, make: Callable[[str], Path]) -> None:
+        step = make("#!/bin/sh\necho $ACCEPT_HOSTS; exit 7\n")
+        folder = step.parent.parent
+        script = (
+            f"cp -a {folder} {folder}.copy && mount -t tmpfs -o noexec none {folder} && "
+            f"cp -a {folder}.copy/. {folder} && exec sh {step}"
+        )
+        command = ["unshare", "--mount", "sh", "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (7, "1\n"), done.stderr
+
+
+class TestWatchdog:
+    """watchdog.sh removes the run's folder, whatever happens first."""
 
     @pytest.fixture
     def node(self, tmp_path: Path) -> Path:
@@ -290,7 +343,7 @@ class TestGuard:
 
     def guard(self, node: Path, seconds: str, keep: str) -> subprocess.Popen[bytes]:
         guard = subprocess.Popen(
-            ["sh", str(node / "guard.sh"), seconds, keep, str(node.parent / "sshd")],
+            ["sh", str(node / "watchdog.sh"), seconds, keep, str(node.parent / "sshd")],
             cwd=node,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -350,8 +403,8 @@ class TestGuard:
         return found
 
 
-class TestEntry:
-    """entry.sh in a pod: an sshd until the run is over; coordinator and evidence on index 0."""
+class TestPodEntrypoint:
+    """pod_entrypoint.sh: an sshd until the run is over; coordinator and evidence on index 0."""
 
     @pytest.fixture
     def pod(self, tmp_path: Path) -> Path:
@@ -379,7 +432,7 @@ class TestEntry:
 
     def start(self, pod: Path, *before: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*before, "/bin/sh", str(pod / "entry.sh")],
+            [*before, "/bin/sh", str(pod / "pod_entrypoint.sh")],
             env={
                 "PATH": f"{pod.parent / 'bin'}:/usr/bin:/bin",
                 "ACCEPT_ATTEMPT": f"entry-{os.getpid()}",

@@ -106,7 +106,7 @@ class TestDevices:
         rendered = node(tmp_path, *self.LINES)
         (rendered / "host").write_text("h7\n")
         done = subprocess.run(
-            ["sh", rendered / "rank.sh", "sh", rendered / "programs" / "hostname.sh"],
+            ["sh", rendered / "rank.sh", "sh", rendered / "programs" / "rank_identity.sh"],
             env={"PATH": os.environ["PATH"], "ACCEPT_SYS": str(found)},
             capture_output=True,
             text=True,

@@ -317,6 +317,16 @@ class TestFolder:
         (folder / "run.json").write_bytes(content.encode(errors="surrogateescape"))
         assert "run.json cannot be read" in refused("submit", folder, "--dry-run")
 
+    def test_without_a_script_of_this_version_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, bundle = rendered()
+        bundle.write(tmp_path)
+        monkeypatch.setattr("accept.render._STATIC", ("script-of-a-later-version.sh",))
+        with pytest.raises(BadInput) as error:
+            load_bundle(tmp_path, bundle.plan)
+        assert "another version" in error.value.message
+
     def test_of_another_version_says_to_render_again(self, tmp_path: Path) -> None:
         run, bundle = rendered()
         bundle.write(tmp_path)

@@ -106,7 +106,7 @@ leave() {
 }
 command -v tar >/dev/null || leave "the image $ACCEPT_IMAGE lacks tar: build it into the image, or name another image"
 tar -xf /accept/bundle/bundle.tar -C /opt/accept || leave "cannot unpack the run into /opt/accept"
-exec /bin/sh /opt/accept/entry.sh
+exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- end -}}
 
 {{- define "accept.podAnnotations" -}}

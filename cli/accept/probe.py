@@ -68,6 +68,26 @@ class Need:
     advice: str = ""
 
 
+def scratch_lines(folder: str) -> str:
+    """Return sh lines that print whether files can be written and executed in `folder`.
+
+    They print `scratch STATE FOLDER`, in the format of TOOLS; STATE is exec, noexec or unwritable.
+    """
+    return f"""
+scratch={quote(folder)}
+probe=$scratch/.accept-probe-$$
+state=unwritable
+if mkdir -m 700 "$probe" 2>/dev/null; then
+    if printf '#!/bin/sh\\n' > "$probe/program" && chmod 700 "$probe/program"; then
+        state=noexec
+        "$probe/program" && state=exec
+    fi 2>/dev/null
+    rm -rf "$probe"
+fi
+echo "scratch $state $scratch"
+"""
+
+
 def answers(text: str) -> dict[str, list[str]]:
     """What TOOLS printed: values by key, empty ones left out."""
     found: dict[str, list[str]] = {}
@@ -179,11 +199,30 @@ def needs_of(
                 else "the driver does not show them all: nvidia-smi, dmesg",
             )
         )
+    if scratch := found.get("scratch"):
+        needs.append(_scratch_need(host, scratch[0]))
     needs += [
         Need(host=host, what="idle GPUs", good=False, found=line, advice="wait, or give --busy-ok")
         for line in found.get("busy", ())[:4]
     ]
     return tuple(needs)
+
+
+def _scratch_need(host: str, answer: str) -> Need:
+    """Return the line about the scratch folder from the answer to `scratch_lines`."""
+    state, _, folder = answer.partition(" ")
+    shown = {
+        "exec": folder,
+        "noexec": f"{folder} does not allow executing files (noexec); a run does not need it",
+    }
+    good = state in shown
+    return Need(
+        host=host,
+        what="scratch folder",
+        good=good,
+        found=shown.get(state, f"cannot write to {folder}"),
+        advice="" if good else "make it writable, or set tools.scratch to a writable local folder",
+    )
 
 
 _ADVICE = {

@@ -35,20 +35,20 @@ _WORD = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _NO_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 #: Scripts that are the same in every run.
 _STATIC = (
-    "agent.sh",
+    "bootstrap_host.sh",
+    "check_writable.sh",
     "coordinate.sh",
-    "entry.sh",
-    "guard.sh",
-    "host.sh",
+    "force_command.sh",
+    "inject_fault.sh",
     "interface.sh",
     "kill.sh",
     "lib.sh",
-    "plant.sh",
+    "pod_entrypoint.sh",
     "rank.sh",
-    "session.sh",
+    "rsh_agent.sh",
     "ssh_config.in",
     "sshd.sh",
-    "writable.sh",
+    "watchdog.sh",
 )
 
 
@@ -87,7 +87,10 @@ def render(run: Resolved) -> Bundle:
 
 
 def load_bundle(folder: Path, plan: Plan) -> Bundle:
-    """Read the bundle that was written to `folder`. Raises BadInput if it was changed since."""
+    """Return the bundle that was written to `folder`.
+
+    Raises BadInput if the folder was changed since, or if it lacks a script of this version.
+    """
     if not folder.is_dir():
         raise BadInput(f"{folder} is missing", hint="render the run again")
     found = (p for p in sorted(folder.rglob("*")) if p.is_file())
@@ -98,6 +101,8 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
             f"{folder} was changed after it was rendered",
             hint="what runs is what was rendered: render again",
         )
+    if not files.keys() >= {*_STATIC}:
+        raise BadInput(f"another version of accept rendered {folder}", hint="render the run again")
     files[_PLAN] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 

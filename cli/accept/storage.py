@@ -1,6 +1,6 @@
 """Evidence in buckets and shared folders, from the workstation.
 
-Sending is `launchers/programs/upload.py`'s and reading that of `places.py` beside it, as on nodes.
+As on nodes, `launchers/programs/upload.py` sends and `object_store.py` beside it reads.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _refuse_odd(url: str, there: Mapping[str, tuple[int, str]]) -> None:
 @cache
 def _places() -> Any:
     """The module by which nodes read and write, which is none of this package."""
-    path = assets.launchers() / "programs" / "places.py"
+    path = assets.launchers() / "programs" / "object_store.py"
     spec = importlib.util.spec_from_file_location("accept_places", path)
     assert spec is not None
     assert spec.loader is not None

@@ -19,9 +19,10 @@ what will be received is poisoned; then every element on every rank is compared.
 over ranks. In place, alltoall and sendrecv overwrite what they send, so there is nothing to check
 (N/A, as in nccl-tests).
 
-Who is wrong is printed as problem records (`blame` has the rules). Planted faults (ACCEPT_PLANT):
-wrong and nan spoil one element of what a rank contributes to each checked operation; hang and die
-strike in the middle of the run before an operation; slow loses 50 ms before each operation.
+Ranks with wrong data are printed as problems (see corruption_source.py). Injected faults
+(ACCEPT_PLANT): wrong and nan corrupt one element of a rank's contribution to each checked
+operation; hang and die strike in the middle of the run before an operation; slow loses 50 ms before
+each operation.
 
 Exit status: 0, 7 wrong data (rank 0 only), 1 could not go on, 2 bad usage.
 """
@@ -35,10 +36,10 @@ from dataclasses import dataclass
 
 import rank_io
 import torch_io
-from blame import PROBE, Accuser
-from expected import COLLECTIVES, FLOAT, Collective, count_of
-from operations import Operations
-from table import bandwidth, devices, fixed, header
+from corruption_source import PROBE, Accuser
+from nccl_table_writer import bandwidth, devices, fixed, header
+from reference_data import COLLECTIVES, FLOAT, Collective, count_of
+from torch_collectives import Operations
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Iterations of the largest size, if so many are asked for, however long they take.

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import rank_io
 import torch_io
-from bench import Bench
 from gemm import KINDS, Gemm
 from memory import Memory
+from windowed_timer import Bench
 
 CHECKS = ("gemm", "memory")
 #: Least size: two periods of the known product.

@@ -1,19 +1,19 @@
-"""What this host's devices have counted so far: errors of GPUs, NVLink, PCIe, NICs, memory.
+"""Print the error counters of this host: GPUs, NVLink, PCIe, NICs and memory.
 
-Prints two facts `health` in the record format, first what the kernel tells, then what the GPUs
-tell: a driver that hangs costs the second alone. The keys:
+Prints two facts `health` as records: first the kernel's counters, then those of the GPUs, so that a
+driver that hangs affects only the second. The keys:
 
-    boot       which boot of the host this is
-    uptime     s on a clock that only goes forward
+    boot       an identifier of the host's current boot
+    uptime     seconds on a monotonic clock
     read       kind of device -> the counters that at least one of its kind has
     devices    list of {kind, name, pci, counters, levels, missing}: counters that are zero are left
                out, and of those its kind has `missing` names the ones that it lacks; a counter of
                one link of a device is called NAME.LINK
-    log        {last, events} of the kernel log, where it can be read
-    unread     what could not be read, each with the reason
+    log        {last, events} of the kernel log, if it can be read
+    unread     the things that could not be read, each with the reason
     whole      true in the last fact
 
-Standard library, and pynvml (package nvidia-ml-py) where there is one.
+Uses the standard library, and pynvml (package nvidia-ml-py) if it is installed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ import rank_io
 from health_gpus import gpus
 from health_host import Device, host, interfaces, kernel_log, memory, rdma_ports
 
-#: Seconds after which this ends itself, whatever it waits for: longer than nvidia-smi may take
+#: Seconds after which this program ends itself; longer than the time limit of nvidia-smi
 #: (`inventory.SECONDS`).
 SECONDS = 100
 
 
 def compact(devices: Sequence[Device]) -> dict[str, Any]:
-    """`read` and `devices` of the fact, from devices with all their counters."""
+    """Return the keys `read` and `devices` of the fact, from devices with all their counters."""
     has = [
         {n.partition(".")[0] for n, v in d["counters"].items() if v is not None} for d in devices
     ]
@@ -54,7 +54,7 @@ def compact(devices: Sequence[Device]) -> dict[str, Any]:
 
 
 def lines(device: Device) -> Iterator[str]:
-    """A device in words."""
+    """Yield a description of a device for people."""
     where = f" {device['pci']}" if "pci" in device else ""
     figures = [f"{name} {value:g}" for name, value in device["levels"].items()]
     grown = [f"{name} {value}" for name, value in device["counters"].items() if value]
@@ -63,7 +63,7 @@ def lines(device: Device) -> Iterator[str]:
 
 
 def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
-    """Print devices as a fact, and in words before it."""
+    """Print devices as a fact; with `words`, also a description before it."""
     for line in (line for device in devices if words for line in lines(device)):
         rank_io.say(line)
     value = {**compact(devices), **more}
@@ -72,7 +72,7 @@ def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
 
 
 def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
-    """Print what the kernel tells."""
+    """Print the counters of the kernel."""
     log, refused = kernel_log(root)
     devices = [*rdma_ports(root), *interfaces(root, of_the_run), *memory(root), host(root)]
     boot = rank_io.read(root / "proc/sys/kernel/random/boot_id")[:8]
@@ -83,14 +83,14 @@ def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
 
 
 def read_gpus(root: Path, *, words: bool) -> None:
-    """Print what the GPUs tell."""
+    """Print the counters of the GPUs."""
     devices, unread = gpus(root)
     say(devices, words=words, unread=unread, whole=True)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Print the facts."""
-    # What hangs in a driver is not left behind. A signal without a handler ends C code too.
+    # Do not stay behind if a driver hangs. A signal without a handler also interrupts C code.
     signal.alarm(SECONDS)
     import argparse
 
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> None:
     read_host(options.root, tuple(options.interface.split(",")), words=not options.quiet)
     read_gpus(options.root, words=not options.quiet)
     sys.stdout.flush()
-    # Unloading a driver's library takes its time, and there is nothing left to do.
+    # Exit without unloading the driver's library, which takes time.
     os._exit(0)
 
 

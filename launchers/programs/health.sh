@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the devices of this host have counted so far, in the record format; without a Python it says so. In
-# ACCEPT_PEERS: other hosts of the run, which tell the interface that carries it.
+# Prints the error counters of this host as a record; without a Python, a record that says so. The interface to the
+# hosts in ACCEPT_PEERS is the one that carries the run.
 here=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_DIR=${ACCEPT_DIR:-${here%/*}}
 # shellcheck source=/dev/null

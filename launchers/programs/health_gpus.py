@@ -1,7 +1,7 @@
-"""What NVIDIA's driver counts on each GPU: by NVML (pynvml), else by nvidia-smi, which tells less.
+"""Read the GPU counters of NVIDIA's driver by NVML (pynvml), or by nvidia-smi, which has fewer.
 
-Devices are as in `health_host`; `pci` is the address, `name` the index. Every function of NVML says
-for itself whether a GPU has what it asks for. Sources: NVML API Reference Guide
+Devices are as in `health_host`; `pci` is the address and `name` the index. Each NVML function
+reports by itself if a GPU does not support it. Sources: NVML API Reference Guide
 (https://docs.nvidia.com/deploy/nvml-api/), `nvidia-smi --help-query-gpu`. Untried on hardware.
 """
 
@@ -42,7 +42,7 @@ _FIELDS = {
     "nvlink-receive-errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
     "nvlink-symbol-errors": "NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS",
 }
-#: Which member of a field's value holds it, by its type.
+#: The member that holds a field's value, by the field's type.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal")
 #: Column of `nvidia-smi --query-gpu` -> counter or level.
 _SMI_COUNTERS = {
@@ -69,19 +69,19 @@ _SMI_LEVELS = {
     "remapped_rows.pending": "remap-pending",
     "remapped_rows.failure": "remap-failure",
 }
-#: What drivers before 535 call the reasons why clocks are low, in NVML and in nvidia-smi; a newer
-#: pynvml has the new name on those as well.
+#: The name of the throttle reasons in drivers before 535, in NVML and in nvidia-smi; a newer pynvml
+#: has the new name with those drivers, too.
 _REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 _OLD_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
 _OLD_COLUMNS = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 _WORDS = {"Yes": 1.0, "No": 0.0}
 
-#: name, function of pynvml, arguments -> what it returns, or None where the GPU has no such thing.
+#: name, function of pynvml, arguments -> its result, or None if the GPU does not support it.
 Ask = Callable[..., Any]
 
 
 def gpus(root: Path) -> tuple[list[Device], list[str]]:
-    """The GPUs that the driver shows, and what could not be read and why. No driver: no GPUs."""
+    """Return the driver's GPUs, and the things that could not be read; no GPUs without a driver."""
     if not any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
         return [], []
     try:
@@ -100,7 +100,7 @@ def gpus(root: Path) -> tuple[list[Device], list[str]]:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             found.append(_gpu(nvml, index, handle, refused))
         except nvml.NVMLError as error:
-            # Lost GPUs keep their index; who asks for one is told so.
+            # A lost GPU keeps its index, and NVML reports the error.
             refused.setdefault(str(error), set()).add(f"GPU {index}")
     unread = [f"{', '.join(sorted(names))} ({why})" for why, names in sorted(refused.items())]
     return found, unread

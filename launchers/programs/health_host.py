@@ -1,8 +1,8 @@
-"""What the kernel counts on this host: RDMA ports, network interfaces, memory controllers, its log.
+"""Read the kernel's counters: RDMA ports, network interfaces, memory controllers, kernel log.
 
-Everything is read below a root, so that it can be a tree of files. A device is a dict: `kind`,
-`name`, `pci` where it has an address, `counters` (whole numbers that only grow; None: cannot be
-read) and `levels` (numbers that go up and down).
+Everything is read below a root folder, which tests can replace. A device is a dict with `kind`,
+`name`, `pci` if it has a PCI address, `counters` (integers that only grow; None if unreadable) and
+`levels` (numbers that go up and down).
 
 Sources: Documentation/ABI/stable/sysfs-class-infiniband, Documentation/ABI/testing/
 sysfs-class-net-statistics, sysfs-class-net and sysfs-devices-edac, dev-kmsg of the Linux kernel.
@@ -20,7 +20,7 @@ from rank_io import number, read
 
 Device = dict[str, Any]
 
-#: Of `ports/N/counters`.
+#: Counters in `ports/N/counters`.
 _PORT = (
     "symbol_error",
     "link_downed",
@@ -32,7 +32,7 @@ _PORT = (
     "port_rcv_switch_relay_errors",
     "port_xmit_discards",
 )
-#: Of `ports/N/hw_counters`, where the driver has them.
+#: Counters in `ports/N/hw_counters`, if the driver has them.
 _HARDWARE = (
     "out_of_sequence",
     "packet_seq_err",
@@ -41,7 +41,7 @@ _HARDWARE = (
     "implied_nak_seq_err",
     "rx_icrc_encapsulated",
 )
-#: Of `statistics`.
+#: Counters in `statistics`.
 _INTERFACE = (
     "rx_errors",
     "tx_errors",
@@ -50,37 +50,37 @@ _INTERFACE = (
     "rx_dropped",
     "tx_dropped",
 )
-#: What the kernel writes of a GPU, of an NVSwitch, and of an error that the hardware reported.
+#: Kernel messages about a GPU, an NVSwitch, and an error that the hardware reported.
 _SIGNS = {
     "xid": re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6})"),
     "sxid": re.compile(rb"SXid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6}), (Fatal)?"),
     "mce": re.compile(rb"\[Hardware Error\]: Machine check"),
 }
-#: Newest events that are told; each has a line of its own in the log.
+#: Maximum number of events that are reported, the newest ones.
 _EVENTS = 64
 #: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds.
 _LINE = re.compile(rb"(?:\d+,\d+,(\d+),[^;]*;|\[ *(\d+\.\d+)\])(.*)")
 
 
 def leading(text: str) -> float | None:
-    """The number a text begins with ("32.0 GT/s PCIe", "400 Gb/sec (4X NDR)"), or None."""
+    """Return the number at the start of a text such as "32.0 GT/s PCIe", or None."""
     found = re.match(r"\d+(\.\d+)?", text)
     return float(found.group()) if found else None
 
 
 def pci_name(text: str) -> str:
-    """A PCI address as the kernel's log has it, "0000:1b:00", from any way to write it."""
+    """Return a PCI address in the format of the kernel's log, "0000:1b:00", from any format."""
     domain, _, rest = text.strip().lower().partition(":")
     return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"
 
 
 def known(levels: dict[str, float | None]) -> dict[str, float]:
-    """The levels that could be read."""
+    """Return the levels that could be read."""
     return {name: value for name, value in levels.items() if value is not None}
 
 
 def rdma_ports(root: Path) -> Iterator[Device]:
-    """The ports of InfiniBand and RoCE devices."""
+    """Yield the ports of InfiniBand and RoCE devices."""
     for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         device = port.parent.parent
         counters = {name: number(port / "counters" / name) for name in _PORT}
@@ -97,7 +97,7 @@ def rdma_ports(root: Path) -> Iterator[Device]:
 
 
 def interfaces(root: Path, of_the_run: tuple[str, ...]) -> Iterator[Device]:
-    """Network interfaces with a device behind them: bridges, veth and tunnels have none."""
+    """Yield the network interfaces that have a device, unlike bridges, veth and tunnels."""
     for path in sorted((root / "sys/class/net").glob("*")):
         if not (path / "device").exists():
             continue
@@ -113,23 +113,23 @@ def interfaces(root: Path, of_the_run: tuple[str, ...]) -> Iterator[Device]:
 
 
 def memory(root: Path) -> Iterator[Device]:
-    """Memory controllers, where the kernel has a driver for them."""
+    """Yield the memory controllers for which the kernel has a driver."""
     for path in sorted((root / "sys/devices/system/edac/mc").glob("mc[0-9]*")):
         counters = {name: number(path / name) for name in ("ue_count", "ce_count")}
         yield {"kind": "memory", "name": path.name, "counters": counters, "levels": {}}
 
 
 def host(root: Path) -> Device:
-    """What is counted once a host."""
+    """Return the counters of the host as a whole."""
     found = re.search(r"^oom_kill (\d+)$", read(root / "proc/vmstat"), re.MULTILINE)
     counters = {"oom_kill": int(found[1]) if found else None}
     return {"kind": "host", "name": "", "counters": counters, "levels": {}}
 
 
 def kernel_log(root: Path) -> tuple[dict[str, Any] | None, str]:
-    """The last moment of the kernel's log (s since the boot) and its events, or None and why not.
+    """Return the kernel log's last time (s since boot) and its events, or None and the reason.
 
-    An event: {"at": s, "kind": "xid" | "sxid" | "mce", "pci", "code", "fatal"}.
+    An event is {"at": s, "kind": "xid" | "sxid" | "mce", "pci", "code", "fatal"}.
     """
     try:
         text = _messages(root / "dev/kmsg")
@@ -160,7 +160,7 @@ def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:
 
 
 def _messages(path: Path) -> bytes:
-    """All that is in `/dev/kmsg`, which gives one message a read and never ends."""
+    """Return all messages in `/dev/kmsg`, which returns one per read and never ends."""
     parts = []
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -170,7 +170,7 @@ def _messages(path: Path) -> bytes:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                # It was overwritten before it could be read: the next read goes on behind it.
+                # The message was overwritten before it was read; the next read continues after it.
                 continue
             if not part:
                 break
@@ -181,7 +181,7 @@ def _messages(path: Path) -> bytes:
 
 
 def _dmesg() -> bytes:
-    """The log by the system call, which some may use who may not open the device."""
+    """Return the log from dmesg, which some users may call who may not open the device."""
     import subprocess
 
     try:

@@ -1,8 +1,8 @@
-"""What this host is: GPUs, processors, memory, network, limits, versions, effective settings.
+"""Describe this host: GPUs, processors, memory, network, limits, versions, effective settings.
 
-Prints one fact in the record format. Nothing is measured, and nothing heavy is imported: versions
-come from the installed packages' metadata. Settings go through an allow-list, so that no secret of
-the environment gets into the evidence.
+Prints one fact as a record. It measures nothing, and it imports no large package: versions come
+from the metadata of installed packages. An allow-list of settings keeps secrets of the environment
+out of the evidence.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _GPU_FIELDS = {
     "ecc.errors.uncorrected.volatile.total": "eccUncorrected",
     "pci.bus_id": "pci",
 }
-#: Seconds that a command may take. Where nothing keeps the driver up (persistence mode), nvidia-smi
-#: starts all GPUs of the host first, which takes half a minute and more.
+#: Time limit of a command in seconds. Without persistence mode nvidia-smi first starts all GPUs of
+#: the host, which takes half a minute or more.
 SECONDS = 90
 _NUMBERS = {"index", "memoryMiB", "memoryUsedMiB", "eccUncorrected"}
 
 
 def output(*command: str) -> str:
-    """What a command prints; nothing where it is not there or fails.
+    """Return the output of a command; "" if it is missing or fails.
 
-    Raises subprocess.TimeoutExpired after SECONDS: it may have had something to say.
+    Raises subprocess.TimeoutExpired after SECONDS.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -59,7 +59,7 @@ def output(*command: str) -> str:
 
 
 def smi(query: str, fields: list[str]) -> list[list[str]]:
-    """Rows of an nvidia-smi query. Raises as `output`."""
+    """Return the rows of an nvidia-smi query. Raises the errors of `output`."""
     text = output(
         "nvidia-smi", f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits"
     )
@@ -68,13 +68,13 @@ def smi(query: str, fields: list[str]) -> list[list[str]]:
 
 
 def gpus() -> list[dict[str, Any]] | None:
-    """The GPUs the driver shows, with the processes on each; what it does not tell is null.
+    """Return the driver's GPUs, with the processes on each; unknown values are None.
 
-    So is all of it where it does not answer: that is not known, and no host without GPUs.
+    Returns None if the driver does not answer, because the host may still have GPUs.
     """
     queries = (("gpu", list(_GPU_FIELDS)), ("compute-apps", ["gpu_uuid", "pid", "process_name"]))
     try:
-        # At once: where nothing keeps the driver up, it is started once for both.
+        # At the same time, so that the driver starts once for both.
         with ThreadPoolExecutor() as pool:
             rows, apps = pool.map(lambda query: smi(*query), queries)
     except subprocess.TimeoutExpired:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What this host is, as one fact in the record format. With a Python: all of it; without: what sh can tell.
+# Prints a description of this host as one fact: complete with a Python, else what sh can find out.
 here=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
 export ACCEPT_HOST

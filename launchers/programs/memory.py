@@ -1,58 +1,57 @@
-"""Memory of every device: how fast, whether it keeps what is written, and the ways in and out.
+"""Test the memory of every device: its bandwidth, its contents, and the paths in and out.
 
-One process a device: mpirun -n 8 python memory.py. On a GPU over nearly all of the memory that is
-free (--share); on a CPU over --most bytes a rank, and never more, over all ranks of a host, than a
-quarter of what the host and the cgroup have left.
+One process per device: mpirun -n 8 python memory.py. A GPU is tested on nearly all of its free
+memory (--share). A CPU rank tests --most bytes; all ranks of a host together test at most a quarter
+of the memory that the host and the cgroup have left.
 
 Printed by each rank, check `memory`:
 
 * metric `copy` (a = b) and `triad` (a = b + s * c), GB/s read and written, as a distribution over
   time, all devices at once (median; `-p5`, `-least`, `-most`), and `copy-alone`;
-* metric `tested`: share of the device's memory that held a pattern, and `wrong`: words that came
-  back wrong, over all patterns (`patterns` has them); every one is written everywhere before it is
-  read anywhere;
+* metric `tested`: share of the device's memory that held a pattern, and `wrong`: words that were
+  read back wrong, over all patterns (see patterns.py); each pattern is written everywhere before it
+  is read anywhere;
 * metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory, data compared,
-  and fact `pcie`: lanes and generation of the link meanwhile, and the most it can have;
+  and fact `pcie`: lanes and generation of the link during that, and their maximum;
 * metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
-  `p2p`, the whole matrix, row by row from GPU to GPU, data compared; metric and fact `p2p-least`:
-  its slowest way (`peers` has the rule). Rank 0's process measures it,
-  so it must see and use all GPUs of the host: where CUDA_VISIBLE_DEVICES shows each process its own
-  alone, or a GPU takes one process only, `left-out` says so;
-* problem `wrong-data`, with place and bits.
+  `p2p`, the full matrix, row by row from GPU to GPU, data compared; metric and fact `p2p-least`:
+  its slowest path (see p2p_matrix.py). Rank 0's process measures this, so it must see and use all
+  GPUs of the host. If CUDA_VISIBLE_DEVICES shows each process only its own GPU, or a GPU allows one
+  process only, `left-out` reports that;
+* problem `wrong-data`, with position and bits.
 
-Planted faults (ACCEPT_PLANT): flip turns one bit in memory after each pattern was written; nan puts
-NaN into what triad reads, and it shows in the sum; hang and die strike in the middle of the copies;
-slow loses 50 ms before each copy.
+Injected faults (ACCEPT_PLANT): flip turns one bit in memory after each pattern is written; nan puts
+NaN into the input of triad, and it shows in the sum; hang and die strike in the middle of the
+copies; slow loses 50 ms before each copy.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import p2p_matrix
 import patterns
-import peers
 import rank_io
-from bench import Bench
+from free_memory import available
 from patterns import WORD
-from room import available
 from sampler import Link
-from stopwatch import WINDOW, Stopwatch, tell
+from windowed_timer import WINDOW_SECONDS, Bench, WindowedTimer, print_rates
 
 CHECK = "memory"
-#: Of a host's memory never more than this share is used, over all of its ranks.
+#: Maximum share of a host's memory that all of its ranks together use.
 HOST_SHARE = 0.25
-#: Words of a block: 64 MiB on a GPU, so that one fills it; on a CPU what its caches hold.
+#: Words of a block: 64 MiB on a GPU, which keep it busy; on a CPU as much as its caches hold.
 WORDS, WORDS_CPU = 8 << 20, 1 << 16
-#: Bytes of one allocation, and of what goes to and from the host or another GPU.
+#: Bytes of one allocation, and of one transfer between host and GPU or between GPUs.
 CHUNK, MOVED = 1 << 30, 256 << 20
-#: Elements that are compared at a time: nearly all of the memory is taken.
+#: Elements compared at a time; the comparison needs memory, and little is left.
 PART = 1 << 24
-#: Seconds of each of these, at most.
+#: Maximum seconds of each series of transfers.
 MOVING = 0.3
 
 
 class Memory:
-    """The check on one device."""
+    """The check `memory` on one device."""
 
     def __init__(
         self, bench: Bench, *, seconds: float, alone: float, share: float, most: int, seed: int
@@ -75,22 +74,23 @@ class Memory:
             bench.at_once(CHECK, "peers", self._peers)
 
     def _look(self) -> None:
-        """How much is tested. Before any rank takes some, that all of a host see the same."""
+        """Choose how much to test, before any rank allocates, so that all ranks see the same."""
         import torch
 
-        self.torch, self.watch = torch, Stopwatch(self.bench.device, 0.0 if self.cpu else WINDOW)
+        self.torch = torch
+        self.watch = WindowedTimer(self.bench.device, 0.0 if self.cpu else WINDOW_SECONDS)
         if not self.cpu:
-            # What the products before left in torch's own store is free for this.
+            # Free what earlier matrix products left in torch's cache.
             torch.cuda.empty_cache()
             free, self.total = torch.cuda.mem_get_info(self.bench.device)
             self.room = int(free * self.share)
             return
         self.total = available()
-        mine = int(self.total * HOST_SHARE / self.bench.me.local_size)
-        self.room = min(self.most, mine)
+        share = int(self.total * HOST_SHARE / self.bench.me.local_size)
+        self.room = min(self.most, share)
 
     def _three(self) -> list[Any]:
-        """Three arrays of float32 that fill the room."""
+        """Return three arrays of float32 that fill the memory to test."""
         count = max(1, self.room // 12)
         make = self.torch.full
         return [make((count,), float(n), device=self.bench.device) for n in range(3)]
@@ -113,11 +113,11 @@ class Memory:
             calls = self.watch.calls(work, 0.01 if self.cpu else 0.1)
             strike = plant.strike if name == "triad" else _nothing
             taken = self.watch.windows(work, calls, self.seconds, middle=strike)
-            self._tell(name, taken, moved * b.numel() * 4 * calls)
-        # b is 1 and c is 2 everywhere, so a is 7: what was moved so fast must have arrived.
+            self._print_rates(name, taken, moved * b.numel() * 4 * calls)
+        # b is 1 and c is 2 everywhere, so a must be 7.
         wrong = sum(int((part != 7.0).sum()) for part in a.split(PART))
         if wrong:
-            # Whatever is no number spoils the sum.
+            # The sum is not finite if any element is not.
             strange = not torch.isfinite(a.sum())
             said = f"triad: {wrong} of {a.numel()} elements are wrong"
             self.bench.wrong(CHECK, "not-finite" if strange else "wrong-data", said)
@@ -132,24 +132,24 @@ class Memory:
 
         calls = self.watch.calls(copy, 0.01)
         taken = self.watch.windows(copy, calls, self.alone)
-        self._tell("copy-alone", taken, 2 * b.numel() * 4 * calls)
+        self._print_rates("copy-alone", taken, 2 * b.numel() * 4 * calls)
 
-    def _tell(self, name: str, taken: list[float], moved: int) -> None:
-        tell(CHECK, name, "GB/s", taken, moved / 1e9, **self.bench.labels)
+    def _print_rates(self, name: str, taken: list[float], moved: int) -> None:
+        print_rates(CHECK, name, "GB/s", taken, moved / 1e9, **self.bench.labels)
 
     def _blocks(self, words: int) -> list[Any]:
-        """Blocks of words over all of the room, or over as much of it as there is."""
+        """Return blocks of words that fill the memory to test, or as much of it as is available."""
         torch, blocks, left = self.torch, [], self.room
         if not self.cpu:
             torch.cuda.empty_cache()
-            # What is written is expected in a block of its own, and compared in another.
+            # The expected data and the comparison need blocks of their own.
             left -= 4 * words * WORD
         while left >= words * WORD:
             count = max(words, min(left, CHUNK) // WORD // words * words)
             try:
                 chunk = torch.empty(count, dtype=torch.int64, device=self.bench.device)
             except torch.cuda.OutOfMemoryError:
-                # Memory in pieces: what there is in one is tested, and the share says how much.
+                # Free memory is fragmented; the metric `tested` shows how much was tested.
                 break
             blocks += chunk.split(words)
             left -= count * WORD
@@ -179,7 +179,7 @@ class Memory:
             self.bench.metric(CHECK, "wrong", self.wrong, "count")
 
     def _host(self) -> None:
-        """Pinned memory to the GPU and back, each way by itself."""
+        """Measure pinned memory to the GPU and back, one direction at a time."""
         torch, device = self.torch, self.bench.device
         torch.cuda.empty_cache()
         there = patterns.pattern(torch, "random", MOVED // WORD, self.seed, device).first
@@ -189,7 +189,7 @@ class Memory:
         ways = (("host-to-device", there, sent), ("device-to-host", back, there))
         link = Link(device)
         for name, target, source in ways:
-            self._tell(name, self._moves(target, source, link), MOVED * self.moves)
+            self._print_rates(name, self._moves(target, source, link), MOVED * self.moves)
         self.bench.fact(CHECK, "pcie", link.seen)
         wrong = int((sent != back).sum())
         if wrong:
@@ -206,7 +206,7 @@ class Memory:
         return self.watch.windows(move, self.moves, seconds, between=link.look)
 
     def _peers(self) -> None:
-        """Every GPU of the host to every other: by its first rank, which then uses them all."""
+        """Measure each pair of GPUs of the host, in its first rank, which uses all of them."""
         me, torch = self.bench.me, self.torch
         torch.cuda.empty_cache()
         if me.local_rank or me.local_size < 2:
@@ -219,28 +219,28 @@ class Memory:
         gpus = range(me.local_size)
         try:
             kept = [self._sent(n, n) for n in gpus]
-            into = [torch.empty_like(one) for one in kept]
+            into = [torch.empty_like(data) for data in kept]
         except RuntimeError as error:
-            # As where a GPU takes one process only (compute mode): its own rank has measured it.
+            # For example, a GPU in exclusive compute mode belongs to its own rank's process.
             self._no_peers(f"rank 0 cannot use all GPUs of its host: {rank_io.one_line(error)}")
             return
         rates = [[self._between(kept, into, i, j) if i != j else 0.0 for j in gpus] for i in gpus]
         self.bench.fact(CHECK, "p2p", [[round(rate, 2) for rate in row] for row in rates])
-        peers.tell(CHECK, me, rates)
+        p2p_matrix.print_p2p(CHECK, me, rates)
 
     def _no_peers(self, why: str) -> None:
         self.bench.fact(CHECK, "left-out", {"p2p-out": why, "p2p-in": why})
 
     def _sent(self, source: int, gpu: int) -> Any:
-        """What GPU `source` sends to the others, made on `gpu`."""
+        """Return the data that GPU `source` sends to the others, generated on `gpu`."""
         return patterns.pattern(self.torch, "random", MOVED // WORD, source, f"cuda:{gpu}").first
 
     def _between(self, kept: list[Any], into: list[Any], i: int, j: int) -> float:
-        """GB/s from GPU i to GPU j, by events of the one that sends; the data are compared."""
+        """Return GB/s from GPU i to GPU j, by events of the sender; compare the data."""
         torch = self.torch
         into[j].zero_()
         torch.cuda.synchronize(j)
-        watch = Stopwatch(f"cuda:{i}")
+        watch = WindowedTimer(f"cuda:{i}")
         with torch.cuda.device(i):
 
             def move() -> None:
@@ -249,7 +249,7 @@ class Memory:
             calls = watch.calls(move, 0.0)
             taken = watch.windows(move, calls, 0.0)
         torch.cuda.synchronize(j)
-        # Made again where it arrived: nothing passes the CPU, which would take most of the time.
+        # The expected data are generated on the receiver; copying them there would take longer.
         wrong = int((into[j] != self._sent(i, j)).sum())
         if wrong:
             said = f"{wrong} of {len(kept[i])} words changed on the way from GPU {i} to GPU {j}"

@@ -1,12 +1,12 @@
-"""What a memory test writes, and what it reads back: every word of a block from one formula.
+"""Define the patterns of the memory test: how to write them, and how to find wrong words.
 
 The memory is a row of blocks of 64-bit words. Block n of a pattern is its first block plus n times
-its step, word by word and modulo 2^64, so a block is written and expected by one addition:
+its step, word by word and modulo 2^64. So one addition writes a block, or computes what to expect:
 
-    walking-ones   word i is 1 << (i + seed) % 64, in every block: one bit in 64 is set
-    walking-zeros  its complement; after both every bit has held both values
-    random         words by seed; the step, an odd number, makes every block differ from the others
-    address        each word is its own address in bytes, so a word in the wrong place is seen
+    walking-ones   word i is 1 << (i + seed) % 64, in every block: one bit of 64 is set
+    walking-zeros  the complement; after both patterns every bit has held both values
+    random         words by seed; the step is odd, so that every block differs from the others
+    address        each word is its own address in bytes, which shows words in the wrong place
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NAMES = ("walking-ones", "walking-zeros", "random", "address")
 
 
 def signed(value: int) -> int:
-    """The 64 low bits of an integer, as a two's complement number."""
+    """Return the low 64 bits of an integer, as a two's complement number."""
     value &= (1 << BITS) - 1
     return value - (1 << BITS) if value >> (BITS - 1) else value
 
 
 def word(name: str, index: int, words: int, seed: int) -> int:
-    """Word `index` of the memory, of blocks of `words`: what the tensors below hold, one by one."""
+    """Return word `index` of a memory with blocks of `words`, as in the tensors below."""
     block, place = divmod(index, words)
     if name == "address":
         return signed(index * WORD)
@@ -40,14 +40,14 @@ def word(name: str, index: int, words: int, seed: int) -> int:
 
 
 def _drawn(words: int, seed: int) -> list[int]:
-    """Random words of the first block. They repeat after 4096, which is no power of a stride."""
+    """Return the random words of the first block; they repeat after 4093, a prime."""
     pick = random.Random(seed)
     period = [pick.getrandbits(BITS) for _ in range(min(words, 4093))]
     return [period[i % len(period)] for i in range(words)]
 
 
 class Pattern(NamedTuple):
-    """The first block of a pattern, on a device, and what each block adds to the one before."""
+    """The first block of a pattern on a device, and the step from each block to the next."""
 
     first: Any
     step: int
@@ -57,18 +57,18 @@ class Pattern(NamedTuple):
         torch.add(self.first[: len(block)], signed(self.step * number), out=block)
 
     def differing(self, torch: Any, block: Any, number: int, scratch: Any) -> Any:
-        """How many words of block `number` are not as written: a tensor, nothing waits for it."""
+        """Return the number of wrong words of block `number`, as a tensor, without waiting."""
         self.write(torch, scratch[: len(block)], number)
         return (block != scratch[: len(block)]).sum()
 
 
 def pattern(torch: Any, name: str, words: int, seed: int, device: str) -> Pattern:
-    """A pattern of blocks of `words` (a multiple of 64)."""
+    """Return a pattern with blocks of `words`, which is a multiple of 64."""
     places = torch.arange(words, dtype=torch.int64, device=device)
     if name == "address":
         return Pattern(places * WORD, words * WORD)
     if name == "random":
-        period = [signed(one) for one in _drawn(min(words, 4093), seed)]
+        period = [signed(value) for value in _drawn(min(words, 4093), seed)]
         drawn = torch.tensor(period, dtype=torch.int64, device=device)
         return Pattern(drawn[places % len(period)], STEP)
     ones = torch.ones_like(places) << ((places + seed) % BITS)
@@ -76,10 +76,10 @@ def pattern(torch: Any, name: str, words: int, seed: int, device: str) -> Patter
 
 
 class Fault(NamedTuple):
-    """What memory gave back wrong: how many words, and the first of them."""
+    """The number of wrong words, and the first of them."""
 
     words: int
-    #: Bytes from the beginning of what was tested.
+    #: Position in bytes from the start of the tested memory.
     offset: int
     wrote: int
     read: int
@@ -95,7 +95,7 @@ class Fault(NamedTuple):
 
 
 def find(torch: Any, one: Pattern, blocks: Any, counts: Any, words: int) -> Fault | None:
-    """The first word that differs, from the counts of `differing`; None: none does."""
+    """Return the first wrong word, from the counts of `differing`; None if no word is wrong."""
     wrong = torch.stack(counts).tolist()
     at = next((number for number, count in enumerate(wrong) if count), None)
     if at is None:
@@ -103,7 +103,7 @@ def find(torch: Any, one: Pattern, blocks: Any, counts: Any, words: int) -> Faul
     wanted = torch.empty_like(blocks[at])
     one.write(torch, wanted, at)
     odd = (blocks[at] != wanted).nonzero().view(-1)
-    # It may be right by now, as memory that fails now and then is.
+    # An intermittent fault may be gone by now.
     place = int(odd[0]) if len(odd) else 0
     return Fault(
         words=sum(wrong),

@@ -1,9 +1,9 @@
-"""What every rank program needs around its measurement: who it is, what it says, where it is.
+"""Identity, records, progress and injected faults of a rank: what every rank program needs.
 
-Standard library only. It lies beside the programs, so that `import rank_io` finds it when one of
-them is started as a file. Records are
-single lines `ACCEPT {json}` on standard output, each written by one call so that lines of different
-ranks do not mix. Everything else that is printed is for people.
+Uses the standard library only. It is in the folder of the programs, so that `import rank_io` works
+in a program that is started as a file. A record is a single line `ACCEPT {json}` on standard
+output, written by one call, so that the lines of different ranks do not mix. All other output is
+for people.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Faults that can be planted with ACCEPT_PLANT; what each does is said by the program it is for.
+#: Faults that ACCEPT_PLANT can inject; the docstring of each program describes their effects.
 FAULTS = ("wrong", "nan", "hang", "die", "slow", "flip")
-#: Those around the ranks, which the launchers plant.
+#: Faults that the launchers inject around the ranks.
 AROUND = ("full-disk",)
-#: Exit status when the data or the parameters were wrong, as nccl-tests' own.
+#: Exit status if data or parameters were wrong, as in nccl-tests.
 EXIT_WRONG = 7
-#: Exit status of a rank that could not go on, and of one that was asked for something impossible.
+#: Exit status of a rank that could not go on, and of one that was started with bad options.
 EXIT_CRASHED = 1
 EXIT_USAGE = 2
 
@@ -45,18 +45,18 @@ _LAUNCHERS = {
 
 
 class Unusable(Exception):
-    """Something asked for that cannot be done: a bad option or environment."""
+    """The options or the environment request something impossible."""
 
 
 class Ended(Exception):
-    """A failure whose record has been printed already."""
+    """A failure whose record is already printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """One rank among `size`. `host` is the name that the run uses, else the machine's own.
+    """One rank of `size`. `host` is its host's name in the run, or else the hostname.
 
-    `local_rank` is the number of its GPU on that host, where there are any.
+    `local_rank` is also the number of its GPU on that host, if the host has GPUs.
     """
 
     rank: int
@@ -64,19 +64,20 @@ class Identity:
     local_rank: int
     local_size: int
     host: str
-    #: Who started it: "mpirun", "torchrun", or "" where nobody did.
+    #: The launcher that started the rank: "mpirun", "torchrun" or "".
     launcher: str = ""
 
 
 def host_name() -> str:
-    """The name of this host as the run knows it (ACCEPT_HOST), else its own."""
+    """Return this host's name in the run (ACCEPT_HOST), or else the hostname."""
     return os.environ.get("ACCEPT_HOST") or socket.gethostname()
 
 
 def identity(*launchers: str) -> Identity:
-    """Who this process is, from the first of `launchers` ("mpirun", "torchrun") that set it up.
+    """Return the identity that the first of `launchers` ("mpirun", "torchrun") gave this process.
 
-    Without any it is the only rank. Raises Unusable where a launcher's variables are incomplete.
+    Without a launcher the process is the only rank. Raises Unusable if the launcher's variables are
+    incomplete.
     """
     for launcher in launchers:
         names = _LAUNCHERS[launcher]
@@ -86,7 +87,7 @@ def identity(*launchers: str) -> Identity:
             except (KeyError, ValueError) as error:
                 raise Unusable(f"{launcher} set not all of {', '.join(names)}: {error}") from error
             if launcher == "mpirun":
-                # In a group of some of a host's GPUs ("rails") the ranks keep the GPUs' numbers.
+                # In a rail group, which has some GPUs of each host, a rank has its GPU's number.
                 local_rank = int(os.environ.get("ACCEPT_LOCAL_RANK") or local_rank)
             return Identity(
                 rank=rank,
@@ -100,7 +101,7 @@ def identity(*launchers: str) -> Identity:
 
 
 def read(path: Path) -> str:
-    """A file's text without the white space around it, or nothing."""
+    """Return a file's text without surrounding white space, or "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -108,35 +109,35 @@ def read(path: Path) -> str:
 
 
 def number(path: Path) -> int | None:
-    """The whole number in a file, or None."""
+    """Return the integer in a file, or None."""
     text = read(path)
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 def say(line: str) -> None:
-    """Print one line at once."""
+    """Print one line without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def emit(**record: Any) -> None:
-    """Print one record, without the keys whose value is None, numbers not finite as strings."""
+    """Print one record; keys with the value None are left out, and NaN and inf become strings."""
     kept = {key: _finite(value) for key, value in record.items() if value is not None}
     say("ACCEPT " + json.dumps(kept, separators=(",", ":"), allow_nan=False))
 
 
 def metric(name: str, value: float, unit: str, **labels: Any) -> None:
-    """Print one measured number."""
+    """Print a measured number."""
     emit(metric=name, value=value, unit=unit, **labels)
 
 
 def fact(name: str, value: Any, **labels: Any) -> None:
-    """Print something that is no number to judge."""
+    """Print a fact, which is not judged as a number."""
     emit(fact=name, value=value, **labels)
 
 
 def problem(cause: str, message: str, **labels: Any) -> None:
-    """Print that something went wrong, with a cause out of the closed list."""
+    """Print a problem; `cause` is from the closed list of causes."""
     emit(problem=cause, message=message, **labels)
 
 
@@ -151,13 +152,12 @@ def _finite(value: Any) -> Any:
 
 
 class Progress:
-    """Where this rank is, in ACCEPT_PROGRESS/<rank>: `seq op size`, rewritten in place.
+    """Keep the position of this rank in the file ACCEPT_PROGRESS/<rank>: `seq op size`.
 
     `enter` is called just before an operation that needs other ranks. All ranks go through the same
-    operations in the same order, so a rank whose `seq` is lower than the others' is the one that
-    they wait for: it never entered what they are in. `work` adds for how long this rank may work by
-    itself before it enters the next. The last entry is `done`. A rank that finds the disk full says
-    so, and ends there.
+    operations in the same order. So the others wait for the rank with the lowest `seq`: it has not
+    entered their operation. `work` adds how long this rank may work alone before it enters the next
+    one. The last entry is `done`. If the disk is full, the rank reports that and exits.
     """
 
     def __init__(self, rank: int, folder: str | None = None) -> None:
@@ -175,18 +175,18 @@ class Progress:
         self._write()
 
     def enter(self, op: str, size: int = 0) -> None:
-        """Say that this rank enters `op` on `size` bytes."""
+        """Record that this rank enters `op` on `size` bytes."""
         self.seq += 1
         self.op, self.size = op, size
         self._write()
 
     def work(self, seconds: float) -> None:
-        """Say that this rank works by itself now, for at most so long, and others may wait."""
+        """Record that this rank now works alone for at most `seconds`, while others may wait."""
         self._write(f"{min(seconds, 999_999):.0f}s")
 
     def _write(self, own: str = "") -> None:
         if self._file >= 0:
-            # Fixed width: a shorter line must not leave the tail of a longer one behind.
+            # Fixed width, so that a line overwrites the previous one completely.
             line = f"{self.seq:>9d} {self.op[:24]:<24s} {self.size:>14d} {own:>7s}\n"
             with self._room():
                 os.pwrite(self._file, line.encode(), 0)
@@ -209,7 +209,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Plant:
-    """The faults planted on this rank, for drills: FAULT@HOST:LOCALRANK in ACCEPT_PLANT."""
+    """The faults injected on this rank in a drill: FAULT@HOST:LOCALRANK in ACCEPT_PLANT."""
 
     faults: frozenset[str]
 
@@ -217,20 +217,23 @@ class Plant:
         return fault in self.faults
 
     def strike(self) -> None:
-        """Hang or die here, if that is planted."""
+        """Hang or die here, if that fault is injected."""
         if "die" in self.faults:
             os.kill(os.getpid(), signal.SIGKILL)
         while "hang" in self.faults:
             time.sleep(3600)
 
     def drag(self) -> None:
-        """Lose 50 ms here, if `slow` is planted."""
+        """Lose 50 ms here, if the fault `slow` is injected."""
         if "slow" in self.faults:
             time.sleep(0.05)
 
 
 def planted(me: Identity) -> Plant:
-    """The faults planted on `me`; says so, loudly. Raises Unusable on a malformed ACCEPT_PLANT."""
+    """Return the faults injected on `me`, and print them.
+
+    Raises Unusable if ACCEPT_PLANT is malformed.
+    """
     faults = set()
     for item in filter(None, os.environ.get("ACCEPT_PLANT", "").split(",")):
         fault, at, where = item.strip().partition("@")
@@ -248,34 +251,34 @@ def planted(me: Identity) -> Plant:
 
 
 def one_line(error: BaseException) -> str:
-    """The type and first line of an error, without its place in the source, in 300 characters."""
+    """Return an error's type and first line, without its source location, cut to 300 characters."""
     text = re.sub(r"^\[[^\]]*\]\s*", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
 def heard_of(error: BaseException) -> bool:
-    """Whether an error says that other ranks could not be reached, or came too late.
+    """Return True if an error means that other ranks were unreachable or too late.
 
-    torch has classes for that (DistError and its kind); gloo's are plain RuntimeErrors that begin
-    with their place in its source.
+    torch has classes for that (DistError and its subclasses). gloo raises a plain RuntimeError
+    whose text begins with the location in gloo's source.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & {"DistError", "ConnectionError", "TimeoutError"}) or "gloo" in str(error)
 
 
 def end(status: int) -> None:
-    """Leave at once, output written: a broken process group would block an ordinary exit."""
+    """Flush the output and exit immediately: a broken process group would block a normal exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
 def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
-    """Run `work` and leave with its exit status; a failure is one record and a nonzero exit.
+    """Run `work` and exit with its status; a failure prints one record and exits nonzero.
 
-    The record names this rank where the failure is its own (no memory, a broken GPU, no torch), and
-    nobody where it only heard of it: who lost a connection is mostly not the one to blame.
+    The record names this rank if the failure is its own (no memory, a broken GPU, no torch). It
+    names no rank if a connection was lost, because then another rank is usually to blame.
     """
     labels: dict[str, Any] = {"host": me.host, "rank": me.rank}
     try:
@@ -299,7 +302,7 @@ def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
 
 
 def median(values: Sequence[float]) -> float:
-    """The median of at least one number."""
+    """Return the median of at least one number."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     if len(ordered) % 2:

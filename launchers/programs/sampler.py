@@ -1,4 +1,4 @@
-"""What a GPU says of itself while it works: clock, power, heat, what holds it back, its link."""
+"""Sample a GPU while it works: clock, power, temperature, throttle reasons, and PCIe link."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import rank_io
 
-#: Seconds between two looks: coarse, so that looking costs nothing that is measured.
+#: Seconds between two samples; long enough not to affect the measurement.
 EVERY = 0.25
-#: Why a GPU runs below its highest clock, by the bit of nvmlDeviceGetCurrentClocksEventReasons:
+#: Reasons for a lower clock, by the bit in nvmlDeviceGetCurrentClocksEventReasons:
 #: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 REASONS = {
     0x02: "application-clocks",
@@ -23,7 +23,7 @@ REASONS = {
 }
 
 
-#: What is read of a PCIe link, by the function of NVML.
+#: Values of a PCIe link, with the NVML function that reads each.
 LINK = {
     "width": "nvmlDeviceGetCurrPcieLinkWidth",
     "width-max": "nvmlDeviceGetMaxPcieLinkWidth",
@@ -33,10 +33,10 @@ LINK = {
 
 
 class Sampler:
-    """Looks at one GPU from a thread of its own, for as long as it is entered.
+    """Sample one GPU in a thread, while the context is entered.
 
-    `summary` is what it saw: smallest, median and largest value of each, and the share of the looks
-    at which each reason held the clock back; or `unread`, why nothing could be seen.
+    `summary` has the minimum, median and maximum of each value, and for each throttle reason the
+    share of the samples that showed it. If sampling failed, `unread` has the reason.
     """
 
     def __init__(self, device: str) -> None:
@@ -58,17 +58,17 @@ class Sampler:
             self._thread.join(10)
 
     def summary(self) -> dict[str, Any]:
-        """What was seen, as a fact's value."""
-        found: dict[str, Any] = {
+        """Return the summary of the samples, as the value of a fact."""
+        result: dict[str, Any] = {
             unit: [min(values), rank_io.median(values), max(values)]
             for unit, values in self.seen.items()
             if values
         }
         looks = len(self.seen["C"])
         if looks:
-            found["looks"] = looks
-            found["held"] = {name: round(n / looks, 3) for name, n in self.held.items()}
-        return found | ({"unread": self.unread} if self.unread else {})
+            result["looks"] = looks
+            result["held"] = {name: round(n / looks, 3) for name, n in self.held.items()}
+        return result | ({"unread": self.unread} if self.unread else {})
 
     def _watch(self) -> None:
         try:
@@ -82,7 +82,7 @@ class Sampler:
         clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
         self.seen["MHz"].append(clock)
         self.seen["W"].append(round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000, 1))
-        # The name that every release has; newer ones call it EventReasons as well.
+        # Every release has this name; newer ones also have the name with EventReasons.
         mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         for bit, name in REASONS.items():
             self.held[name] = self.held.get(name, 0) + bool(mask & bit)
@@ -91,11 +91,11 @@ class Sampler:
 
 
 class Link:
-    """A GPU's PCIe link, for looks while it carries data.
+    """Sample a GPU's PCIe link while it carries data.
 
-    At rest it tells nothing: its width and generation "may be reduced when the GPU is not in use"
-    (`nvidia-smi --help-query-gpu`, pcie.link.width.current). `seen`: the most of each look, or
-    `unread`, why nothing could be seen.
+    An idle link shows little: its width and generation "may be reduced when the GPU is not in use"
+    (`nvidia-smi --help-query-gpu`, pcie.link.width.current). `seen` has the maximum of each value,
+    or the reason for a failure as `unread`.
     """
 
     def __init__(self, device: str) -> None:
@@ -106,7 +106,7 @@ class Link:
             self.seen["unread"] = rank_io.one_line(error)
 
     def look(self) -> None:
-        """Look once."""
+        """Take one sample."""
         if "unread" in self.seen:
             return
         try:
@@ -118,7 +118,7 @@ class Link:
 
 
 def _open(device: str) -> tuple[Any, Any]:
-    """NVML, and its handle of torch's device: by UUID, as their numbers may differ."""
+    """Return NVML and its handle of torch's device, by UUID, because the numbers may differ."""
     import pynvml
     import torch
 
@@ -128,5 +128,5 @@ def _open(device: str) -> tuple[Any, Any]:
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
     if os.environ.get("CUDA_VISIBLE_DEVICES"):
         raise LookupError(f"torch {torch.__version__} tells no UUID of its GPUs")
-    # Both count the GPUs in the order of the bus then: see torch_io.pick_device.
+    # Without that variable both count the GPUs in bus order; see torch_io.pick_device.
     return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))

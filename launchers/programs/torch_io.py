@@ -1,7 +1,7 @@
-"""How the ranks of a torch program find each other and their devices.
+"""Join the ranks of a torch program into a process group, and pick their devices.
 
-Used by the programs that measure with torch.distributed; it lies beside them. gloo on CPU, NCCL on
-CUDA with gloo beside it for what is said about the measurement.
+Used by the programs that measure with torch.distributed, in the same folder. The ranks use gloo on
+CPU. On CUDA they use NCCL, and gloo for exchanging results.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import Any
 
 from rank_io import Ended, Identity, Plant, Progress, Unusable, one_line, planted, problem
 
-#: CUDA's words (cudaErrorNoKernelImageForDevice) where a build has nothing that a GPU can run.
+#: CUDA's message (cudaErrorNoKernelImageForDevice) if a build has no kernels for a GPU.
 _NO_KERNELS = "no kernel image"
-#: Longer than any step may last.
+#: Longer than the time limit of any step.
 _PATIENCE = datetime.timedelta(days=7)
 
 
 def rendezvous(me: Identity) -> str:
-    """Where torch's processes meet, as an init_method URL.
+    """Return the init_method URL for torch's process group.
 
-    torchrun's own place under torchrun; else ACCEPT_MASTER_ADDR and ACCEPT_MASTER_PORT, else, when
-    all ranks are on this host, its loopback. Raises Unusable where none of these applies.
+    Under torchrun it is torchrun's own. Otherwise it comes from ACCEPT_MASTER_ADDR and
+    ACCEPT_MASTER_PORT, or is the loopback if all ranks are on this host. Raises Unusable if none of
+    these applies.
     """
     own = "" if me.launcher == "torchrun" else "ACCEPT_"
     address = os.environ.get(f"{own}MASTER_ADDR", "")
@@ -38,17 +39,19 @@ def rendezvous(me: Identity) -> str:
         address, port = "127.0.0.1", "29511"
     interfaces = [name for _, name in socket.if_nameindex()]
     if address in ("127.0.0.1", "localhost") and "lo" in interfaces:
-        # Else gloo resolves this host's own name, which may not be known or take a DNS timeout.
+        # Otherwise gloo resolves the hostname, which may fail or take a DNS timeout.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if me.launcher == "torchrun":
-        # Its agent listens there already, and only this form uses what it serves.
+        # torchrun's agent already listens there, and only this form connects to it.
         return "env://"
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
 def import_torch() -> None:
-    """Import torch. Of the million objects that it makes none is garbage, so Python does not look
-    for any meanwhile, which takes an eighth of the import, and never again among these.
+    """Import torch without garbage collection, which would take an eighth of the import.
+
+    torch creates a million objects and none is garbage. They are frozen, so that later collections
+    skip them.
     """
     gc.disable()
     try:
@@ -60,15 +63,15 @@ def import_torch() -> None:
 
 
 def pick_device(me: Identity, wanted: str) -> str:
-    """The device of this rank as torch names it: `wanted` is "cpu", "cuda" or "auto".
+    """Return torch's name of this rank's device; `wanted` is "cpu", "cuda" or "auto".
 
-    "auto" takes the GPU where this host has an NVIDIA one, else the CPU. A GPU that is there and
-    cannot be used is never replaced by the CPU: that is a problem record, and Ended.
+    "auto" picks the GPU if this host has an NVIDIA GPU, else the CPU. A GPU that does not work is
+    never replaced by the CPU: then a problem is printed and Ended is raised.
     """
     import_torch()
     import torch
 
-    # GPUs are then numbered as nvidia-smi and the inventory number them; read when CUDA starts.
+    # Number the GPUs as nvidia-smi and the inventory do. CUDA reads this when it starts.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     there = Path("/proc/driver/nvidia/version").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
     if wanted == "cpu" or (wanted == "auto" and not there and not torch.cuda.is_available()):
@@ -78,7 +81,7 @@ def pick_device(me: Identity, wanted: str) -> str:
         problem("gpu-unusable", "torch cannot use the GPU of this host", **labels)
         raise Ended
     count = torch.cuda.device_count()
-    # A launcher may show each process only its own GPU; then that is number 0 for all of them.
+    # A launcher may show each process only its own GPU, which then has number 0.
     own = 0 if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") else me.local_rank
     if own >= count:
         problem("gpu-missing", f"local rank {me.local_rank} and only {count} GPUs", **labels)
@@ -86,7 +89,7 @@ def pick_device(me: Identity, wanted: str) -> str:
     device = f"cuda:{own}"
     try:
         torch.cuda.set_device(own)
-        # The context is made at last, and a first kernel run.
+        # This creates the context and runs a first kernel.
         float(torch.ones(1, device=device))
     except RuntimeError as error:
         if _NO_KERNELS in str(error):
@@ -102,9 +105,9 @@ def pick_device(me: Identity, wanted: str) -> str:
 
 
 def gpu_number(index: int, otherwise: int) -> str:
-    """What nvidia-smi calls torch's GPU `index`, where CUDA_VISIBLE_DEVICES lists numbers.
+    """Return nvidia-smi's number of torch's GPU `index`, from CUDA_VISIBLE_DEVICES.
 
-    `otherwise`: the number where it is unset, or says it by UUID.
+    Returns `otherwise` if the variable is unset or lists UUIDs.
     """
     listed = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if index < len(listed) and all(one.isdigit() for one in listed):
@@ -113,14 +116,14 @@ def gpu_number(index: int, otherwise: int) -> str:
 
 
 def join(me: Identity, device: str, timeout: float) -> None:
-    """Make the process group of all ranks: gloo, and NCCL beside it for tensors on a GPU.
+    """Create the process group of all ranks: gloo, and also NCCL if `device` is a GPU.
 
-    Every wait in it ends after `timeout` seconds with an error.
+    Every wait in it fails after `timeout` seconds.
     """
     import torch
     import torch.distributed
 
-    # One thread a rank: several would fight for the cores with the other ranks of this host.
+    # One thread per rank: more would compete for the cores with the other ranks of this host.
     torch.set_num_threads(1)
     make = partial(
         torch.distributed.init_process_group,
@@ -133,7 +136,7 @@ def join(me: Identity, device: str, timeout: float) -> None:
     try:
         make()
     except RuntimeError as error:
-        # It asks for libuv by default, also where it was built without, as Debian's is.
+        # torch requests libuv by default, even in builds without it, such as Debian's.
         if "without libuv" not in str(error):
             raise
         os.environ["USE_LIBUV"] = "0"
@@ -141,7 +144,7 @@ def join(me: Identity, device: str, timeout: float) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that `begin` needs."""
+    """Add the options that `begin` needs."""
     parser.add_argument(
         "--timeout", type=float, default=60, help="seconds to wait for other ranks (default 60)"
     )
@@ -151,7 +154,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tuple[Plant, str]:
-    """The faults planted on this rank and its device, once all ranks have joined."""
+    """Join all ranks; return the faults injected on this rank, and its device."""
     plant = planted(me)
     device = pick_device(me, options.device)
     progress.enter("rendezvous")
@@ -160,19 +163,19 @@ def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tupl
 
 
 def gather(mine: Any) -> list[list[Any]]:
-    """A tensor on the CPU, of one dimension, as a row of numbers of every rank, on every rank."""
+    """Return every rank's one-dimensional CPU tensor, as rows of numbers, on every rank."""
     import torch
     import torch.distributed
 
     every = torch.empty(torch.distributed.get_world_size(), len(mine), dtype=mine.dtype)
-    # Not all_gather_into_tensor, which gloo has not in torch 2.1.
+    # all_gather_into_tensor is missing in gloo with torch 2.1.
     torch.distributed.all_gather(list(every), mine)
     rows: list[list[Any]] = every.tolist()
     return rows
 
 
 def gather_text(text: str, width: int) -> list[str]:
-    """`text` of every rank, on every rank, cut to `width` bytes; over the process group, on CPU."""
+    """Return every rank's `text`, cut to `width` bytes, on every rank; gathers CPU tensors."""
     import torch
 
     cut = text.encode()[:width]
@@ -181,7 +184,7 @@ def gather_text(text: str, width: int) -> list[str]:
 
 
 def wait_for_all(group: Any = None) -> None:
-    """Return when every rank has called this; over gloo, also where the tensors are on GPUs."""
+    """Return after every rank has called this; a barrier over gloo, also on GPUs."""
     import torch
     import torch.distributed
 
@@ -189,11 +192,11 @@ def wait_for_all(group: Any = None) -> None:
 
 
 def patient() -> Any:
-    """A group of all ranks that waits as long as it takes, for `wait_for_all`.
+    """Return a group of all ranks for `wait_for_all` whose waits practically never time out.
 
-    For work that each rank does by itself and whose length nobody knows. Whoever started the
-    program ends that where it takes too long; a rank that dies is noticed at once all the same.
-    Every rank makes the group before that work, as making it is a wait like any other.
+    It is for work that ranks do alone and whose duration is unknown. The launcher ends the program
+    if it takes too long, and a rank that dies is still noticed immediately. All ranks must create
+    the group before that work, because creating it waits with the usual timeout.
     """
     import torch.distributed
 
@@ -201,7 +204,7 @@ def patient() -> Any:
 
 
 def most(value: float) -> float:
-    """The largest `value` of all ranks, on every rank, over gloo."""
+    """Return the largest `value` of all ranks, on every rank, over gloo."""
     import torch
     import torch.distributed
 

@@ -1,47 +1,48 @@
-"""A seeded training run whose loss curve is the same for every number of ranks.
+"""Train a seeded model, with the same loss curve for every number of ranks.
 
-Data-parallel training over gloo on CPU and NCCL on CUDA; started by torchrun (or mpirun). Gradients
-are averaged by torch's DistributedDataParallel or FSDP (fully_shard) on CUDA; on CPU by one
-all-reduce of all of them, because those classes take seconds to import there (--parallel chooses,
-the fact `training` says). CUDA, NCCL and FSDP on GPUs have not been tried.
+Data-parallel training over gloo on CPU and NCCL on CUDA, started by torchrun (or mpirun). On CUDA
+torch's DistributedDataParallel or FSDP (fully_shard) averages the gradients. On CPU one all-reduce
+does, because importing those classes takes seconds there. --parallel selects, and the fact
+`training` reports it. CUDA, NCCL and FSDP on GPUs have not been tried.
 
-The batch is global and fixed: rank r takes its slice of it, in pieces (--micro), and its loss is
-weighted so that the averaged gradient is that of the whole batch, also where the ranks do not
-divide it. Where there are more ranks than samples the batch grows to one sample a rank. So first
-and last loss mean the same on 1 and on 1,000 ranks; curves differ by rounding only, and where the
-settings are those of a curve in train_reference.json they are held against it.
+The batch is global and fixed. Each rank takes a slice of it, in pieces (--micro), and weights its
+loss so that the averaged gradient is that of the full batch, even if the slices differ in size. If
+there are more ranks than samples, the batch grows to one sample per rank. So the losses mean the
+same on 1 and on 1,000 ranks, and curves differ by rounding only. If train_reference.json has a
+curve for the settings, the loss curve is compared with it.
 
-Every --every steps, before each print, and at the end, all ranks compute the same samples, each for
-itself: what they hold and got is compared (train_compare). With FSDP nobody has the whole gradient
-before it is communicated: the outputs of the same samples are compared instead, and no parameters.
+Every --every steps, before each print, and at the end, all ranks compute the same samples, and
+their parameters and gradients are compared (train_compare). With FSDP no rank has the full gradient
+before communication, so the outputs are compared instead.
 
 Printed by rank 0, check `train`, at the end and every --report seconds before it:
 
 * metric `loss-first`, `loss-last`: global mean loss over the first and last 5 steps so far;
-  `loss-target`: what share of the first the last may be at most; `loss-by`: mean over the 5 steps
+  `loss-target`: maximum of the last loss, as a share of the first; `loss-by`: mean over the 5 steps
   up to --by;
 * metric `throughput` (samples/s), `tokens` (tokens/s, transformers): of the global batch, each
   counted once, over the wall time of the steps after the warm-up on the slowest rank; `flops`
-  (TFLOP/s a rank: train_models.flops_of) and, where --peak is given, `mfu` (its share of that); all
-  of the run so far. `step-p50` (s): median over steps of the slowest rank's time, the longest of
-  all prints so far; `time-input`, `time-compute`, `time-communication` (s): mean of a step over
+  (TFLOP/s per rank: train_models.flops_of) and, with --peak, `mfu` (its share of that); all for the
+  run so far. `step-p50` (s): median over steps of the slowest rank's time, the maximum of all
+  prints so far; `time-input`, `time-compute`, `time-communication` (s): mean of a step over
   ranks since the last print (not with FSDP);
 * metric `curve-deviation`: largest distance from the reference curve, as a share of its first loss;
 * metric `checkpoint-write`, `checkpoint-read` (GB/s): bytes of all ranks over the slowest one's
   time;
-* fact `training`: what was run on what; `loss-curve`: the first 500 losses; `slowest-rank`: whom
-  the others wait for since the last print, with its own time and the median of all ranks' (s);
-* at the end, of each rank: metric `rank-own` (s): its median time until its gradients were there
-  (not with FSDP); `rank-step-p50`, `rank-step-p95`, `rank-step-p99` (s); all between those two
-  prints where one rank kept the others waiting longest, as a share of the median; fact `digest`, of
-  what it got in the comparison before the first step, on synthetic data, if it gets that twice:
-  {type, size, random, device}, equal on equal devices of all executions;
-* problem `not-finite`, `wrong-data` (other samples than most; a checkpoint that is not what was
-  written), `parameters-differ`, `gradients-differ`, `loss-differs`: see docs/causes.md.
+* fact `training`: the settings and the device; `loss-curve`: the first 500 losses; `slowest-rank`:
+  the rank that the others waited for since the last print, with its own time and the median of all
+  ranks (s);
+* at the end, for each rank: metric `rank-own` (s): its median time until its gradients were ready
+  (not with FSDP); `rank-step-p50`, `rank-step-p95`, `rank-step-p99` (s); all for the interval
+  between two prints in which one rank kept the others waiting longest, relative to the median; fact
+  `digest` of its result in the comparison before the first step, on synthetic data, if the device
+  repeats its results: {type, size, random, device}, equal on equal devices of all executions;
+* problem `not-finite`, `wrong-data` (other samples than most; a checkpoint that differs from what
+  was written), `parameters-differ`, `gradients-differ`, `loss-differs`: see docs/causes.md.
 
-Planted faults (ACCEPT_PLANT), all in the middle of the run: wrong adds 0.001 to one parameter after
-an update, and to one element of its gradient of the compared samples before; nan makes its loss
-not a number, hang and die strike before a step; slow loses 50 ms a step.
+Injected faults (ACCEPT_PLANT), all in the middle of the run: wrong adds 0.001 to one parameter
+after an update, and before that to one element of its gradient of the compared samples; nan makes
+its loss NaN; hang and die strike before a step; slow loses 50 ms per step.
 
 Exit status: 0, 7 a problem above (rank 0 only), 1 could not go on, 2 bad usage.
 """
@@ -50,22 +51,61 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import rank_io
 import torch_io
-from train_clock import END, PRINT, Clock
-from train_options import options_of
+from train_options import LEAST_STEPS, options_of
 from train_parallel import Parallel, pieces_of
 
 #: Steps before the clock starts.
 WARMUP = 5
 MOMENTUM = 0.9
+#: What all ranks do next.
+GO_ON, END, PRINT = 0, 1, 2
+#: Seconds between two looks at the clock, roughly.
+LOOK_SECONDS = 10.0
+
+
+class Clock:
+    """Decide by the clock of rank 0 when a run prints and ends, at the same step on all ranks.
+
+    The clocks of the ranks may differ, and a broadcast at every step would cost time. So rank 0
+    also sends the number of steps to its next answer. `agree` broadcasts rank 0's two numbers.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, agree: Callable[[int, int], tuple[int, int]]
+    ) -> None:
+        self.options, self.agree = options, agree
+        now = time.monotonic()
+        self.end = now + 60 * options.minutes if options.minutes else float("inf")
+        self.due = now + options.report
+        #: Step of the next look; a run of fewer steps has nothing to print.
+        self.next = LEAST_STEPS + 1
+
+    def look(self, step: int, last: float) -> int:
+        """Return what to do before this step; the previous step took `last` seconds."""
+        if step != self.next:
+            return GO_ON
+        now = time.monotonic()
+        action = END if now >= self.end else PRINT if now >= self.due else GO_ON
+        action, ahead = self.agree(action, self.ahead(step, last))
+        self.next += ahead
+        if action == PRINT:
+            self.due = now + self.options.report
+        return action
+
+    def ahead(self, step: int, last: float) -> int:
+        """Return the steps to the next look: at most to the next comparison of the ranks."""
+        every: int = self.options.every
+        return max(1, min(int(LOOK_SECONDS / last), every - step % every))
 
 
 class Training:
-    """The run on this rank: model, data, and where it is."""
+    """The training run on this rank: model, data and state."""
 
     def __init__(
         self,
@@ -109,17 +149,17 @@ class Training:
         self._refuse()
         self.parallel = Parallel(self.layers, self.kind, self.batch, me, progress, self.watch)
         self.parameters = self.parallel.parameters
-        # No torch.optim: it imports as much as DistributedDataParallel. No Adam: it divides by
-        # small numbers and so magnifies differences of rounding.
+        # Not torch.optim, which imports as much as DistributedDataParallel. Not Adam, which divides
+        # by small numbers and so magnifies rounding differences.
         self.velocity = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.step_now = 0
-        #: Since the last print: the loss of each step on this rank, and where its time went.
+        #: Since the last print: the loss of each step on this rank, and the parts of its time.
         self.losses: list[float] = []
         self.seconds: list[train_times.Split] = []
         self.replicas = train_replicas.Replicas(self)
 
     def _made(self, models: Any) -> Any:
-        """The model, with equal weights on equal devices."""
+        """Return the model, with equal weights on equal devices."""
         options, torch = self.options, self.torch
         torch.manual_seed(options.seed)
         where = models.made_on(options.model, self.device)
@@ -132,15 +172,15 @@ class Training:
                 width=options.width,
             )
         if self.device != "cpu":
-            # Rounded to ten bits otherwise, and then no CPU's curve.
+            # TF32 rounds to ten bits, and the curve would differ from that of a CPU.
             torch.backends.cudnn.allow_tf32 = False
-        # NVIDIA's images ask for TF32 here (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
+        # NVIDIA's images enable TF32 here (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
         torch.set_float32_matmul_precision("highest")
         dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
         return layers.to(self.device, dtype)
 
     def _refuse(self) -> None:
-        """Raise Unusable for what these ranks, or this device, cannot do."""
+        """Raise Unusable if these ranks or this device do not support the options."""
         if self.options.norm == "sync" and (self.device == "cpu" or len(self.pieces) > 1):
             raise rank_io.Unusable("--norm sync needs CUDA, and a rank's samples in one piece")
         counts = {
@@ -154,7 +194,7 @@ class Training:
             )
 
     def precise(self) -> AbstractContextManager[Any]:
-        """Around forward: autocast, where asked for."""
+        """Return the context of the forward pass: autocast, if it is requested."""
         if self.options.precision != "autocast":
             return nullcontext()
         casting: AbstractContextManager[Any] = self.torch.autocast(
@@ -163,14 +203,14 @@ class Training:
         return casting
 
     def take(self, first: int, count: int) -> tuple[Any, Any]:
-        """Samples of the run, in the model's precision."""
+        """Return samples of the run, in the model's precision."""
         inputs, labels = self.data.take(first, count)
         if self.options.precision == "bf16" and inputs.is_floating_point():
             inputs = inputs.bfloat16()
         return inputs, labels
 
     def loss_of(self, model: Any, inputs: Any, labels: Any) -> Any:
-        """The summed loss of samples; of text the mean over its tokens."""
+        """Return the summed loss of samples; for text it is the mean over the tokens."""
         with self.precise():
             output = model(inputs)
         if self.tokens:
@@ -179,7 +219,7 @@ class Training:
         return loss / (self.tokens or 1)
 
     def update(self) -> None:
-        """Stochastic gradient descent with momentum; forgets the gradients."""
+        """Update the parameters by gradient descent with momentum, and drop the gradients."""
         with self.torch.no_grad():
             for parameter, velocity in zip(self.parameters, self.velocity, strict=True):
                 velocity.mul_(MOMENTUM).add_(parameter.grad)
@@ -187,7 +227,7 @@ class Training:
                 parameter.grad = None
 
     def step(self) -> None:
-        """One optimizer step on this rank's slice of the global batch."""
+        """Do one optimizer step on this rank's slice of the global batch."""
         step, watch, parallel = self.step_now, self.watch, self.parallel
         middle = step == self.options.steps // 2
         start, reading = watch.mark(), 0.0
@@ -214,7 +254,7 @@ class Training:
             parallel.spoil()
 
     def run(self) -> bool:
-        """All steps, with comparisons and prints between them; returns whether all was well."""
+        """Do all steps, with comparisons and prints; return True without any problem."""
         from train_report import Report
 
         options, report, clock = self.options, Report(self), Clock(self.options, self.agree)
@@ -234,12 +274,12 @@ class Training:
         return report.final()
 
     def settle(self) -> None:
-        """Look at what the steps left behind, and compute what all ranks compute."""
+        """Read the losses of the last steps, and compute the samples that all ranks compute."""
         self.losses += self.parallel.settle()
         self.replicas.compare()
 
     def agree(self, wish: int, ahead: int) -> tuple[int, int]:
-        """The two numbers of rank 0, on all ranks."""
+        """Return the two numbers of rank 0, on all ranks."""
         said = self.torch.tensor([wish, ahead])
         self.progress.enter("agree", 16)
         self.dist.broadcast(said, src=0)
@@ -247,14 +287,14 @@ class Training:
 
 
 def main() -> None:
-    """Train, compare, print. Leaves the process."""
+    """Train, compare and print; exit the process."""
     options = options_of()
     me = rank_io.identity("torchrun", "mpirun")
     progress = rank_io.Progress(me.rank)
 
     def work() -> int:
         plant, device = torch_io.begin(me, progress, options)
-        # Making the model may import more of torch: no work yet.
+        # Making the model may import more of torch; that does not count as work.
         training = Training(options, me, plant, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time(), check="train")

@@ -1,32 +1,38 @@
-"""Whether all ranks have the same model and compute the same: exact digests, and who is odd.
+"""Compare what ranks computed: with each other, and the loss curve with a reference.
 
-Averaging hides who computed wrongly. So every so often all ranks compute the same samples, and what
-each got by itself, before any communication, is compared: bit for bit where the devices are equal
-and repeat their own results, else within a tolerance.
+Averaging hides which rank computed wrong gradients. So from time to time all ranks compute the same
+samples, and their own results, before any communication, are compared: bit for bit if the devices
+are equal and repeat their own results, else within a tolerance.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-#: At most so many ranks are named.
+#: Maximum number of ranks that a problem names.
 NAMED = 8
-#: Distance of a gradient from the others', as a share of its length, that rounding may cause.
+#: Largest distance between gradients that rounding explains, as a share of the gradient's length.
 TOLERANCES = {"fp32": 1e-3, "autocast": 0.05, "bf16": 0.05}
 _CHUNK = 1 << 18
 #: Odd numbers: 2^64 over the golden ratio (Knuth, The Art of Computer Programming 3, 6.4), and a
 #: prime. Sums are taken modulo 2^64.
 _STEP, _PRIME = -7046029254386353131, 1099511628211
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+#: The first and the last loss are means over this many steps.
+ENDS = 5
+_REFERENCES = Path(__file__).with_name("train_reference.json")
 
 
 class Replica(NamedTuple):
-    """What one rank has and got, of samples that all ranks compute.
+    """The state and the result of one rank, for samples that all ranks compute.
 
-    Digests of the samples, the parameters, and loss and gradient; and, to compare by within a
-    tolerance, the gradient's length and its sum under seeded signs. 0 where not compared.
+    The integers are digests: of the samples, of the parameters, and of loss and gradient. The
+    floats allow a comparison within a tolerance: the gradient's length, and its sum under fixed
+    signs. A value that is not compared is 0.
     """
 
     samples: int
@@ -37,7 +43,7 @@ class Replica(NamedTuple):
 
 
 class Accused(NamedTuple):
-    """A problem: its cause, the ranks it names (none: nobody in particular), and what was seen."""
+    """A problem: its cause, the ranks that it names (possibly none), and the observation."""
 
     cause: str
     ranks: tuple[int, ...]
@@ -45,10 +51,10 @@ class Accused(NamedTuple):
 
 
 class Digests:
-    """Digests of tensors, taken where they lie, at the speed of that device's memory.
+    """Compute digests of tensors on their device, at the speed of its memory.
 
-    A digest is a sum of the elements' bits times odd numbers, modulo 2^64, in an order of its own:
-    exact in any order of adding, and never the same where a single element differs.
+    A digest is the sum of the elements' bits times odd numbers, modulo 2^64. It does not depend on
+    the order of the additions, and it differs if a single element differs.
     """
 
     def __init__(self, device: str) -> None:
@@ -60,11 +66,11 @@ class Digests:
         self.signs = ((weights >> 40) & 1).to(torch.float32) * 2 - 1
 
     def digest(self, tensors: Iterable[Any]) -> Any:
-        """The digest of all of them, a tensor of one int64 on their device."""
+        """Return the digest of all the tensors, as one int64 in a tensor on their device."""
         total = self.torch.zeros((), dtype=self.torch.int64, device=self.weights.device)
         for flat in self._joined(tensors):
             size = flat.element_size()
-            # Eight bytes at a time where they lie so; the few that are left by themselves.
+            # Eight bytes at a time if they are aligned; the remaining elements one by one.
             cut = 0 if flat.data_ptr() % 8 else len(flat) // (8 // size) * (8 // size)
             for part, width in ((flat[:cut], 8), (flat[cut:], size)):
                 words = part.view(getattr(self.torch, _BITS[width]))
@@ -73,7 +79,7 @@ class Digests:
         return total
 
     def _joined(self, tensors: Iterable[Any]) -> Iterator[Any]:
-        """The tensors as rows of elements, small ones of one type as one: a call costs more."""
+        """Yield the tensors flattened; join small ones of one type, as each call has a cost."""
         held: list[Any] = []
         for tensor in tensors:
             flat = tensor.detach().reshape(-1)
@@ -86,7 +92,7 @@ class Digests:
             yield held[0] if len(held) == 1 else self.torch.cat(held)
 
     def measure(self, tensors: Iterable[Any]) -> Any:
-        """Length and signed sum of all elements, two float64 in one tensor on their device."""
+        """Return length and signed sum of all elements, as two float64 on their device."""
         found = self.torch.zeros(2, dtype=self.torch.float64, device=self.weights.device)
         for tensor in tensors:
             for chunk in tensor.detach().reshape(-1).split(_CHUNK):
@@ -98,7 +104,7 @@ class Digests:
 
 
 def odd_ones(digests: Sequence[object]) -> list[int] | None:
-    """Ranks whose digest is not that of more than half; None where no such majority exists."""
+    """Return the ranks whose digest differs from the majority's; None without a majority."""
     digest, count = Counter(digests).most_common(1)[0]
     if 2 * count <= len(digests):
         return None
@@ -108,10 +114,11 @@ def odd_ones(digests: Sequence[object]) -> list[int] | None:
 def accuse(
     replicas: Sequence[Replica], devices: Sequence[str], repeats: Sequence[bool], tolerance: float
 ) -> list[Accused]:
-    """Who stands alone, of all ranks, each with the name of its device.
+    """Return problems that name the ranks that differ from the others.
 
-    `repeats`: whether each got the same bits when it computed the same samples twice. Who has other
-    samples, or other parameters, is named for that, and its gradient is not compared.
+    `devices` names the device of each rank. `repeats` is True for a rank that got the same bits
+    when it computed the same samples twice. A rank with other samples or other parameters is named
+    for that, and its gradient is not compared.
     """
     found: list[Accused] = []
     left = list(range(len(replicas)))
@@ -139,7 +146,7 @@ def _gradients(
     steady = [rank for rank in left if repeats[rank]]
     fickle = tuple(rank for rank in left if not repeats[rank])
     found: list[Accused] = []
-    # Kernels that add in any order make all ranks fickle; one rank alone is broken.
+    # If most ranks do not repeat their results, kernels add in any order. A few are broken.
     if fickle and 2 * len(fickle) < len(left):
         found.append(Accused(cause, fickle[:NAMED], "got two results for the same samples"))
     for device in dict.fromkeys(devices[rank] for rank in steady):
@@ -160,7 +167,7 @@ def _gradients(
 
 
 def _far(replicas: Sequence[Replica], left: Sequence[int], tolerance: float) -> list[Accused]:
-    """Whose gradient is further from the middle one than rounding explains."""
+    """Return a problem if a gradient is further from the median one than rounding explains."""
     middles = []
     for measure in ("length", "sum"):
         ordered = sorted(getattr(replicas[rank], measure) for rank in left)
@@ -170,7 +177,7 @@ def _far(replicas: Sequence[Replica], left: Sequence[int], tolerance: float) -> 
     far = tuple(
         rank
         for rank in left
-        # Written so that what is not a number is far.
+        # `not <=` also catches NaN.
         if not (abs(replicas[rank].length - length) <= limit)
         or not (abs(replicas[rank].sum - total) <= limit)
     )
@@ -184,9 +191,9 @@ def _far(replicas: Sequence[Replica], left: Sequence[int], tolerance: float) -> 
 
 
 def went_wrong(when: Sequence[int]) -> Accused | None:
-    """Whose numbers first were not finite, from `first_bad` of every rank; None: nobody's.
+    """Return a problem that names the ranks whose numbers were the first not to be finite, or None.
 
-    2 * step for a loss, one more for a gradient, -1 for never.
+    `when` has `first_bad` of every rank: 2 * step for a loss, 1 more for a gradient, -1 for never.
     """
     bad = [at for at in when if at >= 0]
     if not bad:
@@ -198,3 +205,31 @@ def went_wrong(when: Sequence[int]) -> Accused | None:
     if len(guilty) > NAMED or len(guilty) == len(when) > 1:
         return Accused("not-finite", (), f"{seen}, on {len(guilty)} of {len(when)} ranks at once")
     return Accused("not-finite", guilty, f"{seen}, before any other rank")
+
+
+def ends(losses: Sequence[float]) -> tuple[float, float]:
+    """Return the means of the first and of the last losses."""
+    return sum(losses[:ENDS]) / ENDS, sum(losses[-ENDS:]) / ENDS
+
+
+def deviation(curve: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the largest distance of two curves, as a share of the reference's first loss.
+
+    The longer curve is cut to the length of the other. The result is NaN if a distance is NaN.
+    """
+    distances = [abs(a - b) for a, b in zip(curve, reference, strict=False)]
+    return max(distances, key=lambda distance: (distance != distance, distance)) / reference[0]
+
+
+def settings(options: Any, batch: int) -> dict[str, Any]:
+    """Return the settings for which a reference curve is valid."""
+    kept = ("model", "dataset", "norm", "seed", "rate", "width", "image")
+    return {"batch": batch, **{name: getattr(options, name) for name in kept}}
+
+
+def reference_of(wanted: dict[str, Any], precision: str) -> tuple[list[float], float] | None:
+    """Return the curve from train_reference.json and its tolerance; None without a match."""
+    for curve in json.loads(_REFERENCES.read_text(encoding="utf-8"))["curves"]:
+        if curve["settings"] == wanted and precision in curve["tolerance"]:
+            return curve["losses"], curve["tolerance"][precision]
+    return None

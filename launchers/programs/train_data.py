@@ -1,7 +1,7 @@
-"""What train.py learns from: seeded synthetic samples, or a data set of the user's own.
+"""Make the samples for train.py: seeded synthetic data, or a data set of the user.
 
-Sample n of a run is the same on every rank and at every number of ranks. Synthetic data need no
-file and can be learnt: points, images and text follow a seeded rule under seeded noise.
+Sample n of a run is the same on every rank and for every number of ranks. Synthetic data need no
+files and can be learned: points, images and text follow a seeded rule with seeded noise.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import train_files
 from train_models import GPT, RESNETS
 
 FEATURES, CLASSES, POOL = 64, 10, 4096
-#: Text: one of so many symbols follows from the one before, with this chance to be any other.
+#: Text: number of symbols, number of sequences, and probability that a symbol is random.
 _SYMBOLS, _SEQUENCES, _NOISE = 16, 512, 0.1
-#: Noises that images are made with.
+#: Number of noise patterns for images.
 _NOISES = 61
 
 
 class Samples:
-    """Samples 0, 1, 2 ... on `device`, the same ones again after `len(labels)`.
+    """Samples 0, 1, 2 ... on `device`; they repeat after `len(labels)`.
 
-    `shape` is that of one sample, `classes` what they are told apart into (0: text).
+    `shape` is the shape of one sample, `classes` the number of classes (0 for text).
     """
 
     def __init__(self, inputs: Any, labels: Any, classes: int, device: str) -> None:
@@ -36,18 +36,18 @@ class Samples:
         self.device = device
 
     def where(self, first: int, count: int) -> Any:
-        """Which of those that are kept samples `first` to `first + count` are."""
+        """Return the stored indices of samples `first` to `first + count`."""
         index = torch.arange(first, first + count, device=self.labels.device)
         return index % len(self.labels)
 
     def take(self, first: int, count: int) -> tuple[Any, Any]:
-        """`count` samples from `first` on, and their labels."""
+        """Return `count` samples from `first` on, and their labels."""
         index = self.where(first, count)
         return self.inputs[index], self.labels[index]
 
 
 class Images(Samples):
-    """Images made of the pattern of their class and one of a few noises."""
+    """Synthetic images: the pattern of their class plus one of a few noise patterns."""
 
     def __init__(self, side: int, seeded: torch.Generator, device: str) -> None:
         coarse = torch.randn(CLASSES, 3, 8, 8, generator=seeded)
@@ -58,27 +58,27 @@ class Images(Samples):
         self.noises = torch.randn(_NOISES, 3, side, side, generator=seeded).to(device)
 
     def take(self, first: int, count: int) -> tuple[Any, Any]:
-        """`count` images [count, 3, side, side] from `first` on, and their classes."""
+        """Return `count` images [count, 3, side, side] from `first` on, and their classes."""
         index = self.where(first, count)
         labels = self.labels[index]
         return self.inputs[labels] + self.noises[index % _NOISES], labels
 
 
 class Stored(Samples):
-    """A data set out of files, in a seeded order; bytes become numbers around 0."""
+    """A data set from files, in a seeded order; bytes are scaled to numbers around 0."""
 
     def __init__(self, pixels: Any, labels: Any, seeded: torch.Generator, device: str) -> None:
         order = torch.randperm(len(labels), generator=seeded)
         super().__init__(pixels[order], labels[order], int(labels.max()) + 1, device)
 
     def take(self, first: int, count: int) -> tuple[Any, Any]:
-        """`count` images [count, channels, height, width] from `first` on, and their classes."""
+        """Return `count` images [count, channels, height, width] from `first` on, with classes."""
         pixels, labels = super().take(first, count)
         return (pixels.float() / 255 - 0.5) / 0.25, labels
 
 
 class Folder(Samples):
-    """Image files, each read when it is needed; `labels` are those of the files."""
+    """Image files, each read when it is needed."""
 
     def __init__(
         self, files: Sequence[tuple[str, int]], side: int, seeded: torch.Generator, device: str
@@ -90,7 +90,7 @@ class Folder(Samples):
         self.device = device
 
     def take(self, first: int, count: int) -> tuple[Any, Any]:
-        """`count` images [count, 3, side, side] from `first` on, and their classes."""
+        """Return `count` images [count, 3, side, side] from `first` on, and their classes."""
         index = self.where(first, count)
         pixels = torch.stack(
             [train_files.picture(self.files[at], self.side) for at in index.tolist()]
@@ -100,7 +100,7 @@ class Folder(Samples):
 
 
 def points(count: int, seeded: torch.Generator, device: str) -> Samples:
-    """Points [count, 64] around the centres of ten classes."""
+    """Return points [count, 64] around the centers of ten classes."""
     centres = torch.randn(CLASSES, FEATURES, generator=seeded)
     labels = torch.randint(CLASSES, (count,), generator=seeded)
     noise = torch.randn(count, FEATURES, generator=seeded)
@@ -108,7 +108,7 @@ def points(count: int, seeded: torch.Generator, device: str) -> Samples:
 
 
 def text(tokens: int, seeded: torch.Generator, device: str) -> Samples:
-    """Sequences [512, tokens] and what follows each token; after most symbols comes a fixed one."""
+    """Return sequences [512, tokens] and their next tokens, which mostly follow a fixed rule."""
     after = torch.randperm(_SYMBOLS, generator=seeded)
     written = torch.randint(_SYMBOLS, (_SEQUENCES, tokens + 1), generator=seeded)
     noisy = torch.rand(_SEQUENCES, tokens + 1, generator=seeded) < _NOISE
@@ -119,9 +119,9 @@ def text(tokens: int, seeded: torch.Generator, device: str) -> Samples:
 
 
 def fetch(options: argparse.Namespace, me: rank_io.Identity, progress: rank_io.Progress) -> None:
-    """Download the data set: rank 0, and then one rank of each host that has it not yet.
+    """Download the data set on rank 0, and then on one rank of each host that lacks it.
 
-    The others wait for it without an end of their own: it takes as long as the network does.
+    The other ranks wait without a timeout, because the download takes as long as the network does.
     """
     waiting = torch_io.patient()
     for mine in (me.rank == 0, me.local_rank == 0):
@@ -134,7 +134,7 @@ def fetch(options: argparse.Namespace, me: rank_io.Identity, progress: rank_io.P
 
 
 def load(options: argparse.Namespace, batch: int, device: str) -> Samples:
-    """The samples that `options` ask for. Raises Unusable where the files are not theirs."""
+    """Return the samples that `options` request. Raises Unusable if the files do not fit."""
     seeded = torch.Generator().manual_seed(options.seed)
     if options.dataset == "synthetic":
         if options.model in GPT:

@@ -1,8 +1,8 @@
-"""How ranks share the work: whose samples are whose, and how gradients become one.
+"""Divide the batch among the ranks, and average their gradients.
 
-The batch is global. Rank r takes its slice of it, which goes through the model in pieces cut at
-multiples of `micro`: the pieces are the same at every number of ranks that divides the batch into
-whole ones, so that 1 rank with 64 pieces and 64 ranks with one each add up the same numbers.
+The batch is global. Each rank takes a slice, which goes through the model in pieces that are cut at
+multiples of `micro`. The pieces do not depend on the number of ranks if the slices are whole
+pieces. So 1 rank with 64 pieces and 64 ranks with 1 piece each add up the same numbers.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import rank_io
 
 
 def slice_of(rank: int, ranks: int, batch: int) -> range:
-    """The samples of a global batch that a rank takes: all ranks' slices are the batch."""
+    """Return the samples of the global batch that a rank takes; the slices make up the batch."""
     return range(batch * rank // ranks, batch * (rank + 1) // ranks)
 
 
 def pieces_of(rank: int, ranks: int, batch: int, micro: int) -> list[range]:
-    """A rank's slice in pieces that no multiple of `micro` (at least 1) lies inside of."""
+    """Return a rank's slice, cut at the multiples of `micro`, which is at least 1."""
     own = slice_of(rank, ranks, batch)
     firsts = [own.start, *range((own.start // micro + 1) * micro, own.stop, micro)]
     return [range(a, b) for a, b in zip(firsts, [*firsts[1:], own.stop], strict=True)]
 
 
 class Parallel:
-    """A model on one rank, and its gradients on the way to being the mean of all ranks'.
+    """A model on one rank, with the averaging of its gradients over all ranks.
 
-    `first_bad` says when this rank's own numbers first were not finite: 2 * step for its loss, one
-    more for its gradient before it was averaged; -1 for never. With FSDP gradients are averaged
-    piece by piece inside of torch: what is looked at is this rank's part of their mean.
+    `first_bad` is when this rank's own numbers were first not finite: 2 * step for its loss, one
+    more for its gradient before averaging, -1 for never. FSDP averages gradients piece by piece
+    inside torch, so there this rank's part of the mean is checked instead.
 
-    `weight` is what makes the loss of one sample its part in the gradient of the whole batch.
+    `weight` scales the loss of a sample to its part in the gradient of the whole batch.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class Parallel:
             for parameter in layers.parameters():
                 torch.distributed.broadcast(parameter.data, src=0)
         self.parameters = list(self.layers.parameters())
-        # Gradients of all ranks are added up; FSDP takes their mean by itself.
+        # The gradients of all ranks are added; FSDP itself computes their mean.
         self.weight = (me.size if kind == "fsdp" else 1) / batch
 
     def _shard(self) -> None:
         try:
             from torch.distributed.fsdp import fully_shard
         except ImportError:
-            found = self.torch.__version__
+            version = self.torch.__version__
             raise rank_io.Unusable(
-                f"fsdp needs torch 2.6 or newer (fully_shard), this is {found}"
+                f"fsdp needs torch 2.6 or newer (fully_shard), this is {version}"
             ) from None
-        # Every rank begins with the weights of rank 0, as with the others.
+        # Every rank starts with the weights of rank 0, as without FSDP.
         for parameter in self.layers.parameters():
             self.dist.broadcast(parameter.data, src=0)
         for layer in getattr(self.layers, "layers", ()):
@@ -86,7 +86,7 @@ class Parallel:
         fully_shard(self.layers)
 
     def gather(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of a piece: ranks talk at the `last` of a step only."""
+        """Return the context for a piece: ranks communicate only in the `last` of a step."""
         if self.kind == "fsdp":
             self.model.set_requires_gradient_sync(last)
         if self.kind == "ddp" and not last:
@@ -95,19 +95,19 @@ class Parallel:
         return nullcontext()
 
     def look(self, values: Any, *, gradient: bool) -> None:
-        """Note loss or gradient of this step, by its sum: one number not finite spoils it.
+        """Keep the sum of this step's loss or gradient; it shows if any number is not finite.
 
-        Looked at later, by `settle`: reading a number out of a GPU would make it wait.
+        `settle` reads it later, because reading a number from a GPU would make it wait.
         """
-        one = values.sum() if values.dim() else values.detach()
-        self.seen.append((2 * self.step + gradient, one))
+        total = values.sum() if values.dim() else values.detach()
+        self.seen.append((2 * self.step + gradient, total))
 
     def settle(self) -> list[float]:
-        """This rank's summed loss of each step since the last call."""
+        """Return this rank's summed loss of each step since the last call."""
         seen, self.seen = self.seen, []
         losses: dict[int, float] = {}
-        for at, one in seen:
-            value = float(one)
+        for at, total in seen:
+            value = float(total)
             if self.first_bad < 0 and not math.isfinite(value):
                 self.first_bad = at
             if at % 2 == 0:
@@ -115,7 +115,7 @@ class Parallel:
         return list(losses.values())
 
     def average(self) -> None:
-        """Make the gradients those of the whole batch, where backward has not done so."""
+        """Average the gradients over all ranks, if backward has not done so."""
         if self.kind == "flat":
             whole = self.torch.cat([parameter.grad.view(-1) for parameter in self.parameters])
             self._share(whole).wait()
@@ -129,23 +129,23 @@ class Parallel:
                 self.look(parameter.grad.to_local(), gradient=True)
 
     def _share(self, gradient: Any) -> Any:
-        """Begin to add up a part of the gradient, all that there is in one tensor."""
+        """Start the all-reduce of a part of the gradient, or of the full gradient."""
         self.ready = self.watch.mark()
         self.look(gradient, gradient=True)
         self.progress.enter("gradients", gradient.numel() * gradient.element_size())
         return self.dist.all_reduce(gradient, async_op=True)
 
     def _bucket(self, bucket: Any) -> Any:
-        """What DistributedDataParallel does with a bucket, with a look at it before."""
+        """Reduce a bucket as DistributedDataParallel does, and check it before that."""
         work = self._share(bucket.buffer())
         return work.get_future().then(lambda future: future.value()[0])
 
     def local(self) -> list[Any]:
-        """This rank's parameters, or its shards of them, as plain tensors."""
+        """Return this rank's parameters, or its shards of them, as plain tensors."""
         return [p.to_local() if self.kind == "fsdp" else p.data for p in self.parameters]
 
     def spoil(self) -> None:
-        """Add 0.001 to one number of what this rank holds; no other rank is asked."""
+        """Add 0.001 to one parameter of this rank only."""
         with self.torch.no_grad():
-            held = next(part for part in self.local() if part.numel())
-            held.view(-1)[0] += 1e-3
+            parameter = next(part for part in self.local() if part.numel())
+            parameter.view(-1)[0] += 1e-3

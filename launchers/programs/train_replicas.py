@@ -1,4 +1,4 @@
-"""The same samples on all ranks: what each rank has and gets, noted, and compared later."""
+"""Compute the same samples on all ranks, keep digests of the results, and compare them later."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from train_compare import TOLERANCES, Accused, Digests, Replica, accuse
 
-#: Samples that all ranks compute to be compared.
+#: Number of samples that all ranks compute for a comparison.
 COMPARED = 8
-#: Comparisons that are looked at closer at a time, where any showed a difference.
+#: Maximum number of comparisons with a difference that are analyzed at a time.
 _CLOSER = 8
 
 
 def device_of(torch: Any, device: str) -> str:
-    """What computes: equal names promise equal bits."""
+    """Return a name of the device; devices with equal names should compute equal bits."""
     if device != "cpu":
         return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, {torch.__version__}"
     level = getattr(torch.backends.cpu, "get_cpu_capability", str)()
@@ -28,9 +28,10 @@ def device_of(torch: Any, device: str) -> str:
 
 
 def _plain_attention(torch: Any) -> AbstractContextManager[Any]:
-    """Attention by matrix products: gradients of the fused kernels add in any order.
+    """Return a context with attention by matrix products, which is deterministic.
 
-    It keeps all weights of attention: `Gpt.fitting` says for how many samples there is room.
+    Gradients of the fused kernels add in any order. The matrix products keep all attention weights;
+    `Gpt.fitting` returns the number of samples for which there is memory.
     """
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -45,27 +46,27 @@ def _plain_attention(torch: Any) -> AbstractContextManager[Any]:
 
 
 class Replicas:
-    """This rank's side of the comparisons of a training, and those not yet looked at."""
+    """This rank's results of the comparisons, and those that are not analyzed yet."""
 
     def __init__(self, training: Any) -> None:
         self.training, self.torch = training, training.torch
         self.device = device_of(training.torch, training.device)
         self.digests = Digests(training.device)
         self.kept: list[tuple[int, Any]] = []
-        #: Whether this device got the same bits twice; None: not asked yet.
+        #: True if this device computed the same bits twice; None before that is known.
         self.repeats: bool | None = None
-        #: Whether all ranks did, on equal devices: then bits are enough, and lengths not needed.
+        #: True if all ranks did, on equal devices; then digests suffice, without lengths.
         self.exact = False
-        #: Of the first comparison: its digest, whether this device repeats it, of how many samples.
+        #: The first comparison: digest, 1 if this device repeats its results, number of samples.
         self.first = [0, 0, 0]
         options = training.options
-        #: The comparison in which a planted error shows.
+        #: Step of the comparison in which an injected error shows.
         self.spoiled = (options.steps // 2) // options.every * options.every
 
     def compare(self) -> None:
-        """Compute what all ranks compute, and note what this one has and got.
+        """Compute the samples that all ranks compute, and keep digests of state and result.
 
-        The first time twice, to see whether this device repeats its own results.
+        The first comparison computes them twice, to find out if this device repeats its results.
         """
         training, digests = self.training, self.digests
         count = min(COMPARED, training.alike, training.batch)
@@ -88,7 +89,7 @@ class Replicas:
         self.kept.append((step, self.torch.cat([exact, measured])))
 
     def _ask(self, found: Any, again: Any) -> None:
-        """Learn whether this device repeats itself, and whether all do and are equal."""
+        """Find out if this device repeats its results, and if all devices do and are equal."""
         self.repeats = bool(found == again)
         kind = zlib.crc32(self.device.encode())
         both = self.torch.tensor([kind, -kind, not self.repeats])
@@ -97,15 +98,15 @@ class Replicas:
         self.exact = both.tolist() == [kind, -kind, 0]
 
     def _own(self, inputs: Any, labels: Any) -> list[Any]:
-        """The loss of samples and its gradient, which no other rank has touched.
+        """Return the loss of samples and its gradient, computed without other ranks.
 
-        With FSDP the outputs instead: its gradients exist only as communicated.
+        With FSDP it returns the outputs, because a rank never has its own full gradient.
         """
         training, torch = self.training, self.torch
-        # Statistics of other ranks are no part of this, nor are kernels that add in any order.
+        # Without the statistics of other ranks, and without kernels that add in any order.
         training.layers.eval()
         if training.device != "cpu":
-            # On CPU kernels are so anyway, and this call imports seconds of torch.
+            # CPU kernels are deterministic anyway, and this call takes seconds for imports.
             torch.use_deterministic_algorithms(True, warn_only=True)
         if training.kind == "fsdp":
             training.progress.enter("compare")
@@ -121,16 +122,16 @@ class Replicas:
         return got
 
     def differing(self) -> tuple[int, list[tuple[int, Any]]]:
-        """How many comparisons there were since the last call, and in which the ranks differ.
+        """Return the number of comparisons since the last call, and those in which ranks differ.
 
-        All ranks get the same: the step of each, and this rank's own row of it.
+        Each of those has its step, which is the same on all ranks, and this rank's row.
         """
         kept, self.kept = self.kept, []
         rows = self.torch.stack([row for _, row in kept]).cpu()
         both = self.torch.cat([rows[:, :3], ~rows[:, :3]], dim=1)
         self.training.progress.enter("compare", 8 * both.numel())
         self.training.dist.all_reduce(both, op=self.training.dist.ReduceOp.MAX)
-        # The greatest of x and the greatest of not x belong together where all are equal.
+        # If all ranks are equal, the maximum of x is the complement of the maximum of ~x.
         differ = (both[:, :3] != ~both[:, 3:]).any(dim=1).nonzero().view(-1).tolist()
         return len(kept), [(kept[at][0], rows[at]) for at in differ]
 
@@ -140,9 +141,9 @@ class Replicas:
         gather: Callable[[Any], list[list[Any]]],
         devices: list[str],
     ) -> Iterator[Accused]:
-        """Whom the first of these comparisons accuse.
+        """Yield the problems that the first of these comparisons show.
 
-        `gather`: a tensor of every rank, as rows; `devices`: what computes on each.
+        `gather` returns every rank's tensor as rows; `devices` names the device of each rank.
         """
         if not differ:
             return
@@ -150,17 +151,17 @@ class Replicas:
         tolerance = TOLERANCES[self.training.options.precision]
         for step, mine in differ[:_CLOSER]:
             replicas = [self._replica(row) for row in gather(mine)]
-            for one in accuse(replicas, devices, repeats, tolerance):
-                yield one._replace(seen=f"{one.seen}, at step {step}")
+            for accused in accuse(replicas, devices, repeats, tolerance):
+                yield accused._replace(seen=f"{accused.seen}, at step {step}")
 
     def _replica(self, row: list[int]) -> Replica:
         length, total = self.torch.tensor(row[3:]).view(self.torch.float64).tolist()
         return Replica(row[0], row[1], row[2], length, total)
 
-    def told(self, first: list[int], device: str) -> dict[str, Any] | None:
-        """What a rank's `first` says, to be compared with other executions; None: nothing.
+    def digest_fact(self, first: list[int], device: str) -> dict[str, Any] | None:
+        """Return a rank's `first` for comparison with other executions, or None if unusable.
 
-        Before the first step all have the same weights. A data set of files may be another there.
+        Before the first step the weights are the same everywhere. A data set of files may differ.
         """
         digest, repeats, count = first
         options = self.training.options

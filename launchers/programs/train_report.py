@@ -1,4 +1,4 @@
-"""What train.py prints: the ranks' numbers put together, and who is accused of what."""
+"""Print the records of train.py: combine the ranks' numbers and name the ranks with problems."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from typing import Any, NamedTuple
 import rank_io
 import torch_io
 from train_checkpoint import save_and_load
-from train_compare import NAMED, Accused, went_wrong
-from train_curve import ENDS, deviation, ends, reference_of, settings
+from train_compare import (
+    ENDS,
+    NAMED,
+    Accused,
+    deviation,
+    ends,
+    reference_of,
+    settings,
+    went_wrong,
+)
 from train_models import RESNETS
 from train_times import Summary, Windows, summary
 
-#: Losses that are printed.
+#: Maximum number of losses that are printed.
 CURVE = 500
 
 
 class Place(NamedTuple):
-    """Where a rank is: its host, its GPU there ("" on CPU), and what computes."""
+    """The place of a rank: its host, its GPU there ("" on CPU), and the name of the device."""
 
     host: str
     gpu: str
@@ -26,7 +34,7 @@ class Place(NamedTuple):
 
 
 class Report:
-    """Prints for all ranks, through rank 0; every rank calls all of it."""
+    """Print the records of all ranks on rank 0. Every rank must call every method."""
 
     def __init__(self, training: Any) -> None:
         self.training = training
@@ -43,7 +51,7 @@ class Report:
         self.places = [Place(*text.split("\t", 2)) for text in texts]
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """A row of numbers of every rank, on every rank."""
+        """Return every rank's numbers as a row, on every rank."""
         mine = self.torch.tensor(values, dtype=self.torch.float64)
         return self._every(mine)
 
@@ -52,7 +60,7 @@ class Report:
         return torch_io.gather(mine)
 
     def interim(self) -> bool:
-        """Print what is known since the last time; returns whether all was well."""
+        """Print the results since the last print; return True without any problem so far."""
         self._losses()
         mine = summary(self.training.seconds)
         slowest = self._slowest_steps()
@@ -65,7 +73,7 @@ class Report:
         return self.well
 
     def final(self) -> bool:
-        """Print all that is left to print; returns whether all was well."""
+        """Print the remaining results; return True without any problem."""
         self.interim()
         for rank, row in enumerate(self.windows.worst):
             labels = self._labels(rank)
@@ -75,9 +83,9 @@ class Report:
                 self._metric(f"rank-step-{name}", getattr(row, name), "s", **labels)
         replicas = self.training.replicas
         for rank, first in enumerate(self._every(self.torch.tensor(replicas.first))):
-            told = replicas.told(first, self.places[rank].device)
-            if told is not None:
-                self._fact("digest", told, **self._labels(rank))
+            digest = replicas.digest_fact(first, self.places[rank].device)
+            if digest is not None:
+                self._fact("digest", digest, **self._labels(rank))
         if self.training.options.checkpoint:
             self._checkpoint()
         return self.well
@@ -93,7 +101,7 @@ class Report:
         self.head += losses[: CURVE - len(self.head)]
         self.steps += len(losses)
         known = before + losses
-        # The losses before `by`, counted from the end of what is known.
+        # `back` is the number of known losses after step `by`.
         back = self.steps - options.by
         if options.by and 0 <= back < len(losses):
             upto = known[: len(known) - back][-ENDS:]
@@ -115,7 +123,7 @@ class Report:
         )
 
     def _hold(self, curve: Sequence[float]) -> None:
-        """Hold the curve against the reference, where there is one for these settings."""
+        """Compare the curve with the reference for these settings, if one exists."""
         options, batch = self.training.options, self.training.batch
         reference = reference_of(settings(options, batch), options.precision)
         about = {
@@ -144,7 +152,7 @@ class Report:
             self._accuse(Accused("loss-differs", (), f"{seen}; {most:g} is rounding"))
 
     def _slowest_steps(self) -> list[float]:
-        """The slowest rank's time of each step."""
+        """Return the time of the slowest rank in each step."""
         mine = self.torch.tensor([step.whole for step in self.training.seconds])
         self.training.progress.enter("times", 4 * len(mine))
         self.dist.all_reduce(mine, op=self.dist.ReduceOp.MAX)
@@ -163,7 +171,7 @@ class Report:
         if options.peak:
             self._metric("mfu", flops / options.peak, "")
         self._metric("step-p50", self.windows.p50, "s")
-        # With FSDP a rank's own time has the others' in it: it waits for their parameters.
+        # With FSDP a rank waits for the parameters of others, so its own time includes theirs.
         if training.kind == "fsdp":
             return
         for name in ("input", "compute", "communication"):
@@ -175,7 +183,7 @@ class Report:
         self._fact("slowest-rank", value, host=self.places[rank].host, rank=rank)
 
     def _compare(self) -> None:
-        """Look for the comparisons in which ranks differed, and accuse."""
+        """Find the comparisons in which ranks differed, and print the problems."""
         times, differ = self.training.replicas.differing()
         self._fact("compared", {"times": times, "differed": len(differ)})
         devices = [place.device for place in self.places]
@@ -189,7 +197,7 @@ class Report:
             tensors = tensors[: len(tensors) // 2]
         else:
             tensors = tensors[self.me.rank :: self.me.size]
-        # Storage may be far slower for one than for another, and that is what is measured.
+        # Storage may be much slower for one rank than for another, and the others must wait.
         waiting = torch_io.patient()
         training.progress.enter("checkpoint")
         training.progress.work(training.options.timeout)
@@ -206,7 +214,7 @@ class Report:
             self._accuse(Accused("wrong-data", bad[:NAMED], seen))
 
     def _accuse(self, accused: Accused | None) -> None:
-        """Print a problem, once for each cause and rank."""
+        """Print a problem once per cause and rank."""
         if accused is None:
             return
         self.well = False

@@ -1,7 +1,7 @@
-"""Where the time of each step goes, and which rank the others wait for.
+"""Split the time of each step into parts, and find the rank that the others wait for.
 
-A rank's own time is what passes until its gradients are there to be averaged: reading its samples,
-forward, backward. Ranks that wait for a slow one have a short own time and a long communication.
+A rank's own time lasts until its gradients are ready to be averaged: reading samples, forward and
+backward. Ranks that wait for a slow rank have a short own time and a long communication time.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rank_io import median
-from stopwatch import share
+from windowed_timer import quantile
 
-#: Fewer steps than these are judged only where there are no more: one hiccup is much of them.
+#: Windows with fewer steps count only if no longer one exists, because one hiccup distorts them.
 FEW = 20
 
 
 class Marks(NamedTuple):
-    """A moment: on the host, and as an event of the GPU's stream (None on CPU)."""
+    """A moment, as a time of the host and as an event of the GPU's stream (None on CPU)."""
 
     host: float
     event: Any
 
 
 class Split(NamedTuple):
-    """Seconds of one step: whole, reading samples, own work before communication, communication.
+    """Seconds of one step: total, reading samples, own time before communication, communication.
 
-    What is left of the whole is the update of the parameters.
+    The rest of the total is the update of the parameters.
     """
 
     whole: float
@@ -37,7 +37,7 @@ class Split(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """One rank's steps: percentiles of the whole, median own time, and mean parts, in seconds."""
+    """One rank's steps in seconds: percentiles of the step, median own time, means of the parts."""
 
     p50: float
     p95: float
@@ -50,7 +50,7 @@ class Summary(NamedTuple):
 
 
 class StepTimer:
-    """Moments of the steps of one rank on its device."""
+    """Record moments in the steps of one rank on its device."""
 
     def __init__(self, device: str) -> None:
         self.cuda: Any = None
@@ -60,7 +60,7 @@ class StepTimer:
             self.cuda = torch.cuda
 
     def mark(self) -> Marks:
-        """This moment; on a GPU, when what was asked of it so far will be done."""
+        """Return this moment; on a GPU, the moment when the work enqueued so far is done."""
         if self.cuda is None:
             return Marks(time.perf_counter(), None)
         event = self.cuda.Event(enable_timing=True)
@@ -68,7 +68,7 @@ class StepTimer:
         return Marks(time.perf_counter(), event)
 
     def split(self, start: Marks, ready: Marks, averaged: Marks, reading: float) -> Split:
-        """The parts of a step that began at `start` and ends now; waits for the GPU."""
+        """Return the parts of a step that began at `start` and ends now; wait for the GPU."""
         if self.cuda is not None:
             self.cuda.synchronize()
         whole = time.perf_counter() - start.host
@@ -82,7 +82,7 @@ class StepTimer:
 
 
 def summary(steps: Sequence[Split]) -> Summary:
-    """What a rank says of its steps, at least one."""
+    """Return the summary of a rank's steps, of which there is at least one."""
     whole = sorted(step.whole for step in steps)
     own = sorted(step.own for step in steps)
     total = sum(whole)
@@ -90,10 +90,10 @@ def summary(steps: Sequence[Split]) -> Summary:
     read = sum(step.input for step in steps) / count
     talked = sum(step.communication for step in steps) / count
     return Summary(
-        p50=share(whole, 0.5),
-        p95=share(whole, 0.95),
-        p99=share(whole, 0.99),
-        own=share(own, 0.5),
+        p50=quantile(whole, 0.5),
+        p95=quantile(whole, 0.95),
+        p99=quantile(whole, 0.99),
+        own=quantile(own, 0.5),
         input=read,
         compute=total / count - read - talked,
         communication=talked,
@@ -102,12 +102,12 @@ def summary(steps: Sequence[Split]) -> Summary:
 
 
 class Windows:
-    """The steps of a run, told in windows: what was seen of all ranks in each of them.
+    """The steps of a run, in windows between two prints.
 
-    `worst` is the window in which one rank kept the others waiting longest, as a share of the
-    median, a row for each rank: who was slow for a part of the run is in it, whatever came after.
-    All rows are of one window, as ranks compare only under the same conditions. `p50` is the
-    longest median of a window's steps, in seconds.
+    `worst` is the window in which one rank kept the others waiting longest, relative to the median;
+    it has a row per rank. So a rank that was slow for a part of the run remains visible. All rows
+    are of one window, because ranks are comparable only under the same conditions. `p50` is the
+    largest median of a window's steps, in seconds.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Windows:
         self._enough, self._lag = False, 0.0
 
     def add(self, rows: Sequence[Summary], slowest: Sequence[float]) -> None:
-        """Take in a window: a row of each rank, and the slowest rank's time of each step."""
+        """Add a window: a row per rank, and the slowest rank's time of each step."""
         self.steps += len(slowest)
         before = self.totals or [0.0] * len(rows)
         self.totals = [total + row.total for total, row in zip(before, rows, strict=True)]
@@ -133,5 +133,5 @@ class Windows:
 
     @property
     def rate(self) -> float:
-        """Steps a second over the whole run, of the rank that took longest."""
+        """Return the steps per second over the full run, for the rank that took longest."""
         return self.steps / max(self.totals)

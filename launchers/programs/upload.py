@@ -1,24 +1,24 @@
-"""Sends evidence to a bucket or a folder; whole, resumed, and never over what is finished.
+"""Send evidence to a bucket or a folder; resume, and never overwrite finished evidence.
 
-    python upload.py FOLDER URL --attempt NAME                          all of it, and finished
-    python upload.py FOLDER URL --attempt NAME --partial                what there is so far
+    python upload.py FOLDER URL --attempt NAME                          everything, and finish
+    python upload.py FOLDER URL --attempt NAME --partial                the files so far
     python upload.py 3.log  URL --attempt NAME --partial --under pods   one pod's own log
 
-URL is gs://, s3://, az://, file:// or an absolute path, which must be there. Everything goes below
-URL/runs/NAME (without --attempt below URL itself). Buckets are written by obstore where it can be
-imported, else by `gcloud storage` or `aws s3` where they are on PATH; folders by a copy with fsync.
+URL is gs://, s3://, az://, file:// or an absolute path that exists. Everything goes below
+URL/runs/NAME, or below URL itself without --attempt. Buckets are written with obstore if it can be
+imported, else with `gcloud storage` or `aws s3`; folders by a copy with fsync.
 
 MANIFEST.json is written last: {"schema": 1, "files": {PATH: {"size", "sha256"}}, "leftOver":
-[PATH]}; left over is what a part sent earlier and the whole no longer has. Evidence in a bucket is
-finished when it is there, and from then on nothing of it is written again: the same once more is
-success and sends nothing, something else is refused. Two things are no part of that promise: what a
-judgement made again rewrites, and pods/, where every pod leaves its log when it ends.
+[PATH]}. `leftOver` lists files that an earlier --partial sent and that are gone since. Evidence is
+finished when the manifest exists. From then on its files are not written again: sending the same
+evidence succeeds and sends nothing, and different evidence is refused. Exceptions are the files
+that a new judgement rewrites, and pods/, where every pod leaves its log when it ends.
 
-What is there already is known by its size and its MD5, where the bucket's ETag is that; else by
-reading it back. Objects that appear while this runs are somebody else's: equal ones will do,
+A file that exists is compared by size and by MD5 if the bucket's ETag is an MD5, else by reading it
+back. Objects that appear while this program runs come from another sender: equal ones are accepted,
 others are refused.
 
-Exit status 0: sent, or there already; 1: not, with one line on stderr that says why and what to do.
+Exit status 0: sent, or already there; 1: not sent, with the reason and the remedy on stderr.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from places import (
+from object_store import (
     MANIFEST,
     PODS,
     Files,
@@ -55,13 +55,13 @@ from places import (
     tidy,
 )
 
-#: Above this many bytes a file is sent in parts; an ETag is an MD5 only of what was sent in one.
+#: Files above this size in bytes are sent in parts; then their ETag is not an MD5.
 IN_ONE = 32 << 20
 AT_ONCE = 32
 
 
 def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: float) -> str:
-    """Send files by their names; returns what was done. Raises Refused, and what is not there."""
+    """Send files by name; return a summary. Raises Refused and FileNotFoundError."""
     there = again(place.look, url, until)
     done = again(lambda: manifest_in(place), url, until) if MANIFEST in there else None
     sent: list[int] = []
@@ -78,7 +78,7 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
                 size, sha, md5 = digests(blocks(content))
             except FileNotFoundError:
                 if not whole:
-                    return None  # What is still written moves now and then.
+                    return None  # A file that is still being written may be moved.
                 raise Refused(f"{path} went away while it was sent: send again") from None
             known = there.get(name)
             same = known is not None and known[0] == size
@@ -117,7 +117,7 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
 
 
 def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) -> str:
-    """The same through a command line tool, for images that have no obstore."""
+    """Send files with a command line tool, for images without obstore; return a summary."""
     scheme = url.partition(":")[0]
     tool = {"gs": "gcloud", "s3": "aws"}.get(scheme, "")
     if not tool or not shutil.which(tool):
@@ -149,7 +149,7 @@ def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) ->
 
     done = again(lambda: manifest_in(There), url, until)
     with tempfile.TemporaryDirectory(prefix="accept-upload-") as scratch:
-        # A copy: files grow, and the manifest is to say what was sent.
+        # Send a copy: files may grow, and the manifest must match what was sent.
         ours: Files = {}
         for name, path in files.items():
             copy = Path(scratch) / "files" / name
@@ -174,7 +174,7 @@ def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) ->
 
 
 def send(arguments: argparse.Namespace, until: float) -> str:
-    """Do what the command line says."""
+    """Send what the command line requests; return a summary."""
     base, source = arguments.url.rstrip("/") or "/", Path(arguments.folder)
     attempt, under = arguments.attempt, arguments.under.strip("/")
     if {".", ".."} & {attempt, *under.split("/")} or "/" in attempt:
@@ -198,7 +198,7 @@ def send(arguments: argparse.Namespace, until: float) -> str:
 
 
 def main() -> int:
-    """Read the command line and send; returns the exit status."""
+    """Read the command line and send; return the exit status."""
     parser = argparse.ArgumentParser(
         description="Sends a folder of evidence to a bucket or a folder. What is there already is "
         "not sent again, MANIFEST.json is written last, and what is finished stays as it is.",
@@ -218,7 +218,7 @@ def main() -> int:
         "--seconds", type=float, default=300.0, help="limit of time for all of it (%(default)s)"
     )
     arguments = parser.parse_args()
-    # Whatever hangs in a library: the time is what was said.
+    # Keep the time limit even if a library hangs.
     last = threading.Timer(arguments.seconds + 15, end, [1, f"no end in {arguments.seconds:.0f} s"])
     last.daemon = True
     last.start()
@@ -235,7 +235,7 @@ def main() -> int:
 
 
 def end(code: int, said: str) -> None:
-    """Say it and end at once, also where threads still wait for an answer."""
+    """Print a message and exit immediately, even if threads still wait for an answer."""
     sys.stderr.write(f"upload: {said}\n")
     sys.stderr.flush()
     os._exit(code)

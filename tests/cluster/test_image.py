@@ -31,7 +31,7 @@ export ACCEPT_DIR=/run/accept
 mkdir -p "$ACCEPT_DIR" /run/sshd && cd "$ACCEPT_DIR"
 ssh-keygen -q -t ed25519 -N '' -f key
 cp key.pub authorized_keys
-echo 'eval "$SSH_ORIGINAL_COMMAND"' > session.sh
+echo 'eval "$SSH_ORIGINAL_COMMAND"' > force_command.sh
 . /launchers/sshd.sh
 write_sshd_config "$(find_sshd)"
 listen "$(find_sshd)" PORT || { cat sshd.log; exit 1; }

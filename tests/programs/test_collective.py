@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.programs.conftest import PROGRAMS, Ran, Start, refusal
 
 from accept.core import nccl_tests
-from blame import blame, observers
 from collective import LIMIT, LIMIT_CPU, Bench, iterations, options_of, read_size
-from expected import COLLECTIVES, count_of
+from corruption_source import blame, observers
+from nccl_table_writer import bandwidth, fixed
 from rank_io import Identity
-from table import bandwidth, fixed
+from reference_data import COLLECTIVES, count_of
 
 CHECKS = ["all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv"]
 SMALL = ("--min", "1K", "--max", "64K", "--factor", "8", "--iters", "2")
@@ -201,7 +201,7 @@ SABOTAGE = """
 import sys
 sys.path.insert(0, {programs!r})
 import collective
-from operations import Operations
+from torch_collectives import Operations
 honest = Operations.operate
 
 def operate(self, kind, send, recv, size):

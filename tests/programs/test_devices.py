@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.programs.conftest import Start, refusal
 
-import exact
+import exact_gemm
 import patterns
 from devices import options_of
-from room import left_by_cgroups
-from stopwatch import CURVE, curve, share
+from free_memory import left_by_cgroups
+from windowed_timer import MAX_CURVE_POINTS, quantile, rate_curve
 
 real = pytest.mark.real
 SMALL = ("--seconds", "0.05", "--alone", "0.02", "--size", "256", "--most", "4194304")
-signs = st.integers(0, 10**6).map(exact.signs)
+signs = st.integers(0, 10**6).map(exact_gemm.signs)
 
 
 # -- a product that is known ---------------------------------------------------------------------
@@ -27,45 +27,45 @@ signs = st.integers(0, 10**6).map(exact.signs)
 def test_each_element_of_the_known_product_is_what_multiplying_gives(
     a: list[int], b: list[int], times: int, row: int, column: int
 ) -> None:
-    k, period = exact.PERIOD << times, exact.PERIOD
+    k, period = exact_gemm.PERIOD << times, exact_gemm.PERIOD
     multiplied = sum(a[(row + n) % period] * b[(n + column) % period] for n in range(k))
-    assert exact.product(a, b, k)[row % period][column % period] == multiplied
+    assert exact_gemm.product(a, b, k)[row % period][column % period] == multiplied
 
 
 @given(signs, signs, st.integers(254, 16384))
 def test_the_known_product_is_exact_in_bf16_and_never_zero(
     a: list[int], b: list[int], size: int
 ) -> None:
-    k = exact.inner(size)
-    for value in exact.product(a, b, k)[0]:
-        significant = abs(value) // (k // exact.PERIOD)
+    k = exact_gemm.inner(size)
+    for value in exact_gemm.product(a, b, k)[0]:
+        significant = abs(value) // (k // exact_gemm.PERIOD)
         # Eight bits of a bf16, and a power of two.
         assert 0 < significant < 1 << 8
-        assert (k // exact.PERIOD).bit_count() == 1
+        assert (k // exact_gemm.PERIOD).bit_count() == 1
         assert abs(value) <= k < 1 << 14
 
 
-@given(st.integers(exact.PERIOD, 1 << 16))
+@given(st.integers(exact_gemm.PERIOD, 1 << 16))
 def test_what_is_summed_over_is_whole_periods_and_more_than_half_of_the_size(size: int) -> None:
     # Accumulators of fp8 hold no more than 14 bits.
-    assert min(size / 2, 8127) < exact.inner(size) <= min(size, 8128)
-    assert exact.inner(size) % exact.PERIOD == 0
+    assert min(size / 2, 8127) < exact_gemm.inner(size) <= min(size, 8128)
+    assert exact_gemm.inner(size) % exact_gemm.PERIOD == 0
 
 
 @given(st.integers(0, 299), st.integers(0, 199), st.integers(0, 15))
 def test_a_single_flipped_bit_is_found_where_it_is(row: int, column: int, bit: int) -> None:
     torch = pytest.importorskip("torch")
-    table = exact.product(exact.signs(1), exact.signs(2), exact.PERIOD)
+    table = exact_gemm.product(exact_gemm.signs(1), exact_gemm.signs(2), exact_gemm.PERIOD)
     found = torch.empty(300, 200, dtype=torch.bfloat16)
-    rows = exact.block(torch, table, 200, found)
-    exact.tile(found, rows)
-    assert exact.differs(torch, found, rows) is None
-    assert exact.digest(found) == exact.digest_of(rows, 300)
-    exact.bits(torch, found)[row, column] ^= torch.tensor(1 << bit).to(torch.int16)
-    differs = exact.differs(torch, found, rows)
+    rows = exact_gemm.block(torch, table, 200, found)
+    exact_gemm.tile(found, rows)
+    assert exact_gemm.differs(torch, found, rows) is None
+    assert exact_gemm.digest(found) == exact_gemm.digest_of(rows, 300)
+    exact_gemm.bits(torch, found)[row, column] ^= torch.tensor(1 << bit).to(torch.int16)
+    differs = exact_gemm.differs(torch, found, rows)
     assert differs is not None
     assert (differs.elements, differs.row, differs.column) == (1, row, column)
-    assert exact.digest(found) != exact.digest_of(rows, 300)
+    assert exact_gemm.digest(found) != exact_gemm.digest_of(rows, 300)
 
 
 # -- patterns of memory --------------------------------------------------------------------------
@@ -128,14 +128,14 @@ windows = st.lists(st.floats(1e-4, 10), min_size=1, max_size=300)
 def test_a_curve_is_short_and_lies_between_the_slowest_and_the_fastest_window(
     taken: list[float],
 ) -> None:
-    rates = curve(taken, 3.0)
-    assert 1 <= len(rates) <= CURVE
+    rates = rate_curve(taken, 3.0)
+    assert 1 <= len(rates) <= MAX_CURVE_POINTS
     assert 3 / max(taken) * 0.999 <= min(rates) <= max(rates) <= 3 / min(taken) * 1.001
 
 
 @given(windows)
 def test_at_most_one_in_twenty_is_slower_than_the_slowest_twentieth(taken: list[float]) -> None:
-    assert sum(value < share(taken, 0.05) for value in taken) <= len(taken) * 0.05
+    assert sum(value < quantile(taken, 0.05) for value in taken) <= len(taken) * 0.05
 
 
 # -- how much memory there is --------------------------------------------------------------------

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.programs.fake_torch import fake_torch
 
-import exact
+import exact_gemm
 import inventory
+import p2p_matrix
 import patterns
-import peers
 import sampler
 import torch_io
 from gemm import lacking
@@ -74,7 +74,7 @@ def test_fp8_is_measured_at_sizes_alone_that_it_takes(size: int) -> None:
     taken = size >= 2032 and size % 16 == 0
     assert (why_no_fp8(size) == "") is taken
     if taken:
-        assert exact.inner(size) % 16 == 0
+        assert exact_gemm.inner(size) % 16 == 0
 
 
 def test_sizes_that_fp8_does_not_take_stop_no_other_type() -> None:
@@ -273,7 +273,7 @@ def told_of_ways(
 ) -> tuple[dict[str, float], dict[int, str]]:
     """`p2p-least` of each GPU, by its number, and the way that each rank's fact names."""
     me = Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1")
-    peers.tell("memory", me, rates)
+    p2p_matrix.print_p2p("memory", me, rates)
     said = records(capsys)
     shares = {one["gpu"]: one["value"] for one in said if one.get("metric") == "p2p-least"}
     return shares, {one["rank"]: one["value"] for one in said if "fact" in one}
@@ -298,7 +298,7 @@ def test_a_gpu_that_is_slow_with_all_others_makes_none_of_them_slow(
 @given(st.integers(2, 8), st.floats(1.0, 400.0))
 def test_gpus_on_two_sockets_have_no_slow_way(near: int, far: float) -> None:
     slow = {(i, j): far for i in range(8) for j in range(8) if (i < near) != (j < near)}
-    assert min(share for share, _, _ in peers.least_ways(matrix(slow))) >= 1.0
+    assert min(share for share, _, _ in p2p_matrix.slowest_paths(matrix(slow))) >= 1.0
 
 
 # -- memory of comparisons -----------------------------------------------------------------------

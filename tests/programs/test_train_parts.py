@@ -23,10 +23,17 @@ from tests.programs import conftest  # noqa: F401  # makes the programs importab
 
 import train_options
 from rank_io import Identity, Plant, Progress, Unusable
-from train_clock import END, GO_ON, LOOK_SECONDS, Clock
-from train_compare import NAMED, Replica, accuse, odd_ones, went_wrong
-from train_curve import deviation, reference_of
-from train_curve import settings as settings_of
+from train import END, GO_ON, LOOK_SECONDS, Clock
+from train_compare import (
+    NAMED,
+    Replica,
+    accuse,
+    deviation,
+    odd_ones,
+    reference_of,
+    went_wrong,
+)
+from train_compare import settings as settings_of
 from train_options import LEAST_STEPS
 from train_times import Split, Summary, Windows, summary
 
@@ -529,8 +536,9 @@ def test_a_run_of_minutes_ends_by_the_clock(
     made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Ten seconds pass from look to look: they are at steps 21, 30, 40 and so on.
-    clock = SimpleNamespace(monotonic=itertools.count(0, 10).__next__)
-    monkeypatch.setattr("train_clock.time", clock)
+    ticks = itertools.count(0, 10).__next__
+    clock = SimpleNamespace(monotonic=ticks, perf_counter=time.perf_counter)
+    monkeypatch.setattr("train.time", clock)
     assert made("--minutes", "1", "--every", "10", "--report", "35").run()
     told = records(capsys)
     assert len(told["loss-curve"]) == 70

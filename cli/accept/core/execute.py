@@ -108,7 +108,7 @@ async def _who_is_behind(
 
 async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     """The hosts on which nothing can be written to the run's folder any more."""
-    command = f". {shlex.quote(str(state.folder / 'writable.sh'))}"
+    command = f". {shlex.quote(str(state.folder / 'check_writable.sh'))}"
     asked = [h for h in hosts if h.name not in state.lost]
     answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
     return tuple(

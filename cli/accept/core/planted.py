@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Planted on a host: by `launchers/plant.sh`, or by sending the coordinator to a closed port.
+#: Planted on a host: by `launchers/inject_fault.sh`, or by a closed port for the coordinator.
 ON_HOSTS = ("full-disk", "slow-link", "unreachable")
 #: Planted on all hosts alike, by the settings of the run.
 EVERYWHERE = ("sockets",)

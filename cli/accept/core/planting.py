@@ -87,8 +87,8 @@ async def undo(state: Run) -> tuple[str, ...]:
 
 
 async def _script(state: Run, host: Host, what: str) -> str:
-    """What `plant.sh` says in the end."""
-    command = f"cd {shlex.quote(str(state.folder))} && exec /bin/sh ./plant.sh {what}"
+    """What `inject_fault.sh` says in the end."""
+    command = f"cd {shlex.quote(str(state.folder))} && exec /bin/sh ./inject_fault.sh {what}"
     answer = await state.ask(host, command, _UNDO_SECONDS)
     lines = (answer.out.strip() or answer.err.strip()).splitlines()
     return lines[-1][:300] if lines else "no answer"

@@ -21,7 +21,16 @@ from accept.core.errors import BadEvidence, BadInput, BrokenOff, NoEvidence, Not
 from accept.core.hosts import Candidate
 from accept.core.model import Problem
 from accept.core.typed import dump
-from accept.probe import SECONDS, TOOLS, Need, answers, machine_of, needs_of, tool_lines
+from accept.probe import (
+    SECONDS,
+    TOOLS,
+    Need,
+    answers,
+    machine_of,
+    needs_of,
+    scratch_lines,
+    tool_lines,
+)
 from accept.remoting import call, last_line, on_all, ssh_options
 from accept.render import Bundle
 from accept.resolve import Resolved
@@ -208,7 +217,7 @@ def _remove(options: tuple[str, ...], host: str, folder: str) -> bool:
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """What each host has for the run's checks."""
     options = ssh_options(run.site)
-    command = tool_lines(run.site.tools) + TOOLS
+    command = tool_lines(run.site.tools) + TOOLS + scratch_lines(run.site.tools.scratch)
     replies = on_all(run.hosts, lambda h: call(options, h, command, timeout=SECONDS))
     needs: list[Need] = []
     for host, reply in replies.items():

@@ -128,7 +128,8 @@ def set_up(folder: str, life: int, keep: int) -> str:
         f"echo problem launch-failed {d} is there already: do hosts share it'?' "
         "Set tools.scratch to a local disk; "
         f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
-        f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; exec /bin/sh ./host.sh {life} {keep}"
+        f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; "
+        f"exec /bin/sh ./bootstrap_host.sh {life} {keep}"
     )
 
 

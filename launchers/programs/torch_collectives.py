@@ -1,4 +1,4 @@
-"""The collectives over torch.distributed: done, timed and checked, in buffers for all of them."""
+"""Run, time and check collectives over torch.distributed, in buffers that all of them share."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import rank_io
 import torch_io
-from expected import FLOAT, Collective, Part, Pattern, parts
+from reference_data import FLOAT, Collective, Part, Pattern, parts
 
 
 class Operations:
-    """What one rank does: its buffers, of `room` elements each, and the pattern they hold."""
+    """The collectives of one rank, with its test data and two buffers of `room` elements."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class Operations:
         self.trial = 0
 
     def exchange(self, values: Sequence[float]) -> list[list[float]]:
-        """`values` of every rank, on every rank."""
+        """Return every rank's `values`, on every rank."""
         mine = self.torch.tensor(values, dtype=self.torch.float64)
         self.progress.enter("exchange", FLOAT * 2 * len(values))
         return torch_io.gather(mine)
 
     def operate(self, kind: Collective, send: Any, recv: Any, size: int) -> None:
-        """Do `kind` once. On CUDA it is only enqueued."""
+        """Run `kind` once. On CUDA it is only enqueued."""
         self.plant.drag()
         self.progress.enter(kind.name, size)
         dist, ranks = self.dist, self.me.size
@@ -68,7 +68,7 @@ class Operations:
                 request.wait()
 
     def buffers(self, kind: Collective, count: int, *, in_place: bool) -> tuple[Any, Any]:
-        """What `kind` sends from and receives into."""
+        """Return the buffers that `kind` sends from and receives into."""
         ranks, rank = self.me.size, self.me.rank
         total = count * ranks if kind.split else count
         if kind.name == "all_gather":
@@ -82,7 +82,7 @@ class Operations:
         return (self.recv if in_place else self.send)[:total], self.recv[:total]
 
     def finish(self) -> None:
-        """Wait until what was enqueued is done."""
+        """Wait until the enqueued work is done."""
         if self.device != "cpu":
             self.torch.cuda.synchronize()
 
@@ -96,7 +96,7 @@ class Operations:
         in_place: bool = False,
         strike: bool = False,
     ) -> float:
-        """Seconds of one iteration on this rank: the mean of `iters`."""
+        """Return the seconds of one iteration on this rank: the mean of `iters`."""
         send, recv = self.buffers(kind, count, in_place=in_place)
         self.finish()
         self.progress.enter("barrier")
@@ -112,10 +112,9 @@ class Operations:
     def checked(
         self, kind: Collective, count: int, size: int, *, in_place: bool
     ) -> tuple[int, list[int]]:
-        """One operation on fresh data: wrong elements received, and by whose they are.
+        """Run one operation on fresh data; return the wrong elements, in total and by source.
 
-        The second counts, per source, what came from it wrong; this rank's own entry includes what
-        is wrong in its own contribution.
+        The entry of this rank itself includes the wrong elements of its own contribution.
         """
         self.trial += 1
         rank, ranks = self.me.rank, self.me.size

@@ -1,6 +1,6 @@
-"""What every rank must hold after a collective.
+"""Define the data that every rank must hold after a collective.
 
-The data are integers that float32 holds exactly and that depend on rank, index and trial. Only
+The data are integers that float32 represents exactly. They depend on rank, index and trial. Only
 `Pattern` needs torch.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from rank_io import Unusable
 
-#: Bytes of an element.
+#: Size of an element in bytes.
 FLOAT = 4
-#: Elements handled at once when filling and comparing: small enough to stay in a core's cache.
+#: Elements filled or compared at a time: few enough to stay in a core's cache.
 CHUNK = 1 << 18
 #: Multipliers that spread indices and trials over 30 bits (odd; otherwise arbitrary).
 _INDEX, _TRIAL, _BITS = 668265261, 374761393, (1 << 30) - 1
@@ -22,19 +22,19 @@ _INDEX, _TRIAL, _BITS = 668265261, 374761393, (1 << 30) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """One collective: its name here and in nccl-tests, and what distinguishes it."""
+    """A collective, with its name in nccl-tests."""
 
     name: str
     redop: str
-    #: The size is divided among the ranks, so that counts are per rank.
+    #: True if the size is divided among the ranks, so that counts are per rank.
     split: bool
     checked_in_place: bool
-    #: busbw / algbw for n ranks.
+    #: Ratio of busbw to algbw for n ranks.
     factor: Callable[[int], float]
 
     @property
     def check(self) -> str:
-        """The check it belongs to: "all-reduce"."""
+        """Return the name of its check, such as "all-reduce"."""
         return self.name.replace("_", "-")
 
 
@@ -82,10 +82,10 @@ COLLECTIVES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A stretch of what a rank receives: where it lies and what must be in it.
+    """A part of the data that a rank receives: its position and its expected content.
 
-    Element i is ones * a(start + i) + weight * b(start + i). `source` is the rank it came from,
-    None where several ranks' contributions are summed.
+    Element i must be ones * a(start + i) + weight * b(start + i). `source` is the rank that sent
+    it, or None if contributions of several ranks are summed.
     """
 
     offset: int
@@ -97,7 +97,7 @@ class Part:
 
 
 def parts(kind: Collective, count: int, rank: int, ranks: int) -> list[Part]:
-    """What `rank` must have received after `kind` with nccl-tests' `count`."""
+    """Return what `rank` must have received after `kind` with `count` as nccl-tests counts."""
     if kind.name in ("all_reduce", "reduce_scatter"):
         return [
             Part(
@@ -120,16 +120,19 @@ def parts(kind: Collective, count: int, rank: int, ranks: int) -> list[Part]:
 
 
 def count_of(kind: Collective, size: int, ranks: int) -> int:
-    """nccl-tests' count for `size` bytes: elements; where split, for each rank, in whole 16 B."""
+    """Return nccl-tests' count for `size` bytes.
+
+    The count is in elements. If `kind` is split, it is per rank and a multiple of 16 B.
+    """
     elements = size // FLOAT
     return (elements // ranks) & -(16 // FLOAT) if kind.split else elements
 
 
 class Pattern:
-    """The data: value(rank, index, trial) = a(index, trial) + rank * b(index, trial).
+    """The test data: value(rank, index, trial) = a(index, trial) + rank * b(index, trial).
 
-    a is in [0, 256) and b in [1, 8], less where many ranks would make sums over all of them exceed
-    2^24, up to which float holds every integer.
+    a is in [0, 256) and b in [1, 8]. With many ranks b's range is smaller, so that sums over all
+    ranks stay below 2^24, up to which float represents every integer.
     """
 
     def __init__(self, ranks: int, device: str) -> None:
@@ -144,23 +147,23 @@ class Pattern:
         self._torch = torch
 
     def _chunk(self, start: int, length: int, trial: int, ones: int, weight: int) -> Any:
-        # Both terms are below 2^30, so their sum does not overflow and its low 30 bits are right.
+        # Both terms are below 2^30, so their sum does not overflow and its low 30 bits are correct.
         mixed = self._table[:length] + ((start * _INDEX + trial * _TRIAL) & _BITS)
         values = (((mixed >> 20) & (self._steps - 1)) + 1) * weight
         values += ((mixed >> 9) & 255) * ones
         return values.to(self._torch.float32)
 
     def fill(self, out: Any, rank: int, trial: int) -> None:
-        """Write what `rank` contributes."""
+        """Write the contribution of `rank` into `out`."""
         for at in range(0, len(out), CHUNK):
             piece = out[at : at + CHUNK]
             piece.copy_(self._chunk(at, len(piece), trial, 1, rank))
 
     def wrong(self, got: Any, part: Part, trial: int) -> int:
-        """How many elements of `got` are not what `part` says."""
-        found = self._torch.zeros((), dtype=self._torch.int64, device=got.device)
+        """Return the number of elements of `got` that differ from `part`."""
+        count = self._torch.zeros((), dtype=self._torch.int64, device=got.device)
         for at in range(0, part.length, CHUNK):
             piece = got[part.offset + at : part.offset + min(at + CHUNK, part.length)]
             expected = self._chunk(part.start + at, len(piece), trial, part.ones, part.weight)
-            found += (piece != expected).sum()
-        return int(found)
+            count += (piece != expected).sum()
+        return int(count)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# One rank's answer: who it is and where. The one line is written at once, so ranks do not mix.
+# Prints the identity and the place of one rank, in one write, so that the lines of ranks do not mix.
 python=${ACCEPT_PYTHON:-python3}
 mpi4py=false
 "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mpi4py") is None)' 2>/dev/null && mpi4py=true
@@ -12,7 +12,7 @@ fi
 printf 'ACCEPT {"fact":"rank","check":"connectivity","rank":%d,"host":"%s","value":{"host":"%s","hostname":"%s","rank":%d,"localRank":%d,"gpu":%s,"size":%d,"mpi4py":%s}}\n' \
     "${OMPI_COMM_WORLD_RANK:-0}" "$ACCEPT_HOST" "$ACCEPT_HOST" "$(hostname)" "${OMPI_COMM_WORLD_RANK:-0}" "$local_rank" \
     "$gpu" "${OMPI_COMM_WORLD_SIZE:-1}" "$mpi4py"
-# What the node's ranks talk through, and who chose it: said once a node.
+# The network of the node's ranks, and what chose it: printed once per node.
 if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
     rdma_by='the settings'
     case " ${ACCEPT_CHOSEN:-} " in *' NCCL_IB_HCA '*) rdma_by='the fastest that are up' ;; esac
@@ -20,5 +20,5 @@ if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
     printf 'ACCEPT {"fact":"network","check":"connectivity","host":"%s","value":{"interface":"%s","interfaceBy":"%s","rdma":"%s","rdmaBy":"%s"}}\n' \
         "$ACCEPT_HOST" "${NCCL_SOCKET_IFNAME:-}" "$by" "${NCCL_IB_HCA:-}" "${NCCL_IB_HCA:+$rdma_by}"
 fi
-# Open MPI 5.0 now and then hangs at the end of runs whose ranks live for less than a tenth of a second.
+# Open MPI 5.0 sometimes hangs at the end of runs whose ranks live for less than 0.1 s.
 sleep 0.3

@@ -1,4 +1,4 @@
-"""Who is to blame where ranks hold wrong data after a collective."""
+"""Find the ranks that corrupted data in a collective."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import rank_io
-from expected import COLLECTIVES, FLOAT, Collective
-from operations import Operations
+from reference_data import COLLECTIVES, FLOAT, Collective
+from torch_collectives import Operations
 
-#: Elements a rank contributes to a probe, and the number of probes of one collective.
+#: Elements that a rank contributes to a probe, and the number of probes per collective.
 PROBE, PROBES = 4096, 2
-#: At most so many ranks are named for one collective.
+#: Maximum number of ranks that are named for one collective.
 NAMED = 8
 
 
 def observers(kind: Collective, source: int, ranks: int) -> list[int]:
-    """The other ranks that receive the data of `source` as they are."""
+    """Return the other ranks that receive the data of `source` unmodified."""
     if kind.redop == "sum" and kind.name != "sendrecv":
         return []
     if kind.name == "sendrecv":
@@ -27,14 +27,15 @@ def observers(kind: Collective, source: int, ranks: int) -> list[int]:
 def blame(
     matrix: Sequence[Sequence[int]], seen_by: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[int]]:
-    """Ranks that sent wrong data, and ranks that spoil what they receive.
+    """Return the ranks that sent wrong data, and the ranks that corrupt the data they receive.
 
-    matrix[r][s] counts the wrong elements that rank r found in what came from rank s; on the
-    diagonal, what a rank found wrong in its own contribution. seen_by[s] lists the ranks that
-    receive from s. A sender is blamed when its own contribution is wrong, or when more than half of
-    at least two receivers found its data wrong; a receiver when that holds for the data of at least
-    two senders not blamed, and of more than half of them. A single pair cannot tell which of its
-    ends is to blame, and nobody is named.
+    matrix[r][s] counts the wrong elements that rank r found in the data of rank s; the diagonal is
+    what a rank found in its own contribution. seen_by[s] lists the ranks that receive from s.
+
+    A sender is blamed if its own contribution is wrong, or if it has at least two receivers and
+    more than half of them found its data wrong. A receiver is blamed if it found wrong data from at
+    least two senders that are not blamed, and from more than half of those. With a single pair
+    nobody is named, because either end may be the cause.
     """
     ranks = range(len(matrix))
     senders = [
@@ -50,14 +51,17 @@ def blame(
                 from_others[r].append(matrix[r][s])
     receivers = []
     for r in ranks:
-        wrong = sum(found > 0 for found in from_others[r])
+        wrong = sum(count > 0 for count in from_others[r])
         if r not in senders and wrong > 1 and 2 * wrong > len(from_others[r]):
             receivers.append(r)
     return senders, receivers
 
 
 class Accuser:
-    """Finds who spoiled data, names each once for a collective. `hosts` are those of the ranks."""
+    """Find the ranks that corrupted data, and name each once per collective.
+
+    `hosts` has the host of each rank.
+    """
 
     def __init__(self, operations: Operations, hosts: Sequence[str]) -> None:
         self.operations, self.hosts = operations, hosts
@@ -65,10 +69,10 @@ class Accuser:
         self.probed: set[str] = set()
 
     def accuse(self, kind: Collective, where: str, by_source: list[int], wrong: list[int]) -> None:
-        """Find out who spoiled the data and print it. All ranks call it together.
+        """Find out which ranks corrupted the data, and print them. All ranks call this together.
 
-        Where the operation alone does not show it (a sum hides its terms, a single pair has two
-        ends), an all-gather over the same ranks is checked beside it, once per collective.
+        If the operation itself does not show it (a sum hides its terms, a pair has two ends), an
+        all-gather over the same ranks is checked as well, once per collective.
         """
         ranks = self.operations.me.size
         names = self.verdict(kind, by_source)
@@ -102,7 +106,7 @@ class Accuser:
                 self.problem(kind, f"rank {rank} on {host} {why}: {total}", host=host, rank=rank)
 
     def verdict(self, kind: Collective, by_source: list[int]) -> dict[int, str]:
-        """The ranks that `blame` names, with why, from every rank's counts."""
+        """Return the ranks that `blame` names, with the reason, from every rank's counts."""
         ranks = self.operations.me.size
         matrix = [[int(count) for count in row] for row in self.operations.exchange(by_source)]
         seen_by = [observers(kind, source, ranks) for source in range(ranks)]
@@ -112,6 +116,6 @@ class Accuser:
         return names
 
     def problem(self, kind: Collective, message: str, **labels: Any) -> None:
-        """Print on rank 0 that data were wrong."""
+        """Print a wrong-data problem on rank 0."""
         if self.operations.me.rank == 0:
             rank_io.problem("wrong-data", message, check=kind.check, **labels)

@@ -1,4 +1,4 @@
-"""hello.py: who every rank is, and the round trip between every two hosts."""
+"""ping.py: who every rank is, and the round trip between every two hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.programs.conftest import Start
 
-from hello import own_gpu, rounds
+from ping import own_gpu, rounds
 
 real = pytest.mark.real
 UUIDS = ["GPU-a", "GPU-b", "GPU-c"]
@@ -18,7 +18,7 @@ UUIDS = ["GPU-a", "GPU-b", "GPU-c"]
 @real
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_every_rank_is_reported_once_and_every_pair_pinged(start: Start, ranks: int) -> None:
-    ran = start("hello.py", ranks, "--pings", "5")
+    ran = start("ping.py", ranks, "--pings", "5")
     hosts = [f"h{rank}" for rank in range(ranks)]
     assert (ran.exit, ran.problems) == (0, [])
     values = [record["value"] for record in ran.records if record.get("fact") == "mpi-rank"]
@@ -37,7 +37,7 @@ def test_every_rank_is_reported_once_and_every_pair_pinged(start: Start, ranks: 
 
 @real
 def test_a_single_host_has_nobody_to_ping(start: Start) -> None:
-    ran = start("hello.py", 1)
+    ran = start("ping.py", 1)
     assert (ran.exit, ran.problems) == (0, [])
     assert not any("metric" in record for record in ran.records)
 

@@ -1,7 +1,7 @@
-"""Where evidence is kept, a folder or a bucket: reading, writing, and what is finished there.
+"""Read and write evidence in a folder or a bucket, and find out what is finished there.
 
-Standard library, and obstore where a bucket is opened. It lies beside the programs and imports none
-of them: the workstation loads this file to read what nodes have sent.
+Uses the standard library, and obstore to open a bucket. It imports none of the other programs,
+because the workstation loads this file to read what nodes have sent.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ Files = dict[str, dict[str, Any]]
 
 MANIFEST = "MANIFEST.json"
 PODS = "pods/"
-#: A judgement made again rewrites these, and the console ends after the rest.
+#: Files that may change later: a new judgement rewrites them, and the console ends last.
 LATER = ("verdict.json", "report.md", "report.html", "junit.xml", "console.log")
-#: Tries where the answer is no: rights may be on their way.
+#: Number of tries if access is denied, because new permissions take time to apply.
 DENIED = 3
 
 
 class Refused(Exception):
-    """Why it was not sent, and what to do: one line."""
+    """The evidence was not sent; the message has the reason and the remedy in one line."""
 
 
 class Folder:
-    """A folder, or a mount of something. Its files appear whole."""
+    """A folder, possibly a mount. A file appears in it only when it is complete."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # Beside the evidence: what is cut off here must not be taken for a part of it.
+        # Outside of the evidence, so that an incomplete file is not taken for a part of it.
         self.scratch = root.parent / f".{root.name}.sending"
 
     def look(self) -> dict[str, tuple[int, str]]:
-        """Size and MD5 (where it is known) of everything there."""
+        """Return the size and the MD5 (or "") of every file."""
         return {name: (path.stat().st_size, "") for name, path in files_of(self.root).items()}
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Content in blocks; FileNotFoundError where it is not there."""
+        """Yield the content in blocks. Raises FileNotFoundError."""
         return blocks(self.root / name)
 
     def write(self, name: str, content: bytes | Path, *, new: bool) -> None:
-        """Write a file; FileExistsError where it was to be new and is there."""
+        """Write a file. Raises FileExistsError if `new` is set and the file exists."""
         target, scratch = self.root / name, self.scratch / uuid.uuid4().hex
         target.parent.mkdir(parents=True, exist_ok=True)
         with self._opened(scratch) as file:
@@ -79,7 +79,7 @@ class Folder:
             os.close(opened)
 
     def _opened(self, scratch: Path) -> BinaryIO:
-        """A new file on the way; others that come to their end remove the empty folder of such."""
+        """Create a temporary file; other senders may remove its empty folder at any time."""
         for _ in range(100):
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 self.scratch.mkdir(exist_ok=True)
@@ -87,13 +87,13 @@ class Folder:
         raise FileNotFoundError(f"{self.scratch} is removed whenever it is made")
 
     def close(self) -> None:
-        """Remove what was only on the way."""
-        with contextlib.suppress(OSError):  # Another one writes there.
+        """Remove the folder of temporary files."""
+        with contextlib.suppress(OSError):  # Another sender uses it.
             self.scratch.rmdir()
 
 
 class Bucket:
-    """A bucket through obstore; ImportError where there is none."""
+    """A bucket, opened with obstore. Raises ImportError if obstore is not installed."""
 
     def __init__(self, url: str, seconds: float) -> None:
         import obstore
@@ -101,11 +101,11 @@ class Bucket:
 
         self.api = obstore
         options: Any = {"timeout": f"{max(1, int(min(300, seconds)))}s", "connect_timeout": "10s"}
-        # Options given here hide the one that the environment gives.
+        # Options given here replace the one from the environment.
         vendor = {"gs": "GOOGLE", "s3": "AWS", "az": "AZURE"}[url.partition(":")[0]]
         if os.environ.get(f"{vendor}_ALLOW_HTTP", "").lower() in ("1", "true"):
             options["allow_http"] = True
-        # Trying again is done here, where the time for all of it is known.
+        # `again` retries instead of obstore, because it knows the overall time limit.
         try:
             self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
         except Exception as error:
@@ -115,18 +115,18 @@ class Bucket:
             raise Refused(f"{tidy(url)}: {why}") from None
 
     def look(self) -> dict[str, tuple[int, str]]:
-        """Size and ETag of everything there."""
+        """Return the size and the ETag of every object."""
         listed: Any = self.api.list(self.store)
         return {
             o["path"]: (o["size"], (o["e_tag"] or "").strip('"')) for page in listed for o in page
         }
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Content in blocks; FileNotFoundError where it is not there."""
+        """Yield the content in blocks. Raises FileNotFoundError."""
         return map(bytes, self.api.get(self.store, name).stream(min_chunk_size=1 << 20))
 
     def write(self, name: str, content: bytes | Path, *, new: bool) -> None:
-        """Write an object; FileExistsError where it was to be new and is there."""
+        """Write an object. Raises FileExistsError if `new` is set and the object exists."""
         parts = isinstance(content, Path)
         mode: Any = "create" if new and not parts else "overwrite"
         try:
@@ -135,11 +135,11 @@ class Bucket:
             raise FileExistsError(name) from None
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: no connection is kept open."""
 
 
 def blocks(content: bytes | Path) -> Iterator[bytes]:
-    """A file's content piece by piece."""
+    """Yield the content of a file in blocks."""
     if isinstance(content, bytes):
         yield content
         return
@@ -149,7 +149,7 @@ def blocks(content: bytes | Path) -> Iterator[bytes]:
 
 
 def digests(parts: Iterable[bytes]) -> tuple[int, str, str]:
-    """Size, SHA-256 and MD5."""
+    """Return size, SHA-256 and MD5."""
     size, sha, md5 = 0, hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     for part in parts:
         size += len(part)
@@ -159,7 +159,7 @@ def digests(parts: Iterable[bytes]) -> tuple[int, str, str]:
 
 
 def files_of(source: Path) -> dict[str, Path]:
-    """The files to send, by name; none that is being written."""
+    """Return the files to send, by name, without those that are being written."""
     if source.is_file():
         return {source.name: source}
     found = sorted(p for p in source.rglob("*") if p.is_file() and not p.is_symlink())
@@ -167,7 +167,7 @@ def files_of(source: Path) -> dict[str, Path]:
 
 
 def place_of(url: str, seconds: float) -> Folder | Bucket:
-    """Where a URL leads. Raises ImportError where that takes obstore, and there is none."""
+    """Open a URL. Raises ImportError if it needs obstore and obstore is not installed."""
     if re.match("(gs|s3|az)://.", url):
         return Bucket(url, seconds)
     path = unquote(urlsplit(url).path) if url.startswith("file:///") else url
@@ -177,13 +177,16 @@ def place_of(url: str, seconds: float) -> Folder | Bucket:
 
 
 def tidy(text: object) -> str:
-    """One short line without what a URL may hold that is secret."""
+    """Return one short line, without the secrets that a URL may contain."""
     line = re.sub(r"//[^/@\s]*@|\?\S*", lambda m: "//" if m[0][0] == "/" else "", str(text).strip())
     return re.sub(r"[^\x20-\x7e\xa0-\uffff]+", " ", line.split("\n")[0])[:300]
 
 
 def again(work: Callable[[], T], url: str, until: float) -> T:
-    """Try until it succeeds or its time is over. Raises Refused; what is (not) there passes."""
+    """Retry `work` until it succeeds or the time is over.
+
+    Raises Refused. FileExistsError and FileNotFoundError are not retried.
+    """
     wait, tries = 0.2, 0
     while True:
         try:
@@ -207,7 +210,7 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
 
 
 def manifest_in(place: Any) -> Files | None:
-    """What is finished there; None: nothing is, also where the manifest itself is cut off."""
+    """Return the files of the manifest; None if it is missing or incomplete."""
     try:
         files = json.loads(b"".join(place.read(MANIFEST)))["files"]
         return {str(name): {"size": e["size"], "sha256": e["sha256"]} for name, e in files.items()}
@@ -216,7 +219,7 @@ def manifest_in(place: Any) -> Files | None:
 
 
 def conflict(ours: Files, theirs: Files, *, whole: bool) -> str:
-    """The first file in which `ours` is not what was finished; empty: there is none."""
+    """Return the first file that differs from the finished evidence, or ""."""
     names: set[str] = {*ours, *theirs} if whole else {*ours}
     for name in sorted(names):
         if name in LATER or (name.startswith(PODS) and not (name in ours and name in theirs)):
@@ -227,7 +230,7 @@ def conflict(ours: Files, theirs: Files, *, whole: bool) -> str:
 
 
 def check(ours: Files, done: Files | None, url: str, *, whole: bool) -> None:
-    """Raise Refused where something else is finished there."""
+    """Raise Refused if different evidence is finished at the URL."""
     if done is not None and (name := conflict(ours, done, whole=whole)):
         raise Refused(
             f"{tidy(url)} is finished, and its {tidy(name)} is not this one: nothing was written "
@@ -236,11 +239,11 @@ def check(ours: Files, done: Files | None, url: str, *, whole: bool) -> None:
 
 
 def manifest(files: Files, left: list[str]) -> bytes:
-    """The manifest's text: the same for the same evidence, whoever sends it."""
+    """Return the text of the manifest, which depends only on the evidence."""
     text = json.dumps({"schema": 1, "files": files, "leftOver": left}, indent=1, sort_keys=True)
     return f"{text}\n".encode()
 
 
 def is_open(name: str, done: Files | None) -> bool:
-    """Whether a file may be written, with that finished there."""
+    """Return True if a file may be written, given the finished files."""
     return done is None or (name.startswith(PODS) and name not in done)

@@ -1,4 +1,4 @@
-"""How much of a host's memory may still be taken: what is free, and what its cgroups leave."""
+"""Find out how much memory of a host a process may still allocate, within its cgroups' limits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rank_io import number
 
 
 def left_by_cgroups(root: Path, lines: list[str]) -> int | None:
-    """Bytes that the memory limits of a process' cgroups leave; None: none limits it.
+    """Return the bytes left below the memory limits of a process's cgroups; None without a limit.
 
-    `lines` of /proc/self/cgroup; `root` is where cgroups are mounted. Both versions are read, and
-    every ancestor, as each may limit: https://docs.kernel.org/admin-guide/cgroup-v2.html. What the
-    kernel can drop again (inactive_file) counts as free.
+    `lines` are those of /proc/self/cgroup; `root` is the mount point of the cgroups. Both cgroup
+    versions are read, with all ancestors, because each may have a limit. Cache that the kernel can
+    drop (inactive_file) counts as free. https://docs.kernel.org/admin-guide/cgroup-v2.html
     """
     left = None
     for line in lines:
@@ -22,13 +22,13 @@ def left_by_cgroups(root: Path, lines: list[str]) -> int | None:
         base = root / "memory" if controllers else root
         limit, used = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
         folder = base / path.lstrip("/")
-        for one in (folder, *folder.parents):
-            most = number(one / f"memory.{limit}")
-            now = number(one / f"memory.{used}")
-            if most is not None and now is not None:
-                free = max(0, most - now + _droppable(one / "memory.stat"))
+        for group in (folder, *folder.parents):
+            maximum = number(group / f"memory.{limit}")
+            current = number(group / f"memory.{used}")
+            if maximum is not None and current is not None:
+                free = max(0, maximum - current + _droppable(group / "memory.stat"))
                 left = free if left is None else min(left, free)
-            if one == base:
+            if group == base:
                 break
     return left
 
@@ -42,7 +42,7 @@ def _droppable(stat: Path) -> int:
 
 
 def available() -> int:
-    """Bytes of the host's memory that may still be taken, cgroups heeded."""
+    """Return the bytes of host memory that this process may still allocate."""
     text = Path("/proc/meminfo").read_text()
     free = next(int(r.split()[1]) << 10 for r in text.splitlines() if r.startswith("MemAvailable"))
     lines = Path("/proc/self/cgroup").read_text().splitlines()

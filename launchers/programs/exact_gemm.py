@@ -1,4 +1,4 @@
-"""Matrices whose product is known without multiplying them, and exact in every type.
+"""Build matrices whose product is known in advance, and exact in every data type.
 
 Entries are +1 and -1, of period 127 along both axes: A[i,k] = a[(i + k) % 127] and
 B[k,j] = b[(k + j) % 127]. Over K = 127 * 2^m the sum over k goes through 2^m whole periods, so that
@@ -24,62 +24,62 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 PERIOD = 127
-#: Most periods that are summed over, as a power of two: the sums are below 2^13.
+#: Maximum number of periods to sum over, as a power of two; sums then stay below 2^13.
 MOST_PERIODS = 6
 
 
 def signs(seed: int) -> list[int]:
-    """One period of +1 and -1 by seed."""
+    """Return one period of random +1 and -1."""
     pick = random.Random(seed)
     return [pick.choice((-1, 1)) for _ in range(PERIOD)]
 
 
 def inner(size: int) -> int:
-    """The largest 127 * 2^m that is at most `size` (at least 127), and at most 8128."""
+    """Return the largest 127 * 2^m up to `size` and up to 8128; `size` is at least 127."""
     return PERIOD << min(MOST_PERIODS, (size // PERIOD).bit_length() - 1)
 
 
 def correlation(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """r[d] = sum over u of a[u] * b[(u + d) % PERIOD]."""
+    """Return r[d], the sum over u of a[u] * b[(u + d) % PERIOD]."""
     return [sum(a[u] * b[(u + d) % PERIOD] for u in range(PERIOD)) for d in range(PERIOD)]
 
 
 def product(a: Sequence[int], b: Sequence[int], k: int) -> list[list[int]]:
-    """The first PERIOD rows and columns of the product, over `k` (from `inner`)."""
+    """Return the first PERIOD rows and columns of the product over `k`, which is from `inner`."""
     r = correlation(a, b)
     return [[k // PERIOD * r[(j - i) % PERIOD] for j in range(PERIOD)] for i in range(PERIOD)]
 
 
 def block(torch: Any, table: Sequence[Sequence[int]], columns: int, like: Any) -> Any:
-    """A table of PERIOD x PERIOD repeated to PERIOD x `columns`, as `like` in type and device."""
+    """Repeat a PERIOD x PERIOD table to PERIOD x `columns`, with the type and device of `like`."""
     rows = torch.tensor(table, dtype=torch.float32)
     wide = rows.repeat(1, -(-columns // PERIOD))[:, :columns]
     return wide.to(like.device).to(like.dtype).contiguous()
 
 
 def shifted(values: Sequence[int]) -> list[list[int]]:
-    """values[(i + j) % PERIOD]: one period of an operand."""
+    """Return one period of an operand: values[(i + j) % PERIOD]."""
     return [[values[(i + j) % PERIOD] for j in range(PERIOD)] for i in range(PERIOD)]
 
 
 def tile(target: Any, rows: Any) -> None:
-    """Fill `target` from above with `rows`, again and again."""
+    """Fill `target` from its first row on with repeated `rows`."""
     for start in range(0, len(target), len(rows)):
         part = target[start : start + len(rows)]
         part.copy_(rows[: len(part)])
 
 
 def bits(torch: Any, tensor: Any) -> Any:
-    """The same memory as integers: what differs in one bit, NaN too, compares unequal."""
+    """View a tensor as integers, so that any different bit compares unequal, also in NaN."""
     kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.view(kind[tensor.element_size()])
 
 
 class Differs(NamedTuple):
-    """What of a matrix is not as it should be."""
+    """The differences of a matrix from the expected one, with the first one in detail."""
 
     elements: int
-    #: How many of them are no finite numbers.
+    #: Number of elements that are not finite.
     strange: int
     row: int
     column: int
@@ -88,7 +88,7 @@ class Differs(NamedTuple):
 
 
 def differs(torch: Any, found: Any, rows: Any) -> Differs | None:
-    """Compare every element of `found` with `rows`, repeated; None: all are bit for bit equal."""
+    """Compare every bit of `found` with repeated `rows`; return None if all are equal."""
     period = len(rows)
     starts = range(0, len(found), period)
     want = bits(torch, rows)
@@ -109,19 +109,19 @@ def differs(torch: Any, found: Any, rows: Any) -> Differs | None:
 
 
 def _bytes(tensor: Any) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
+    """Return the memory of a contiguous CPU tensor."""
     size = tensor.numel() * tensor.element_size()
     return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr()))
 
 
 def digest(tensor: Any) -> str:
-    """BLAKE2b over the bytes of a tensor, computed by the CPU whoever holds it."""
+    """Return BLAKE2b over the bytes of a tensor, computed on the CPU."""
     held = tensor.cpu().contiguous()
     return hashlib.blake2b(_bytes(held), digest_size=16).hexdigest()
 
 
 def digest_of(rows: Any, count: int) -> str:
-    """`digest` of a matrix of `count` rows that repeats `rows`, without making it."""
+    """Return `digest` of a matrix of `count` rows that repeats `rows`, without building it."""
     held = rows.cpu().contiguous()
     memory = _bytes(held)
     each = len(memory) // len(rows)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# host.sh SECONDS KEEP: makes this host ready for a run over ssh, from inside the unpacked run folder:
+# bootstrap_host.sh SECONDS KEEP: makes this host ready for a run over ssh, from inside the unpacked run folder:
 # a private sshd on a free port, and a guard that removes everything SECONDS from now at the latest.
 # Prints what the workstation needs to know as lines "KEY VALUE".
 ACCEPT_DIR=$(pwd)
@@ -16,7 +16,7 @@ sshd=$(find_sshd) || fail tool-missing "no sshd"
 write_sshd_config "$sshd" || fail disk-full "cannot write to $ACCEPT_DIR"
 mkdir tmp || fail disk-full "cannot write to $ACCEPT_DIR"
 mkfifo events || fail disk-full "cannot write to $ACCEPT_DIR"
-setsid /bin/sh ./guard.sh "$1" "$2" "$sshd" </dev/null >guard.log 2>&1 &
+setsid /bin/sh ./watchdog.sh "$1" "$2" "$sshd" </dev/null >watchdog.log 2>&1 &
 tries=1200
 until [ -s port ] || [ "$tries" = 0 ]; do
     tries=$((tries - 1))

@@ -1,17 +1,17 @@
 #!/bin/sh
-# entry.sh: what every pod of a run executes, in the folder the archive was unpacked to. It starts
-# the run's own sshd, and on index 0 the coordinator; then it waits on the pipe `events`:
+# pod_entrypoint.sh: the command of every pod of a run, in the folder to which the archive was unpacked. It starts
+# the run's own sshd, and the coordinator on index 0. Then it waits for a word on the pipe `events`:
 #   over       the run has ended
 #   stop       end the run now, as a cancel does, but keep its evidence
 #   ending     the pod is being deleted
-#   expired    this pod's time is up
-#   unwanted   the coordinator never came, or has been gone for minutes
-# Ends with the verdict's code on index 0; elsewhere with 0 after `over`, and with a code of its own:
-# 20 the image lacks something, 21 the coordinator never came, 22 it is gone, 23 out of time.
+#   expired    the pod's time is up
+#   unwanted   the coordinator never connected, or has been gone for minutes
+# The exit status on index 0 is that of the verdict. On other pods it is 0 after `over`, 20 if the image lacks
+# something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _SUBDOMAIN, _NAMESPACE, _NODE, _SSH_PORT,
 # _START_SECONDS, _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS and _IMAGE; Kubernetes JOB_COMPLETION_INDEX.
-# The first process of a pod becomes the parent of every one whose own has died. A shell clears away the
-# dead only while it waits: so this one does nothing else, and passes on what it is told and what comes of it.
+# The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
+# So the first process only waits, forwards signals, and passes on the exit status.
 if [ "$$" = 1 ]; then
     /bin/sh "$0" &
     entry=$!
@@ -32,12 +32,12 @@ chmod 700 . 2>/dev/null
 index=${JOB_COMPLETION_INDEX:?is set for pods of an Indexed Job}
 pod=$ACCEPT_HOST_PREFIX$index
 
-# What a pod says is for `kubectl logs`, and goes into the evidence.
+# say WORDS: prints a line for `kubectl logs`, and keeps it for the evidence.
 say() {
     printf '%s\n' "$*"
     printf '%s\n' "$*" >> pod.log
 }
-# leave CODE WORDS: ends a worker; on index 0 the run broke off.
+# leave CODE WORDS: ends the pod with CODE; on index 0 with 5, because the run was interrupted.
 leave() {
     code=$1
     shift
@@ -47,7 +47,7 @@ leave() {
 }
 
 say "accept: $pod on node ${ACCEPT_NODE:-unknown}, index $index of $ACCEPT_NODES"
-# Commands that arrive through sshd find an empty environment: theirs is the container's.
+# sshd starts commands with an empty environment, so the container's is saved for them.
 (
     for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z_0-9]*\)=.*/\1/p'); do
         case $name in
@@ -66,7 +66,7 @@ sshd=$(find_sshd) || missing="$missing sshd"
 for tool in ssh ssh-keygen mpirun sha256sum; do
     command -v "$tool" >/dev/null || missing="$missing $tool"
 done
-# Some images have a Python without most of its library.
+# Some images have a Python without most of the standard library.
 [ "$index" != 0 ] || "${python:-false}" -c 'import asyncio, bz2, json, tarfile, zlib' 2>/dev/null ||
     missing="$missing a-whole-$ACCEPT_PYTHON"
 image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
@@ -76,15 +76,15 @@ case " $missing " in
         leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, under Image), or name another one" ;;
 esac
 
-# What a run can do without, in one line with what comes of it. One start of Python finds all its packages,
-# and imports none: that of torch takes seconds.
+# Optional tools that are missing are reported in one line, with the consequence. Python looks up its packages in one
+# process and does not import them, because importing torch takes seconds.
 absent=" $("${python:-false}" -c 'from importlib.util import find_spec
 print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))' 2>/dev/null) "
 without=''
 lacking() { without="$without${without:+; }$1 ($2)"; }
 case $absent in *" torch "*) lacking torch 'train, gemm and memory fail, and collectives where there are no nccl-tests' ;; esac
 case $absent in *" mpi4py "*) lacking mpi4py 'connectivity fails' ;; esac
-# Only GPUs are measured by them; collectives.sh looks for them in the same places.
+# nccl-tests measures GPUs only; the collectives step looks for it in the same folders.
 if [ -e "${ACCEPT_DEV:-/dev}/nvidiactl" ]; then
     (
         PATH=$PATH${ACCEPT_NCCL_TESTS:+:$ACCEPT_NCCL_TESTS}:/third_party/nccl-tests/build:/opt/nccl-tests/build
@@ -113,11 +113,11 @@ esac
 printf 'restrict,pty %s\n' "$public" > authorized_keys
 printf 'accept-run %s\n' "$public" > known_hosts
 printf '%s\n' "$ACCEPT_ATTEMPT" > run
-# What reports call it is the node; the pod's own name tells the coordinator that it met whom it meant.
+# Reports use the name of the node. By the pod's own name the coordinator checks that it reached the right pod.
 printf '%s\n' "${ACCEPT_NODE:-$pod}" > host
 printf '%s\n' "$pod" > pod
 write_sshd_config "$sshd" || leave 20 "cannot write to $ACCEPT_DIR: is its disk full?"
-# Its folder for privilege separation is made by the package's start script, which nobody ran here.
+# sshd needs this folder for privilege separation; the package's start script, which does not run here, makes it.
 [ "$(id -u)" != 0 ] || mkdir -p /run/sshd
 rm -f events
 mkfifo events
@@ -126,12 +126,13 @@ trap ': > ending; echo ending > events' TERM INT
 listen "$sshd" "$ACCEPT_SSH_PORT" || leave 20 "no sshd on port $ACCEPT_SSH_PORT: $(tail -n 1 sshd.log)"
 start_timer "$ACCEPT_LIFE_SECONDS"
 
-# Whether somebody is logged in through the run's sshd: the coordinator keeps one connection to each host.
+# visited: succeeds if a connection to the run's sshd is open; the coordinator keeps one to each host.
 visited() {
     grep -lqs "^PPid:[[:space:]]*$daemon\$" /proc/[0-9]*/status
 }
 
-# Without a word to the network: a thousand pods that ask index 0 would load the host being measured.
+# watch_coordinator: reports a coordinator that never connected, or is gone. It sends nothing over the network,
+# because a thousand pods that ask index 0 would put load on the host that is being measured.
 watch_coordinator() {
     seen='' idle=0 pause=${ACCEPT_LOOK_SECONDS:-30}
     while sleep "$pause"; do
@@ -144,14 +145,14 @@ watch_coordinator() {
             echo 22 > reason
             echo unwanted > events
         elif [ -z "$seen" ] && [ "$idle" -ge "$((2 * ACCEPT_START_SECONDS))" ]; then
-            # Index 0 may have come that much later, and then waits as long for the last of the others.
+            # Index 0 may start that much later, and then waits as long for the last of the others.
             echo 21 > reason
             echo unwanted > events
         fi
     done
 }
 
-# upload FOLDER OPTIONS...: to the run's place in the bucket or folder of results, where there is one.
+# upload FOLDER OPTIONS...: uploads to the run's place in the results bucket or folder; fails if none is set.
 upload() {
     [ -n "$ACCEPT_RESULTS" ] && [ -n "$python" ] || return 1
     folder=$1
@@ -160,11 +161,11 @@ upload() {
 }
 
 if [ "$index" != 0 ]; then
-    # A function with a redirection of its own would keep open what it had instead.
+    # The braces matter: a function that is redirected by itself would keep the old output open.
     { watch_coordinator; } >/dev/null 2>&1 &
     watcher=$!
     next
-    # TERM may be lost: a child that has just been made still has the traps of its parent.
+    # KILL, because TERM may be lost: a new child still has the traps of its parent.
     kill -KILL "$watcher" 2>/dev/null
     end_timer
     case $event in
@@ -180,13 +181,13 @@ if [ "$index" != 0 ]; then
     say "$words"
     mkdir -p pods && cp pod.log "pods/$index.log" &&
         upload "pods/$index.log" --partial --under pods --seconds 30
-    # Last: index 0 waits until nobody listens here, and its end may be the end of this pod.
+    # This comes last: index 0 waits until this sshd is gone, and when index 0 ends, this pod may end too.
     kill "$daemon" 2>/dev/null
     exit "$code"
 fi
 
-# Index 0. A name that is asked for before its record exists stays unknown for as long as the cluster's
-# DNS keeps such answers, which is half a minute by default; the records come a moment after the pods.
+# From here on: index 0. DNS records appear a moment after the pods. A name that is looked up before its record exists
+# stays unknown while the cluster's DNS caches that answer, by default for half a minute. Hence the sleep below.
 domain=$(sed -n "s/^search.*[[:space:]]\($ACCEPT_NAMESPACE\.svc\.[^[:space:]]*\).*/\1/p" /etc/resolv.conf | head -n 1)
 domain=$ACCEPT_SUBDOMAIN.${domain:-$ACCEPT_NAMESPACE.svc}
 {
@@ -204,10 +205,10 @@ domain=$ACCEPT_SUBDOMAIN.${domain:-$ACCEPT_NAMESPACE.svc}
     printf ']}\n'
 } > hosts.json
 sleep 3
-mkfifo said
-tee console.log < said &
+mkfifo console.pipe
+tee console.log < console.pipe &
 console=$!
-/bin/sh ./coordinate.sh "$python" said &
+/bin/sh ./coordinate.sh "$python" console.pipe &
 next
 if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
     say "the run ends early ($event)"
@@ -218,14 +219,14 @@ end_timer
 kill "$daemon" 2>/dev/null
 /bin/sh ./kill.sh "ACCEPT_RUN=$ACCEPT_ATTEMPT" >/dev/null
 code=$(cat status 2>/dev/null)
-# What is no verdict's is a coordinator that broke off.
+# Any other status means that the coordinator was interrupted.
 case $code in 0 | 3 | 5 | 6 | 7) ;; *) code=5 ;; esac
 cp console.log evidence/ 2>/dev/null
 mkdir -p evidence/pods && cp pod.log "evidence/pods/$index.log"
 if upload evidence --seconds "${ACCEPT_SEND_SECONDS:-300}"; then
     say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
-    # A folder of the pods' is often none of the workstation's, which then has this log alone; and that
-    # holds the records as long as they are less than a mebibyte when packed.
+    # The workstation often cannot reach a folder of the pods and has only this log, which holds the records if they
+    # are less than 1 MiB when packed. A bucket it can reach.
     case $ACCEPT_RESULTS in /* | file://*) folder=yes ;; *) folder='' ;; esac
     if [ -z "$folder" ] || [ "$(wc -c < evidence/records.jsonl)" -le 1048576 ]; then
         exit "$code"

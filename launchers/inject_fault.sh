@@ -1,10 +1,10 @@
 #!/bin/sh
-# plant.sh FAULT ...: what a drill does to a host as a whole, in the run's folder there. The coordinator
-# calls it where the plan says so (`planted`), and nowhere else. It says `planted`, or why not.
-#   full-disk RANKS          what ranks write here of their progress meets a full device
-#   slow-link SECONDS PEER   what leaves by the interface towards PEER does so at RATE, for SECONDS at most
-#   undo                     ends slow-link; says `undone`, or what is left
-# Needs of slow-link: root, tc, CAP_NET_ADMIN, and an interface that nobody has shaped.
+# inject_fault.sh FAULT ...: injects a fault of a drill into this host; runs in the run's folder. Only the
+# coordinator calls it, and only if the plan asks for it. Prints `planted`, or the reason why it cannot.
+#   full-disk RANKS          writes of the ranks' progress fail with ENOSPC
+#   slow-link SECONDS PEER   limits traffic out of the interface towards PEER to RATE, for at most SECONDS
+#   undo                     ends slow-link; prints `undone`, or what is left
+# slow-link needs root, tc, CAP_NET_ADMIN, and an interface without traffic shaping.
 RATE=20mbit
 ACCEPT_DIR=$(pwd)
 export ACCEPT_DIR
@@ -19,7 +19,7 @@ refuse() {
     exit 1
 }
 
-# The kernel gives the handle 0 to what it set up by itself; anything else is somebody's own.
+# The kernel's default queues have the handle 0; any other handle means that somebody configured the interface.
 queues() { tc qdisc show dev "$1" root; }
 
 case $1 in
@@ -27,11 +27,11 @@ case $1 in
         mkdir -p full || refuse "no folder can be made here"
         n=0
         while [ "$n" -lt "$2" ]; do
-            # The kernel's own full disk: every write to it fails with ENOSPC.
+            # Every write to /dev/full fails with ENOSPC.
             ln -sf /dev/full "full/$n" || refuse "no link can be made here"
             n=$((n + 1))
         done
-        # shellcheck disable=SC2016 # for whoever reads env.sh to expand
+        # shellcheck disable=SC2016 # expanded when env.sh is read
         printf '# Planted: full-disk\nACCEPT_PROGRESS=${ACCEPT_PROGRESS:+$ACCEPT_DIR/full}\n' >> env.sh
         echo planted ;;
     slow-link)
@@ -44,16 +44,16 @@ case $1 in
             *" 0: "*) ;;
             *) refuse "somebody shapes $interface already: $(queues "$interface" | head -n 1)" ;;
         esac
-        setsid /bin/sh ./plant.sh keep "$2" "$interface" </dev/null >plant.log 2>&1 &
+        setsid /bin/sh ./inject_fault.sh keep "$2" "$interface" </dev/null >inject_fault.log 2>&1 &
         keeper=$!
         until [ -e slow ] || ! kill -0 "$keeper" 2>/dev/null; do sleep 0.05; done
-        [ -e slow ] || refuse "tc: $(tail -n 1 plant.log)"
+        [ -e slow ] || refuse "tc: $(tail -n 1 inject_fault.log)"
         echo planted ;;
     keep)
-        # It carries the mark of the run, as everything of it does: what ends the run ends this.
+        # This process carries the mark of the run, so whatever ends the run ends it too.
         queues "$3" > before
         trap 'exit 0' TERM INT HUP
-        # Whatever is not the kernel's own by then is this one's: so it was before.
+        # At this point only this script can have configured the interface: slow-link refuses otherwise.
         trap 'case $(queues "$3") in *" 0: "*) ;; *) tc qdisc del dev "$3" root ;; esac; rm -f slow' EXIT
         tc qdisc add dev "$3" root tbf rate "$RATE" burst 64kb limit 32mb || exit 1
         echo "$$ $3" > slow

@@ -1,4 +1,4 @@
-"""What nccl-tests prints around its measurements, written as it writes it."""
+"""Write numbers and table headers in the format of nccl-tests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import os
 
 import torch_io
-from expected import Collective
-from operations import Operations
+from reference_data import Collective
+from torch_collectives import Operations
 
 
 def fixed(value: float, width: int) -> str:
-    """A number in `width` characters with up to two decimals, as nccl-tests prints times."""
+    """Format a number in `width` characters with up to two decimals, as nccl-tests prints times."""
     digits = len(str(int(value)))
     if digits < width - 2:
         return f"{value:{width}.2f}"
@@ -21,19 +21,19 @@ def fixed(value: float, width: int) -> str:
 
 
 def bandwidth(value: float) -> str:
-    """GB/s in six characters; four decimals below 1, where two would be too coarse."""
+    """Format GB/s in six characters; below 1 with four decimals, because two are too coarse."""
     return f"{value:6.4f}" if value < 1 else f"{value:6.2f}"
 
 
 def devices(operations: Operations) -> tuple[list[str], list[str]]:
-    """Every rank's host, and its line in the header. All ranks call it together."""
+    """Return each rank's host, and each rank's line in the header. All ranks call this together."""
     me, device, name = operations.me, operations.device, "CPU"
     number, bus = 0, "0x00"
     if device != "cpu":
         number = int(device.partition(":")[2])
-        shown = operations.torch.cuda.get_device_properties(number)
-        ids = (getattr(shown, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
-        name, bus = shown.name, "{:04x}:{:02x}:{:02x}".format(*ids)
+        properties = operations.torch.cuda.get_device_properties(number)
+        ids = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+        name, bus = properties.name, "{:04x}:{:02x}:{:02x}".format(*ids)
     operations.progress.enter("hosts")
     lines = torch_io.gather_text(f"{os.getpid()}\t{me.host}\t{number}\t{bus}\t{name}", 384)
     rows = [line.split("\t") for line in lines]
@@ -47,7 +47,7 @@ def devices(operations: Operations) -> tuple[list[str], list[str]]:
 def header(
     kind: Collective, options: argparse.Namespace, operations: Operations, devices: list[str]
 ) -> str:
-    """What stands above the rows."""
+    """Return the lines above the table's rows."""
     version = operations.torch.__version__
     backend = "gloo" if operations.device == "cpu" else "nccl"
     counts = f"step: {options.factor}(factor) warmup iters: {options.warmup} "

@@ -1,9 +1,9 @@
-"""Says who every MPI rank is, and how long a small message takes between every two hosts.
+"""Print the identity of every MPI rank, and measure the latency between every two hosts.
 
-Started by mpirun, one rank a host or more; needs mpi4py, on CPU and GPU machines alike. Every rank
-reports itself (fact `mpi-rank`); rank 0 prints that for all. Then the first rank of each host plays
-ping-pong with that of every other host, in rounds of disjoint pairs (circle method): N hosts take
-N - 1 rounds, N where that is odd. What is printed:
+Started by mpirun, with at least one rank per host; needs mpi4py. Every rank reports itself (fact
+`mpi-rank`), and rank 0 prints that for all. Then the first rank of each host plays ping-pong with
+that of every other host, in rounds of disjoint pairs (circle method): N hosts take N - 1 rounds, or
+N if N is odd. Rank 0 prints:
 
 * metric `ping` for each host: median over its peers, in us, of the round trip of 8 bytes (for each
   pair the median of --pings);
@@ -11,7 +11,7 @@ N - 1 rounds, N where that is odd. What is printed:
 * fact `ping-pairs` for at most 64 hosts: {"hosts": [...], "us": rows}, row i holding the round
   trips of host i with hosts 0 to i - 1.
 
-No fault is ever planted here: a drill is to get past it.
+Drills inject no faults here, because they have to get past this step.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import Any
 
 import rank_io
 
-#: Seconds that ranks stay alive: Open MPI 5.0 hangs at the end of one in five or ten runs over
+#: Minimum life of a rank in seconds: Open MPI 5.0 hangs at the end of one in five or ten runs over
 #: several hosts whose ranks live for less than a second (open-mpi/ompi issues 10586 and 12064).
 ALIVE = 1.2
-#: Seconds that nvidia-smi may take; it is slow where a driver starts up for it.
+#: Time limit of nvidia-smi in seconds; it is slow if the driver has to start first.
 SMI_SECONDS = 90
-#: Untimed round trips of a pair; the first waits until the peer has left its pair before.
+#: Untimed round trips of a pair; the first waits until the peer has finished its previous pair.
 WARMUP = 3
-#: Hosts up to which every pair is printed.
+#: Maximum number of hosts for which every pair is printed.
 MATRIX = 64
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs of range(count), every pair once: the circle method."""
+    """Return rounds of disjoint pairs of range(count), each pair once, by the circle method."""
     seats = list(range(count)) + ([-1] if count % 2 else [])
     half = len(seats) // 2
     found = []
@@ -51,9 +51,9 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def gpus_of_host(host: str) -> list[str]:
-    """UUIDs of this host's GPUs in nvidia-smi's order; none where it has no nvidia-smi.
+    """Return the UUIDs of this host's GPUs in nvidia-smi's order; none without nvidia-smi.
 
-    One that fails is a problem record: a GPU that cannot be asked is no missing GPU.
+    If nvidia-smi fails, a problem is printed, because its GPUs are not missing.
     """
     try:
         ran = subprocess.run(
@@ -68,7 +68,7 @@ def gpus_of_host(host: str) -> list[str]:
 
 
 def own_gpu(uuids: Sequence[str], local_rank: int) -> str | None:
-    """The GPU of a local rank, or None. A rank that is shown a part of them counts among those."""
+    """Return the GPU of a local rank, or None; CUDA_VISIBLE_DEVICES is taken into account."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is not None:
         listed = [item.strip() for item in shown.split(",") if item.strip()]
@@ -81,7 +81,7 @@ def own_gpu(uuids: Sequence[str], local_rank: int) -> str | None:
 
 
 def median_ping(comm: Any, peer: int, *, first: bool, pings: int) -> float:
-    """Median round trip with MPI rank `peer`, in us. `first` says who of the two begins."""
+    """Return the median round trip with MPI rank `peer` in us. The rank with `first` begins."""
     ball = bytearray(8)
     times = []
     for _ in range(WARMUP + pings):
@@ -96,7 +96,7 @@ def median_ping(comm: Any, peer: int, *, first: bool, pings: int) -> float:
 
 
 def ping_all(comm: Any, leaders: Sequence[int], pings: int) -> dict[tuple[int, int], float]:
-    """Round trips in us by pair of hosts (numbers in `leaders`), on MPI rank 0; there only."""
+    """Return round trips in us by pair of hosts (indices in `leaders`); empty except on rank 0."""
     mine: dict[tuple[int, int], float] = {}
     if comm.rank in leaders:
         own = leaders.index(comm.rank)
@@ -111,7 +111,7 @@ def ping_all(comm: Any, leaders: Sequence[int], pings: int) -> dict[tuple[int, i
 
 
 def report(hosts: Sequence[str], pairs: dict[tuple[int, int], float]) -> None:
-    """Print what `ping_all` found."""
+    """Print the results of `ping_all`."""
     by_host: list[list[float]] = [[] for _ in hosts]
     for (a, b), value in pairs.items():
         by_host[a].append(value)
@@ -126,10 +126,10 @@ def report(hosts: Sequence[str], pairs: dict[tuple[int, int], float]) -> None:
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="Every MPI rank says who it is; then every two hosts play ping-pong. "
-        "mpirun -n 4 python hello.py",
+        "mpirun -n 4 python ping.py",
     )
     parser.add_argument(
         "--pings", type=int, default=20, help="round trips for each pair of hosts (default 20)"
@@ -141,7 +141,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Report identities, then latencies. An MPI failure ends all ranks, as MPI does by default."""
+    """Print identities, then latencies. An MPI failure ends all ranks, which is MPI's default."""
     started = time.monotonic()
     options = options_of()
     try:
@@ -165,12 +165,13 @@ def main() -> None:
     }
     ranks = comm.allgather(mine)
     leaders: dict[str, int] = {}
-    for one in ranks:
-        leaders.setdefault(one["host"], one["rank"])
+    for rank in ranks:
+        leaders.setdefault(rank["host"], rank["rank"])
     if comm.rank == 0:
         rank_io.fact("began", time.time(), check="connectivity")
-        for one in ranks:
-            rank_io.fact("mpi-rank", one, check="connectivity", host=one["host"], rank=one["rank"])
+        for rank in ranks:
+            labels = {"host": rank["host"], "rank": rank["rank"]}
+            rank_io.fact("mpi-rank", rank, check="connectivity", **labels)
     pairs = ping_all(comm, list(leaders.values()), options.pings)
     if comm.rank == 0 and len(leaders) > 1:
         report(list(leaders), pairs)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# guard.sh SECONDS KEEP SSHD: lives as long as the run does on this host, and leaves nothing behind.
+# watchdog.sh SECONDS KEEP SSHD: lives as long as the run does on this host, and leaves nothing behind.
 # It blocks on the pipe `events`, so it costs nothing while something is being measured.
 #   over     the run has ended here
 #   stop     end the run now, as a cancel does, but keep its evidence
