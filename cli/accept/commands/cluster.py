@@ -103,7 +103,7 @@ def free_nodes(options: Options) -> tuple[str, ...]:
     site = _site(options.site)
     with api.before_start():
         client = api.Api(nodes.place_of(options.place, site))
-        name = options.machine or nodes.machine_of(client, site)
+        name = options.machine or nodes.machine_of(client)
         machine = load_machine(name).value
         used = gpus_asked(machine, site, options)
         # Where a machine says how many a node has, pods ask for whole nodes: see gpus_of_pod.

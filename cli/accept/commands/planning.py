@@ -16,7 +16,8 @@ from accept.core.model import Plan
 from accept.core.typed import dump
 from accept.hostnames import expand
 from accept.render import Bundle, helm_values, render, values_of
-from accept.resolve import Options, Resolved, resolve
+from accept.resolve import Options, Resolved, choose_target, resolve
+from accept.spec import Site, load_site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +51,10 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
         from accept.detect import detect
 
         options = replace(options, machine=detect(options))
-        terminal.progress(f"machine: {options.machine} (found here; --machine names another)")
+        terminal.progress(f"machine: {options.machine} (detected; override with --machine)")
     if options.all_nodes:
+        # Contradictory options are refused before the cluster is contacted.
+        choose_target(options, load_site(options.site).value if options.site else Site())
         from accept.commands.cluster import free_nodes
 
         names = free_nodes(options)
@@ -65,6 +68,11 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
     """Helm values on stdout, or everything that would run into a folder."""
     run, bundle = prepare(options, terminal, probe=False)
+    if out is None and run.backend != "kubernetes":
+        raise BadInput(
+            f"Helm values are for a run on Kubernetes, and this one is over {run.backend}",
+            hint="give --out FOLDER, then accept submit FOLDER",
+        )
     for note in run.notes:
         terminal.progress(note)
     if out is None:

@@ -64,7 +64,7 @@ class Site:
 
     name: Annotated[str, Doc("What reports call it.")] = ""
     backend: Annotated[
-        Literal["local", "ssh", "slurm", "kubernetes"] | None,
+        Literal["local", "ssh", "kubernetes"] | None,
         Doc("What obtains the hosts; none: taken from the other keys and the options."),
     ] = None
     ssh: Ssh = field(default_factory=Ssh)

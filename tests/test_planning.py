@@ -1,0 +1,171 @@
+"""What is decided before anything starts: back end, machine, hosts, and options that are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apiserver import ApiServer, api_server
+from tests.commandline import Done, accept, refused
+
+from accept import rundir
+from accept.core.errors import Exit
+
+IMAGE = "kubernetes: {image: 'registry.example/accept:1'}\n"
+#: Calls `accept run` with a site file that names an image.
+Run = Callable[..., Done]
+
+
+def node(name: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
+    """A node as the API shows it."""
+    capacity = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {"capacity": capacity, "allocatable": capacity, "conditions": []},
+    }
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of runs, and no cluster that a test could meet by mistake."""
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A cluster of one B200 node."""
+    with api_server() as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path)))
+        b200 = node("n1", 8, **{"cloud.google.com/gke-accelerator": "nvidia-b200"})
+        cluster.says("/api/v1/nodes", {"items": [b200]})
+        cluster.says("/api/v1/pods", {"items": []})
+        yield cluster
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "site.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test that inspects this machine or opens an ssh connection."""
+
+    def contacted(*_: object) -> None:
+        raise AssertionError("a host was contacted")
+
+    monkeypatch.setattr("accept.backends.local.tools_here", contacted)
+    monkeypatch.setattr("accept.backends.ssh.on_all", contacted)
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestMachineOfACluster:
+    """The back end that will run is the one that is asked which machine it has."""
+
+    @pytest.mark.parametrize("nodes", ["64", "n1,n2"])
+    def test_comes_from_the_accelerator_label_of_its_nodes(
+        self, server: ApiServer, site: Callable[[str], Path], nodes: str
+    ) -> None:
+        done = accept("run", "--nodes", nodes, "--site", site(IMAGE), "--dry-run")
+        assert done.code == 0, done.err
+        assert "machine a4-highgpu-8g" in done.out
+        assert "over kubernetes" in done.out
+
+    def test_is_not_guessed_where_no_node_shows_gpus(
+        self, server: ApiServer, site: Callable[[str], Path]
+    ) -> None:
+        server.says("/api/v1/nodes", {"items": [node("n1")]})
+        said = refused("run", "--nodes", "2", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        assert "--machine" in said
+
+    def test_must_be_named_if_no_cluster_can_be_reached(
+        self, site: Callable[[str], Path], runs: Path
+    ) -> None:
+        refused("run", "--nodes", "64", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        assert not runs.exists()
+
+    def test_of_all_nodes_is_the_clusters_too(
+        self, server: ApiServer, site: Callable[[str], Path]
+    ) -> None:
+        server.says("/version", {"gitVersion": "v1.34.0"})
+        said = refused("run", "--nodes", "all", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        assert "a4-highgpu-8g" in said
+
+    def test_is_not_asked_for_before_the_image_is_named(self, server: ApiServer) -> None:
+        assert "image" in refused("run", "--nodes", "2")
+        assert server.seen == []
+
+    @pytest.mark.parametrize("nodes", ["64", "n1,n2"])
+    def test_must_be_named_to_render(
+        self, server: ApiServer, site: Callable[[str], Path], nodes: str
+    ) -> None:
+        assert "--machine" in refused("render", "--nodes", nodes, "--site", site(IMAGE))
+        assert server.seen == []
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestBackendAndHosts:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--backend", "local", "--hosts", "a,b"],
+            ["--backend", "local", "--hosts", "a"],
+            ["--backend", "local", "--nodes", "a,b"],
+            ["--backend", "local", "--nodes", "2"],
+            ["--backend", "local", "--nodes", "all"],
+            ["--backend", "ssh"],
+            ["--backend", "ssh", "--nodes", "2"],
+            ["--backend", "ssh", "--nodes", "all"],
+            ["--backend", "slurm"],
+            ["--backend", "slurm", "--nodes", "2"],
+        ],
+    )
+    @pytest.mark.parametrize("machine", [[], ["--machine", "cpu"]], ids=["detected", "named"])
+    @pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry-run"])
+    def test_that_contradict_each_other_are_refused(
+        self, options: list[str], machine: list[str], dry: list[str], runs: Path
+    ) -> None:
+        refused("run", *options, *machine, *dry)
+        assert not runs.exists()
+
+    def test_ssh_says_how_to_name_hosts(self) -> None:
+        assert "--hosts" in refused("run", "--backend", "ssh")
+
+    def test_a_back_end_that_does_not_exist_cannot_be_rendered(self) -> None:
+        refused("render", "--machine", "cpu", "--nodes", "2", "--backend", "slurm")
+
+    def test_hosts_of_the_site_file_are_no_part_of_a_local_run(
+        self, site: Callable[[str], Path]
+    ) -> None:
+        done = accept(
+            *("run", "--machine", "cpu", "--backend", "local", "--dry-run"),
+            *("--site", site("ssh: {hosts: [a, b]}\n")),
+        )
+        assert done.code == 0, done.err
+        assert "1 node over local" in done.out
+
+
+class TestRenderToStdout:
+    """Helm values are for a cluster; what runs elsewhere goes into a folder."""
+
+    @pytest.mark.parametrize("options", [["--hosts", "a,b"], [], ["--hosts", "a,b", "--json"]])
+    def test_of_a_run_without_a_cluster_is_refused(self, options: list[str]) -> None:
+        assert "--out" in refused("render", "--machine", "cpu", *options)
+
+    def test_into_a_folder_is_possible_everywhere(self, tmp_path: Path) -> None:
+        for number, options in enumerate((["--hosts", "a,b"], [])):
+            out = tmp_path / str(number)
+            assert accept("render", "--machine", "cpu", *options, "--out", out).code == 0
+            assert (out / rundir.RUN).is_file()
