@@ -1,17 +1,18 @@
-"""What is decided before anything starts: back end, machine, hosts, and options that are refused."""
+"""What is decided and refused before a run starts: back end, machine, hosts, and options."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from tests.apiserver import ApiServer, api_server
 from tests.commandline import Done, accept, refused
 
 from accept import rundir
+from accept.__main__ import app
 from accept.core.errors import Exit
 
 IMAGE = "kubernetes: {image: 'registry.example/accept:1'}\n"
@@ -169,3 +170,86 @@ class TestRenderToStdout:
             out = tmp_path / str(number)
             assert accept("render", "--machine", "cpu", *options, "--out", out).code == 0
             assert (out / rundir.RUN).is_file()
+
+
+#: What a host with a driver for eight GPUs answers, and what one without any does.
+EIGHT = {"mpirun": ["5.0.8"], "torch": ["2.9"], "mpi4py": ["4.1"], "gpus": ["8"], "pci": ["8"]}
+NONE = {**EIGHT, "gpus": ["0"], "pci": ["0"]}
+
+
+class TestGpusOfThisMachine:
+    """Of a machine with GPUs at least one must show before anything is measured."""
+
+    @pytest.mark.parametrize("machine", ["h100-8", "gpu"])
+    def test_none_at_all_is_no_start(
+        self, machine: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
+        said = refused("run", "--machine", machine, "--quiet", code=Exit.NOT_STARTED)
+        assert "GPU" in said
+        assert rundir.listed() == ()
+
+    @pytest.mark.parametrize(
+        "found", [{"gpus": ["4"], "pci": ["8"]}, {"gpus": ["0"], "pci": ["8"]}, {"gpus": ["4"]}]
+    )
+    def test_fewer_than_the_machine_has_are_for_the_verdict(
+        self, found: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: {**NONE, **found})
+        started = []
+        monkeypatch.setattr(
+            "accept.backends.local.subprocess.run", lambda *args, **_: started.append(args)
+        )
+        assert accept("submit", "--machine", "h100-8", "--quiet").code == 0
+        assert started
+
+    def test_none_on_a_machine_without_gpus_are_right(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
+        monkeypatch.setattr("accept.backends.local.subprocess.run", lambda *_, **__: None)
+        assert accept("submit", "--machine", "cpu", "--quiet").code == 0
+
+    def test_doctor_promises_no_check_without_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
+        done = accept("doctor", "--machine", "h100-8")
+        assert done.code == Exit.NOT_STARTED
+        assert "will run: nothing" in done.out
+
+    def test_doctor_says_what_will_run_with_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        four = {**EIGHT, "gpus": ["4"]}
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: four)
+        done = accept("doctor", "--machine", "h100-8")
+        assert done.code == Exit.NOT_STARTED
+        assert "will run: inventory" in done.out
+
+
+def blanks() -> Iterator[tuple[str, ...]]:
+    """Every command with each option that takes a value, and with all its arguments, left blank."""
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        options = [p for p in command.params if p.param_type_name == "option" and not p.is_flag]
+        yield from ((name, f"{option.opts[0]}=") for option in options)
+        if arguments := [p for p in command.params if p.param_type_name == "argument"]:
+            yield (name, *[""] * len(arguments))
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestEmptyValues:
+    """An unset shell variable never starts a run."""
+
+    @pytest.mark.parametrize("words", list(blanks()), ids=" ".join)
+    @pytest.mark.parametrize("blank", ["", " "], ids=["empty", "blank"])
+    def test_are_refused_by_every_command(self, words: tuple[str, ...], blank: str) -> None:
+        command, *rest = words
+        assert " is empty" in refused(command, *(f"{word}{blank}" for word in rest))
+
+    @pytest.mark.parametrize("option", ["--machine", "--hosts", "--attempt", "--rounds"])
+    def test_name_the_option(self, option: str) -> None:
+        assert f"{option} is empty" in refused("run", option, "")
+
+    def test_name_the_argument(self) -> None:
+        assert "RUN" in refused("submit", "")
+
+    def test_among_several_are_found(self) -> None:
+        assert "--set" in refused("run", "--set", "connectivity.pings=1", "--set", "")

@@ -108,8 +108,8 @@ class Target:
 def choose_target(options: Options, site: Site) -> Target:
     """Choose back end, hosts and number of nodes from the options, then from the site file.
 
-    Contacts nothing. Raises BadInput for a back end that does not exist, for options that contradict
-    the back end, and for a cluster without an image.
+    Contacts nothing. Raises BadInput if the back end does not exist, if options contradict it, and
+    if a cluster has no image.
     """
     named = options.backend or site.backend
     if named is not None and named not in _START:

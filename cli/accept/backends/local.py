@@ -21,7 +21,15 @@ from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import BrokenOff, NoEvidence, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.typed import dump
-from accept.probe import Need, machine_of, needs_of, tool_lines, tools_here
+from accept.probe import (
+    WITHOUT_GPUS,
+    Need,
+    lacks_gpus,
+    machine_of,
+    needs_of,
+    tool_lines,
+    tools_here,
+)
 from accept.render import Bundle
 from accept.resolve import Resolved
 from accept.spec import Site
@@ -53,6 +61,11 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     if not run.plan.busy_ok and (busy := found.get("busy")):
         raise NotStarted(
             f"GPUs here are in use: {'; '.join(busy[:4])}", hint="wait for them, or give --busy-ok"
+        )
+    if lacks_gpus(found, run):
+        raise NotStarted(
+            f"machine {run.plan.machine.name} has GPUs, and this host shows no NVIDIA GPU",
+            hint=WITHOUT_GPUS,
         )
     _say_what_is_missing(needs_of("here", found, run, advice=_ADVICE), say)
     node = folder / _NODE
