@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,92 @@ class TestEmptyValues:
 
     def test_among_several_are_found(self) -> None:
         assert "--set" in refused("run", "--set", "connectivity.pings=1", "--set", "")
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestNonsense:
+    """A dry run refuses what the run would refuse, and what no run can mean."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--attempt", "../../x"],
+            ["--attempt", "last"],
+            ["--release", "A B"],
+            ["--release=-x"],
+            ["--namespace", "a/../b"],
+            ["--plant", "wrong@nosuch:1"],
+            ["--plant", "wrong@nosuch:1", "--plant", "hang@nosuch"],
+            ["--set", "connectivity.pings=999999999999"],
+            ["--set", "train.minutes=1e18"],
+            ["--set", "all-reduce.max=999999999999T"],
+            ["--set", "all-reduce.iters=99999999999"],
+            ["--set", "health.limitedShare=1e300"],
+            ["--expect", "all-reduce@8G>=-1"],
+            ["--expect", "all-reduce@8G>=0"],
+            ["--expect", "connectivity<=1e308"],
+        ],
+        ids=" ".join,
+    )
+    def test_is_refused_by_run_and_dry_run(self, options: list[str], runs: Path) -> None:
+        for dry in ([], ["--dry-run"]):
+            refused("run", "--machine", "cpu", *options, *dry)
+        assert not runs.exists()
+
+    def test_more_gpus_than_any_node_has_are_refused(self) -> None:
+        words = ("run", "--machine", "gpu", "--dry-run", "--gpus-per-node")
+        assert accept(*words, 64).code == 0
+        assert "64" in refused(*words, 65)
+
+    def test_bounds_that_can_fail_are_taken(self) -> None:
+        for text in ("all-reduce@1M>=0.1", "all-reduce.wrong@1M<=0", "connectivity<=1e6"):
+            done = accept("run", "--machine", "cpu", "--expect", text, "--dry-run")
+            assert done.code == 0, done.err
+
+    def test_a_fault_on_this_machine_is_planned(self) -> None:
+        plant = f"wrong@{os.uname().nodename}:1"
+        assert accept("run", "--machine", "cpu", "--plant", plant, "--dry-run").code == 0
+
+    def test_a_name_that_is_taken_is_refused(self) -> None:
+        rundir.create("mine")
+        words = ("run", "--machine", "cpu", "--attempt", "mine")
+        for dry in ([], ["--dry-run"]):
+            assert "mine" in refused(*words, *dry)
+
+    def test_a_name_that_is_too_long_for_pods_is_refused(self, site: Callable[[str], Path]) -> None:
+        words = ("run", "-m", "cpu", "-n", 2, "--site", site(IMAGE), "--dry-run", "--release")
+        assert accept(*words, "a" * 20).code == 0
+        refused(*words, "a" * 60)
+
+    def test_a_limit_in_a_site_file_is_named_with_its_line(
+        self, site: Callable[[str], Path]
+    ) -> None:
+        text = "parameters:\n  connectivity:\n    pings: 999999999999\n"
+        said = refused("run", "--machine", "cpu", "--site", site(text), "--dry-run")
+        assert "site.yaml:3" in said
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["run", "-m", "cpu", "--set", "all-reduce.max=1Z"],
+            ["run", "-m", "cpu", "--set", "health.limited_share=0.02"],
+            ["run", "-m", "cpu", "--set", "gemm.sise=1"],
+            ["run", "-m", "cpu", "--deadline", "5x"],
+            ["delete", "--older-than", "5x"],
+        ],
+        ids=" ".join,
+    )
+    def test_a_hint_is_given_once(self, words: list[str]) -> None:
+        said = refused(*words)
+        assert said.count("such as") + said.count("known keys") == 1
+
+    def test_the_parameter_of_a_bad_size_is_named(self) -> None:
+        assert "all-reduce.max" in refused("run", "-m", "cpu", "--set", "all-reduce.max=1Z")
+
+    def test_a_namespace_that_breaks_yaml_is_refused(self) -> None:
+        refused("doctor", "--rbac", "--namespace", "x\ny: z")
+
+    def test_references_go_into_a_file_that_a_machine_can_be(self, tmp_path: Path) -> None:
+        out = tmp_path / "x.txt"
+        assert ".yaml" in refused("baseline", tmp_path, "--out", out)
+        assert not out.exists()

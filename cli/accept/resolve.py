@@ -68,6 +68,8 @@ class Options:
     place: dict[str, str] = field(default_factory=dict)
     #: Every node that matches and is free: a cluster's back end names them.
     all_nodes: bool = False
+    #: Name of the launch; empty: made from time and chance. It is no part of the run.
+    attempt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,8 @@ def _older(text: str) -> list[Path]:
     try:
         limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except ValueError as error:
-        raise BadInput(f"--older-than: {error}", hint="such as 24h, 90m") from None
+        message = str(error).partition(";")[0]
+        raise BadInput(f"--older-than: {message}", hint="such as 24h, 90m") from None
     found = []
     for folder in rundir.listed():
         try:

@@ -6,6 +6,7 @@ Apart from the rest of the flow, whose imports `accept render` does without.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from accept.hostnames import expand
 from accept.render import Bundle, helm_values, render, values_of
 from accept.resolve import Options, Resolved, choose_target, resolve
 from accept.spec import Site, load_site
+from accept.spec.plant import read_plants
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +63,26 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
         options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
         terminal.progress(f"nodes: all {len(names)} that match and are free")
     run = resolve(options)
+    if probe:
+        _check_start(run, options)
     bundle = render(run)
     return replace(run, plan=bundle.plan), bundle
+
+
+#: As long as a name that is made from time and chance.
+_SAMPLE_NAME = "20261121-045334-1a2b"
+
+
+def _check_start(run: Resolved, options: Options) -> None:
+    """Raise BadInput for what only a start refuses otherwise, so that a dry run refuses it too."""
+    if run.backend == "local":
+        # Over ssh and on nodes that are named, `resolve` knows the hosts.
+        read_plants(options.plant, (os.uname().nodename,))
+    elif run.backend == "kubernetes":
+        from accept.backends.kubernetes.install import check_name, named
+
+        name = named(options.attempt or _SAMPLE_NAME, run.place.get("release", ""))
+        check_name(name, run.plan.nodes or 1)
 
 
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
