@@ -21,6 +21,7 @@ from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import BrokenOff, NoEvidence, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.typed import dump
+from accept.extras import Extra, install_hint
 from accept.probe import (
     WITHOUT_GPUS,
     Need,
@@ -37,7 +38,7 @@ from accept.spec import Site
 _NODE = "node"
 _LOOK = 0.1
 _GRACE = 5.0
-_ADVICE = "pip install 'gpu-accept[run]', or name your own under tools: in the site file"
+_ADVICE = f"{install_hint(Extra.RUN)}; or name your own under tools: in the site file"
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
