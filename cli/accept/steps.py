@@ -182,10 +182,11 @@ def _params(
     return data
 
 
-#: Largest value of a parameter that is a size in bytes, a count, a time by its unit, or else.
-#: Each is far above what a run can use; a larger one is a slip that would never end.
-_MOST_BYTES, _MOST_COUNT, _MOST_OTHER = 16 << 40, 10_000_000, 1e9
-_MOST_TIME = {"seconds": 30 * 86400, "minutes": 30 * 1440}
+#: Largest value of a parameter by its kind: bytes, count, time in its unit, anything else.
+#: Each is far above what a run can use: a larger value is a slip, and its run would never end.
+_MOST_BYTES = 16 << 40
+_MOST_COUNT, _MOST_OTHER = 1e7, 1e9
+_MOST_TIME = {"seconds": 30 * 86400.0, "minutes": 30 * 1440.0}
 #: Parameters of any check that are sizes in bytes.
 _SIZES = ("min", "max", "most")
 
@@ -194,17 +195,16 @@ def _check_limits(params: Any, given: Mapping[str, Any]) -> None:
     """Raise Invalid for a parameter in `given` that is absurdly large."""
     for item, key, _ in fields_of(type(params)):
         value = getattr(params, item.name)
+        limit, shown = 0.0, ""
         if key not in given or isinstance(value, bool):
             continue
         if item.name in _SIZES and isinstance(value, str):
-            number, limit, shown = parse_size(value), _MOST_BYTES, format_size(_MOST_BYTES)
+            value, limit, shown = parse_size(value), _MOST_BYTES, format_size(_MOST_BYTES)
         elif isinstance(value, (int, float)):
             most = _MOST_COUNT if isinstance(value, int) else _MOST_OTHER
-            number, limit = value, _MOST_TIME.get(item.name, most)
+            limit = _MOST_TIME.get(item.name, most)
             shown = f"{limit:.0f}"
-        else:
-            continue
-        if number > limit:
+        if limit and value > limit:
             raise Invalid((key,), f"{found(given[key])} is too large", f"at most {shown}")
 
 
