@@ -1,6 +1,7 @@
 #!/bin/sh
-# bootstrap_host.sh SECONDS KEEP: makes this host ready for a run over ssh, from inside the unpacked run folder:
-# a private sshd on a free port, and a guard that removes everything SECONDS from now at the latest.
+# bootstrap_host.sh SECONDS KEEP [gpus]: prepare this host for a run over ssh, from inside the unpacked run
+# folder: start a private sshd on a free port, and a watchdog that removes everything after SECONDS at the
+# latest. With the word gpus, refuse a host on which neither the PCI bus nor the driver shows an NVIDIA GPU.
 # Prints what the workstation needs to know as lines "KEY VALUE".
 ACCEPT_DIR=$(pwd)
 umask 077
@@ -10,6 +11,14 @@ fail() {
     cd / && rm -rf "$ACCEPT_DIR"
     exit 1
 }
+shows_gpu() {
+    for device in "${ACCEPT_SYS:-/sys}"/bus/pci/devices/*; do
+        [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
+        case $(cat "$device/class" 2>/dev/null) in 0x03*) return 0 ;; esac
+    done
+    nvidia-smi -L 2>/dev/null | grep -q '^GPU'
+}
+[ "${3:-}" != gpus ] || shows_gpu || fail gpu-missing "the host shows no NVIDIA GPU"
 # shellcheck source=sshd.sh
 . ./sshd.sh
 sshd=$(find_sshd) || fail tool-missing "no sshd"

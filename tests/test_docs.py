@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -25,6 +26,7 @@ from accept.core.errors import Exit
 from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES
 from accept.core.model import GroupKind, State
 from accept.core.shape import camel
+from accept.extras import Extra
 from accept.spec.suite import SuiteCheck
 
 ROOT = Path(__file__).parent.parent
@@ -113,6 +115,82 @@ def test_what_only_asks_is_run_as_it_is_shown(
     done = accept(*shlex.split(text)[1:])
     assert done.code == 0, done.err
     assert done.out
+
+
+#: What needs no cluster, no hosts and no run.
+ALONE = {"render", "drill", "list", "show", "schema", "chart"}
+
+
+def help_examples() -> list[str]:
+    """Return the examples of the commands in ALONE, from their help and from the help of all."""
+    group: Any = typer.main.get_command(app)
+    # In the help of all the commands are a column, and the longest line goes beyond it.
+    lines = [line for line in (group.help or "").splitlines() if "site.yaml" not in line]
+    shown = [" ".join(line[:41].split()) for line in lines if line.startswith("  accept ")]
+    for name in ALONE:
+        _, _, text = (group.commands[name].help or "").partition(": accept ")
+        shown += re.split(r"[;,] (?=accept|helm)", f"accept {text.strip()}")
+    return sorted(
+        {
+            text
+            for text in shown
+            if text.startswith("accept ") and text.split()[1] in ALONE and "--hosts" not in text
+        }
+    )
+
+
+def test_every_command_that_needs_nothing_has_an_example() -> None:
+    assert {text.split()[1] for text in help_examples()} == ALONE
+
+
+@pytest.mark.parametrize("text", help_examples())
+def test_an_example_of_the_help_works_as_typed(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    done = accept(*shlex.split(text)[1:])
+    assert done.code == 0, done.err
+    assert done.out
+
+
+class TestParameters:
+    """A page names a parameter as `--set` takes it."""
+
+    @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+    def test_that_are_set_exist(self, page: Path) -> None:
+        set_ = re.findall(r"--set ([a-z0-9-]+)\.(\w+)=", page.read_text())
+        unknown = [
+            (check, name)
+            for check, name in set_
+            if check in names()
+            and name not in {camel(item.name) for item in dataclasses.fields(load(check).params)}
+        ]
+        assert unknown == []
+
+    @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+    def test_are_never_named_as_in_the_code(self, page: Path) -> None:
+        fields = {item.name for one in names() for item in dataclasses.fields(load(one).params)}
+        inside = {name for name in fields if camel(name) != name}
+        assert [name for name in sorted(inside) if f"`{name}`" in page.read_text()] == []
+
+    def test_of_training_are_all_in_its_table(self) -> None:
+        known = {camel(item.name) for item in dataclasses.fields(load("train").params)}
+        first = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text_of("docs/train.md"), re.MULTILINE)
+        shown = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+        assert known <= shown
+
+
+def test_no_page_and_no_hint_installs_from_an_index() -> None:
+    """The package is in none, and its name there may be somebody else's."""
+    files = [*PAGES, *(ROOT / "docker").glob("*.md"), *(ROOT / "cli").rglob("*.py")]
+    assert [path for path in files if re.search(r"install '?gpu-accept", path.read_text())] == []
+
+
+def test_the_readme_names_every_extra() -> None:
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    extras = set(project["optional-dependencies"])
+    assert set(rows("README.md", "extra")) == extras == {extra.value for extra in Extra}
 
 
 def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
@@ -218,7 +296,7 @@ class TestHealth:
         assert f"`{cause}`" in self.PAGE
 
     def test_every_limit_is_there(self) -> None:
-        limits = [item.name for item in dataclasses.fields(load("health").params)]
+        limits = [camel(item.name) for item in dataclasses.fields(load("health").params)]
         assert [name for name in limits if f"`{name}`" not in self.PAGE] == []
 
     def test_every_xid_that_is_only_noted_is_there(self) -> None:

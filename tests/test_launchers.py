@@ -48,7 +48,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for machine in MACHINES:
         (folder / machine).mkdir()
         options = Options(
-            machine=machine, nodes=2, backend="ssh", suite="standard", nccl=("NCCL_X=a 'b'",)
+            machine=machine, hosts=("a", "b"), suite="standard", nccl=("NCCL_X=a 'b'",)
         )
         render(resolve(options)).write(folder / machine)
     return folder
@@ -153,7 +153,7 @@ class TestRank:
     @pytest.fixture
     def node(self, tmp_path: Path) -> Path:
         (tmp_path / "site.yaml").write_text("nccl: {env: {NCCL_OWN: 'a b'}}\n")
-        options = Options(machine="cpu", nodes=2, backend="ssh", site=str(tmp_path / "site.yaml"))
+        options = Options(machine="cpu", hosts=("a", "b"), site=str(tmp_path / "site.yaml"))
         folder = tmp_path / "node"
         folder.mkdir()
         render(resolve(options)).write(folder)
@@ -412,7 +412,7 @@ class TestPodEntrypoint:
             pytest.skip("no ssh-keygen here")
         pod = tmp_path / "pod"
         pod.mkdir()
-        render(resolve(Options(machine="cpu", nodes=2, backend="ssh"))).write(pod)
+        render(resolve(Options(machine="cpu", hosts=("a", "b")))).write(pod)
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "key"], check=True
         )

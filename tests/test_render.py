@@ -183,7 +183,7 @@ class TestNothingOfThisMachine:
 
     def test_a_path_of_the_users_files_is_not_in_it(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text("name: ours\n")
-        run, bundle = rendered(site=str(tmp_path / "site.yaml"), backend="ssh")
+        run, bundle = rendered(site=str(tmp_path / "site.yaml"), hosts=("a", "b"))
         for content in (*bundle.files.values(), helm_values(run, bundle).encode()):
             assert str(tmp_path).encode() not in content
 
@@ -226,7 +226,7 @@ class TestErrors:
             (["-m", "cpu", "-n", "2", "--deadline", "soon"], "is no duration"),
             (["-m", "cpu", "-n", "2", "--budget", "0"], "is no duration"),
             (
-                ["-m", "a4-highgpu-8g", "-n", "2", "--backend", "ssh", "--gpus-per-node", "7"],
+                ["-m", "a4-highgpu-8g", "--hosts", "a,b", "--gpus-per-node", "7"],
                 "possible: 1, 2, 4, 8",
             ),
             ([*CPU, "--set", "all-reduce.max=8X"], "8X"),
@@ -361,7 +361,7 @@ class TestScripts:
         (self.place / "site.yaml").write_text(
             "tools: {venv: /opt/v, mpirun: /opt/mpi/bin/mpirun, ncclTests: /opt/nt}\n"
         )
-        _, bundle = rendered(site=str(self.place / "site.yaml"), backend="ssh")
+        _, bundle = rendered(site=str(self.place / "site.yaml"), hosts=("a", "b"))
         done = subprocess.run(
             [
                 "sh",

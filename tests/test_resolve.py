@@ -25,10 +25,10 @@ SITE = str(Path(__file__).parent / "site.yaml")
 
 
 def run(machine: str = "cpu", **options: Any) -> Resolved:
-    """Resolve for two hosts, whose names nothing here asks for, unless the options say more."""
+    """Resolve for as many hosts over ssh as there are nodes, two if the options do not say."""
     given = {"nodes": 2, **options}
-    if given["nodes"] is not None and not given.get("hosts"):
-        given.setdefault("backend", "ssh")
+    if given["nodes"] is not None and given.get("backend", "ssh") == "ssh":
+        given.setdefault("hosts", tuple(f"h{number}" for number in range(1, given["nodes"] + 1)))
     return resolve(Options(machine=machine, **given))
 
 
@@ -61,7 +61,7 @@ def suite(tmp_path: Path, *checks: str) -> str:
 class TestNodes:
     @pytest.mark.parametrize("nodes", [0, -1, MOST_HOSTS + 1])
     def test_an_impossible_number_is_refused(self, nodes: int) -> None:
-        assert str(nodes) in refusal(nodes=nodes).message
+        assert str(nodes) in refusal(nodes=nodes, backend="kubernetes", site=SITE).message
         assert str(nodes) in refusal(nodes=nodes, backend="local").message
 
     def test_a_number_that_contradicts_the_hosts_is_refused(self) -> None:

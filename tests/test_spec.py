@@ -280,7 +280,7 @@ class TestSite:
     @pytest.mark.parametrize(
         ("text", "line", "message", "hint"),
         [
-            ("backend: slrum\n", 1, "backend: the text", "did you mean slurm?"),
+            ("backend: slurm\n", 1, "backend: the text", "kubernetes"),
             ("ssh:\n  prot: 22\n", 2, "ssh.prot: there is no such key", "did you mean port?"),
             ("ssh: {port: 70000}\n", 1, "ssh.port: the number 70000", "at most 65535"),
             ("ssh: {hosts: a}\n", 1, "ssh.hosts: expected a list", ""),

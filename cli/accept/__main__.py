@@ -102,7 +102,7 @@ def render(
     ] = None,
     **values: Any,
 ) -> int:
-    """Print the run as Helm values, or write all of it: accept render -m cpu -n 2 --out run1"""
+    """Print the run as Helm values, or write all of it: accept render -m cpu --out run1"""
     from accept.commands import planning
 
     return planning.do_render(asked(values), _terminal(values), out=out)

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from accept.core.errors import BadInput
 from accept.options import OUTPUT
 
 #: What takes text as it was typed.
@@ -50,7 +51,26 @@ def _shorten(command: Any, ctx: Any, *, texts: set[str]) -> None:
         )
 
 
+def _refuse_blank(param: Any, ctx: Any, value: Any) -> None:
+    """Raise BadInput for an empty value on the command line: most likely an unset shell variable.
+
+    Left alone, `--machine "$MACHINE"` would start another run than the one that is meant.
+    """
+    source = ctx.get_parameter_source(param.name)
+    if ctx.resilient_parsing or source is None or source.name != "COMMANDLINE":
+        return
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(one, str) and not one.strip() for one in values):
+        is_option = param.param_type_name == "option"
+        names = param.opts if is_option else [param.metavar or param.name.upper()]
+        raise BadInput(
+            f"{max(names, key=len).strip('[].')} is empty",
+            hint="give a value or leave it out; is a shell variable unset?",
+        )
+
+
 def _process_value(param: Any, convert: Any, is_text: bool, ctx: Any, value: Any) -> Any:  # noqa: FBT001 - click's order
+    _refuse_blank(param, ctx, value)
     if value is None and not param.required:
         return param.callback(ctx, param, None) if param.callback else None
     stays = is_text or not isinstance(value, (str, list, tuple))

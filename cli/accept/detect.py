@@ -1,16 +1,18 @@
-"""Which machine this is, where the user names none."""
+"""Detect the machine of a run for which the user names none."""
 
 from __future__ import annotations
 
 from accept import backends
-from accept.hostnames import expand
-from accept.resolve import Options
+from accept.resolve import Options, choose_target
 from accept.spec import Site, load_site
 
 
 def detect(options: Options) -> str:
-    """The machine of the hosts that are meant: `gpu` where any has an NVIDIA GPU on its PCI bus."""
+    """Return the name of the machine, as the back end that will run finds it on its hosts.
+
+    Raises BadInput for options that no run could have, before anything is contacted, and NotStarted
+    if no host or cluster shows the machine.
+    """
     site = load_site(options.site).value if options.site else Site()
-    hosts = options.hosts or expand(site.ssh.hosts)
-    backend = options.backend or site.backend or ("ssh" if hosts else "local")
-    return backends.load(backend).detect(hosts, site, options.place)
+    target = choose_target(options, site)
+    return backends.load(target.backend).detect(target.hosts, site, options.place)

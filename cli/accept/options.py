@@ -117,9 +117,12 @@ def asked(values: dict[str, Any]) -> Any:
         try:
             return None if text is None else parse_duration(text)
         except ValueError as error:
-            option = name.replace("_", "-")
-            raise BadInput(f"--{option}: {error}", hint="such as 90s, 15m, 2h") from None
+            message, _, forms = str(error).partition("; ")
+            raise BadInput(f"--{name.replace('_', '-')}: {message}", hint=forms) from None
 
+    attempt = values.get("attempt") or ""
+    if attempt:
+        _check_attempt(attempt)
     nodes, hosts = values["nodes"], tuple(values["hosts"] or ())
     all_nodes = nodes == "all"
     if all_nodes:
@@ -155,10 +158,37 @@ def asked(values: dict[str, Any]) -> Any:
         plant=tuple(values["plant"] or ()),
         place=place(values),
         all_nodes=all_nodes,
+        attempt=attempt,
     )
 
 
+def _check_attempt(name: str) -> None:
+    """Raise BadInput if no new run can have this name."""
+    from accept import rundir
+    from accept.core.shape import plain
+
+    if not rundir.is_name(name):
+        raise BadInput(
+            f"--attempt {plain(name)!r} is not a valid name",
+            hint="use up to 63 of a-z, 0-9 and '-', such as rack3-a; not `last`",
+        )
+    if (rundir.runs() / name).exists():
+        raise BadInput(f"the attempt {name} exists already", hint="choose another --attempt")
+
+
 def place(values: dict[str, Any]) -> dict[str, str]:
-    """Where a cluster is to run it, as far as the options say."""
-    keys = (*CLUSTER, *RELEASE)
-    return {key: values[key] for key in keys if values.get(key)}
+    """Return the options that say where on a cluster a run goes. Raises BadInput."""
+    given = {key: values[key] for key in (*CLUSTER, *RELEASE) if values.get(key)}
+    if "namespace" in given or "release" in given:
+        from accept.core.shape import plain
+        from accept.spec.pod import NAME, RELEASE_NAME
+
+        patterns = {"namespace": NAME, "release": RELEASE_NAME}
+        for key, pattern in patterns.items():
+            if key in given and not re.fullmatch(pattern, given[key]):
+                first = ", a letter first" * (key == "release")
+                raise BadInput(
+                    f"--{key} {plain(given[key])!r} is not a valid name",
+                    hint=f"use a-z, 0-9 and '-'{first}, such as gpu-tests",
+                )
+    return given

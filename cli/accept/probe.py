@@ -133,6 +133,15 @@ def machine_of(*hosts: Mapping[str, list[str]]) -> str:
     return "gpu" if any(count(h, "pci") or count(h, "gpus") for h in hosts) else "cpu"
 
 
+#: What to do about a host without GPUs in a run of a machine that has some.
+WITHOUT_GPUS = "look with lspci -d 10de: and nvidia-smi; or give --machine cpu to test without GPUs"
+
+
+def lacks_gpus(found: Mapping[str, list[str]], run: Resolved) -> bool:
+    """Return whether the run's machine has GPUs, and neither PCI bus nor driver shows any."""
+    return run.plan.machine.gpus != 0 and not (count(found, "pci") or count(found, "gpus"))
+
+
 def count(found: Mapping[str, list[str]], key: str) -> int:
     """A number TOOLS printed; 0 where it printed none."""
     return decimal((found.get(key) or ["0"])[0]) or 0
@@ -188,15 +197,18 @@ def needs_of(
         )
     shown, on_bus = count(found, "gpus"), count(found, "pci")
     if on_bus or run.plan.machine.gpus != 0:
+        lacks_all = lacks_gpus(found, run)
+        every_check = dict.fromkeys(name for step in run.plan.steps for name in step.checks)
+        advice = "" if shown >= on_bus else "the driver does not show them all: nvidia-smi, dmesg"
         needs.append(
             Need(
                 host=host,
                 what="NVIDIA GPUs",
                 good=shown >= max(on_bus, run.plan.machine.gpus or 1),
                 found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
-                advice=""
-                if shown >= on_bus
-                else "the driver does not show them all: nvidia-smi, dmesg",
+                # Fewer than the machine has are for the verdict; without any nothing starts.
+                checks=tuple(every_check) if lacks_all else (),
+                advice=WITHOUT_GPUS if lacks_all else advice,
             )
         )
     if scratch := found.get("scratch"):

@@ -26,16 +26,14 @@ from accept.spec import (
 from accept.spec.fields import check_env
 from accept.spec.floors import bounds
 from accept.spec.machine import check_gpus_per_node
-from accept.spec.placement import check_results, gpus_of_pod, placed
+from accept.spec.placement import check_image, check_results, gpus_of_pod, placed
 from accept.spec.plant import read_plants
 from accept.spec.settings import remarks, without
 from accept.spec.units import parse_expectation
 from accept.steps import steps_of, within
 
-#: Longest wait for hosts, in seconds: those of a cluster pull an image first.
+#: Longest wait for hosts, in seconds, by back end. Nodes of a cluster pull an image first.
 _START = {"local": 60.0, "ssh": 60.0, "kubernetes": 900.0}
-#: Those a run can be rendered for.
-_BACKENDS = ("local", "ssh", "slurm", "kubernetes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +68,8 @@ class Options:
     place: dict[str, str] = field(default_factory=dict)
     #: Every node that matches and is free: a cluster's back end names them.
     all_nodes: bool = False
+    #: Name of the launch; empty: made from time and chance. It is no part of the run.
+    attempt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,21 +96,71 @@ class Resolved:
     place: dict[str, str] = field(default_factory=dict)
 
 
-def resolve(options: Options) -> Resolved:
-    """Read what the options name and put it together. Raises BadInput."""
-    machine = load_machine(options.machine)
-    suite = load_suite(options.suite)
-    site = load_site(options.site) if options.site else None
-    settings = site.value if site else Site()
-    hosts = options.hosts or expand(settings.ssh.hosts)
-    backend = _backend(options, settings, hosts)
-    on_pods = backend == "kubernetes"
-    if on_pods:
-        # Those of the site file are hosts over ssh.
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a run goes."""
+
+    backend: str
+    #: Hosts over ssh, or nodes of a cluster; empty if they are not known by name.
+    hosts: tuple[str, ...]
+    #: Number of nodes; None for every free node of a cluster.
+    nodes: int | None
+
+
+def choose_target(options: Options, site: Site) -> Target:
+    """Choose back end, hosts and number of nodes from the options, then from the site file.
+
+    Contacts nothing. Raises BadInput if the back end does not exist, if options contradict it, and
+    if a cluster has no image.
+    """
+    named = options.backend or site.backend
+    if named is not None and named not in _START:
+        raise BadInput(f"there is no back end {plain(named)!r}", hint=known(named, _START))
+    if options.all_nodes and named not in (None, "kubernetes"):
+        raise BadInput(
+            f"--nodes all and back end {named}: only a cluster can list its free nodes",
+            hint="name the hosts: --hosts a,b,c",
+        )
+    hosts = options.hosts or expand(site.ssh.hosts)
+    backend = named or _infer_backend(options, site, hosts)
+    if backend != "ssh":
+        # The hosts of the site file are reached over ssh.
         hosts = options.hosts
+    if backend == "local" and hosts:
+        raise BadInput(
+            f"back end local tests this machine alone, and {len(hosts)} "
+            f"host{'s' * (len(hosts) != 1)} {'are' if len(hosts) != 1 else 'is'} named",
+            hint="leave the hosts out, or give --backend ssh",
+        )
+    if backend == "ssh" and not hosts:
+        raise BadInput(
+            "--backend ssh needs hosts" if options.backend else "back end ssh needs hosts",
+            hint="give --hosts a,b,c, or ssh.hosts in the site file",
+        )
+    nodes = _count_nodes(options, site, hosts, backend)
+    if backend == "kubernetes":
+        check_image(site.kubernetes)
+    return Target(backend=backend, hosts=tuple(hosts), nodes=nodes)
+
+
+def _infer_backend(options: Options, site: Site, hosts: Sequence[str]) -> str:
+    """Return the back end of a run for which neither the options nor the site file name one."""
+    if options.all_nodes:
+        return "kubernetes"
+    if hosts and not (options.named and site.kubernetes.image):
+        return "ssh"
+    # Only a cluster can choose nodes by their number.
+    alone = options.nodes in (None, 1) and not site.kubernetes.image
+    return "local" if alone else "kubernetes"
+
+
+def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: str) -> int | None:
+    """Return the number of nodes; None for every free node of a cluster. Raises BadInput."""
+    if options.all_nodes:
+        return None
     count = len(hosts) or options.nodes
-    if count is None and on_pods:
-        count = len(settings.kubernetes.include_nodes) or None
+    if count is None and backend == "kubernetes":
+        count = len(site.kubernetes.include_nodes) or None
     if count is None and backend == "local":
         count = 1
     if count is None:
@@ -121,6 +171,25 @@ def resolve(options: Options) -> Resolved:
         raise BadInput(f"{count} nodes", hint=f"from 1 to {MOST_HOSTS} are possible")
     if hosts and options.nodes not in (None, len(hosts)):
         raise BadInput(f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out")
+    if backend == "local" and count != 1:
+        raise BadInput(
+            f"{count} nodes, and back end local tests this machine alone",
+            hint="name the others: --hosts a,b,c",
+        )
+    return count
+
+
+def resolve(options: Options) -> Resolved:
+    """Read what the options name and put it together. Raises BadInput."""
+    machine = load_machine(options.machine)
+    suite = load_suite(options.suite)
+    site = load_site(options.site) if options.site else None
+    settings = site.value if site else Site()
+    target = choose_target(options, settings)
+    backend, hosts, count = target.backend, target.hosts, target.nodes
+    if count is None:
+        raise BadInput("--nodes all: the nodes are not known yet", hint="name them: --nodes a,b,c")
+    on_pods = backend == "kubernetes"
     per_pod = None
     if on_pods:
         check_results(settings.results, machine.value.kubernetes, settings.kubernetes)
@@ -167,7 +236,7 @@ def resolve(options: Options) -> Resolved:
         gpus_used=gpus,
         gpus_given=per_pod,
         busy_ok=options.busy_ok,
-        start_seconds=options.start_timeout or settings.start_timeout or _START.get(backend, 300.0),
+        start_seconds=options.start_timeout or settings.start_timeout or _START[backend],
         deadline_seconds=deadline,
         hold_seconds=options.hold,
         keep_seconds=options.keep or settings.keep,
@@ -177,7 +246,7 @@ def resolve(options: Options) -> Resolved:
         suite=suite.value,
         site=settings,
         backend=backend,
-        hosts=tuple(hosts),
+        hosts=hosts,
         env=env,
         script=script,
         plan=plan,
@@ -217,20 +286,6 @@ def _check_gpus(machine: Machine, count: int | None) -> None:
             check_gpus_per_node(machine, count)
         except Invalid as error:
             raise BadInput(error.message, hint=error.hint) from None
-
-
-def _backend(options: Options, site: Site, hosts: Sequence[str]) -> str:
-    """What obtains the hosts: as named, else what the hosts and the site file speak for."""
-    backend = options.backend or site.backend
-    if backend is None and hosts and not (options.named and site.kubernetes.image):
-        backend = "ssh"
-    if backend is None:
-        # Nodes without names are a cluster's to give.
-        alone = options.nodes in (None, 1) and not site.kubernetes.image
-        backend = "local" if alone else "kubernetes"
-    if backend not in _BACKENDS:
-        raise BadInput(f"there is no back end {plain(backend)!r}", hint=known(backend, _BACKENDS))
-    return backend
 
 
 def _notes(suite: Suite) -> tuple[str, ...]:

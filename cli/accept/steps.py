@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from accept.core.errors import BadInput
 from accept.core.likelihood import DEFICIT, GROSS, rounds_for
 from accept.core.model import PlannedMachine, Skipped, Step
 from accept.core.schedule import waves
-from accept.core.shape import Invalid, known, plain
+from accept.core.shape import Invalid, fields_of, found, known, plain, show_path
+from accept.core.sizes import format_size, parse_size
 from accept.core.typed import dump, read
 from accept.spec import Loaded, Machine, Site, Suite, merge_parameters
 from accept.spec.suite import Rounds, SuiteCheck
@@ -162,18 +163,49 @@ def _params(
     layers: Sequence[tuple[dict[str, Any], Document, tuple[Any, ...]]],
     changed: dict[str, Any],
 ) -> dict[str, Any]:
-    """The check's parameters, merged in the documented order and read strictly."""
+    """Return the check's parameters, merged in the documented order and read strictly."""
     for values, document, path in layers:
         try:
-            read(check.params, values)
+            _check_limits(read(check.params, values), values)
         except Invalid as error:
             raise document.bad((*path, *error.path), error.message, error.hint) from None
     merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (changed, "--set"))
     try:
-        data: dict[str, Any] = dump(read(check.params, merged))
-        return data
+        params = read(check.params, merged)
+        _check_limits(params, changed)
     except Invalid as error:
-        raise BadInput(f"--set {check.name}.{error}", hint=error.hint) from None
+        # An error about several parameters has no path: one of those that were set caused it.
+        names = [show_path(error.path)] if error.path else list(changed)
+        where = ", ".join(f"{check.name}.{name}" for name in names)
+        raise BadInput(f"--set {where}: {error.message}", hint=error.hint) from None
+    data: dict[str, Any] = dump(params)
+    return data
+
+
+#: Largest value of a parameter by its kind: bytes, count, time in its unit, anything else.
+#: Each is far above what a run can use: a larger value is a slip, and its run would never end.
+_MOST_BYTES = 16 << 40
+_MOST_COUNT, _MOST_OTHER = 1e7, 1e9
+_MOST_TIME = {"seconds": 30 * 86400.0, "minutes": 30 * 1440.0}
+#: Parameters of any check that are sizes in bytes.
+_SIZES = ("min", "max", "most")
+
+
+def _check_limits(params: Any, given: Mapping[str, Any]) -> None:
+    """Raise Invalid for a parameter in `given` that is absurdly large."""
+    for item, key, _ in fields_of(type(params)):
+        value = getattr(params, item.name)
+        limit, shown = 0.0, ""
+        if key not in given or isinstance(value, bool):
+            continue
+        if item.name in _SIZES and isinstance(value, str):
+            value, limit, shown = parse_size(value), _MOST_BYTES, format_size(_MOST_BYTES)
+        elif isinstance(value, (int, float)):
+            most = _MOST_COUNT if isinstance(value, int) else _MOST_OTHER
+            limit = _MOST_TIME.get(item.name, most)
+            shown = f"{limit:.0f}"
+        if limit and value > limit:
+            raise Invalid((key,), f"{found(given[key])} is too large", f"at most {shown}")
 
 
 def _settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from accept.archives import MOST_BYTES, MOST_FILES
 from accept.core import evidence
 from accept.core.errors import BadEvidence, NotStarted
 from accept.core.plaintext import plain
+from accept.extras import Extra, install_hint
 
 _SECONDS = 300.0
 #: For the first answer: somebody waits for it.
@@ -64,8 +65,8 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
         finished = places.again(lambda: places.manifest_in(place), url, until)
     except ImportError:
         raise NotStarted(
-            f"{plain(url, 200)}: buckets are read with obstore, which is not here",
-            hint="pip install 'gpu-accept[storage]'",
+            f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
+            hint=install_hint(Extra.STORAGE),
         ) from None
     except (places.Refused, OSError) as error:
         raise BadEvidence(plain(str(error), 400), hint="is it the right place?") from None
@@ -126,7 +127,7 @@ def reach(url: str) -> tuple[bool | None, str]:
         place = program.place_of(f"{url.rstrip('/')}/runs/accept-doctor", _FIRST)
         program.again(place.look, url, time.monotonic() + _FIRST)
     except ImportError:
-        return None, "obstore is not here: pip install 'gpu-accept[storage]'"
+        return None, f"obstore is not installed: {install_hint(Extra.STORAGE)}"
     except FileNotFoundError as error:
         return False, plain(str(error), 400)
     except (program.Refused, OSError) as error:

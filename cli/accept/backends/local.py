@@ -24,7 +24,16 @@ from accept.core.errors import BadInput, BrokenOff, NoEvidence, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.plaintext import plain
 from accept.core.typed import dump
-from accept.probe import Need, machine_of, needs_of, tool_lines, tools_here
+from accept.extras import Extra, install_hint
+from accept.probe import (
+    WITHOUT_GPUS,
+    Need,
+    lacks_gpus,
+    machine_of,
+    needs_of,
+    tool_lines,
+    tools_here,
+)
 from accept.render import Bundle
 from accept.resolve import Resolved
 from accept.rundir import JOB
@@ -38,7 +47,7 @@ _GRACE = 5.0
 #: Seconds from the making of the folder to the coordinator's process id, on a busy machine.
 _BEGINNING = 30.0
 _ENDING = 60.0
-_ADVICE = "pip install 'gpu-accept[run]', or name your own under tools: in the site file"
+_ADVICE = f"{install_hint(Extra.RUN)}; or name your own under tools: in the site file"
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
@@ -62,6 +71,11 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     if not run.plan.busy_ok and (busy := found.get("busy")):
         raise NotStarted(
             f"GPUs here are in use: {'; '.join(busy[:4])}", hint="wait for them, or give --busy-ok"
+        )
+    if lacks_gpus(found, run):
+        raise NotStarted(
+            f"machine {run.plan.machine.name} has GPUs, and this host shows no NVIDIA GPU",
+            hint=WITHOUT_GPUS,
         )
     _say_what_is_missing(needs_of("here", found, run, advice=_ADVICE), say)
     node = folder / _NODE

@@ -79,7 +79,8 @@ def _older(text: str) -> list[Path]:
     try:
         limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except ValueError as error:
-        raise BadInput(f"--older-than: {error}", hint="such as 24h, 90m") from None
+        message = str(error).partition(";")[0]
+        raise BadInput(f"--older-than: {message}", hint="such as 24h, 90m") from None
     found = []
     for folder in filter(rundir.is_own, rundir.listed()):
         try:
@@ -103,7 +104,7 @@ def free_nodes(options: Options) -> tuple[str, ...]:
     site = _site(options.site)
     with api.before_start():
         client = api.Api(nodes.place_of(options.place, site))
-        name = options.machine or nodes.machine_of(client, site)
+        name = options.machine or nodes.machine_of(client)
         machine = load_machine(name).value
         used = gpus_asked(machine, site, options)
         # Where a machine says how many a node has, pods ask for whole nodes: see gpus_of_pod.

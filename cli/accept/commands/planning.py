@@ -6,6 +6,7 @@ Apart from the rest of the flow, whose imports `accept render` does without.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from accept.core.model import Plan
 from accept.core.typed import dump
 from accept.hostnames import expand
 from accept.render import Bundle, helm_values, render, values_of
-from accept.resolve import Options, Resolved, resolve
+from accept.resolve import Options, Resolved, choose_target, resolve
+from accept.spec import Site, load_site
+from accept.spec.plant import read_plants
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +53,46 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
         from accept.detect import detect
 
         options = replace(options, machine=detect(options))
-        terminal.progress(f"machine: {options.machine} (found here; --machine names another)")
+        terminal.progress(f"machine: {options.machine} (detected; override with --machine)")
     if options.all_nodes:
+        # Contradictory options are refused before the cluster is contacted.
+        choose_target(options, load_site(options.site).value if options.site else Site())
         from accept.commands.cluster import free_nodes
 
         names = free_nodes(options)
         options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
         terminal.progress(f"nodes: all {len(names)} that match and are free")
     run = resolve(options)
+    if probe:
+        _check_start(run, options)
     bundle = render(run)
     return replace(run, plan=bundle.plan), bundle
+
+
+#: As long as a name that is made from time and chance.
+_SAMPLE_NAME = "20261121-045334-1a2b"
+
+
+def _check_start(run: Resolved, options: Options) -> None:
+    """Raise BadInput for what only a start refuses otherwise, so that a dry run refuses it too."""
+    if run.backend == "local":
+        # Over ssh and on nodes that are named, `resolve` knows the hosts.
+        read_plants(options.plant, (os.uname().nodename,))
+    elif run.backend == "kubernetes":
+        from accept.backends.kubernetes.install import check_name, named
+
+        name = named(options.attempt or _SAMPLE_NAME, run.place.get("release", ""))
+        check_name(name, run.plan.nodes or 1)
 
 
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
     """Helm values on stdout, or everything that would run into a folder."""
     run, bundle = prepare(options, terminal, probe=False)
+    if out is None and run.backend != "kubernetes":
+        raise BadInput(
+            f"Helm values are for a run on Kubernetes, and this one is over {run.backend}",
+            hint="give --out FOLDER, then accept submit FOLDER",
+        )
     for note in run.notes:
         terminal.progress(note)
     if out is None:

@@ -43,6 +43,11 @@ def do_baseline(
     """Write the machine of a run with what that run measured as its references."""
     if not 0.01 <= share <= 1:
         raise BadInput(f"--share {share:g} is no share", hint="give a number from 0.01 to 1")
+    if out is not None and out.suffix not in (".yaml", ".yml"):
+        raise BadInput(
+            f"{out} is not a file that --machine takes",
+            hint="name a .yaml file, such as my-a4.yaml",
+        )
     judged = judging.judge_path(path, expect=(), machine=machine)
     if not judged.verdict.accepted and not force:
         raise BadInput(

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from accept.core import checks
 from accept.core.shape import Doc, Invalid, Pattern, known
 
+#: Most GPUs that a node can have.
+MOST_GPUS = 64
 #: What a machine or suite may be called.
 NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 Name = Annotated[

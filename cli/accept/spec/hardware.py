@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from accept.core.devices import TYPES
 from accept.core.shape import Bounds, Doc, Invalid, known
-from accept.spec.fields import Url
+from accept.spec.fields import MOST_GPUS, Url
 
 Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes a second.")]
 
@@ -38,7 +38,7 @@ class Gpus:
     """The GPUs of one node."""
 
     count: Annotated[
-        Annotated[int, Bounds(min=0, max=64)] | Literal["detect"],
+        Annotated[int, Bounds(min=0, max=MOST_GPUS)] | Literal["detect"],
         Doc('GPUs a node must have; 0: none; "detect": as many as it shows, at least one.'),
     ]
     device: Annotated[

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.core.shape import Bounds, Doc, Invalid, Pattern
-from accept.spec.fields import Env, Plain, check_capabilities, check_containers, check_env
+from accept.spec.fields import (
+    MOST_GPUS,
+    Env,
+    Plain,
+    check_capabilities,
+    check_containers,
+    check_env,
+)
 from accept.spec.pod import Claim, Label, Network, Quantity
 
 #: Where a results volume is mounted in every pod.
@@ -94,7 +101,7 @@ class Kubernetes:
         bool | None, Doc("The node's own network; none: as the machine says.")
     ] = None
     gpus_per_pod: Annotated[
-        Annotated[int, Bounds(min=1, max=64)] | None,
+        Annotated[int, Bounds(min=1, max=MOST_GPUS)] | None,
         Doc("GPUs that a pod asks for and uses; none: all of a node's."),
     ] = None
     resources: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from accept.core.model import PlannedMachine
 from accept.core.shape import Bounds, Doc, Invalid, known
 from accept.core.sizes import parse_size
-from accept.spec.fields import Name, Plain, check_parameters
+from accept.spec.fields import MOST_GPUS, Name, Plain, check_parameters
 from accept.spec.figure import Figure
 from accept.spec.hardware import Gpus, Nics, Nvlink, Pcie
 from accept.spec.nccl import Nccl
@@ -123,6 +123,8 @@ def check_gpus_per_node(machine: Machine, wanted: int) -> None:
     count = machine.gpus.count
     if wanted < 1 or count == 0:
         raise Invalid((), f"{wanted} GPUs a node is not possible on {machine.name}")
+    if wanted > MOST_GPUS:
+        raise Invalid((), f"{wanted} GPUs a node", f"at most {MOST_GPUS} are possible")
     if count != "detect" and count % wanted:
         allowed = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
         raise Invalid((), f"{wanted} of the {count} GPUs of {machine.name}", f"possible: {allowed}")

@@ -16,18 +16,21 @@ from accept.spec.pod import NAME, MachineKubernetes
 MOST_NAMED = 256
 
 
-def placed(site: Kubernetes, *, names: Sequence[str], nodes: int) -> Kubernetes:
-    """The site's words on pods, for a run on `nodes` nodes, or on those of `names` alone.
-
-    Raises BadInput where there is no image, or where the node lists leave too few nodes, are too
-    long, or name what cannot be a node.
-    """
+def check_image(site: Kubernetes) -> None:
+    """Raise BadInput if the site names no container image."""
     if not site.image:
         raise BadInput(
             "a run on Kubernetes needs a container image",
             hint="name it in the site file, kubernetes: {image: …}, and give --site; "
             "hosts over ssh need none: --hosts a,b,c",
         )
+
+
+def placed(site: Kubernetes, *, names: Sequence[str], nodes: int) -> Kubernetes:
+    """Return the site's pod settings for a run on `nodes` nodes, or only on those in `names`.
+
+    Raises BadInput if the node lists leave too few nodes, are too long, or hold an invalid name.
+    """
     included = tuple(names) or site.include_nodes
     for name in (*included, *site.exclude_nodes):
         if not re.fullmatch(NAME, name):

@@ -11,6 +11,8 @@ from accept.spec.fields import Env, Plain, Url, check_capabilities, check_contai
 #: A name of Kubernetes: DNS-1123.
 NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 Label = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
+#: What a helm release of ours, and so the run's objects, may be called: a Service's name, DNS-1035.
+RELEASE_NAME = r"[a-z]([a-z0-9-]*[a-z0-9])?"
 #: A name of something inside a pod.
 Short = Annotated[str, Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name of a-z, 0-9 and '-'")]
 Quantity = Annotated[

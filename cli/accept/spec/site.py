@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from accept.core.shape import Bounds, Doc, Invalid, Pattern
-from accept.spec.fields import Env, check_env, check_parameters
+from accept.spec.fields import MOST_GPUS, Env, check_env, check_parameters
 from accept.spec.kubernetes import Kubernetes, Results
 from accept.spec.units import Seconds, parse_expectation
 
@@ -64,7 +64,7 @@ class Site:
 
     name: Annotated[str, Doc("What reports call it.")] = ""
     backend: Annotated[
-        Literal["local", "ssh", "slurm", "kubernetes"] | None,
+        Literal["local", "ssh", "kubernetes"] | None,
         Doc("What obtains the hosts; none: taken from the other keys and the options."),
     ] = None
     ssh: Ssh = field(default_factory=Ssh)
@@ -75,7 +75,8 @@ class Site:
         str | None, Doc("Interface of start-up and control traffic; none: as the machine says.")
     ] = None
     gpus_per_node: Annotated[
-        Annotated[int, Bounds(min=1, max=64)] | None, Doc("GPUs of each node to use; none: all.")
+        Annotated[int, Bounds(min=1, max=MOST_GPUS)] | None,
+        Doc("GPUs of each node to use; none: all."),
     ] = None
     require_all_nodes: Annotated[
         bool, Doc("Whether to stop where one host never answers; else the others go on.")

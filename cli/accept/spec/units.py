@@ -81,6 +81,8 @@ METRICS: dict[str, dict[str, str]] = {
         "checkpoint-read": "GB/s",
     },
 }
+#: No metric reaches this in its unit; in microseconds it is eleven days.
+_UNREACHED = 1e12
 EXPECTATION_FORMS = (
     "CHECK[.METRIC][@SIZE][/NODES]>=NUMBER or <=NUMBER, such as all-reduce@8G>=380, "
     "all-gather@8G/4-64>=300 (on 4 to 64 nodes) or connectivity<=50"
@@ -110,6 +112,7 @@ def parse_expectation(text: str, *, source: str) -> Reference:
         example = f"such as {match[0].partition(match['sign'])[0].strip()}@{size}"
         raise Invalid((), f"{check} needs a size", f"{example}{match['sign']}{match['value']}")
     bound = _number(match["value"])
+    _refuse_always_met(check, match["sign"], bound)
     low, high = _nodes(match)
     return Reference(
         check=check,
@@ -124,6 +127,20 @@ def parse_expectation(text: str, *, source: str) -> Reference:
         min_nodes=low,
         max_nodes=high,
     )
+
+
+def _refuse_always_met(check: str, sign: str, bound: float) -> None:
+    """Raise Invalid for a bound that every measurement meets.
+
+    It would switch the machine's own bound off. A script's metrics may have any range.
+    """
+    if check not in METRICS:
+        return
+    if sign == ">=" and bound <= 0:
+        raise Invalid((), f"{check}>={bound:g} is always met", "give a lower bound above 0")
+    if sign == "<=" and bound >= _UNREACHED:
+        hint = f"give an upper bound below {_UNREACHED:g}"
+        raise Invalid((), f"{check}<={bound:g} is always met", hint)
 
 
 def _metric(check: str, metric: str | None) -> tuple[str, str, str]:

@@ -29,7 +29,7 @@ from accept.spec.kubernetes import RESULTS
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     """The machine whose nodes the cluster has."""
     with api.before_start():
-        return nodes.machine_of(api.Api(nodes.place_of(place, site)), site)
+        return nodes.machine_of(api.Api(nodes.place_of(place, site)))
 
 
 def named(attempt: str, place: dict[str, str]) -> str:

@@ -22,12 +22,12 @@ from accept.backends.kubernetes.look import LABEL, path
 from accept.backends.kubernetes.place import Place
 from accept.core.errors import BadInput, NotStarted
 from accept.core.plaintext import plain
+from accept.spec.pod import RELEASE_NAME
 
 _SECONDS = 120.0
 #: Kubernetes' own bound on names of Services and labels, and what follows a run's name in a pod's.
 _LONGEST = 63
 _POD = "-w-0-{last}-abcde"
-_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def check_name(name: Name, nodes: int) -> None:
             f"the name {name.full} has {len(name.full)} characters",
             hint=f"for {nodes} nodes at most {most} are possible: a shorter --release or --attempt",
         )
-    if not _NAME.fullmatch(name.full):
+    if not re.fullmatch(RELEASE_NAME, name.full):
         raise BadInput(
             f"the name {plain(name.full, 100)!r} cannot be used",
             hint="--release and --attempt take a-z, 0-9 and '-', a letter first",

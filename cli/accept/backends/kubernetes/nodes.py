@@ -130,8 +130,13 @@ def machines_of(nodes: list[dict[str, Any]]) -> dict[str, int]:
     return counted
 
 
-def machine_of(api: Api, site: Site) -> str:
-    """The one machine of the cluster. Raises NotStarted where it is not to be seen which."""
+def machine_of(api: Api) -> str:
+    """Return the one machine of the cluster.
+
+    It comes from the labels of the nodes; GPU nodes with other labels are machine `gpu`. Raises
+    NotStarted if the cluster has several machines, or if no node shows a GPU: a node whose device
+    plugin is missing shows none either, and must not be tested as a machine without GPUs.
+    """
     nodes = all_nodes(api)
     counted = machines_of(nodes)
     if len(counted) > 1:
@@ -140,9 +145,9 @@ def machine_of(api: Api, site: Site) -> str:
     if counted:
         return next(iter(counted))
     has = any(whole((n.get("status", {}).get("capacity") or {}).get(_GPU, 0)) for n in nodes)
-    if not has and (site.kubernetes.flex_start or site.kubernetes.autoscaling):
+    if not has:
         raise NotStarted(
-            "no node with GPUs is there yet to say which machine is meant",
-            hint="give --machine NAME; accept list machines shows them",
+            "no node of the cluster shows a GPU, so the machine cannot be detected",
+            hint="give --machine NAME (accept list machines); cpu is a machine without GPUs",
         )
-    return "gpu" if has else "cpu"
+    return "gpu"

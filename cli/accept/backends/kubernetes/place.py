@@ -13,6 +13,7 @@ from typing import Any
 
 from accept.core.errors import NotStarted
 from accept.core.plaintext import plain
+from accept.extras import Extra, install_hint
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -75,6 +76,6 @@ def client_config() -> Any:
     except ImportError:
         raise NotStarted(
             "the Kubernetes client is not installed here",
-            hint="pip install 'gpu-accept[kubernetes]'",
+            hint=install_hint(Extra.KUBERNETES),
         ) from None
     return config

@@ -34,6 +34,7 @@ _FINAL = (
     "unreachable-dns",
     "disk-full",
     "tool-missing",
+    "gpu-missing",
     "launch-failed",
 )
 
@@ -89,7 +90,7 @@ def make_ready(
     archive = bundle.archive()
     plan = run.plan
     life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)
-    command = set_up(job.folder, life, int(plan.keep_seconds))
+    command = set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
     say(f"making {len(run.hosts)} hosts ready")
 
     def ready(host: str) -> Ready | Problem:
@@ -114,8 +115,10 @@ def make_ready(
     return on_all(run.hosts, ready)
 
 
-def set_up(folder: str, life: int, keep: int) -> str:
-    """The sh line that unpacks what comes on its stdin and makes the host ready.
+def set_up(folder: str, life: int, keep: int, *, gpus: bool = False) -> str:
+    """Return the sh line that unpacks its stdin and makes the host ready.
+
+    `gpus`: whether a host that shows no NVIDIA GPU cannot be used.
 
     A folder that is there already is left over from a try whose connection broke, or belongs to
     another host: then the two share the file system, and would overwrite each other.
@@ -129,7 +132,7 @@ def set_up(folder: str, life: int, keep: int) -> str:
         "Set tools.scratch to a local disk; "
         f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
         f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; "
-        f"exec /bin/sh ./bootstrap_host.sh {life} {keep}"
+        f"exec /bin/sh ./bootstrap_host.sh {life} {keep}{' gpus' * gpus}"
     )
 
 

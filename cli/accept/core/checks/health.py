@@ -19,6 +19,7 @@ from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, State
 from accept.core.readings import Reading, reading_of
+from accept.core.shape import camel
 
 #: Most notes that a verdict holds.
 _NOTES = 20
@@ -50,7 +51,7 @@ class Params:
         """Raise ValueError for a limit that is none."""
         for item in fields(self):
             if (value := getattr(self, item.name)) < 0:
-                raise ValueError(f"{item.name} must be at least 0, not {value}")
+                raise ValueError(f"{camel(item.name)} must be at least 0, not {value}")
 
 
 def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
