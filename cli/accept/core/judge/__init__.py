@@ -19,6 +19,7 @@ from accept.core.judge.nearness import blocks_among
 from accept.core.judge.states import verdict_of, worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
+    EXITS,
     SCHEMA,
     CheckVerdict,
     Finding,
@@ -30,15 +31,8 @@ from accept.core.model import (
     Step,
     Suspect,
     Verdict,
+    worst_exit,
 )
-
-_EXITS = {
-    State.PASS: Exit.PASS,
-    State.FAIL: Exit.REJECTED,
-    State.DEGRADED: Exit.REJECTED,
-    State.INCONCLUSIVE: Exit.INCONCLUSIVE,
-    State.NOT_TESTED: Exit.INCOMPLETE,
-}
 
 
 def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: str = "") -> Verdict:
@@ -77,10 +71,8 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
             replace(one, state=State.DEGRADED) if one.state is State.FAIL else one
             for one in verdicts
         ]
-    exit_code = _EXITS[state]
-    if broken_off and exit_code is not Exit.REJECTED:
-        exit_code = Exit.BROKEN_OFF
-    elif plan.planted and exit_code is Exit.PASS:
+    exit_code = worst_exit((EXITS[state], *([Exit.BROKEN_OFF] if broken_off else [])))
+    if plan.planted and exit_code is Exit.PASS:
         exit_code = Exit.INCONCLUSIVE
     verdict = Verdict(
         schema=SCHEMA,
