@@ -35,6 +35,7 @@ from accept.core.judge import judge
 from accept.core.judge.again import waves_again
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
+    CheckVerdict,
     Fact,
     Metric,
     Plan,
@@ -605,6 +606,67 @@ def test_the_users_expectation_replaces_references(lower: float, state: State) -
     assert verdict.state is state
     kinds = {f.bound_kind for f in verdict.checks[2].findings if f.judgement == "absolute"}
     assert kinds == {"expectation"}
+
+
+def bounded(busbw: float, *references: Reference) -> CheckVerdict:
+    """The verdict on an all-reduce over eight hosts that reached `busbw` GB/s."""
+    of, listed = seen()
+    verdict = judged(
+        big(of, ALL, references=references),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, slow(usual=busbw)),
+    )
+    return next(check for check in verdict.checks if check.check == "all-reduce")
+
+
+def sides(check: CheckVerdict) -> set[tuple[float | None, float | None]]:
+    return {(f.lower, f.upper) for f in check.findings if f.judgement == "absolute"}
+
+
+BOTH = replace(FLOOR, lower=300.0, upper=400.0)
+LOWER = replace(FLOOR, kind="expectation", source="--expect", lower=300.0)
+UPPER = replace(LOWER, lower=None, upper=400.0)
+
+
+@pytest.mark.parametrize(
+    ("references", "expected"),
+    [
+        ((BOTH,), {(300.0, 400.0)}),
+        ((LOWER, UPPER), {(300.0, None), (None, 400.0)}),
+        # An expectation replaces only the side of a reference that it is about.
+        ((UPPER, FLOOR), {(None, 400.0), (300.0, None)}),
+        ((UPPER, replace(BOTH, upper=9.0)), {(None, 400.0), (300.0, None)}),
+        ((LOWER, replace(BOTH, lower=9999.0)), {(300.0, None), (None, 400.0)}),
+    ],
+)
+def test_both_sides_of_a_bound_are_compared_and_shown(
+    references: tuple[Reference, ...], expected: set[tuple[float | None, float | None]]
+) -> None:
+    states = {busbw: bounded(busbw, *references).state for busbw in (299.0, 350.0, 401.0)}
+    assert states == {299.0: State.FAIL, 350.0: State.PASS, 401.0: State.FAIL}
+    check = bounded(350.0, *references)
+    assert sides(check) == expected
+    assert ">= 300" in check.against
+    assert "<= 400" in check.against
+
+
+@pytest.mark.parametrize(("busbw", "limit"), [(299.0, 300.0), (350.0, 300.0), (401.0, 400.0)])
+def test_a_finding_names_the_side_that_failed(busbw: float, limit: float) -> None:
+    held = next(f for f in bounded(busbw, BOTH).findings if f.judgement == "absolute")
+    assert held.bound == limit
+
+
+def test_an_upper_expectation_leaves_the_lower_reference_to_name_a_slow_host() -> None:
+    of, listed = seen(3)
+    pairs = step("all-reduce", "pairs", rounds=3, number=30)
+    verdict = judged(
+        big(of, pairs, references=(UPPER, replace(FLOOR, size=TOP))),
+        found(hosts(3)),
+        *listed,
+        *measured(pairs, hosts(3), slow("h1", usual=360)),
+    )
+    assert blamed(verdict) == {("node", "h1", "slow-outlier")}
 
 
 @pytest.mark.parametrize("size", [None, TOP])

@@ -257,7 +257,11 @@ class Finding:
     value: float | None = None
     unit: str = ""
     size: int | None = None
+    #: The side of the bound that failed, else its lower side if it has one, else its upper side.
     bound: float | None = None
+    #: Both sides of the bound.
+    lower: float | None = None
+    upper: float | None = None
     bound_kind: str = ""
     source: str = ""
     #: Share of the theoretical peak, 0 to 1, where one is known.

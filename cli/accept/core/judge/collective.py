@@ -202,6 +202,7 @@ def _population(
     names = complete.some([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(among.limit)}" if among else ""
+    bound = _shown(among.limit, measure) if among else None
     hosts = [s.name for s in suspects if s.kind == "node"]
     return [
         Finding(
@@ -212,7 +213,9 @@ def _population(
             message=f"{what}: {names} stand{'s' * (len(suspects) == 1)} out{limit}",
             metric=measure.metric,
             unit=measure.unit,
-            bound=_shown(among.limit, measure) if among else None,
+            bound=bound,
+            lower=None if measure.inverse else bound,
+            upper=bound if measure.inverse else None,
             bound_kind="population" if among else "",
             source=f"median of {among.count} in this run" if among else "",
             hosts=tuple(hosts),

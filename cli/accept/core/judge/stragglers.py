@@ -117,6 +117,7 @@ def _finding(
         metric=metric,
         unit="s",
         bound=longest if limit > 0 else None,
+        upper=longest if limit > 0 else None,
         bound_kind="population",
         source=f"median of {count} in this run",
         hosts=tuple(dict.fromkeys(rank.host or "" for rank in slow)),
