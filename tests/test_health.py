@@ -162,7 +162,7 @@ class TestJudging:
         change = grown("gpu 3", counters={"ecc-uncorrected": 1}, states={"gpu 3": state})
         (finding,) = health_of(run_of(("h1", 3, change), machine=GPU)).findings
         assert finding.message.endswith(
-            "+1 ecc-uncorrected on gpu 3 of h1 (after it 91 C, 640.5 W, 345 MHz)"
+            "+1 ecc-uncorrected was seen on gpu 3 of h1 (after it 91 C, 640.5 W, 345 MHz)"
         )
 
     def test_a_gpu_that_is_no_longer_there(self) -> None:

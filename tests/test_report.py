@@ -134,7 +134,7 @@ def test_that_data_were_not_checked_is_always_shown() -> None:
     verdict = judge(plan(ALL, references=(FLOOR,)), [found(EIGHT), made], attempt="demo-4")
     shown = report.table(verdict)
     assert "below-reference" in shown
-    assert "data that were not checked" in shown
+    assert "the results were not checked" in shown
 
 
 def test_color_only_where_asked() -> None:

@@ -211,7 +211,9 @@ class Reader:
             host = known_name(text_of(found[kind]), self._tables.hosts)
             told = message[found.end(kind) - found.start() :].lstrip(": ")
             signal = kind == _LAUNCHER
-            message = f"{host}: a rank was ended by a signal" if signal else f"{host} reported: {told}"
+            message = (
+                f"{host}: a rank was ended by a signal" if signal else f"{host} reported: {told}"
+            )
         if (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
             self._failures[cause, host] = Problem(
                 cause=cause,

@@ -103,7 +103,7 @@ def judge(evidence: Evidence) -> Judged:
         if record.exit == 0 and not set(record.hosts) <= set(inventory) and not record.problems
     ]
     problems += [
-        Problem(cause="no-measurement", message=f"{complete.some(hosts)} told nothing of itself")
+        Problem(cause="no-measurement", message=f"{complete.some(hosts)} reported no inventory")
         for hosts in silent
     ]
     findings = complete.step_findings(evidence)

@@ -55,8 +55,8 @@ def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
             if m.check != "memory" or m.name != "tested":
                 continue
             if not m.value > 0 or (m.gpu and m.value < least):
-                said = f"{place(m.host, m.rank, m.gpu)}: {m.value:.1%} of the memory was tested"
-                said += f", {least:.0%} is the least" if m.gpu else ""
+                said = f"{m.value:.1%} of the memory of {place(m.host, m.rank, m.gpu)} was tested"
+                said += f"; at least {least:.0%} is required" if m.gpu else ""
                 yield Problem(
                     cause="no-measurement", message=said, host=m.host, rank=m.rank, gpu=m.gpu
                 )
@@ -84,8 +84,8 @@ def _narrow(evidence: Evidence) -> Iterator[Problem]:
             if math.isinf(carried) or max(ways, default=math.inf) > carried:
                 continue
             gpu = gpus.get(fact.rank)
-            said = f"{place(fact.host, fact.rank, gpu)}: PCIe generation {generation} with {width} "
-            said += f"lanes while it carried data, {latest} with {widest} is what it can have"
+            said = f"{place(fact.host, fact.rank, gpu)} used PCIe generation {generation} with {width} "
+            said += f"lanes for data; it supports generation {latest} with {widest} lanes"
             yield Problem(
                 cause="pcie-degraded", message=said, host=fact.host, rank=fact.rank, gpu=gpu
             )

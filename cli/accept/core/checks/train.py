@@ -148,15 +148,15 @@ def _problems(record: Record, params: Params) -> Iterator[Problem]:
     if not _facts(record, "compared").get("times"):
         missing.append("comparison of the ranks")
     if missing:
-        said = f"no {', '.join(missing)} {where}"
+        said = f"training {where} reported no {', '.join(missing)}"
         yield Problem(cause="no-measurement", message=said)
         return
     first, last = values["loss-first"], values["loss-by" if params.by else "loss-last"]
     fell = first > 0 and last <= params.ratio * first
     if not fell and not any(p.cause == "loss-not-falling" for p in record.problems):
         by = f" by step {params.by}" if params.by else ""
-        said = f"loss went from {number(first)} to {number(last)}{by} {where}"
-        said += f", more than {params.ratio:g} of it"
+        said = f"the loss went from {number(first)} to {number(last)}{by} {where}; at most "
+        said += f"{params.ratio:g} of the first loss is allowed"
         yield Problem(cause="loss-not-falling", message=said)
     if referenced and not values["curve-deviation"] <= values["curve-tolerance"]:
         far = number(values["curve-deviation"])

@@ -132,15 +132,15 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
     for record in evidence.records:
         one = readings[id(record)]
         if one.wrong:
-            found.setdefault("wrong-data", []).append((record, f"{one.wrong:.0f} wrong elements"))
+            found.setdefault("wrong-data", []).append((record, _wrong(one.wrong)))
         if one.damaged:
-            found.setdefault("not-finite", []).append((record, "a figure that is no number"))
+            found.setdefault("not-finite", []).append((record, "a figure is not a finite number"))
         if record.exit != 0:
             continue
         for text in _others_listed(evidence, names, record):
             found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
-            found.setdefault(_UNCHECKED, []).append((record, "data that were not checked"))
+            found.setdefault(_UNCHECKED, []).append((record, "the results were not checked"))
         elif one.value is None and not any(p.check in whose for p in record.problems):
             found.setdefault("no-measurement", []).append((record, "nothing was measured"))
         elif one.value is not None and not reached(one, steps[record.step]):
@@ -151,6 +151,10 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
         for kind, records in found.items()
         if kind not in known
     ]
+
+
+def _wrong(elements: float) -> str:
+    return f"{elements:.0f} element{' is' if elements == 1 else 's are'} wrong"
 
 
 def _others_listed(
@@ -170,7 +174,8 @@ def _others_listed(
 
 def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) -> Finding:
     record, text = found[0]
-    more = f", and {len(found) - 1} more groups" if len(found) > 1 else ""
+    others = f"{len(found) - 1} more group{'s' * (len(found) > 2)}"
+    more = f"; the same holds for {others}" if len(found) > 1 else ""
     return Finding(
         check=check,
         judgement="correctness" if kind in _CORRECTNESS else "completeness",

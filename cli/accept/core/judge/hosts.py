@@ -109,12 +109,12 @@ def verdict(
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
     known = found.recorded or said > 0
     if plan.nodes is not None and said < plan.nodes and known:
-        findings.append(_finding("rank-count", f"{said} hosts for a run of {plan.nodes} nodes", ()))
+        findings.append(_finding("rank-count", f"{said} of {plan.nodes} hosts are known", ()))
     findings += [
         _finding(cause, f"{host} was lost in the middle of the run", (host,))
         for host, cause in found.lost.items()
     ]
-    lacking = "" if found.recorded or plan.origin else "nothing says which hosts were found"
+    lacking = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     lacking = "no host took part" if not found.present and not found.missing else lacking
     if lacking:
         findings.append(_finding("evidence-missing", lacking, (), State.NOT_TESTED))

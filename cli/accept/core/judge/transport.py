@@ -80,7 +80,7 @@ def unsaid(evidence: Evidence) -> list[Finding]:
             judgement="correctness",
             state=State.INCONCLUSIVE,
             cause="no-measurement",
-            message=f"nothing says which network NCCL used; {evidence.plan.machine.transport} is "
-            "promised. NCCL_DEBUG=INFO makes NCCL say it",
+            message="the logs do not show which network NCCL used (expected "
+            f"{evidence.plan.machine.transport}); rerun with NCCL_DEBUG=INFO",
         )
     ]
