@@ -1115,6 +1115,54 @@ def test_a_gpu_machine_on_which_nothing_met_a_gpu_is_not_passed() -> None:
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
 
 
+def gpu_requested(*records: Record, steps: Sequence[Step], **more: Any) -> Verdict:
+    return judged(plan(*steps, machine=replace(GPU, speed_promised=False), **more), *records)
+
+
+SCRIPT = step("script", "all", params={})
+OPTIONAL = replace(INVENTORY, optional=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "records", "skipped"),
+    [
+        ([SCRIPT], [record(SCRIPT, EIGHT)], ()),
+        # Nothing but the optional inventory would have seen a GPU, and its tool is missing.
+        (
+            [OPTIONAL, SCRIPT],
+            [
+                record(OPTIONAL, EIGHT, problems=(Problem(cause="tool-missing", message="x"),)),
+                record(SCRIPT, EIGHT),
+            ],
+            (),
+        ),
+        (
+            [SCRIPT],
+            [record(SCRIPT, EIGHT)],
+            (Skipped(check="inventory", reason="the budget has no room for it", optional=True),),
+        ),
+        ([ALL], measured(ALL, EIGHT, slow()), ()),
+        # Logs of others that show no GPU, judged as those of a machine with GPUs.
+        ([ALL], measured(ALL, EIGHT, slow()), "logs"),
+    ],
+)
+def test_a_run_that_requests_gpus_and_detects_none_is_never_accepted(
+    steps: list[Step], records: list[Record], skipped: Any
+) -> None:
+    more = {"origin": "8 logs"} if skipped == "logs" else {"skipped": skipped}
+    without = gpu_requested(found(EIGHT), *records, steps=steps, **more)
+    assert (without.state, without.exit, without.accepted) == (State.INCONCLUSIVE, 7, False)
+    rank = Fact(name="rank", check="connectivity", host="h0", rank=0, value={"gpu": "GPU-1"})
+    records = [*records[:-1], replace(records[-1], facts=(*records[-1].facts, rank))]
+    with_gpu = gpu_requested(found(EIGHT), *records, steps=steps, **more)
+    assert (with_gpu.state, with_gpu.exit, with_gpu.accepted) == (State.PASS, 0, True)
+
+
+def test_a_machine_without_gpus_passes_without_any() -> None:
+    verdict = judged(plan(SCRIPT), found(EIGHT), record(SCRIPT, EIGHT))
+    assert (verdict.exit, verdict.gpu_tested) == (0, False)
+
+
 # -- connectivity, train, script -----------------------------------------------------------------
 
 

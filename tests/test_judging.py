@@ -87,7 +87,7 @@ class TestSeveral:
         assert accept("judge", bad, folder).code == 3
 
     def test_the_order_is_that_of_one_run(self, tmp_path: Path) -> None:
-        """Both an inconclusive and an untested check in one run exit with 7, so two runs do, too."""
+        """One run with an inconclusive and an untested check exits with 7, so two runs do, too."""
         inconclusive = leftovers.leave(tmp_path / "inconclusive")
         plan = json.loads((inconclusive / evidence.PLAN).read_text())
         own = {"check": "script", "metric": "other", "unit": "m/s", "kind": "expectation"}

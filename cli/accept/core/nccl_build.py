@@ -163,11 +163,9 @@ class TableBuilder:
                 elif not (by_design and where == "in"):
                     unchecked.append(_at(row.size, where))
         if len({*self.groups}) > 1:
-            yield (
-                "no-measurement",
-                "several groups ran at once and the table has only their mean; the results of each "
-                "group are in the file of -I 1 -J FILE",
-            )
+            said = "several groups ran at once and the table has only their mean; "
+            said += "the results of each group are in the file of -I 1 -J FILE"
+            yield "no-measurement", said
         if self.bounds and not wrong:
             wrong.append(f"the footer reports {self.bounds} values out of bounds")
         if wrong:

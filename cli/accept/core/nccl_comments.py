@@ -222,8 +222,8 @@ class Tables:
             problems.append(
                 Problem(
                     cause="rank-count",
-                    message=f"{alone} processes each ran alone (Rank 0 x {alone}); nccl-tests was built "
-                    "without MPI, or started without it",
+                    message=f"{alone} processes each ran alone (Rank 0 x {alone}); "
+                    "nccl-tests was built without MPI, or started without it",
                     check=next((table.check for table in tables if table.check), None),
                 )
             )

@@ -84,8 +84,8 @@ def _narrow(evidence: Evidence) -> Iterator[Problem]:
             if math.isinf(carried) or max(ways, default=math.inf) > carried:
                 continue
             gpu = gpus.get(fact.rank)
-            said = f"{place(fact.host, fact.rank, gpu)} used PCIe generation {generation} with {width} "
-            said += f"lanes for data; it supports generation {latest} with {widest} lanes"
+            said = f"{place(fact.host, fact.rank, gpu)} used PCIe generation {generation} with "
+            said += f"{width} lanes for data; it supports generation {latest} with {widest} lanes"
             yield Problem(
                 cause="pcie-degraded", message=said, host=fact.host, rank=fact.rank, gpu=gpu
             )

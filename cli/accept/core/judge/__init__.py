@@ -60,7 +60,9 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     verdicts.insert(0, hosts.verdict(plan, found, records, _untold(records, verdicts)))
     verdicts = hosts.with_skipped([*verdicts, *absolute.of_no_step(plan)], plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
-    if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
+    # An excused check that did not run must not hide that no GPU was seen.
+    passed = State.PASS in (worst(v.state for v in verdicts), _overall(verdicts, ""))
+    if plan.machine.gpus != 0 and not gpu and passed:
         verdicts.append(hosts.no_gpu_seen())
     state = _overall(verdicts, broken_off)
     if state is State.PASS and suspects:

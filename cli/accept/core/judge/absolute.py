@@ -1,9 +1,9 @@
 """Compare every measurement with its absolute bounds.
 
 A bound without a size applies to the largest message of an execution, never to an average over
-sizes. It applies to executions that span whole hosts; a rail is compared with its peers. If the user
-has an expectation for one side of a measurement (lower or upper), it replaces that side of all
-references.
+sizes. It applies to executions that span whole hosts; a rail is compared with its peers. If the
+user has an expectation for one side of a measurement (lower or upper), it replaces that side of
+all references.
 """
 
 from __future__ import annotations

@@ -216,13 +216,13 @@ def _skipped(one: Skipped) -> CheckVerdict:
 
 
 def no_gpu_seen() -> CheckVerdict:
-    """Everything passed, on a machine that has GPUs, and none of it met one."""
+    """Return the verdict for a machine with GPUs on which everything passed and no GPU was seen."""
     finding = Finding(
         check="hosts",
         judgement="completeness",
         state=State.INCONCLUSIVE,
         cause="gpu-missing",
-        message="no check says that it met a GPU; add inventory or connectivity to the suite",
+        message="no check detected a GPU; add inventory or connectivity to the suite",
     )
     return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))
 
