@@ -253,6 +253,20 @@ def test_a_gpu_that_is_slow_only_with_the_others_is_said_to_be_hot() -> None:
     assert "thermal-hardware 80% of the time, 1200 MHz, 91 C" in suspect.why
 
 
+def test_nothing_is_said_of_the_heat_of_a_gpu_that_is_not_there() -> None:
+    def slow_together(host: str, gpu: int, name: str, value: float) -> float:
+        return value * (0.5 if (host, gpu) == (HOSTS[1], 2) and name == "bf16" else 1)
+
+    found = records(slow_together)
+    without = replace(
+        found[1],
+        metrics=tuple(replace(m, gpu=None) if m.rank == 2 else m for m in found[1].metrics),
+    )
+    (suspect,) = judged([found[0], without]).suspects
+    assert suspect.kind == "node"
+    assert "heat" not in suspect.why
+
+
 def test_a_gpu_that_is_slow_alone_too_is_not() -> None:
     (suspect,) = judged(records(only(("h1", 3), 0.7))).suspects
     assert "heat" not in suspect.why

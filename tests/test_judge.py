@@ -1029,6 +1029,22 @@ def test_what_is_wrong_with_a_gpu_host_is_named(
     assert blamed(inventoried(big(INVENTORY), facts)) == {suspect}
 
 
+def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in EIGHT]
+    facts[1] = inventory_of("h1", gpus=gpus("h1", 7), pciNvidia=7)
+    listed = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(EIGHT, facts, strict=True)]
+    one_node = replace(FLOOR, max_nodes=1)
+    verdict = judged(
+        big(INVENTORY, EACH, references=(one_node,)),
+        found(EIGHT),
+        *listed,
+        *measured(EACH, EIGHT, slow("h1", usual=360)),
+    )
+    assert blamed(verdict) == {("node", "h1", "gpu-missing")}
+    assert {"gpu-missing", "below-reference"} <= causes(verdict)
+    assert verdict.headline.startswith("fail: h1 gpu-missing")
+
+
 def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> None:
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in ("h0", "h2", "h3")]
     facts.insert(1, inventory_of("h1", gpus=None, pciNvidia=8))

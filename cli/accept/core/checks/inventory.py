@@ -106,8 +106,9 @@ def judge(evidence: Evidence) -> Judged:
         Problem(cause="no-measurement", message=f"{complete.some(hosts)} reported no inventory")
         for hosts in silent
     ]
-    findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, more=problems)
+    # What the hosts lack comes first: another number of ranks may follow from it.
+    findings = complete.problem_findings(evidence, more=problems)
+    findings += complete.step_findings(evidence)
     findings += absolute.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
     findings += _domain_unsaid(evidence, inventory)

@@ -41,7 +41,7 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     `broken_off` says why the run ended early, where it did.
     """
     found = hosts.find(records)
-    evidences = _evidences(plan, records, found, broken_off)
+    evidences = _evidences(plan, records, found, broken_off, steps=plan.steps)
     if near := found.domains or blocks_among(scored(evidences.values()), found.places):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
     reached = shares(scored(evidences.values())) if plan.origin else {}
@@ -99,6 +99,16 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
 
 
+def failures(plan: Plan, step: Step, records: Sequence[Record]) -> tuple[Finding, ...]:
+    """Return the failed findings of one step, as the verdict would have them if the run ended here.
+
+    Like `judge` it never raises.
+    """
+    evidences = _evidences(plan, records, hosts.find(records), "", steps=(step,))
+    found = (f for evidence in evidences.values() for f in _judged(evidence).verdict.findings)
+    return tuple(finding for finding in found if finding.state is State.FAIL)
+
+
 def _untold(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
     """Problems that no check answers for, and none tells of: said beside the checks, or of others.
 
@@ -131,17 +141,22 @@ def _part(plan: Plan) -> str:
 
 
 def _evidences(
-    plan: Plan, records: Sequence[Record], found: hosts.Found, broken_off: str
+    plan: Plan,
+    records: Sequence[Record],
+    found: hosts.Found,
+    broken_off: str,
+    *,
+    steps: Sequence[Step],
 ) -> dict[str, Evidence]:
-    """What each check of the plan is judged by, in the order of the plan."""
+    """Return what each check of `steps` is judged by, in the order of the plan."""
     by_step: dict[str, list[Record]] = {}
     for record in records:
         by_step.setdefault(record.step, []).append(record)
-    steps: dict[str, list[Step]] = {}
+    steps_of: dict[str, list[Step]] = {}
     shares: dict[str, list[Record]] = {}
-    for step in plan.steps:
+    for step in steps:
         for name, share in _shares(step, by_step.get(step.id, [])).items():
-            steps.setdefault(name, []).append(step)
+            steps_of.setdefault(name, []).append(step)
             shares.setdefault(name, []).extend(share)
     devices = hosts.devices(records)
     asked = by_step.get(HOSTS_STEP, [])
@@ -161,7 +176,7 @@ def _evidences(
             devices=devices,
             broken_off=broken_off,
         )
-        for name, mine in steps.items()
+        for name, mine in steps_of.items()
     }
 
 
@@ -303,4 +318,4 @@ def _touches(record: Record, suspect: Suspect) -> bool:
     return host_of(suspect) in record.hosts
 
 
-__all__ = ["HOSTS_STEP", "judge"]
+__all__ = ["HOSTS_STEP", "failures", "judge"]

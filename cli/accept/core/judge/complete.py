@@ -84,7 +84,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
                 judgement="completeness",
                 state=State.FAIL,
                 cause=evidence.lost[lost[0]],
-                message=f"step {step.id} did not run on {some(lost)}: lost before",
+                message=f"step {step.id} did not run on {some(lost)}, which had left the run",
                 hosts=tuple(lost),
             )
         )

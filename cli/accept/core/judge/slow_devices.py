@@ -110,7 +110,9 @@ def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
 
 
 def _only_together(device: Device, slow: Sequence[str]) -> str:
-    """What it means that a device is slow while its neighbours work, and not alone."""
+    """Return what it means that a GPU is slow only while its neighbours work."""
+    if not device.gpu:
+        return ""
     kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}
     alone = [kind for kind in kinds if f"{kind}-alone" in device.values]
     if not alone or any(f"{kind}-alone" in slow for kind in kinds):
