@@ -9,7 +9,7 @@ from pathlib import Path
 from tests import imagined
 
 from accept.core import evidence
-from accept.core.checks import parse_log
+from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
 from accept.core.model import Plan, Record, Step, Verdict
 from accept.core.typed import dump
@@ -39,7 +39,7 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
 
 def verdict_of(*records: Record) -> Verdict:
     """What the coordinator would have said."""
-    return judge(PLAN, (imagined.found(("h0",)), *records), attempt="one")
+    return judge(PLAN, (imagined.found(("h0",)), *records), checks=REGISTRY, attempt="one")
 
 
 def leave(folder: Path, log: str = LOG, *, status: int = 0, whole: bool = True) -> Path:

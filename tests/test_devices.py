@@ -13,8 +13,9 @@ from tests import imagined
 
 from accept import spec
 from accept.core import checks
-from accept.core.checks import Evidence, Judged
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge as judge_run
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.model import Fact, Metric, Plan, Problem, Record, State, Step, Verdict
 from accept.resolve import Options, resolve
 from accept.spec.floors import bounds
@@ -599,7 +600,7 @@ def verdict(found: list[Record]) -> Verdict:
     ]
     machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
     plan = imagined.plan(step, STEP, machine=machine, nodes=2, references=bounds(MACHINE))
-    return judge_run(plan, [imagined.found(HOSTS), *told, *found], attempt="one")
+    return judge_run(plan, [imagined.found(HOSTS), *told, *found], checks=REGISTRY, attempt="one")
 
 
 def _h200(host: str) -> list[dict[str, Any]]:

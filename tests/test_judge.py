@@ -31,6 +31,7 @@ from tests.imagined import (
 )
 
 from accept.core.causes import CAUSES
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
 from accept.core.judge.hosts import is_device
@@ -58,7 +59,7 @@ PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
 
 
 def judged(planned: Plan, *records: Record, broken_off: str = "") -> Verdict:
-    return judge(planned, records, attempt="a-1", broken_off=broken_off)
+    return judge(planned, records, checks=REGISTRY, attempt="a-1", broken_off=broken_off)
 
 
 def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
@@ -928,7 +929,7 @@ def test_slow_rails_are_known_while_the_run_goes_on() -> None:
     whole = [r for r in records if r.wave == 0]
 
     def followed(records: list[Record]) -> set[tuple[int, ...]]:
-        waves = waves_again(big(of), of, records, EIGHT, {})
+        waves = waves_again(big(of), of, records, EIGHT, {}, checks=REGISTRY)
         return {group.local_ranks for wave in waves for group in wave}
 
     assert followed(whole) == {(5,)}
@@ -1525,7 +1526,7 @@ def test_hosts_that_are_slower_across_racks_only_are_healthy() -> None:
     inventory, listed = seen(32)
     verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *records)
     assert blamed(verdict) == set()
-    again = executed(of, waves_again(big(of), of, records, names, {}), speed)
+    again = executed(of, waves_again(big(of), of, records, names, {}, checks=REGISTRY), speed)
     verdict = judged(
         big(inventory, of, references=(FLOOR,)), found(names), *listed, *records, *again
     )
@@ -1546,7 +1547,7 @@ def pairs_of_ten(seed: int, near: set[str], bad: str = "", *, places: bool = Fal
         return (440.0 if together else 400.0) * (0.9 if bad in group.hosts else 1)
 
     records = measured(of, names, speed, seed=seed, ranks=8)
-    records += executed(of, waves_again(big(of), of, records, names, {}), speed)
+    records += executed(of, waves_again(big(of), of, records, names, {}, checks=REGISTRY), speed)
     inventory, listed = seen(10)
     start = found(names)
     if places:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core import evidence, planting, report
+from accept.core.checks import REGISTRY
 from accept.core.errors import Exit
 from accept.core.execute import execute_wave
 from accept.core.hosts import Candidate, discover
@@ -109,7 +110,9 @@ async def coordinate(folder: Path) -> int:
 
 def _conclude(state: Run, broken: str) -> int:
     """Judge, write down what follows from it, and say so; returns the exit status."""
-    verdict = judge(state.plan, state.records, attempt=state.attempt, broken_off=broken)
+    verdict = judge(
+        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, broken_off=broken
+    )
     evidence.write_judgement(state.evidence, state.plan, verdict)
     evidence.write_checksums(state.evidence)
     _say("verdict of the coordinator:")
@@ -224,7 +227,13 @@ async def _execute(state: Run, step: Step, place: str) -> None:
     await _execute_waves(state, step, plan_waves, mine)
     names = [h.name for h in state.alive()]
     again = waves_again(
-        state.plan, step, mine, names, places(state.records), domains(state.records)
+        state.plan,
+        step,
+        mine,
+        names,
+        places(state.records),
+        domains(state.records),
+        checks=REGISTRY,
     )
     if again:
         many = sum(map(len, again))
@@ -232,7 +241,7 @@ async def _execute(state: Run, step: Step, place: str) -> None:
         await _execute_waves(state, step, again, mine)
     if len(mine) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
-    findings = failures(state.plan, step, state.records)
+    findings = failures(state.plan, step, state.records, checks=REGISTRY)
     failed = [r for r in mine if r.exit != 0 or r.problems or _is_accused(r, findings)]
     groups = f"{len(mine)} group{'s' * (len(mine) != 1)}"
     _say(

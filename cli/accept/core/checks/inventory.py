@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import recordlines
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import absolute, complete, equal
 from accept.core.judge.equal import Inventory
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.hosts import gpus_of
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems

@@ -13,9 +13,10 @@ import math
 from collections.abc import Iterator
 
 from accept.core import devices
-from accept.core.checks import Check, Evidence, Judged
+from accept.core.checks import Check
 from accept.core.judge.complete import place
 from accept.core.judge.devices import judge_devices
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 from accept.core.model import Problem

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accept.core import recordlines
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import absolute, complete, stragglers
 from accept.core.judge.digests import digest_problems
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.reading import number
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems

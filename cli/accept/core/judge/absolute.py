@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge.complete import place, some
+from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.judge.reading import number
 from accept.core.model import (

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete, took_part, transport
 from accept.core.judge.compare import Compared, compare
 from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.nearness import apart, far_or_slow
 from accept.core.judge.population import FEWEST, Spread
 from accept.core.judge.reading import (

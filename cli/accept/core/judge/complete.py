@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from accept.core.checks import Evidence, Score
+from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.states import judgement_of, state_of
 from accept.core.model import Finding, Plan, Problem, Record, State, Step
 from accept.core.schedule import Wave, waves

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.reading import number
 from accept.core.judge.slow_devices import Device, Measured, compared
 from accept.core.judge.states import verdict_of

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge.complete import place
 from accept.core.judge.equal import whole
+from accept.core.judge.evidence import Evidence
 from accept.core.model import Problem
 
 _NAMED = ("wrong-result", "not-finite")

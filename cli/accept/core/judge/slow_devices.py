@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge import absolute, complete
 from accept.core.judge.blame import Sample
 from accept.core.judge.complete import place
+from accept.core.judge.evidence import Evidence
 from accept.core.judge.outliers import outliers
 from accept.core.judge.population import FEWEST, SIGMAS, Spread
 from accept.core.judge.reading import number

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge.complete import place, some
+from accept.core.judge.evidence import Evidence
 from accept.core.judge.population import FEWEST, spread
 from accept.core.likelihood import GROSS
 from accept.core.model import Finding, Metric, Record, State, Suspect

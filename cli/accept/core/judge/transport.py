@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accept.core.checks import Evidence
+from accept.core.judge.evidence import Evidence
 from accept.core.model import Finding, PlannedMachine, Problem, Record, State
 
 _FACT, _DETOURS = "nccl-networks", "nccl-detours"
