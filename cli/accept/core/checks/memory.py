@@ -42,7 +42,7 @@ MEASURED = Measured(
 _LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
-def judge(evidence: Evidence) -> Judged:
+def judge_memory(evidence: Evidence) -> Judged:
     """Every GPU keeps what is written, reached its bounds, and is as fast as its equals."""
     params = params_of(evidence, devices.Params)
     more = [*_untested(evidence, params.share * params.least), *_narrow(evidence)]
@@ -92,7 +92,7 @@ def _narrow(evidence: Evidence) -> Iterator[Problem]:
             )
 
 
-CHECK = Check(
+MEMORY = Check(
     name="memory",
     summary="memory of every GPU: bandwidth, a pattern test over nearly all of it, ways in and out",
     template="devices.sh.j2",
@@ -103,7 +103,8 @@ CHECK = Check(
     worth=65,
     estimate=devices.memory_seconds,
     parse=devices.parse,
-    judge=judge,
+    judge=judge_memory,
     devices=True,
     faults=devices.FAULTS,
 )
+CHECK = MEMORY

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from accept.core.judge import absolute, complete, took_part, transport
+from accept.core.judge import absolute, complete, took_part
 from accept.core.judge.compare import Compared, compare
 from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
 from accept.core.judge.evidence import Evidence, Judged
@@ -23,6 +23,7 @@ from accept.core.judge.reading import (
 )
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
+from accept.core.judge.transport import transport_problems, transport_unknown
 from accept.core.model import Finding, Record, State, Step, Suspect
 from accept.core.sizes import format_size
 
@@ -52,9 +53,9 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         return score(readings[id(record)], step)
 
     findings = complete.step_findings(evidence)
-    fallen_back = tuple(transport.problems(evidence))
+    fallen_back = tuple(transport_problems(evidence))
     findings += complete.problem_findings(evidence, score=known, more=fallen_back)
-    findings += transport.unsaid(evidence)
+    findings += transport_unknown(evidence)
     findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
     held = absolute.findings(evidence, nominal)
     findings += held
