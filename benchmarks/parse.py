@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root), str(root / "cli")]
 
 from accept.commands.loading import nothing_collected
-from accept.core.checks import parse_log
+from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
 from accept.core.model import Plan, PlannedMachine, Record, State, Step, Verdict
 from accept.core.nccl_tests import metrics, parse, read
@@ -125,7 +125,7 @@ def _judged(
                 problems=parsed.problems,
             )
         )
-    return judge(planned, records, attempt="benchmark")
+    return judge(planned, records, checks=REGISTRY, attempt="benchmark")
 
 
 def planned(logs: int) -> Plan:

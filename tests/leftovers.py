@@ -10,7 +10,7 @@ from pathlib import Path
 from tests import imagined
 
 from accept.core import evidence
-from accept.core.checks import parse_log
+from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
 from accept.core.model import Plan, Record, Step, Verdict
 from accept.core.typed import dump
@@ -44,7 +44,7 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
 def verdict_of(*records: Record, interruption: str = "") -> Verdict:
     """Return the coordinator's verdict."""
     kept = (imagined.found(("h0",)), *records)
-    return judge(PLAN, kept, attempt="one", broken_off=interruption)
+    return judge(PLAN, kept, checks=REGISTRY, attempt="one", broken_off=interruption)
 
 
 def leave(

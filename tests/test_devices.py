@@ -13,8 +13,9 @@ from tests import imagined
 
 from accept import spec
 from accept.core import checks
-from accept.core.checks import Evidence, Judged
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge as judge_run
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.model import Fact, Metric, Plan, Problem, Record, State, Step, Verdict
 from accept.resolve import Options, resolve
 from accept.spec.floors import bounds
@@ -251,6 +252,20 @@ def test_a_gpu_that_is_slow_only_with_the_others_is_said_to_be_hot() -> None:
     assert (suspect.name, suspect.cause) == ("h1:3", "slow-outlier")
     assert "alone it is as fast as the others: heat or power" in suspect.why
     assert "thermal-hardware 80% of the time, 1200 MHz, 91 C" in suspect.why
+
+
+def test_nothing_is_said_of_the_heat_of_a_gpu_that_is_not_there() -> None:
+    def slow_together(host: str, gpu: int, name: str, value: float) -> float:
+        return value * (0.5 if (host, gpu) == (HOSTS[1], 2) and name == "bf16" else 1)
+
+    found = records(slow_together)
+    without = replace(
+        found[1],
+        metrics=tuple(replace(m, gpu=None) if m.rank == 2 else m for m in found[1].metrics),
+    )
+    (suspect,) = judged([found[0], without]).suspects
+    assert suspect.kind == "node"
+    assert "heat" not in suspect.why
 
 
 def test_a_gpu_that_is_slow_alone_too_is_not() -> None:
@@ -585,7 +600,7 @@ def verdict(found: list[Record]) -> Verdict:
     ]
     machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
     plan = imagined.plan(step, STEP, machine=machine, nodes=2, references=bounds(MACHINE))
-    return judge_run(plan, [imagined.found(HOSTS), *told, *found], attempt="one")
+    return judge_run(plan, [imagined.found(HOSTS), *told, *found], checks=REGISTRY, attempt="one")
 
 
 def _h200(host: str) -> list[dict[str, Any]]:

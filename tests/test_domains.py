@@ -18,6 +18,7 @@ from tests.imagined import (
     table,
 )
 
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
 from accept.core.judge.hosts import domains
@@ -68,7 +69,7 @@ def records(reached: Speed, racks: dict[str, str]) -> list[Record]:
 
 def judged(reached: Speed, racks: dict[str, str] = RACK) -> Verdict:
     run = plan(INVENTORY, PAIRS, machine=MACHINE, references=(NVLINK, NICS))
-    return judge(run, records(reached, racks), attempt="one")
+    return judge(run, records(reached, racks), checks=REGISTRY, attempt="one")
 
 
 def causes(verdict: Verdict) -> set[str]:
@@ -105,7 +106,10 @@ def test_a_healthy_host_alone_in_its_rack_is_neither_slow_nor_far(alone: tuple[s
     assert (verdict.headline, verdict.suspects) == ("pass", ())
     done = [one for one in records(reached, racks) if one.step == PAIRS.id]
     known = domains(records(reached, racks))
-    assert waves_again(plan(PAIRS, machine=MACHINE), PAIRS, done, EIGHT, {}, known) == ()
+    assert (
+        waves_again(plan(PAIRS, machine=MACHINE), PAIRS, done, EIGHT, {}, known, checks=REGISTRY)
+        == ()
+    )
 
 
 def test_blocks_of_a_ladder_are_compared_with_those_of_their_own_kind() -> None:
@@ -117,14 +121,14 @@ def test_blocks_of_a_ladder_are_compared_with_those_of_their_own_kind() -> None:
     ]
     run = plan(INVENTORY, blocks, machine=MACHINE, references=(NVLINK, NICS))
     told = [one for one in records(speed(), RACK) if one.step != PAIRS.id]
-    assert judge(run, [*told, *made], attempt="one").suspects == ()
+    assert judge(run, [*told, *made], checks=REGISTRY, attempt="one").suspects == ()
 
 
 def test_what_is_measured_again_is_told_by_racks_too() -> None:
     healthy = [one for one in records(speed(), RACK) if one.step == PAIRS.id]
     run = plan(INVENTORY, PAIRS, machine=MACHINE)
     racks = (frozenset(EIGHT[:4]), frozenset(EIGHT[4:]))
-    assert waves_again(run, PAIRS, healthy, EIGHT, {}, racks) == ()
+    assert waves_again(run, PAIRS, healthy, EIGHT, {}, racks, checks=REGISTRY) == ()
 
 
 def test_where_no_host_tells_its_rack_nvlink_between_hosts_is_not_tested() -> None:

@@ -12,6 +12,7 @@ from tests.imagined import CPU, FLOOR, GPU, found, hosts, measured, plan, record
 
 from accept.commands.caught import Outcome, outcome
 from accept.commands.faults import FAULTS, Choice, choose
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.model import Fact, Plan, Problem, Record, State
 from accept.core.planted import EVERYWHERE, ON_HOSTS
@@ -110,7 +111,7 @@ def drilled(
     marked = replace(records[0], facts=(*records[0].facts, mark))
     choice = Choice(fault=fault, planted=planted)
     kept = (marked, *records[1:])
-    return outcome(choice, of, kept, judge(of, kept, attempt="a"))
+    return outcome(choice, of, kept, judge(of, kept, checks=REGISTRY, attempt="a"))
 
 
 EIGHT = hosts(8)
@@ -183,7 +184,7 @@ class TestCaught:
 
     def test_not_where_the_fault_never_struck(self) -> None:
         records = told("rank-hung", "h3")
-        verdict = judge(plan(ALL), records, attempt="a")
+        verdict = judge(plan(ALL), records, checks=REGISTRY, attempt="a")
         done = outcome(Choice(fault="hang", planted="hang@h3:0"), plan(ALL), records, verdict)
         assert (done.result, done.why[:15]) == ("missed", "it never struck")
 
@@ -199,7 +200,9 @@ class TestCaught:
         mark = Fact(name="planted", value="unreachable@#1", host="pod-1")
         records = [replace(found(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
         choice = Choice(fault="unreachable", planted="unreachable@#1")
-        done = outcome(choice, plan(ALL), records, judge(plan(ALL), records, attempt="a"))
+        done = outcome(
+            choice, plan(ALL), records, judge(plan(ALL), records, checks=REGISTRY, attempt="a")
+        )
         assert done.result == "caught"
 
     def test_what_was_refused_is_left_out_and_what_stays_behind_is_a_failure(self) -> None:
@@ -221,7 +224,7 @@ class TestCaught:
 
 def test_the_verdict_of_a_caught_fault_is_never_an_acceptance() -> None:
     records = [found(EIGHT), *measured(PAIRS, EIGHT, slow("h1"))]
-    verdict = judge(replace(PAIRED, planted=("slow@h1:0",)), records, attempt="a")
+    verdict = judge(replace(PAIRED, planted=("slow@h1:0",)), records, checks=REGISTRY, attempt="a")
     assert not verdict.accepted
     assert verdict.headline.startswith("drill: ")
     assert verdict.state is not State.PASS

@@ -15,6 +15,7 @@ from tests import imagined
 from tests.imagined import CPU, GPU, found, hosts, plan, record, step
 
 from accept.core import checks
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.counters import RULES, allowed
 from accept.core.model import CheckVerdict, Fact, PlannedMachine, Record, State, Verdict
@@ -59,7 +60,9 @@ def run_of(
         fact = Fact(name="health", check="health", host=name, value=dump(whole))
         records.append(record(HEALTH, (name,), number=index, facts=(fact,)))
     records.append(record(LATER, names))
-    return judge(plan(HEALTH, LATER, machine=machine, nodes=count), records, attempt="one")
+    return judge(
+        plan(HEALTH, LATER, machine=machine, nodes=count), records, checks=REGISTRY, attempt="one"
+    )
 
 
 def health_of(verdict: Verdict) -> CheckVerdict:
@@ -162,7 +165,7 @@ class TestJudging:
         change = grown("gpu 3", counters={"ecc-uncorrected": 1}, states={"gpu 3": state})
         (finding,) = health_of(run_of(("h1", 3, change), machine=GPU)).findings
         assert finding.message.endswith(
-            "+1 ecc-uncorrected on gpu 3 of h1 (after it 91 C, 640.5 W, 345 MHz)"
+            "+1 ecc-uncorrected was seen on gpu 3 of h1 (after it 91 C, 640.5 W, 345 MHz)"
         )
 
     def test_a_gpu_that_is_no_longer_there(self) -> None:
@@ -252,7 +255,7 @@ class TestWhatIsNotKnown:
         names = hosts(2)
         records = [replace(found(names), wave=n) for n in (0, 1, 2)]
         records += [record(HEALTH, (name,), number=i) for i, name in enumerate(names)]
-        verdict = judge(plan(HEALTH, nodes=2), records, attempt="one")
+        verdict = judge(plan(HEALTH, nodes=2), records, checks=REGISTRY, attempt="one")
         assert health_of(verdict).state is State.NOT_TESTED
 
     def test_every_reading_must_have_left_its_record(self) -> None:
@@ -273,7 +276,7 @@ class TestWhatIsNotKnown:
             replace(found(names), wave=2, facts=(broken,)),
             record(HEALTH, names, facts=(whole,)),
         ]
-        verdict = judge(plan(HEALTH, nodes=1), records, attempt="one")
+        verdict = judge(plan(HEALTH, nodes=1), records, checks=REGISTRY, attempt="one")
         assert health_of(verdict).state is State.NOT_TESTED
 
     def test_what_was_bad_before_is_a_note(self) -> None:

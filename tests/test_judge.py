@@ -31,10 +31,12 @@ from tests.imagined import (
 )
 
 from accept.core.causes import CAUSES
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.again import waves_again
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
+    CheckVerdict,
     Fact,
     Metric,
     Plan,
@@ -57,7 +59,7 @@ PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
 
 
 def judged(planned: Plan, *records: Record, broken_off: str = "") -> Verdict:
-    return judge(planned, records, attempt="a-1", broken_off=broken_off)
+    return judge(planned, records, checks=REGISTRY, attempt="a-1", broken_off=broken_off)
 
 
 def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
@@ -265,7 +267,7 @@ def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
     verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), found(EIGHT), *fewer)
     (said,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")
     assert said.hosts == ()
-    assert "so did 8 of 8 executions" in said.message
+    assert "8 of 8 executions did so" in said.message
 
 
 @pytest.mark.parametrize("ranks", [0, 1, 15, 17])
@@ -607,6 +609,67 @@ def test_the_users_expectation_replaces_references(lower: float, state: State) -
     assert kinds == {"expectation"}
 
 
+def bounded(busbw: float, *references: Reference) -> CheckVerdict:
+    """The verdict on an all-reduce over eight hosts that reached `busbw` GB/s."""
+    of, listed = seen()
+    verdict = judged(
+        big(of, ALL, references=references),
+        found(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, slow(usual=busbw)),
+    )
+    return next(check for check in verdict.checks if check.check == "all-reduce")
+
+
+def sides(check: CheckVerdict) -> set[tuple[float | None, float | None]]:
+    return {(f.lower, f.upper) for f in check.findings if f.judgement == "absolute"}
+
+
+BOTH = replace(FLOOR, lower=300.0, upper=400.0)
+LOWER = replace(FLOOR, kind="expectation", source="--expect", lower=300.0)
+UPPER = replace(LOWER, lower=None, upper=400.0)
+
+
+@pytest.mark.parametrize(
+    ("references", "expected"),
+    [
+        ((BOTH,), {(300.0, 400.0)}),
+        ((LOWER, UPPER), {(300.0, None), (None, 400.0)}),
+        # An expectation replaces only the side of a reference that it is about.
+        ((UPPER, FLOOR), {(None, 400.0), (300.0, None)}),
+        ((UPPER, replace(BOTH, upper=9.0)), {(None, 400.0), (300.0, None)}),
+        ((LOWER, replace(BOTH, lower=9999.0)), {(300.0, None), (None, 400.0)}),
+    ],
+)
+def test_both_sides_of_a_bound_are_compared_and_shown(
+    references: tuple[Reference, ...], expected: set[tuple[float | None, float | None]]
+) -> None:
+    states = {busbw: bounded(busbw, *references).state for busbw in (299.0, 350.0, 401.0)}
+    assert states == {299.0: State.FAIL, 350.0: State.PASS, 401.0: State.FAIL}
+    check = bounded(350.0, *references)
+    assert sides(check) == expected
+    assert ">= 300" in check.against
+    assert "<= 400" in check.against
+
+
+@pytest.mark.parametrize(("busbw", "limit"), [(299.0, 300.0), (350.0, 300.0), (401.0, 400.0)])
+def test_a_finding_names_the_side_that_failed(busbw: float, limit: float) -> None:
+    held = next(f for f in bounded(busbw, BOTH).findings if f.judgement == "absolute")
+    assert held.bound == limit
+
+
+def test_an_upper_expectation_leaves_the_lower_reference_to_name_a_slow_host() -> None:
+    of, listed = seen(3)
+    pairs = step("all-reduce", "pairs", rounds=3, number=30)
+    verdict = judged(
+        big(of, pairs, references=(UPPER, replace(FLOOR, size=TOP))),
+        found(hosts(3)),
+        *listed,
+        *measured(pairs, hosts(3), slow("h1", usual=360)),
+    )
+    assert blamed(verdict) == {("node", "h1", "slow-outlier")}
+
+
 @pytest.mark.parametrize("size", [None, TOP])
 def test_of_three_hosts_a_bound_at_the_largest_size_names_the_slow_one(size: int | None) -> None:
     # Two of three pairs are slow: without a bound nothing tells which is the usual.
@@ -866,7 +929,7 @@ def test_slow_rails_are_known_while_the_run_goes_on() -> None:
     whole = [r for r in records if r.wave == 0]
 
     def followed(records: list[Record]) -> set[tuple[int, ...]]:
-        waves = waves_again(big(of), of, records, EIGHT, {})
+        waves = waves_again(big(of), of, records, EIGHT, {}, checks=REGISTRY)
         return {group.local_ranks for wave in waves for group in wave}
 
     assert followed(whole) == {(5,)}
@@ -967,6 +1030,22 @@ def test_what_is_wrong_with_a_gpu_host_is_named(
     assert blamed(inventoried(big(INVENTORY), facts)) == {suspect}
 
 
+def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in EIGHT]
+    facts[1] = inventory_of("h1", gpus=gpus("h1", 7), pciNvidia=7)
+    listed = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(EIGHT, facts, strict=True)]
+    one_node = replace(FLOOR, max_nodes=1)
+    verdict = judged(
+        big(INVENTORY, EACH, references=(one_node,)),
+        found(EIGHT),
+        *listed,
+        *measured(EACH, EIGHT, slow("h1", usual=360)),
+    )
+    assert blamed(verdict) == {("node", "h1", "gpu-missing")}
+    assert {"gpu-missing", "below-reference"} <= causes(verdict)
+    assert verdict.headline.startswith("fail: h1 gpu-missing")
+
+
 def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> None:
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in ("h0", "h2", "h3")]
     facts.insert(1, inventory_of("h1", gpus=None, pciNvidia=8))
@@ -1051,6 +1130,54 @@ def test_a_gpu_machine_on_which_nothing_met_a_gpu_is_not_passed() -> None:
         big(ALL, references=(FLOOR,)), found(EIGHT), *measured(ALL, EIGHT, slow(usual=360))
     )
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+
+
+def gpu_requested(*records: Record, steps: Sequence[Step], **more: Any) -> Verdict:
+    return judged(plan(*steps, machine=replace(GPU, speed_promised=False), **more), *records)
+
+
+SCRIPT = step("script", "all", params={})
+OPTIONAL = replace(INVENTORY, optional=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "records", "skipped"),
+    [
+        ([SCRIPT], [record(SCRIPT, EIGHT)], ()),
+        # Nothing but the optional inventory would have seen a GPU, and its tool is missing.
+        (
+            [OPTIONAL, SCRIPT],
+            [
+                record(OPTIONAL, EIGHT, problems=(Problem(cause="tool-missing", message="x"),)),
+                record(SCRIPT, EIGHT),
+            ],
+            (),
+        ),
+        (
+            [SCRIPT],
+            [record(SCRIPT, EIGHT)],
+            (Skipped(check="inventory", reason="the budget has no room for it", optional=True),),
+        ),
+        ([ALL], measured(ALL, EIGHT, slow()), ()),
+        # Logs of others that show no GPU, judged as those of a machine with GPUs.
+        ([ALL], measured(ALL, EIGHT, slow()), "logs"),
+    ],
+)
+def test_a_run_that_requests_gpus_and_detects_none_is_never_accepted(
+    steps: list[Step], records: list[Record], skipped: Any
+) -> None:
+    more = {"origin": "8 logs"} if skipped == "logs" else {"skipped": skipped}
+    without = gpu_requested(found(EIGHT), *records, steps=steps, **more)
+    assert (without.state, without.exit, without.accepted) == (State.INCONCLUSIVE, 7, False)
+    rank = Fact(name="rank", check="connectivity", host="h0", rank=0, value={"gpu": "GPU-1"})
+    records = [*records[:-1], replace(records[-1], facts=(*records[-1].facts, rank))]
+    with_gpu = gpu_requested(found(EIGHT), *records, steps=steps, **more)
+    assert (with_gpu.state, with_gpu.exit, with_gpu.accepted) == (State.PASS, 0, True)
+
+
+def test_a_machine_without_gpus_passes_without_any() -> None:
+    verdict = judged(plan(SCRIPT), found(EIGHT), record(SCRIPT, EIGHT))
+    assert (verdict.exit, verdict.gpu_tested) == (0, False)
 
 
 # -- connectivity, train, script -----------------------------------------------------------------
@@ -1399,7 +1526,7 @@ def test_hosts_that_are_slower_across_racks_only_are_healthy() -> None:
     inventory, listed = seen(32)
     verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *records)
     assert blamed(verdict) == set()
-    again = executed(of, waves_again(big(of), of, records, names, {}), speed)
+    again = executed(of, waves_again(big(of), of, records, names, {}, checks=REGISTRY), speed)
     verdict = judged(
         big(inventory, of, references=(FLOOR,)), found(names), *listed, *records, *again
     )
@@ -1420,7 +1547,7 @@ def pairs_of_ten(seed: int, near: set[str], bad: str = "", *, places: bool = Fal
         return (440.0 if together else 400.0) * (0.9 if bad in group.hosts else 1)
 
     records = measured(of, names, speed, seed=seed, ranks=8)
-    records += executed(of, waves_again(big(of), of, records, names, {}), speed)
+    records += executed(of, waves_again(big(of), of, records, names, {}, checks=REGISTRY), speed)
     inventory, listed = seen(10)
     start = found(names)
     if places:

@@ -88,6 +88,24 @@ class TestSeveral:
         assert accept("judge", folder, bad).code == 3
         assert accept("judge", bad, folder).code == 3
 
+    def test_the_order_is_that_of_one_run(self, tmp_path: Path) -> None:
+        """One run with an inconclusive and an untested check exits with 7, so two runs do, too."""
+        inconclusive = leftovers.leave(tmp_path / "inconclusive")
+        plan = json.loads((inconclusive / evidence.PLAN).read_text())
+        own = {"check": "script", "metric": "other", "unit": "m/s", "kind": "expectation"}
+        plan["references"] = [{**own, "source": "site.yaml:12", "lower": 8}]
+        (inconclusive / evidence.PLAN).write_text(json.dumps(plan))
+        evidence.write_checksums(inconclusive)
+        untested = leftovers.leave(
+            tmp_path / "untested", 'ACCEPT {"problem":"tool-missing","message":"no tool"}\n'
+        )
+        interrupted = leftovers.leave(tmp_path / "interrupted", whole=False)
+        alone = [accept("judge", path).code for path in (inconclusive, untested, interrupted)]
+        assert alone == [7, 6, 5]
+        assert accept("judge", inconclusive, untested).code == 7
+        assert accept("judge", untested, inconclusive).code == 7
+        assert accept("judge", untested, inconclusive, interrupted).code == 5
+
     def test_as_json_they_are_one_list(self, tmp_path: Path, folder: Path) -> None:
         bad = leftovers.leave(tmp_path / "bad", status=1)
         done = accept("judge", folder, bad, "--json")

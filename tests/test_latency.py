@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests import imagined
 
-from accept.core.checks import load, parse_log
+from accept.core.checks import REGISTRY, load, parse_log
 from accept.core.judge import judge
 from accept.core.judge.reading import LATENCY, read
 from accept.core.model import Fact, Metric, Plan, Record, Reference, State, Step, Verdict
@@ -85,7 +85,9 @@ def each(of: Step, took: Sequence[float], *facts: Fact) -> list[Record]:
 def verdict(of: Step, took: Sequence[float], *facts: Fact, **more: object) -> Verdict:
     names = imagined.hosts(len(took))
     plan: Plan = imagined.plan(of, machine=imagined.GPU, nodes=len(took), **more)
-    return judge(plan, [imagined.found(names), *each(of, took, *facts)], attempt="one")
+    return judge(
+        plan, [imagined.found(names), *each(of, took, *facts)], checks=REGISTRY, attempt="one"
+    )
 
 
 def state(found: Verdict) -> State:
@@ -165,7 +167,7 @@ def test_where_no_speed_is_promised_the_data_must_be_right_and_no_more() -> None
     of = step()
     plan = imagined.plan(of, nodes=4)
     records = [imagined.found(imagined.hosts(4)), *each(of, [13, 13, 13, 130])]
-    found = judge(plan, records, attempt="one")
+    found = judge(plan, records, checks=REGISTRY, attempt="one")
     assert (state(found), found.suspects) == (State.PASS, ())
 
 
@@ -173,5 +175,5 @@ def test_wrong_data_are_a_failure_however_fast() -> None:
     of = step()
     records = [imagined.record(of, ("h0",), *times(13, wrong=2))]
     plan = imagined.plan(of, machine=imagined.GPU, nodes=1, references=(UPPER,))
-    found = judge(plan, [imagined.found(("h0",)), *records], attempt="one")
+    found = judge(plan, [imagined.found(("h0",)), *records], checks=REGISTRY, attempt="one")
     assert state(found) is State.FAIL

@@ -13,6 +13,7 @@ import pytest
 from tests import imagined
 
 from accept import assets, spec
+from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
@@ -100,7 +101,7 @@ def table(check: str, busbw: float) -> Sequence[Metric]:
 
 
 def verdict(plan: Plan, share: float, **more: str) -> Verdict:
-    return judge(plan, measured(plan, share, **more), attempt="one")
+    return judge(plan, measured(plan, share, **more), checks=REGISTRY, attempt="one")
 
 
 def states(found: Verdict) -> dict[str, State]:
@@ -174,7 +175,7 @@ def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
         held = [{**gpu, **named} for gpu in imagined.gpus("h0")]
         hosts, first, *rest = measured(plan, 1.0, network="GPUDirectTCPX")
         first = replace(first, facts=(imagined.inventory_of("h0", gpus=held),))
-        found = judge(plan, [hosts, first, *rest], attempt="one")
+        found = judge(plan, [hosts, first, *rest], checks=REGISTRY, attempt="one")
         return {f.cause for one in found.checks for f in one.findings if f.cause}
 
     assert "gpu-busy" not in causes(4600)

@@ -15,6 +15,7 @@ import pytest
 from tests import imagined
 
 from accept import assets
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.model import CheckVerdict, Fact, State
 from accept.render import render
@@ -183,7 +184,7 @@ def inventory(machine: Any = imagined.GPU, **of_h2: Any) -> CheckVerdict:
         for number, name in enumerate(NAMES)
     ]
     plan = imagined.plan(INVENTORY, machine=machine, nodes=4)
-    found = judge(plan, [imagined.found(NAMES), *records], attempt="one")
+    found = judge(plan, [imagined.found(NAMES), *records], checks=REGISTRY, attempt="one")
     return next(one for one in found.checks if one.check == "inventory")
 
 
@@ -252,7 +253,7 @@ class TestFewerDevices:
             for number, name in enumerate(NAMES)
         ]
         plan = imagined.plan(INVENTORY, machine=self.MACHINE, nodes=4)
-        found = judge(plan, [imagined.found(NAMES), *records], attempt="one")
+        found = judge(plan, [imagined.found(NAMES), *records], checks=REGISTRY, attempt="one")
         assert next(c.state for c in found.checks if c.check == "inventory") is State.PASS
 
 
@@ -270,7 +271,7 @@ def test_the_verdict_tells_what_the_hosts_talk_through() -> None:
     chosen = [Fact(name="network", check="connectivity", host=n, value=value) for n in NAMES]
     record = imagined.record(CONNECTIVITY, NAMES, facts=(*answers, *chosen), ranks=4)
     plan = imagined.plan(CONNECTIVITY, nodes=4, machine=replace(imagined.CPU, ranks=1))
-    found = judge(plan, [imagined.found(NAMES), record], attempt="one")
+    found = judge(plan, [imagined.found(NAMES), record], checks=REGISTRY, attempt="one")
     (check,) = [one for one in found.checks if one.check == "connectivity"]
     assert check.state is State.PASS
     assert (

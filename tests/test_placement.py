@@ -12,6 +12,7 @@ import yaml
 from tests import imagined
 from tests.commandline import accept, refused
 
+from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, State, Verdict
@@ -206,7 +207,7 @@ class TestPart:
         plan = imagined.plan(step, machine=imagined.GPU, nodes=1, gpus_used=given, gpus_given=given)
         made = imagined.record(step, ["h0"], facts=(told,), ranks=given)
         records = [imagined.found(["h0"]), made]
-        return judge(plan, records, attempt="a")
+        return judge(plan, records, checks=REGISTRY, attempt="a")
 
     def test_is_tested_and_named(self) -> None:
         verdict = self.judged(given=4, shown=4)

@@ -56,8 +56,8 @@ class TestAHostWithoutGpus:
 
     @pytest.fixture
     def host(self, tmp_path: Path) -> Path:
-        """A folder with host.sh, which ends before its sshd starts, and without a GPU around."""
-        for name in ("host.sh", "sshd.sh"):
+        """A folder with bootstrap_host.sh, which ends before its sshd starts, and without a GPU around."""
+        for name in ("bootstrap_host.sh", "sshd.sh"):
             (tmp_path / name).write_text((assets.launchers() / name).read_text())
         (tmp_path / "tmp").mkdir()
         (tmp_path / "bin").mkdir()
@@ -69,7 +69,7 @@ class TestAHostWithoutGpus:
     def cause(self, host: Path, *words: str) -> str:
         environment = {"PATH": f"{host}/bin:/usr/bin:/bin", "ACCEPT_SYS": str(host / "sys")}
         done = subprocess.run(
-            ["/bin/sh", "./host.sh", "1", "1", *words],
+            ["/bin/sh", "./bootstrap_host.sh", "1", "1", *words],
             cwd=host, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         found = understood("h1", Reply(exit=done.returncode, out=done.stdout.encode(), err=""))

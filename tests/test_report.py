@@ -27,6 +27,7 @@ from tests.imagined import (
 )
 
 from accept.core import report
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.states import worst
 from accept.core.model import (
@@ -65,17 +66,21 @@ def degraded() -> Verdict:
         for i, h in enumerate(EIGHT)
     ]
     records = [found(EIGHT), *listed, *measured(ALL, EIGHT, speed), *measured(PAIRS, EIGHT, speed)]
-    return judge(PLAN, records, attempt="demo-1")
+    return judge(PLAN, records, checks=REGISTRY, attempt="demo-1")
 
 
 def passing() -> Verdict:
     of = plan(ALL)
-    return judge(of, [found(EIGHT), *measured(ALL, EIGHT, slow())], attempt="demo-2")
+    return judge(
+        of, [found(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-2"
+    )
 
 
 def inconclusive() -> Verdict:
     of = plan(ALL, references=(Reference(**{**vars(FLOOR), "kind": "expectation", "size": 1}),))
-    return judge(of, [found(EIGHT), *measured(ALL, EIGHT, slow())], attempt="demo-3")
+    return judge(
+        of, [found(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
+    )
 
 
 def found_by(*findings: Finding) -> str:
@@ -131,10 +136,12 @@ def test_what_is_less_grave_hides_no_failure() -> None:
 def test_that_data_were_not_checked_is_always_shown() -> None:
     metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
     made = record(ALL, EIGHT, *metrics)
-    verdict = judge(plan(ALL, references=(FLOOR,)), [found(EIGHT), made], attempt="demo-4")
+    verdict = judge(
+        plan(ALL, references=(FLOOR,)), [found(EIGHT), made], checks=REGISTRY, attempt="demo-4"
+    )
     shown = report.table(verdict)
     assert "below-reference" in shown
-    assert "data that were not checked" in shown
+    assert "the results were not checked" in shown
 
 
 def test_color_only_where_asked() -> None:
@@ -217,7 +224,7 @@ def evil() -> tuple[Verdict, Plan]:
     said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, planted=(EVIL,))
     records = [found([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
-    return judge(of, records, attempt=EVIL, broken_off=EVIL), of
+    return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of
 
 
 def test_nothing_from_a_host_reaches_the_terminal_as_control() -> None:

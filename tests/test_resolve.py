@@ -218,6 +218,12 @@ class TestExpect:
         assert own == [("all-reduce", 300.0), ("alltoall", 40.0)]
         assert {r.source for r in found if r.check == "alltoall"} >= {f"{tmp_path}/site.yaml:1"}
 
+    def test_the_option_leaves_the_other_side_of_the_site(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "expect: ['connectivity>=2', 'connectivity<=50']")
+        found = plan(FULL, site=file, expect=("connectivity<=40",)).references
+        own = [(r.lower, r.upper) for r in found if r.kind == "expectation"]
+        assert own == [(None, 40.0), (2.0, None)]
+
     @pytest.mark.parametrize(
         ("text", "said"),
         [

@@ -367,10 +367,10 @@ def _expectations(
         given = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
-    # The command line goes first: what it says replaces what the file says of the same metric.
-    taken = {(r.check, r.metric, r.size, r.min_nodes, r.max_nodes) for r in given}
+    # The command line replaces the same side of the same metric in the file.
+    taken = {_subject(reference) for reference in given}
     filed = site_expectations(site) if site else ()
-    kept = [r for r in filed if (r.check, r.metric, r.size, r.min_nodes, r.max_nodes) not in taken]
+    kept = [reference for reference in filed if _subject(reference) not in taken]
     there = dict.fromkeys(item.check for item in suite.checks)
     unrun = {
         one: f"{one.source}: {one.check} is expected, and suite {suite.name} does not run it"
@@ -381,3 +381,8 @@ def _expectations(
         hint = f"it runs {', '.join(there)}; take a suite that has {refused.check}"
         raise BadInput(unrun[refused], hint=hint)
     return tuple(one for one in (*given, *kept) if one not in unrun), tuple(unrun.values())
+
+
+def _subject(one: Reference) -> tuple[str, str, int | None, int | None, int | None, bool]:
+    """Return what an expectation is about; its last part tells a lower bound from an upper one."""
+    return one.check, one.metric, one.size, one.min_nodes, one.max_nodes, one.lower is not None

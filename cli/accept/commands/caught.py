@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from accept.commands.faults import FAULTS, Choice
 from accept.core.causes import CONSEQUENCES
+from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.suspects import host_of
 from accept.core.model import Fact, Plan, Record, State, Suspect, Verdict
@@ -105,6 +106,6 @@ def _after(choice: Choice, plan: Plan, records: Sequence[Record], names: set[str
         if records[count : count + 1] and records[count].step == record.step:
             continue
         known = records[:count]
-        if not _why_missed(choice, judge(plan, known, attempt=""), names):
+        if not _why_missed(choice, judge(plan, known, checks=REGISTRY, attempt=""), names):
             return round(max(record.end for record in known) - began, 1)
     return None

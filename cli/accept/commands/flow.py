@@ -14,6 +14,7 @@ from accept.commands.attempts import Cancellation
 from accept.commands.planning import plan_text, planned, prepare
 from accept.commands.terminal import Terminal
 from accept.core.errors import BadInput, Exit
+from accept.core.model import worst_exit
 from accept.core.plaintext import plain
 from accept.core.typed import dump, read
 from accept.render import Bundle, load_bundle
@@ -143,11 +144,7 @@ def do_judge(
     else:
         for judged in found:
             terminal.result(judged.verdict, judging.text(judged, terminal))
-    return max((judged.verdict.exit for judged in found), key=_WORST.index)
-
-
-#: From good to bad, for several paths at once.
-_WORST = (0, 7, 6, 5, 3)
+    return worst_exit(judged.verdict.exit for judged in found)
 
 
 def do_report(name: str, terminal: Terminal, *, form: str) -> int:

@@ -11,6 +11,7 @@ from accept.commands import figures, foreign, loading
 from accept.commands.terminal import Terminal
 from accept.core import checks, evidence
 from accept.core import report as reports
+from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Plan, Record, State, Verdict
@@ -98,7 +99,7 @@ def _judged(
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
     plan = replace(plan, references=(*own, *plan.references))
-    return plan, judge(plan, records, attempt=attempt, broken_off=broken_off)
+    return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, broken_off=broken_off)
 
 
 def text(judged: Judged, terminal: Terminal) -> str:

@@ -237,6 +237,14 @@ CONSEQUENCES = frozenset(
 )
 
 
+#: A GPU that cannot be used, and what may follow from that and is then not blamed itself.
+NO_GPU = frozenset({"gpu-missing", "gpu-unusable"})
+FOLLOWS_NO_GPU = CONSEQUENCES | {
+    *("rank-count", "below-reference", "slow-outlier", "intermittent"),
+    *("transport-fallback", "top-size-missing"),
+}
+
+
 def meaning(cause: str) -> str:
     """What `cause` means, in one line; for a cause not on the list, that it is not."""
     return CAUSES[cause].meaning if cause in CAUSES else "a cause that is not on the list"

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from accept.core.causes import NOT_TESTED
-from accept.core.checks import Check, Score, param
+from accept.core.checks import Check, param
 from accept.core.judge import collective
+from accept.core.judge.evidence import Score
 from accept.core.judge.reading import message_sizes, read
 from accept.core.model import Parsed, Record, Step
 from accept.core.sizes import parse_size

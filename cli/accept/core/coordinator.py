@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core import evidence, planting, report
+from accept.core.checks import REGISTRY
 from accept.core.errors import Exit
 from accept.core.execute import execute_wave
 from accept.core.hosts import Candidate, discover
-from accept.core.judge import judge
+from accept.core.judge import failures, judge
 from accept.core.judge.again import waves_again
-from accept.core.judge.hosts import domains, places
-from accept.core.model import Plan, Record, Step
+from accept.core.judge.hosts import LEFT_OUT, domains, places, without_gpus
+from accept.core.judge.suspects import HOSTS_STEP
+from accept.core.model import Fact, Finding, Plan, Problem, Record, Step
 from accept.core.plaintext import plain
 from accept.core.planted import NOT_PLANTED
 from accept.core.release import hold, tell_over
@@ -111,7 +113,9 @@ async def coordinate(folder: Path) -> int:
 def _conclude(state: Run, broken: str) -> int:
     """Judge, write down what follows from it, and say so; returns the exit status."""
     evidence.write_run_end(state.evidence, broken)
-    verdict = judge(state.plan, state.records, attempt=state.attempt, broken_off=broken)
+    verdict = judge(
+        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, broken_off=broken
+    )
     evidence.write_judgement(state.evidence, state.plan, verdict)
     evidence.write_checksums(state.evidence)
     _say("verdict of the coordinator:")
@@ -226,7 +230,13 @@ async def _execute(state: Run, step: Step, place: str) -> None:
     await _execute_waves(state, step, plan_waves, mine)
     names = [h.name for h in state.alive()]
     again = waves_again(
-        state.plan, step, mine, names, places(state.records), domains(state.records)
+        state.plan,
+        step,
+        mine,
+        names,
+        places(state.records),
+        domains(state.records),
+        checks=REGISTRY,
     )
     if again:
         many = sum(map(len, again))
@@ -234,18 +244,65 @@ async def _execute(state: Run, step: Step, place: str) -> None:
         await _execute_waves(state, step, again, mine)
     if len(mine) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
-    failed = [r for r in mine if r.exit != 0 or r.problems]
+    findings = failures(state.plan, step, state.records, checks=REGISTRY)
+    failed = [r for r in mine if r.exit != 0 or r.problems or _is_accused(r, findings)]
     groups = f"{len(mine)} group{'s' * (len(mine) != 1)}"
     _say(
         f"[{place}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
         f"{len(mine) - len(failed)} good, {len(failed)} with problems, {time.time() - began:.1f} s"
     )
-    for record in failed[:20]:
+    broken = [record for record in failed if record.exit != 0 or record.problems]
+    for record in broken[:20]:
         _say(f"  {' '.join(record.hosts[:4])}{' …' * (len(record.hosts) > 4)}: {_why(record)}")
+    reported = {problem.cause for record in broken for problem in record.problems}
+    for finding in [f for f in findings if f.cause not in reported][:20]:
+        where = f"{' '.join(finding.hosts[:4])}{' …' * (len(finding.hosts) > 4)}"
+        _say(f"  {where or finding.check}: {plain(finding.message, 300)} ({finding.cause})")
     for line in report.measured(mine):
         _say(f"  {line}")
+    if not {"inventory", "connectivity"}.isdisjoint(step.checks):
+        _leave_out_hosts_without_gpus(state, began)
     if "connectivity" in step.checks:
         _stop_unless_all_ranks(state, mine)
+
+
+def _is_accused(record: Record, findings: Sequence[Finding]) -> bool:
+    """Return True if a failed finding is about a record: its hosts, its log, or all records."""
+    return any(
+        not set(finding.hosts).isdisjoint(record.hosts)
+        or record.log in finding.evidence
+        or not (finding.hosts or finding.evidence)
+        for finding in findings
+    )
+
+
+def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
+    """Go on without the hosts of a GPU machine that show no GPU; end the run if none is left.
+
+    Their ranks would work on the CPU: the figures would mean nothing, and take long to get.
+    """
+    alive = [host.name for host in state.alive()]
+    missing = [name for name in without_gpus(state.plan, state.records) if name in alive]
+    if not missing:
+        return
+    left = [name for name in alive if name not in missing]
+    if left and not state.plan.require_all_nodes:
+        for name in missing:
+            message = f"{name} shows no GPU and takes no further part"
+            _say(f"  left out: {message} (gpu-missing)")
+            state.lost[name] = Problem(
+                cause="gpu-missing", message=message, check="hosts", host=name
+            )
+        # The record belongs to the reading of the hosts before this step.
+        number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
+        facts = [
+            Fact(name=LEFT_OUT, value="gpu-missing", check="hosts", host=name) for name in missing
+        ]
+        problems = [state.lost[name] for name in missing]
+        state.keep_asked(number, began, facts=facts, problems=problems)
+        return
+    shown = f"{missing[0]} shows" if len(missing) == 1 else f"{len(missing)} hosts show"
+    raise _BreakOff(f"{shown} no GPU, and machine {state.plan.machine.name} has GPUs")
 
 
 async def _execute_waves(

@@ -93,8 +93,8 @@ async def discover(
 ) -> Found:
     """Find the hosts within `seconds`; those that never answer are named with their last reason.
 
-    `ranks` a host is the number of GPUs it shows where it is None (the smallest number of all
-    hosts, so that every host takes the same).
+    If `ranks` is None, every host takes as many as the host with the fewest GPUs has. Hosts that
+    show no GPU do not count: a run on GPUs goes on without them.
     """
     handshakes = asyncio.Semaphore(_HANDSHAKES)
     deadline = time.monotonic() + seconds
@@ -104,7 +104,7 @@ async def discover(
     ]
     answers = await asyncio.gather(*tasks)
     seen, problems = _apart(candidates, answers)
-    slots = ranks or max(1, min((s.gpus for s in seen), default=1))
+    slots = ranks or max(1, min((s.gpus for s in seen if s.gpus), default=1))
     order, how = _in_order(seen)
     others = [s.host.address for s in order if not s.host.local]
     repeated = len({s.host.mpi_name for s in order}) < len(order)

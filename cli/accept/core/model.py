@@ -6,9 +6,12 @@ schemas. In JSON the names are camelCase. Times are Unix seconds, durations seco
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
+
+from accept.core.errors import Exit
 
 SCHEMA = 1
 
@@ -26,8 +29,23 @@ class State(str, Enum):
     NOT_TESTED = "not-tested"
 
 
-#: Worst first: fail > degraded > inconclusive > not-tested > pass.
-WORST_FIRST = (State.FAIL, State.DEGRADED, State.INCONCLUSIVE, State.NOT_TESTED, State.PASS)
+#: The exit code of each state, worst state first.
+EXITS = {
+    State.FAIL: Exit.REJECTED,
+    State.DEGRADED: Exit.REJECTED,
+    State.INCONCLUSIVE: Exit.INCONCLUSIVE,
+    State.NOT_TESTED: Exit.INCOMPLETE,
+    State.PASS: Exit.PASS,
+}
+WORST_FIRST = tuple(EXITS)
+#: Exit codes of verdicts, worst first. A failure that was found before an interruption is still a
+#: failure; any other state of an interrupted run is not final.
+WORST_EXITS = tuple(dict.fromkeys((Exit.REJECTED, Exit.BROKEN_OFF, *EXITS.values())))
+
+
+def worst_exit(exits: Iterable[int]) -> Exit:
+    """Return the worst of the exit codes of verdicts. Raise ValueError for any other code."""
+    return min(map(Exit, exits), key=WORST_EXITS.index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +261,11 @@ class Finding:
     value: float | None = None
     unit: str = ""
     size: int | None = None
+    #: The side of the bound that failed, else its lower side if it has one, else its upper side.
     bound: float | None = None
+    #: Both sides of the bound.
+    lower: float | None = None
+    upper: float | None = None
     bound_kind: str = ""
     source: str = ""
     #: Share of the theoretical peak, 0 to 1, where one is known.

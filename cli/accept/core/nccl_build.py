@@ -102,32 +102,34 @@ class TableBuilder:
         return True
 
     def _missing(self, ranks: int | None) -> Iterator[str]:
-        """Say what the table lacks to be complete."""
+        """Yield a sentence for each thing that the table lacks to be complete."""
         if self.collective is None:
-            yield "which collective it is"
+            yield "the log does not show which collective it is about"
         elif self.collective not in COLLECTIVES:
-            yield f"a known collective: there is no {self.collective}"
+            yield f"{self.collective} is not a known collective"
         if self.sizes is None:
-            yield "no line of parameters"
-        if ranks is None:
+            yield "the line of parameters (nThread) is missing"
+        if not self.numbers:
+            yield "the list of devices is missing"
+        elif ranks is None:
             yield "the list of devices has gaps"
         if self.layout is None:
             yield "the line of column names is missing or unknown"
         if self.damaged:
-            yield f"{len(self.damaged)} damaged rows: {_some(self.damaged)}"
+            yield f"{_count(len(self.damaged), 'row')} damaged ({_some(self.damaged)})"
         if self.sizes is not None:
             least, most, step, factor = self.sizes
             yield from self._missing_rows(least, most, step, factor=factor)
         if self.bounds is None or self.average is None:
-            yield "no footer"
+            yield "the footer is missing or incomplete"
         elif self.rows and not self.damaged and not self.not_finite:
             sides = [side for row in self.rows for side in (row.out_of_place, row.in_place) if side]
             mean = sum([side.busbw for side in sides]) / len(sides)
             if abs(mean - self.average) > 0.0055 + 2e-4 * abs(mean):
-                yield f"the rows' mean busbw is {mean:g}, the footer says {self.average:g}"
+                yield f"the mean busbw of the rows is {mean:g}, and the footer has {self.average:g}"
 
     def _missing_rows(self, least: int, most: int, step: int, *, factor: bool) -> Iterator[str]:
-        """Say which of the expected rows are absent (`-N` repeats all of them)."""
+        """Yield a sentence about expected rows that are absent (`-N` repeats all of them)."""
         top = most if self.reduced is None else min(most, self.reduced)
         sizes = expected_sizes(min(least, top), top, step, factor=factor)
         if sizes and self.left_out:
@@ -136,20 +138,20 @@ class TableBuilder:
         if have and have == sizes:
             return
         if not have:
-            yield "no rows"
+            yield "it has no rows"
         elif sizes is None:
-            yield "sizes that come to an end"
+            yield "its parameters are of sizes without an end"
         elif not sizes or len(have) % len(sizes):
-            yield f"{len(have)} rows where {len(sizes)} sizes were to be measured"
+            yield f"it has {len(have)} of {len(sizes)} expected rows"
         elif not all(
             # Sizes are rounded down to a multiple of the number of ranks.
             have[i] <= sizes[i % len(sizes)] < 2 * have[i] + 65536
             for i in range(len(have))
         ):
-            yield "sizes other than the ones asked for"
+            yield "its sizes are not the requested ones"
 
     def _correctness(self) -> Iterator[tuple[str, str]]:
-        """Say what is wrong with the data, as pairs of cause and message."""
+        """Yield what is wrong with the data, as pairs of cause and message."""
         wrong, unchecked = [], []
         by_design = self.collective in UNCHECKED_IN_PLACE
         for row in () if self._right else self.rows:
@@ -157,18 +159,20 @@ class TableBuilder:
                 if side is None or side.wrong == 0:
                     continue
                 if side.wrong is not None:
-                    wrong.append(f"{side.wrong} wrong elements at {row.size} B {where} place")
+                    wrong.append(f"{_count(side.wrong, 'element')} wrong at {_at(row.size, where)}")
                 elif not (by_design and where == "in"):
-                    unchecked.append(f"{row.size} B {where} place")
+                    unchecked.append(_at(row.size, where))
         if len({*self.groups}) > 1:
-            said = "several groups ran at once: their mean is no group's; -I 1 -J FILE has each's"
+            said = "several groups ran at once and the table has only their mean; "
+            said += "the results of each group are in the file of -I 1 -J FILE"
             yield "no-measurement", said
         if self.bounds and not wrong:
-            wrong.append(f"the footer counts {self.bounds} out of bounds")
+            wrong.append(f"the footer reports {self.bounds} values out of bounds")
         if wrong:
             yield "wrong-data", _some(wrong)
         if unchecked:
-            yield "no-measurement", "the data were not checked (#wrong is N/A): " + _some(unchecked)
+            where = _some(unchecked)
+            yield "no-measurement", f"the results were not checked (#wrong is N/A) at {where}"
         if self.not_finite:
             yield "not-finite", _some(self.not_finite)
 
@@ -177,14 +181,14 @@ class TableBuilder:
         return not any(self.numbers)
 
     def finish(self, *, alone: bool = False) -> Table:
-        """Return the table and what is wrong with it, of which nothing is said if it is alone."""
+        """Return the table and its problems; a table of a process that ran `alone` has none."""
         ranks = self.ranks()
         missing = "; ".join(self._missing(ranks))
         name, check = self.collective or "nccl-tests", check_of(self.collective)
-        found = [] if alone else list(self._correctness())
+        found = [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness()]
         if missing and not alone:
-            found.append(("incomplete-log", missing))
-        problems = tuple(Problem(cause=c, message=f"{name}: {m}", check=check) for c, m in found)
+            found.append(("incomplete-log", f"a table of {name} is incomplete: {missing}"))
+        problems = tuple(Problem(cause=c, message=m, check=check) for c, m in found)
         return Table(
             collective=self.collective,
             version=self.version,
@@ -219,6 +223,16 @@ def count_alone(tables: Sequence[TableBuilder]) -> int:
         for a, b in pairwise(lonely)
     )
     return len(hosts) if twice or overtaken or len({*hosts}) > 1 else 0
+
+
+def _count(number: int, noun: str) -> str:
+    """Return a number of things and the verb: "1 row is", "2 rows are"."""
+    return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
+
+
+def _at(size: int, where: str) -> str:
+    """Return the place of a number in a table: "1024 B (in-place)"."""
+    return f"{size} B ({'in' if where == 'in' else 'out-of'}-place)"
 
 
 def _some(messages: list[str]) -> str:

@@ -81,7 +81,7 @@ class Tables:
                 return False
             if self._rows_left <= 0:
                 self._left_out["rows"] = None
-                self.damage("more rows than can be kept")
+                self.damage("the log has more rows than are kept")
                 return True
             self._begin(fresh, ROWS)
         else:
@@ -222,21 +222,21 @@ class Tables:
             problems.append(
                 Problem(
                     cause="rank-count",
-                    message=f"{alone} processes each took themselves for the only one (Rank 0 x "
-                    f"{alone}): nccl-tests was built without MPI, or started without it",
+                    message=f"{alone} processes each ran alone (Rank 0 x {alone}); "
+                    "nccl-tests was built without MPI, or started without it",
                     check=next((table.check for table in tables if table.check), None),
                 )
             )
         if not tables and not quiet:
             problems.append(
-                Problem(cause="unparsable", message="no table of nccl-tests in the log")
+                Problem(cause="unparsable", message="the log has no nccl-tests results table")
             )
         if self._left_out:
-            what = ", ".join(self._left_out)
+            what = " and ".join(self._left_out)
             problems.append(
                 Problem(
                     cause="unparsable",
-                    message=f"more {what} than can be kept; the rest is left out",
+                    message=f"the log has more {what} than are kept; the rest was ignored",
                 )
             )
         return tuple(tables), tuple(problems)

@@ -209,8 +209,11 @@ class Reader:
             message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
         elif kind:
             host = known_name(text_of(found[kind]), self._tables.hosts)
-            message = host + message[found.end(kind) - found.start() :]
-            message = f"{host}: a signal ended a rank" if kind == _LAUNCHER else message
+            told = message[found.end(kind) - found.start() :].lstrip(": ")
+            signal = kind == _LAUNCHER
+            message = (
+                f"{host}: a rank was ended by a signal" if signal else f"{host} reported: {told}"
+            )
         if (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
             self._failures[cause, host] = Problem(
                 cause=cause,

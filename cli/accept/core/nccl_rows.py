@@ -132,8 +132,9 @@ def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
                     break
             else:
                 sides.append(None)
-                text = f"time {side.time} us, busbw {side.busbw} GB/s"
-                not_finite.append(f"{row.size} B {place} place: {text}")
+                where = f"{row.size} B ({'in' if place == 'in' else 'out-of'}-place)"
+                text = f"the time at {where} is {side.time} us and busbw is {side.busbw} GB/s"
+                not_finite.append(text)
         else:
             kept.append(row._replace(out_of_place=sides[0], in_place=sides[1]))
     return Rows(kept, right, damaged, not_finite)

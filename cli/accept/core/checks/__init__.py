@@ -7,23 +7,15 @@ collective ones share is `accept.core.collectives`.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from accept.core import launchlog
-from accept.core.model import (
-    CheckVerdict,
-    GroupKind,
-    Parsed,
-    Plan,
-    Problem,
-    Record,
-    Step,
-    Suspect,
-)
+from accept.core.judge.evidence import CheckRules
+from accept.core.model import GroupKind, Parsed, Problem
 
 #: What a check's programs need on a node. "nccl-tests-or-torch": `*_perf` where there are GPUs,
 #: else torch.
@@ -48,82 +40,10 @@ def param(default: Any, doc: str) -> Any:
     return field(default=default, metadata={"doc": doc})
 
 
-class Share(NamedTuple):
-    """What one execution reached; the same and sigma as shares of the median of its equals."""
-
-    check: str
-    record: Record
-    measured: float
-    share: float
-    sigma: float
-
-
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What a check is judged by: its planned steps and the records of exactly those."""
-
-    check: str
-    plan: Plan
-    steps: tuple[Step, ...]
-    records: tuple[Record, ...]
-    #: Hosts that answered at the start, in the run's order.
-    hosts: tuple[str, ...]
-    #: Hosts asked for that never answered.
-    missing: tuple[str, ...] = ()
-    #: Hosts lost on the way, with the cause.
-    lost: dict[str, str] = field(default_factory=dict)
-    #: Where hosts are, as the machine's `topology` said: `row/rack/host`.
-    places: Mapping[str, str] = field(default_factory=dict)
-    #: Hosts of one NVLink domain, in as many sets as there are domains of several.
-    domains: tuple[frozenset[str], ...] = ()
-    #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
-    hostnames: Mapping[str, str] | None = None
-    #: What asking the hosts, at first and between the steps, brought for this check alone.
-    asked: tuple[Record, ...] = ()
-    #: Names of the GPUs that the inventory found.
-    devices: tuple[str, ...] = ()
-    broken_off: str = ""
-    #: What each execution of any check reached against its equals, by log, as logs alone show it.
-    shares: dict[str, list[Share]] = field(default_factory=dict)
-    #: Hosts that are near each other, in blocks, as their pairs show it or their
-    #: NVLink domains are; none: nothing is known.
-    near: tuple[frozenset[str], ...] = ()
-    #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
-    partial: bool = False
-
-    def of_step(self, step: Step) -> list[Record]:
-        """The records of one step."""
-        return [record for record in self.records if record.step == step.id]
-
-    def together(self, hosts: Iterable[str]) -> bool:
-        """Whether hosts are known to be of one NVLink domain."""
-        return any(domain.issuperset(hosts) for domain in self.domains)
-
-    @property
-    def optional(self) -> bool:
-        """Whether the suite can do without this check: every step of it is optional."""
-        return bool(self.steps) and all(step.optional for step in self.steps)
-
-
-#: (record, its step) -> the number that groups of equal kind are compared by, higher is better, and
-#: the cause for which it does not count ("wrong-data") or "". None where the record lacks it.
-Score = Callable[[Record, Step], tuple[float | None, str]]
-
-
-class Judged(NamedTuple):
-    """What a check concludes from its evidence."""
-
-    verdict: CheckVerdict
-    #: Those that its own measurements and facts accuse. Whom a problem of a record names is added
-    #: for all checks together.
-    suspects: tuple[Suspect, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(CheckRules):
     """One acceptance test."""
 
-    name: str
     #: One line for `accept list checks`.
     summary: str
     #: Step template under `launchers/steps`.
@@ -143,9 +63,6 @@ class Check:
     #: top, once a launch: `launch_seconds`.
     estimate: Callable[[Any, int, int], float]
     parse: Parse
-    judge: Callable[[Evidence], Judged]
-    #: Where groups of equal kind are compared.
-    score: Score | None = None
     #: Each GPU is measured by itself, so that its bounds hold for a part of a node too.
     devices: bool = False
     #: Faults that its program can be told to have, for drills, and how many ranks a group must have
@@ -169,6 +86,22 @@ def load(name: str) -> Check:
     assert isinstance(check, Check)
     assert check.name == name
     return check
+
+
+class _Registry(Mapping[str, Check]):
+    """All checks by name; each is imported when it is first looked up."""
+
+    def __getitem__(self, name: str) -> Check:
+        return load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(names())
+
+    def __len__(self) -> int:
+        return len(names())
+
+
+REGISTRY = _Registry()
 
 
 def _of_the_run(problem: Problem, hosts: tuple[str, ...]) -> Problem:

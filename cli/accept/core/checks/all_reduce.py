@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from accept.core import collectives
 
-CHECK = collectives.make("all-reduce", "all-reduce", worth=80)
+ALL_REDUCE = collectives.make("all-reduce", "all-reduce", worth=80)
+CHECK = ALL_REDUCE

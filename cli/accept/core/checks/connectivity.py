@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import recordlines
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import absolute, complete
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.reading import number
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems

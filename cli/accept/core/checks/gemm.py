@@ -9,14 +9,15 @@ time while all GPUs of the host work), `bf16-p5`, `bf16-least`, `bf16-most`, the
 from __future__ import annotations
 
 from accept.core import devices
-from accept.core.checks import Check, Evidence, Judged
+from accept.core.checks import Check
 from accept.core.judge.devices import judge_devices
 from accept.core.judge.digests import digest_problems, undigested
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 
 
-def judge(evidence: Evidence) -> Judged:
+def judge_gemm(evidence: Evidence) -> Judged:
     """Every GPU computed right, reached its bounds, and is as fast as its equals."""
     params = params_of(evidence, devices.Params)
     seen = {m.name for record in evidence.records for m in record.metrics}
@@ -32,7 +33,7 @@ def judge(evidence: Evidence) -> Judged:
     return judge_devices(evidence, measured, noise=params.noise, more=more)
 
 
-CHECK = Check(
+GEMM = Check(
     name="gemm",
     summary="matrix products on every GPU: TFLOP/s over time, and every element is right",
     template="devices.sh.j2",
@@ -43,7 +44,8 @@ CHECK = Check(
     worth=70,
     estimate=devices.gemm_seconds,
     parse=devices.parse,
-    judge=judge,
+    judge=judge_gemm,
     devices=True,
     faults=devices.FAULTS,
 )
+CHECK = GEMM

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from accept.core import recordlines
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import complete, health
+from accept.core.judge.counters import Limits
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, State
@@ -26,7 +28,7 @@ _NOTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(Limits):
     """Parameters of `health`.
 
     NVLink: CRC errors matter at 100 a second, and replays and recoveries from the first on; PCIe: 8

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import recordlines
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import absolute, complete, equal
 from accept.core.judge.equal import Inventory
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.hosts import gpus_of
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
@@ -103,11 +104,12 @@ def judge(evidence: Evidence) -> Judged:
         if record.exit == 0 and not set(record.hosts) <= set(inventory) and not record.problems
     ]
     problems += [
-        Problem(cause="no-measurement", message=f"{complete.some(hosts)} told nothing of itself")
+        Problem(cause="no-measurement", message=f"{complete.some(hosts)} reported no inventory")
         for hosts in silent
     ]
-    findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, more=problems)
+    # What the hosts lack comes first: another number of ranks may follow from it.
+    findings = complete.problem_findings(evidence, more=problems)
+    findings += complete.step_findings(evidence)
     findings += absolute.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
     findings += _domain_unsaid(evidence, inventory)

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from accept.core import collectives
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import collective
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.reading import LATENCY
 from accept.core.judge.states import params_of
 from accept.core.model import Parsed
@@ -16,7 +17,7 @@ _NAMES = ("time", "wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params(collectives.Params):
+class LatencyParams(collectives.Params):
     """Parameters of `latency`; sizes as nccl-tests writes them."""
 
     min: str = param("8", "smallest message")
@@ -27,7 +28,7 @@ class Params(collectives.Params):
     noise: float = param(0.1, "noise floor when groups are compared, as a share of the median")
 
 
-def parse(lines: Iterable[bytes]) -> Parsed:
+def parse_latency(lines: Iterable[bytes]) -> Parsed:
     """What a log of all-reduces says, as this check's own: times, and whether data were right."""
     said = collectives.parse(lines)
     return Parsed(
@@ -37,22 +38,23 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     )
 
 
-def judge(evidence: Evidence) -> Judged:
+def judge_latency(evidence: Evidence) -> Judged:
     """Times within bounds, and no group an outlier; where no speed is promised, data right."""
-    return collective.judge(evidence, LATENCY, params_of(evidence, Params).noise)
+    return collective.judge(evidence, LATENCY, params_of(evidence, LatencyParams).noise)
 
 
-CHECK = Check(
+LATENCY_CHECK = Check(
     name="latency",
     summary="all-reduce from 8 B to 1 MB: how long one takes, and every element is right",
     template="collectives.sh.j2",
     runs="all_reduce",
-    params=Params,
+    params=LatencyParams,
     groups=("all", "each", "pairs"),
     needs=("mpirun", "nccl-tests-or-torch"),
     worth=40,
     estimate=collectives.estimate,
-    parse=parse,
-    judge=judge,
+    parse=parse_latency,
+    judge=judge_latency,
     faults={fault: ranks for fault, ranks in collectives.FAULTS.items() if fault != "slow"},
 )
+CHECK = LATENCY_CHECK

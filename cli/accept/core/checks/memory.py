@@ -13,9 +13,10 @@ import math
 from collections.abc import Iterator
 
 from accept.core import devices
-from accept.core.checks import Check, Evidence, Judged
+from accept.core.checks import Check
 from accept.core.judge.complete import place
 from accept.core.judge.devices import judge_devices
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.slow_devices import Measured
 from accept.core.judge.states import params_of
 from accept.core.model import Problem
@@ -41,7 +42,7 @@ MEASURED = Measured(
 _LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
-def judge(evidence: Evidence) -> Judged:
+def judge_memory(evidence: Evidence) -> Judged:
     """Every GPU keeps what is written, reached its bounds, and is as fast as its equals."""
     params = params_of(evidence, devices.Params)
     more = [*_untested(evidence, params.share * params.least), *_narrow(evidence)]
@@ -55,8 +56,8 @@ def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
             if m.check != "memory" or m.name != "tested":
                 continue
             if not m.value > 0 or (m.gpu and m.value < least):
-                said = f"{place(m.host, m.rank, m.gpu)}: {m.value:.1%} of the memory was tested"
-                said += f", {least:.0%} is the least" if m.gpu else ""
+                said = f"{m.value:.1%} of the memory of {place(m.host, m.rank, m.gpu)} was tested"
+                said += f"; at least {least:.0%} is required" if m.gpu else ""
                 yield Problem(
                     cause="no-measurement", message=said, host=m.host, rank=m.rank, gpu=m.gpu
                 )
@@ -84,14 +85,14 @@ def _narrow(evidence: Evidence) -> Iterator[Problem]:
             if math.isinf(carried) or max(ways, default=math.inf) > carried:
                 continue
             gpu = gpus.get(fact.rank)
-            said = f"{place(fact.host, fact.rank, gpu)}: PCIe generation {generation} with {width} "
-            said += f"lanes while it carried data, {latest} with {widest} is what it can have"
+            said = f"{place(fact.host, fact.rank, gpu)} used PCIe generation {generation} with "
+            said += f"{width} lanes for data; it supports generation {latest} with {widest} lanes"
             yield Problem(
                 cause="pcie-degraded", message=said, host=fact.host, rank=fact.rank, gpu=gpu
             )
 
 
-CHECK = Check(
+MEMORY = Check(
     name="memory",
     summary="memory of every GPU: bandwidth, a pattern test over nearly all of it, ways in and out",
     template="devices.sh.j2",
@@ -102,7 +103,8 @@ CHECK = Check(
     worth=65,
     estimate=devices.memory_seconds,
     parse=devices.parse,
-    judge=judge,
+    judge=judge_memory,
     devices=True,
     faults=devices.FAULTS,
 )
+CHECK = MEMORY

@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from accept.core import collectives
 
-CHECK = collectives.make("reduce-scatter", "reduce-scatter", worth=44)
+REDUCE_SCATTER = collectives.make("reduce-scatter", "reduce-scatter", worth=44)
+CHECK = REDUCE_SCATTER

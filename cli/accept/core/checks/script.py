@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from accept.core import recordlines
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import absolute, complete
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.reading import number
 from accept.core.judge.states import verdict_of
 from accept.core.model import Parsed, Problem, Record

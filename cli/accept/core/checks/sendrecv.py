@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from accept.core import collectives
 
-CHECK = collectives.make("sendrecv", "send to the next rank", worth=42)
+SENDRECV = collectives.make("sendrecv", "send to the next rank", worth=42)
+CHECK = SENDRECV

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accept.core import recordlines
-from accept.core.checks import Check, Evidence, Judged, param
+from accept.core.checks import Check, param
 from accept.core.judge import absolute, complete, stragglers
 from accept.core.judge.digests import digest_problems
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.reading import number
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
@@ -148,15 +149,15 @@ def _problems(record: Record, params: Params) -> Iterator[Problem]:
     if not _facts(record, "compared").get("times"):
         missing.append("comparison of the ranks")
     if missing:
-        said = f"no {', '.join(missing)} {where}"
+        said = f"training {where} reported no {', '.join(missing)}"
         yield Problem(cause="no-measurement", message=said)
         return
     first, last = values["loss-first"], values["loss-by" if params.by else "loss-last"]
     fell = first > 0 and last <= params.ratio * first
     if not fell and not any(p.cause == "loss-not-falling" for p in record.problems):
         by = f" by step {params.by}" if params.by else ""
-        said = f"loss went from {number(first)} to {number(last)}{by} {where}"
-        said += f", more than {params.ratio:g} of it"
+        said = f"the loss went from {number(first)} to {number(last)}{by} {where}; at most "
+        said += f"{params.ratio:g} of the first loss is allowed"
         yield Problem(cause="loss-not-falling", message=said)
     if referenced and not values["curve-deviation"] <= values["curve-tolerance"]:
         far = number(values["curve-deviation"])

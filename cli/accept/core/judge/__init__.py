@@ -7,18 +7,18 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from accept.core import checks
 from accept.core.causes import CONSEQUENCES
-from accept.core.checks import Evidence, Judged
 from accept.core.errors import Exit
 from accept.core.judge import absolute, hosts, repeats, words
 from accept.core.judge.compare import scored
 from accept.core.judge.complete import problem_findings
 from accept.core.judge.crosscheck import cleared, shares
+from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.nearness import blocks_among
 from accept.core.judge.states import verdict_of, worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.model import (
+    EXITS,
     SCHEMA,
     CheckVerdict,
     Finding,
@@ -30,31 +30,32 @@ from accept.core.model import (
     Step,
     Suspect,
     Verdict,
+    worst_exit,
 )
 
-_EXITS = {
-    State.PASS: Exit.PASS,
-    State.FAIL: Exit.REJECTED,
-    State.DEGRADED: Exit.REJECTED,
-    State.INCONCLUSIVE: Exit.INCONCLUSIVE,
-    State.NOT_TESTED: Exit.INCOMPLETE,
-}
 
-
-def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: str = "") -> Verdict:
+def judge(
+    plan: Plan,
+    records: Sequence[Record],
+    *,
+    checks: Checks,
+    attempt: str,
+    broken_off: str = "",
+) -> Verdict:
     """Judge a run by its plan and records alone. Never raises, whatever the records hold.
 
-    `broken_off` says why the run ended early, where it did.
+    A check that is not among `checks` was not tested. `broken_off`: why the run ended early; empty:
+    it did not.
     """
     found = hosts.find(records)
-    evidences = _evidences(plan, records, found, broken_off)
-    if near := found.domains or blocks_among(scored(evidences.values()), found.places):
+    evidences = _evidences(plan, records, found, broken_off, checks, steps=plan.steps)
+    if near := found.domains or blocks_among(scored(evidences.values(), checks), found.places):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
-    reached = shares(scored(evidences.values())) if plan.origin else {}
+    reached = shares(scored(evidences.values(), checks)) if plan.origin else {}
     if reached:
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
-    judged = {name: _judged(evidence) for name, evidence in evidences.items()}
-    for one, score in scored(evidences.values()):
+    judged = {name: _judged(evidence, checks) for name, evidence in evidences.items()}
+    for one, score in scored(evidences.values(), checks):
         if told := tuple(repeats.findings(one, score)):
             judged[one.check] = _with(judged[one.check], told)
     accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
@@ -66,21 +67,25 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
     verdicts.insert(0, hosts.verdict(plan, found, records, _untold(records, verdicts)))
     verdicts = hosts.with_skipped([*verdicts, *absolute.of_no_step(plan)], plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
-    if plan.machine.gpus != 0 and not gpu and worst(v.state for v in verdicts) is State.PASS:
+    # An excused check that did not run must not hide that no GPU was seen.
+    passed = State.PASS in (worst(v.state for v in verdicts), _overall(verdicts, ""))
+    if plan.machine.gpus != 0 and not gpu and passed:
         verdicts.append(hosts.no_gpu_seen())
     state = _overall(verdicts, broken_off)
     if state is State.PASS and suspects:
         state = State.FAIL
-    if state is State.FAIL and not broken_off and _rest_passes(verdicts, evidences, suspects):
+    if (
+        state is State.FAIL
+        and not broken_off
+        and _rest_passes(verdicts, evidences, suspects, checks)
+    ):
         state = State.DEGRADED
         verdicts = [
             replace(one, state=State.DEGRADED) if one.state is State.FAIL else one
             for one in verdicts
         ]
-    exit_code = _EXITS[state]
-    if broken_off and exit_code is not Exit.REJECTED:
-        exit_code = Exit.BROKEN_OFF
-    elif plan.planted and exit_code is Exit.PASS:
+    exit_code = worst_exit((EXITS[state], *([Exit.BROKEN_OFF] if broken_off else [])))
+    if plan.planted and exit_code is Exit.PASS:
         exit_code = Exit.INCONCLUSIVE
     verdict = Verdict(
         schema=SCHEMA,
@@ -103,6 +108,20 @@ def judge(plan: Plan, records: Sequence[Record], *, attempt: str, broken_off: st
         broken_off=broken_off,
     )
     return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+
+
+def failures(
+    plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
+) -> tuple[Finding, ...]:
+    """Return the failed findings of one step, as the verdict would have them if the run ended here.
+
+    Like `judge` it never raises.
+    """
+    evidences = _evidences(plan, records, hosts.find(records), "", checks, steps=(step,))
+    found = (
+        f for evidence in evidences.values() for f in _judged(evidence, checks).verdict.findings
+    )
+    return tuple(finding for finding in found if finding.state is State.FAIL)
 
 
 def _untold(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
@@ -137,17 +156,23 @@ def _part(plan: Plan) -> str:
 
 
 def _evidences(
-    plan: Plan, records: Sequence[Record], found: hosts.Found, broken_off: str
+    plan: Plan,
+    records: Sequence[Record],
+    found: hosts.Found,
+    broken_off: str,
+    checks: Checks,
+    *,
+    steps: Sequence[Step],
 ) -> dict[str, Evidence]:
-    """What each check of the plan is judged by, in the order of the plan."""
+    """Return what each check of `steps` is judged by, in the order of the plan."""
     by_step: dict[str, list[Record]] = {}
     for record in records:
         by_step.setdefault(record.step, []).append(record)
-    steps: dict[str, list[Step]] = {}
+    steps_of: dict[str, list[Step]] = {}
     shares: dict[str, list[Record]] = {}
-    for step in plan.steps:
-        for name, share in _shares(step, by_step.get(step.id, [])).items():
-            steps.setdefault(name, []).append(step)
+    for step in steps:
+        for name, share in _shares(step, by_step.get(step.id, []), checks).items():
+            steps_of.setdefault(name, []).append(step)
             shares.setdefault(name, []).extend(share)
     devices = hosts.devices(records)
     asked = by_step.get(HOSTS_STEP, [])
@@ -167,7 +192,7 @@ def _evidences(
             devices=devices,
             broken_off=broken_off,
         )
-        for name, mine in steps.items()
+        for name, mine in steps_of.items()
     }
 
 
@@ -177,7 +202,7 @@ def _of_check(record: Record, name: str) -> Record:
     return replace(record, metrics=metrics, facts=tuple(f for f in record.facts if f.check == name))
 
 
-def _shares(step: Step, records: Sequence[Record]) -> dict[str, Sequence[Record]]:
+def _shares(step: Step, records: Sequence[Record], checks: Checks) -> dict[str, Sequence[Record]]:
     """The records of a step for each of its checks, with the metrics of that check alone.
 
     Each check would go through the metrics of all of them otherwise.
@@ -189,7 +214,7 @@ def _shares(step: Step, records: Sequence[Record]) -> dict[str, Sequence[Record]
         found = _by_check(record.metrics)
         mine = {name: replace(record, metrics=tuple(found.get(name, ()))) for name in shares}
         failed = record.exit != 0 or record.problems
-        if failed and all(_done(name, one, step) for name, one in mine.items()):
+        if failed and all(_done(checks.get(name), name, one, step) for name, one in mine.items()):
             # None of the others can have failed, so what did is the last one's.
             last = step.checks[-1]
             mine[last] = replace(mine[last], checks=(last,))
@@ -198,9 +223,9 @@ def _shares(step: Step, records: Sequence[Record]) -> dict[str, Sequence[Record]
     return dict(shares)
 
 
-def _done(name: str, record: Record, step: Step) -> bool:
-    """Whether a check of a shared launch measured all it should and nothing speaks against it."""
-    score = checks.load(name).score if name in checks.names() else None
+def _done(rules: CheckRules | None, name: str, record: Record, step: Step) -> bool:
+    """Return True if a check of a shared launch measured everything and has no problem."""
+    score = rules.score if rules is not None else None
     value, bad = score(record, step) if score else (1.0 if record.metrics else None, "")
     return value is not None and not bad and all(p.check != name for p in record.problems)
 
@@ -212,12 +237,11 @@ def _by_check(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
     return found
 
 
-def _judged(evidence: Evidence) -> Judged:
-    try:
-        check = checks.load(evidence.check)
-    except KeyError:
+def _judged(evidence: Evidence, checks: Checks) -> Judged:
+    rules = checks.get(evidence.check)
+    if rules is None:
         if evidence.plan.origin:
-            # Nobody asked for it, and what went wrong in it is no less wrong.
+            # Nobody requested it, but its problems count.
             return Judged(verdict_of(evidence, problem_findings(evidence)))
         message = f"this version of accept has no check {evidence.check!r}"
         finding = Finding(
@@ -235,7 +259,7 @@ def _judged(evidence: Evidence) -> Judged:
                 findings=(finding,),
             )
         )
-    return check.judge(evidence)
+    return rules.judge(evidence)
 
 
 def _with(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
@@ -258,7 +282,10 @@ def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
 
 
 def _rest_passes(
-    verdicts: Sequence[CheckVerdict], evidences: dict[str, Evidence], suspects: Sequence[Suspect]
+    verdicts: Sequence[CheckVerdict],
+    evidences: dict[str, Evidence],
+    suspects: Sequence[Suspect],
+    checks: Checks,
 ) -> bool:
     """Whether everything ran, and each failed check passes without what touches a suspect.
 
@@ -284,7 +311,7 @@ def _rest_passes(
             asked=tuple(_without(record, suspects) for record in evidence.asked),
             partial=True,
         )
-        if not kept or _judged(rest).verdict.state is not State.PASS:
+        if not kept or _judged(rest, checks).verdict.state is not State.PASS:
             return False
     return bool(suspects)
 
@@ -309,4 +336,4 @@ def _touches(record: Record, suspect: Suspect) -> bool:
     return host_of(suspect) in record.hosts
 
 
-__all__ = ["HOSTS_STEP", "judge"]
+__all__ = ["HOSTS_STEP", "failures", "judge"]

@@ -1,17 +1,19 @@
-"""Absolute: every measurement that has a bound is held against it.
+"""Compare every measurement with its absolute bounds.
 
-A bound without a size holds for the largest message of an execution, never for an average over
-sizes. It holds for executions that span whole hosts; a rail is judged by its equals. Where the
-user's own expectation speaks about a measurement, references about it are silent.
+A bound without a size applies to the largest message of an execution, never to an average over
+sizes. It applies to executions that span whole hosts; a rail is compared with its peers. If the
+user has an expectation for one side of a measurement (lower or upper), it replaces that side of
+all references.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge.complete import place, some
+from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.judge.reading import number
 from accept.core.model import (
@@ -113,8 +115,29 @@ def least(
         and spans(b, nodes, together=together)
         and (b.size is None or b.size in top)
     ]
-    own = [b for b in fitting if b.kind == "expectation"]
-    return max((b.lower for b in own or fitting if b.lower is not None), default=None)
+    return max((b.lower for b in _in_force(fitting) if b.lower is not None), default=None)
+
+
+def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
+    """Return the bounds of one measurement that apply: expectations, and what they do not replace.
+
+    A lower expectation replaces the lower side of references, an upper one their upper side.
+    """
+    own = [bound for bound in bounds if bound.kind == "expectation"]
+    if not own:
+        return list(bounds)
+    has_lower = any(bound.lower is not None for bound in own)
+    has_upper = any(bound.upper is not None for bound in own)
+    rest = (
+        replace(
+            bound,
+            lower=None if has_lower else bound.lower,
+            upper=None if has_upper else bound.upper,
+        )
+        for bound in bounds
+        if bound.kind != "expectation"
+    )
+    return own + [b for b in rest if b.lower is not None or b.upper is not None]
 
 
 def peak(
@@ -165,8 +188,7 @@ def _hold(
             asked = nominal(asked, step)
         top = metric.size == tops.get(metric.name)
         mine = [bound for bound in bounds if _concerns(bound, metric, asked, is_top=top)]
-        own = [bound for bound in mine if bound.kind == "expectation"]
-        for bound in own or mine:
+        for bound in _in_force(mine):
             host = metric.host or some(record.hosts)
             device = place(host, metric.rank, metric.gpu) if metric.rank is not None else ""
             measured.setdefault(bound, []).append(Held(metric.value, record, device))
@@ -196,8 +218,10 @@ def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: boo
     return bound.size == size if bound.size is not None else is_top or size is None
 
 
-def _limit(bound: Reference) -> float | None:
-    return bound.lower if bound.lower is not None else bound.upper
+def _limit(bound: Reference, value: float | None = None) -> float | None:
+    """Return the side of a bound that `value` violates, else its lower side if it has one."""
+    too_high = value is not None and bound.upper is not None and value > bound.upper
+    return bound.upper if bound.lower is None or too_high else bound.lower
 
 
 def _holds(bound: Reference, value: float) -> bool:
@@ -225,7 +249,9 @@ def _finding(check: str, bound: Reference, found: Sequence[Held]) -> Finding:
         value=value,
         unit=bound.unit,
         size=bound.size,
-        bound=_limit(bound),
+        bound=_limit(bound, value),
+        lower=bound.lower,
+        upper=bound.upper,
         bound_kind=bound.kind,
         source=bound.source,
         peak_share=value / bound.peak if bound.peak else None,
@@ -264,6 +290,8 @@ def unmeasured(check: str, bound: Reference) -> Finding:
         unit=bound.unit,
         size=bound.size,
         bound=_limit(bound),
+        lower=bound.lower,
+        upper=bound.upper,
         bound_kind=bound.kind,
         source=bound.source,
     )
@@ -274,22 +302,33 @@ def _at(size: int | None) -> str:
 
 
 def sources(held: Sequence[Finding]) -> list[str]:
-    """What findings were held against, with sources: two bounds, failed ones first, two peaks."""
-    bounds = [
-        f"{f.metric} {'>=' if '>=' in f.message else '<='} {number(f.bound)} {f.unit}, "
-        f"{f.bound_kind}: {f.source}"
-        for f in sorted(held, key=lambda f: f.state is State.PASS)
-        if f.bound is not None
-    ]
+    """Return what findings were compared with, with sources: two bounds, failed first; two peaks.
+
+    If one of the two has another side in another bound, that bound is shown, too.
+    """
+    shown: dict[str, Finding] = {}
+    for f in sorted(held, key=lambda f: f.state is State.PASS):
+        if f.lower is None and f.upper is None:
+            continue
+        same = [one for one in shown.values() if (one.metric, one.size) == (f.metric, f.size)]
+        other_side = same and (
+            (f.lower is not None and all(one.lower is None for one in same))
+            or (f.upper is not None and all(one.upper is None for one in same))
+        )
+        if len(shown) < 2 or other_side:
+            bound = f"{f.metric} {_sides(f.lower, f.upper)} {f.unit}"
+            shown.setdefault(f"{bound}, {f.bound_kind}: {f.source}", f)
     peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
-    return [*list(dict.fromkeys(bounds))[:2], *list(dict.fromkeys(peaks))[:2]]
+    return [*shown, *list(dict.fromkeys(peaks))[:2]]
 
 
 def bound_text(bound: Reference) -> str:
-    """A bound for people: ">= 360 GB/s (floor)"."""
-    parts = []
-    if bound.lower is not None:
-        parts.append(f">= {number(bound.lower)}")
-    if bound.upper is not None:
-        parts.append(f"<= {number(bound.upper)}")
-    return f"{' and '.join(parts)} {bound.unit} ({bound.kind})"
+    """Return a bound for people: ">= 360 GB/s (floor)"."""
+    return f"{_sides(bound.lower, bound.upper)} {bound.unit} ({bound.kind})"
+
+
+def _sides(lower: float | None, upper: float | None) -> str:
+    """Return the sides of a bound: ">= 1", "<= 2" or ">= 1 and <= 2"."""
+    parts = [f">= {number(lower)}"] if lower is not None else []
+    parts += [f"<= {number(upper)}"] if upper is not None else []
+    return " and ".join(parts)

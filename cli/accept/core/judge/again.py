@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from accept.core.checks import Evidence
 from accept.core.judge.blame import Sample, decode
 from accept.core.judge.compare import samples_of, scored, slow_groups, slow_rails
+from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.nearness import apart, blocks_among
 from accept.core.likelihood import CANDIDATES
 from accept.core.model import Plan, Record, Step
@@ -33,6 +33,8 @@ def waves_again(
     hosts: Sequence[str],
     places: Mapping[str, str],
     domains: tuple[frozenset[str], ...] = (),
+    *,
+    checks: Checks,
 ) -> tuple[Wave, ...]:
     """What is to follow the waves of a step, and belongs to it.
 
@@ -51,7 +53,7 @@ def waves_again(
         )
         for name in step.checks
     ]
-    measured = list(scored(evidences))
+    measured = list(scored(evidences, checks))
     near = (domains or blocks_among(measured, places)) if step.groups == "pairs" else ()
     suspects: set[str] = set()
     links: list[_Pair] = []

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from accept.core.checks import Evidence, Judged
-from accept.core.judge import absolute, complete, took_part, transport
+from accept.core.judge import absolute, complete, took_part
 from accept.core.judge.compare import Compared, compare
 from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.nearness import apart, far_or_slow
 from accept.core.judge.population import FEWEST, Spread
 from accept.core.judge.reading import (
@@ -23,6 +23,7 @@ from accept.core.judge.reading import (
 )
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
+from accept.core.judge.transport import transport_problems, transport_unknown
 from accept.core.model import Finding, Record, State, Step, Suspect
 from accept.core.sizes import format_size
 
@@ -52,9 +53,9 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         return score(readings[id(record)], step)
 
     findings = complete.step_findings(evidence)
-    fallen_back = tuple(transport.problems(evidence))
+    fallen_back = tuple(transport_problems(evidence))
     findings += complete.problem_findings(evidence, score=known, more=fallen_back)
-    findings += transport.unsaid(evidence)
+    findings += transport_unknown(evidence)
     findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
     held = absolute.findings(evidence, nominal)
     findings += held
@@ -132,15 +133,15 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
     for record in evidence.records:
         one = readings[id(record)]
         if one.wrong:
-            found.setdefault("wrong-data", []).append((record, f"{one.wrong:.0f} wrong elements"))
+            found.setdefault("wrong-data", []).append((record, _wrong(one.wrong)))
         if one.damaged:
-            found.setdefault("not-finite", []).append((record, "a figure that is no number"))
+            found.setdefault("not-finite", []).append((record, "a figure is not a finite number"))
         if record.exit != 0:
             continue
         for text in _others_listed(evidence, names, record):
             found.setdefault("rank-count", []).append((record, text))
         if one.unchecked:
-            found.setdefault(_UNCHECKED, []).append((record, "data that were not checked"))
+            found.setdefault(_UNCHECKED, []).append((record, "the results were not checked"))
         elif one.value is None and not any(p.check in whose for p in record.problems):
             found.setdefault("no-measurement", []).append((record, "nothing was measured"))
         elif one.value is not None and not reached(one, steps[record.step]):
@@ -151,6 +152,10 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
         for kind, records in found.items()
         if kind not in known
     ]
+
+
+def _wrong(elements: float) -> str:
+    return f"{elements:.0f} element{' is' if elements == 1 else 's are'} wrong"
 
 
 def _others_listed(
@@ -170,7 +175,8 @@ def _others_listed(
 
 def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) -> Finding:
     record, text = found[0]
-    more = f", and {len(found) - 1} more groups" if len(found) > 1 else ""
+    others = f"{len(found) - 1} more group{'s' * (len(found) > 2)}"
+    more = f"; the same holds for {others}" if len(found) > 1 else ""
     return Finding(
         check=check,
         judgement="correctness" if kind in _CORRECTNESS else "completeness",
@@ -202,6 +208,7 @@ def _population(
     names = complete.some([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(among.limit)}" if among else ""
+    bound = _shown(among.limit, measure) if among else None
     hosts = [s.name for s in suspects if s.kind == "node"]
     return [
         Finding(
@@ -212,7 +219,9 @@ def _population(
             message=f"{what}: {names} stand{'s' * (len(suspects) == 1)} out{limit}",
             metric=measure.metric,
             unit=measure.unit,
-            bound=_shown(among.limit, measure) if among else None,
+            bound=bound,
+            lower=None if measure.inverse else bound,
+            upper=bound if measure.inverse else None,
             bound_kind="population" if among else "",
             source=f"median of {among.count} in this run" if among else "",
             hosts=tuple(hosts),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from accept.core import causes, checks
-from accept.core.checks import Evidence, Score
+from accept.core import causes
 from accept.core.judge.blame import Accusation, Sample, decode
+from accept.core.judge.evidence import Checks, Evidence, Score
 from accept.core.judge.outliers import Outlier, Slow, outliers
 from accept.core.judge.population import Spread
 from accept.core.judge.states import state_of
@@ -50,12 +50,12 @@ def sample(check: str, score: Score, record: Record, step: Step) -> Sample | Non
     return Sample(record.hosts, value, cause, record.log, record.local_ranks)
 
 
-def scored(evidences: Iterable[Evidence]) -> Iterator[tuple[Evidence, Score]]:
-    """The evidence of checks that compare groups, with what they compare them by."""
+def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[tuple[Evidence, Score]]:
+    """Yield the evidence of checks that compare groups, and the score they compare."""
     for evidence in evidences:
-        score = checks.load(evidence.check).score if evidence.check in checks.names() else None
-        if score is not None:
-            yield evidence, score
+        rules = checks.get(evidence.check)
+        if rules is not None and rules.score is not None:
+            yield evidence, rules.score
 
 
 def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from accept.core.checks import Evidence, Score
+from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.states import judgement_of, state_of
 from accept.core.model import Finding, Plan, Problem, Record, State, Step
 from accept.core.schedule import Wave, waves
@@ -46,8 +46,8 @@ def _other_ranks(evidence: Evidence) -> Iterator[Finding]:
             odd.append((record, f"{least}" if each else f"{least} or more"))
     if odd:
         first, wanted = odd[0]
-        said = f"step {first.step} started {first.ranks} ranks on {len(first.hosts)} hosts where "
-        said += f"{wanted} were planned; so did {len(odd)} of {len(evidence.records)} executions"
+        said = f"step {first.step} started {_ranks(first.ranks)} on {some(first.hosts)}, and "
+        said += f"{wanted} were planned; {len(odd)} of {len(evidence.records)} executions did so"
         yield Finding(
             check=evidence.check,
             judgement="completeness",
@@ -56,6 +56,10 @@ def _other_ranks(evidence: Evidence) -> Iterator[Finding]:
             message=said,
             evidence=tuple(dict.fromkeys(record.log for record, _ in odd if record.log))[:8],
         )
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count != 1)}"
 
 
 def _planned_ranks(plan: Plan) -> int | None:
@@ -80,7 +84,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
                 judgement="completeness",
                 state=State.FAIL,
                 cause=evidence.lost[lost[0]],
-                message=f"step {step.id} did not run on {some(lost)}: lost before",
+                message=f"step {step.id} did not run on {some(lost)}, which had left the run",
                 hosts=tuple(lost),
             )
         )
@@ -96,7 +100,8 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
     counts = Counter(record.wave for record in records)
     for number, wave in enumerate(_schedule(evidence, step, present, records)):
         if counts[number] < len(wave) - fewer:
-            message = f"step {step.id}, wave {number}: {counts[number]} of {len(wave)} groups"
+            message = f"wave {number} of step {step.id} has a record of {counts[number]} groups, "
+            message += f"and {len(wave)} were planned"
             findings.append(_not_run(evidence.check, message, evidence.broken_off))
     return findings
 

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 
-class Limits(Protocol):
-    """What the check's parameters say of rates."""
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Rates that are no fault; the parameters of the health check are such limits."""
 
-    @property
-    def nvlink_crc_per_second(self) -> float:
-        """CRC errors of one NVLink."""
-
-    @property
-    def pcie_replays_per_minute(self) -> float:
-        """Replays of one GPU's PCIe link."""
-
-    @property
-    def bit_error_ratio(self) -> float:
-        """Errors a bit that a port carries."""
-
-    @property
-    def few(self) -> int:
-        """Errors of a port too few to be a rate."""
-
-    @property
-    def limited_share(self) -> float:
-        """Share of a step's time, 0 to 1."""
+    #: CRC errors of one NVLink.
+    nvlink_crc_per_second: float
+    #: Replays of the PCIe link of one GPU.
+    pcie_replays_per_minute: float
+    #: Errors per bit that a port carries.
+    bit_error_ratio: float
+    #: Number of errors of a port below which there is no rate.
+    few: int
+    #: Share of the time of a step, 0 to 1.
+    limited_share: float
 
 
 class Rule(NamedTuple):

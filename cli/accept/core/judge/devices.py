@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from accept.core.checks import Evidence, Judged
 from accept.core.judge import absolute, complete
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.reading import number
 from accept.core.judge.slow_devices import Device, Measured, compared
 from accept.core.judge.states import verdict_of
@@ -87,8 +87,9 @@ def _counts(metric: Metric) -> bool:
     return abs(metric.value) < _ABSURD and (metric.value > 0 or metric.unit in ("count", ""))
 
 
-def _problem(cause: str, device: Device, said: str) -> Problem:
-    message = f"{device}: {said}"
+def _problem(cause: str, device: Device, predicate: str) -> Problem:
+    """Return a problem of a device; `predicate` completes the sentence that the device begins."""
+    message = f"{device} {predicate}"
     return Problem(cause=cause, message=message, host=device.host, rank=device.rank, gpu=device.gpu)
 
 
@@ -99,7 +100,8 @@ def _wrong(found: Sequence[Device], measured: Measured) -> Iterator[Problem]:
         for name, cause in measured.wrong.items():
             count = device.values.get(name, 0.0)
             if count and not told & {cause, "wrong-data", "wrong-result", "not-finite"}:
-                yield _problem(cause, device, f"{number(count)} wrong elements ({name})")
+                elements = "1 wrong element" if count == 1 else f"{number(count)} wrong elements"
+                yield _problem(cause, device, f"computed {elements} ({name})")
 
 
 def _lacking(
@@ -127,8 +129,8 @@ def _missing(
         mine = [p for p in device.record.problems if p.check in (None, evidence.check)]
         explained = any(p.rank in (None, device.rank) for p in mine)
         if not explained and device.record.exit is not None:
-            said = f"no {', '.join(lacks[:4])}" if names else "nothing was measured"
-            yield _problem("no-measurement", device, said)
+            what = f"no {', '.join(lacks[:4])}" if names else "nothing"
+            yield _problem("no-measurement", device, f"measured {what}")
 
 
 def _unheld(

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge.complete import place
 from accept.core.judge.equal import whole
+from accept.core.judge.evidence import Evidence
 from accept.core.model import Problem
 
 _NAMED = ("wrong-result", "not-finite")
@@ -46,7 +46,7 @@ def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator
             continue
         data = "a known product" if what == "exact" else "the same random data"
         if 2 * most <= len(told):
-            said = f"{kind}: {len(counts)} different results of {data} on {len(told)} devices"
+            said = f"{kind}: {len(told)} devices gave {len(counts)} different results of {data}"
             yield Problem(cause=cause, message=said)
             continue
         for one in told:
@@ -74,7 +74,9 @@ def undigested(evidence: Evidence) -> Iterator[Problem]:
                 lacking = [w for w in wanted if (metric.host, metric.rank, kind, w) not in told]
                 if lacking:
                     where = place(metric.host, metric.rank, metric.gpu)
-                    said = f"{where}: {kind}: no digest of the product ({', '.join(lacking)})"
+                    said = (
+                        f"{where} reported no digest of the {kind} product ({', '.join(lacking)})"
+                    )
                     yield Problem(
                         cause="no-measurement",
                         message=said,

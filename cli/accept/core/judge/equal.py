@@ -41,18 +41,27 @@ def gpu_problems(
         gpus = gpus_of(value)
         on_bus = whole(value.get("pciNvidia"))
         if given is None and on_bus > len(gpus):
-            said = f"{on_bus} NVIDIA GPUs on the PCI bus, {len(gpus)} shown by the driver"
+            said = (
+                f"the PCI bus has {_gpus(on_bus, 'NVIDIA GPU')}, and the driver shows {len(gpus)}"
+            )
             yield Problem(cause="gpu-unusable", message=said, host=host)
         wanted = machine.gpus if machine.gpus is not None else 1
         if len(gpus) < (wanted if given is None else given):
-            said = f"{len(gpus)} GPUs, the machine has {wanted}"
-            said = said if given is None else f"{len(gpus)} GPUs, the run was to be given {given}"
+            shown = _gpus(len(gpus)) if gpus else "no GPU"
+            expected = (
+                f"the machine has {wanted}" if given is None else f"the run requested {given}"
+            )
+            said = f"the host shows {shown}, and {expected}"
             yield Problem(cause="gpu-missing", message=said, host=host)
         for place, gpu in enumerate(gpus):
             yield from _gpu(host, gpu, machine, owner)
             measured = machine.gpus != 0 and (used is None or place < used)
             if measured and not busy_ok and (who := _busy(gpu, busy_mib)):
                 yield Problem(cause="gpu-busy", message=who, host=host, gpu=gpu_name(gpu))
+
+
+def _gpus(count: int, noun: str = "GPU") -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _told(value: dict[str, Any]) -> bool:
@@ -71,7 +80,8 @@ def _gpu(
         owner.setdefault(uuid, host)
     errors = whole(gpu.get("eccUncorrected"))
     if errors:
-        said = f"{errors} uncorrected memory errors"
+        noun = "uncorrected memory error" if errors == 1 else "uncorrected memory errors"
+        said = f"GPU {name} has counted {errors} {noun}"
         yield Problem(cause="gpu-ecc", message=said, host=host, gpu=name)
     device = gpu.get("name")
     if machine.device and isinstance(device, str) and not is_device(machine.device, device):
@@ -88,9 +98,9 @@ def _busy(gpu: dict[str, Any], busy_mib: int) -> str:
     """Who uses a GPU, or ""."""
     processes = gpu.get("processes")
     if isinstance(processes, list) and processes:
-        return f"in use by {', '.join(str(one)[:60] for one in processes[:4])}"
+        return f"the GPU is in use by {', '.join(str(one)[:60] for one in processes[:4])}"
     used = whole(gpu.get("memoryUsedMiB"))
-    return f"{used} MiB of its memory are in use" if used > busy_mib else ""
+    return f"{used} MiB of the GPU's memory are in use" if used > busy_mib else ""
 
 
 def whole(value: Any) -> int:

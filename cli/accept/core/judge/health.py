@@ -63,7 +63,8 @@ def problems(one: Said, limits: Limits) -> Iterator[Problem]:
         kind, _, name = title.partition(" ")
         cause = {"gpu": "gpu-missing", "rdma": "link-down"}.get(kind)
         if cause:
-            yield _problem(cause, one, title, "no longer there")
+            message = f"{one.when}: {title} of {host} is no longer there"
+            yield _problem(cause, one, title, message)
     for title in {**change.counters, **change.levels}:
         found: dict[str, list[str]] = {}
         for name, grown in change.counters.get(title, {}).items():
@@ -73,7 +74,7 @@ def problems(one: Said, limits: Limits) -> Iterator[Problem]:
             if len(values) == 2 and level in LEVELS and _counts(change, title):
                 found.setdefault(LEVELS[level], []).append(_level(level, *values))
         for cause, words in found.items():
-            yield _problem(cause, one, title, ", ".join(words))
+            yield _problem(cause, one, title, _seen(one, title, words))
     for event in change.events:
         yield from _event(one, event)
 
@@ -93,11 +94,18 @@ def _counts(change: Change, title: str) -> bool:
     return not title.startswith("net ") or title in change.run
 
 
-def _problem(cause: str, one: Said, title: str, words: str) -> Problem:
+def _seen(one: Said, title: str, words: Sequence[str]) -> str:
+    """Return the sentence for what a device counted or showed."""
+    verb = "was" if len(words) == 1 else "were"
+    state = _state(one.change, title)
+    return f"{one.when}: {', '.join(words)} {verb} seen on {title} of {one.host}{state}"
+
+
+def _problem(cause: str, one: Said, title: str, message: str) -> Problem:
     kind, _, name = title.partition(" ")
     return Problem(
         cause=cause,
-        message=f"{one.when}: {words} on {title} of {one.host}{_state(one.change, title)}",
+        message=message,
         host=one.host,
         gpu=name if kind == "gpu" else None,
         nic=name if kind in ("rdma", "net") else None,
@@ -116,9 +124,10 @@ def _event(one: Said, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
     if kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"
-        yield _problem("gpu-xid", one, title or where, f"Xid {code}")
+        yield _problem("gpu-xid", one, where, _seen(one, where, [f"Xid {code}"]))
     elif kind == "sxid" and fatal:
-        yield _problem("gpu-xid", one, f"the NVSwitch at {pci}", f"SXid {code} (fatal)")
+        switch = f"the NVSwitch at {pci}"
+        yield _problem("gpu-xid", one, switch, _seen(one, switch, [f"SXid {code} (fatal)"]))
 
 
 def _words(counter: str, grown: int, seconds: float) -> str:
@@ -131,9 +140,9 @@ def _words(counter: str, grown: int, seconds: float) -> str:
 
 def _level(level: str, was: float, now: float) -> str:
     if level == "active":
-        return "the link is no longer active"
+        return "a link that is no longer active"
     if level == "reasons":
-        return f"slowed by heat or its power supply (clock event reasons 0x{int(now):x})"
+        return f"a clock limited by heat or power supply (clock event reasons 0x{int(now):x})"
     return f"{level} {now:g} instead of {was:g}"
 
 

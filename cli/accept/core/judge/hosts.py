@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accept.core import causes
 from accept.core.judge.complete import merged, some
 from accept.core.judge.population import FEWEST
 from accept.core.judge.states import judgement_of, worst
@@ -17,6 +18,8 @@ from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skip
 _CARDS = ("nvl", "pcie")
 #: What takes a host out of the rest of the run.
 _LOSSES = frozenset({"host-died", "unkillable"})
+#: The fact by which the coordinator records a host that it left out; its value is the cause.
+LEFT_OUT = "left-out-host"
 #: Group kinds whose groups are compared, and so their hosts.
 _COMPARED = frozenset({"each", "pairs", "ladder"})
 
@@ -49,6 +52,13 @@ def find(records: Sequence[Record]) -> Found:
     problems = first.problems if first else ()
     missing = dict.fromkeys(p.host for p in problems if p.host and p.host not in present)
     lost = {p.host: p.cause for r in records for p in r.problems if p.host and p.cause in _LOSSES}
+    lost |= {
+        fact.host: str(fact.value)
+        for record in records
+        if record.step == HOSTS_STEP
+        for fact in record.facts
+        if fact.name == LEFT_OUT and fact.host
+    }
     return Found(
         present=tuple(present),
         missing=tuple(missing),
@@ -109,12 +119,11 @@ def verdict(
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
     known = found.recorded or said > 0
     if plan.nodes is not None and said < plan.nodes and known:
-        findings.append(_finding("rank-count", f"{said} hosts for a run of {plan.nodes} nodes", ()))
+        findings.append(_finding("rank-count", f"{said} of {plan.nodes} hosts are known", ()))
     findings += [
-        _finding(cause, f"{host} was lost in the middle of the run", (host,))
-        for host, cause in found.lost.items()
+        _finding(cause, _lost_text(host, cause), (host,)) for host, cause in found.lost.items()
     ]
-    lacking = "" if found.recorded or plan.origin else "nothing says which hosts were found"
+    lacking = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     lacking = "no host took part" if not found.present and not found.missing else lacking
     if lacking:
         findings.append(_finding("evidence-missing", lacking, (), State.NOT_TESTED))
@@ -135,6 +144,12 @@ def verdict(
         against="all that were asked for",
         findings=tuple(findings),
     )
+
+
+def _lost_text(host: str, cause: str) -> str:
+    if cause in _LOSSES:
+        return f"{host} was lost in the middle of the run"
+    return f"{host} was left out of the rest of the run: {causes.meaning(cause)}"
 
 
 def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
@@ -216,13 +231,13 @@ def _skipped(one: Skipped) -> CheckVerdict:
 
 
 def no_gpu_seen() -> CheckVerdict:
-    """Everything passed, on a machine that has GPUs, and none of it met one."""
+    """Return the verdict for a machine with GPUs on which everything passed and no GPU was seen."""
     finding = Finding(
         check="hosts",
         judgement="completeness",
         state=State.INCONCLUSIVE,
         cause="gpu-missing",
-        message="no check says that it met a GPU; add inventory or connectivity to the suite",
+        message="no check detected a GPU; add inventory or connectivity to the suite",
     )
     return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))
 
@@ -231,6 +246,23 @@ def gpus_of(value: Any) -> list[dict[str, Any]]:
     """The GPUs that an inventory fact lists; [] where it is damaged."""
     listed = value.get("gpus") if isinstance(value, dict) else None
     return [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+
+
+def without_gpus(plan: Plan, records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the hosts of a GPU machine that show no GPU, neither in an inventory nor to a rank.
+
+    A host whose driver did not answer is not among them: its GPUs are not known.
+    """
+    shown: dict[str, bool] = {}
+    for record in records if plan.machine.gpus != 0 else ():
+        for fact in record.facts:
+            host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
+            value = fact.value if isinstance(fact.value, dict) else {}
+            if fact.name == "inventory" and isinstance(value.get("gpus"), list):
+                shown[host] = shown.get(host, False) or bool(gpus_of(value))
+            elif fact.name == "rank":
+                shown[host] = shown.get(host, False) or bool(value.get("gpu"))
+    return tuple(host for host, has_gpu in shown.items() if host and not has_gpu)
 
 
 def is_device(wanted: str, name: str) -> bool:

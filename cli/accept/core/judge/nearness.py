@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log
 
-from accept.core.checks import Evidence, Score
 from accept.core.judge.blame import Sample
 from accept.core.judge.compare import samples_of
 from accept.core.judge.complete import some
+from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.population import FEWEST, middle, spread
 from accept.core.model import Finding, Record, State, Step
 

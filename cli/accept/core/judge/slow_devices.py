@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge import absolute, complete
 from accept.core.judge.blame import Sample
 from accept.core.judge.complete import place
+from accept.core.judge.evidence import Evidence
 from accept.core.judge.outliers import outliers
 from accept.core.judge.population import FEWEST, SIGMAS, Spread
 from accept.core.judge.reading import number
@@ -110,7 +110,9 @@ def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
 
 
 def _only_together(device: Device, slow: Sequence[str]) -> str:
-    """What it means that a device is slow while its neighbours work, and not alone."""
+    """Return what it means that a GPU is slow only while its neighbours work."""
+    if not device.gpu:
+        return ""
     kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}
     alone = [kind for kind in kinds if f"{kind}-alone" in device.values]
     if not alone or any(f"{kind}-alone" in slow for kind in kinds):

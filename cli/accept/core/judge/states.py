@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from accept.core import causes
-from accept.core.checks import Evidence
+from accept.core.judge.evidence import Evidence
 from accept.core.model import WORST_FIRST, CheckVerdict, Finding, State
 from accept.core.typed import read
 

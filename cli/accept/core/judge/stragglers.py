@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accept.core.checks import Evidence
 from accept.core.judge.complete import place, some
+from accept.core.judge.evidence import Evidence
 from accept.core.judge.population import FEWEST, spread
 from accept.core.likelihood import GROSS
 from accept.core.model import Finding, Metric, Record, State, Suspect
@@ -117,6 +117,7 @@ def _finding(
         metric=metric,
         unit="s",
         bound=longest if limit > 0 else None,
+        upper=longest if limit > 0 else None,
         bound_kind="population",
         source=f"median of {count} in this run",
         hosts=tuple(dict.fromkeys(rank.host or "" for rank in slow)),

@@ -72,9 +72,10 @@ def from_problems(problems: Sequence[Problem], log: str, everybody: int) -> Iter
 
 
 def merged(found: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...]:
-    """Each suspect once, with its gravest cause and all evidence; strongest first.
+    """Return each suspect once, with its gravest cause and all evidence; strongest first.
 
-    A link that an accused node explains is left out, as is a switch.
+    A missing GPU is graver than what may follow from it, such as a figure below its bound. A link
+    or switch that an accused node explains is left out.
     """
     grave = list(causes.CAUSES)
     groups: dict[tuple[Kind, str], list[Suspect]] = {}
@@ -82,7 +83,14 @@ def merged(found: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...
         groups.setdefault((suspect.kind, suspect.name), []).append(suspect)
     result = []
     for (kind, name), several in groups.items():
-        several.sort(key=lambda s: (_STRENGTHS.index(s.strength), _rank(grave, s.cause)))
+        no_gpu = any(suspect.cause in causes.NO_GPU for suspect in several)
+        several.sort(
+            key=lambda s: (
+                no_gpu and s.cause in causes.FOLLOWS_NO_GPU,
+                _STRENGTHS.index(s.strength),
+                _rank(grave, s.cause),
+            )
+        )
         first = several[0]
         evidence = dict.fromkeys(log for suspect in several for log in suspect.evidence)
         others = tuple(dict.fromkeys(s.cause for s in several if s.cause != first.cause))

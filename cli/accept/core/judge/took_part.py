@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accept.core.checks import Evidence
+from accept.core.judge.evidence import Evidence
 from accept.core.model import Record
 
 

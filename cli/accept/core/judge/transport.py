@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accept.core.checks import Evidence
+from accept.core.judge.evidence import Evidence
 from accept.core.model import Finding, PlannedMachine, Problem, Record, State
 
 _FACT, _DETOURS = "nccl-networks", "nccl-detours"
@@ -26,7 +26,7 @@ def _between_hosts(evidence: Evidence) -> list[Record]:
     return [r for r in evidence.records if len(r.hosts) > 1 and r.exit == 0]
 
 
-def problems(evidence: Evidence) -> Iterator[Problem]:
+def transport_problems(evidence: Evidence) -> Iterator[Problem]:
     """Hosts that used another network, or another way to it or between GPUs, than is promised."""
     told: set[tuple[str, str]] = set()
     for said, host in _ways(evidence):
@@ -68,7 +68,7 @@ def _said(record: Record, name: str) -> Iterator[tuple[str, str]]:
                     yield str(way)[:80], str(host)
 
 
-def unsaid(evidence: Evidence) -> list[Finding]:
+def transport_unknown(evidence: Evidence) -> list[Finding]:
     """A finding where a network is promised and nothing says which one was used."""
     records = _between_hosts(evidence) if evidence.plan.machine.transport else []
     said = any(fact.name == _FACT for record in records for fact in record.facts)
@@ -80,7 +80,7 @@ def unsaid(evidence: Evidence) -> list[Finding]:
             judgement="correctness",
             state=State.INCONCLUSIVE,
             cause="no-measurement",
-            message=f"nothing says which network NCCL used; {evidence.plan.machine.transport} is "
-            "promised. NCCL_DEBUG=INFO makes NCCL say it",
+            message="the logs do not show which network NCCL used (expected "
+            f"{evidence.plan.machine.transport}); rerun with NCCL_DEBUG=INFO",
         )
     ]
