@@ -3,8 +3,8 @@
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
 tests/cluster carries that mark. Tests that share a cluster are one group: with several processes
 (`-n 3 --dist loadgroup`) one process runs the whole group, and `--shard 1/2` selects whole groups.
-The end of the output lists what was left out, with the reason. With CI=true, skipping a test that is
-marked `real` or `cluster` is a failure.
+The end of the output lists what was left out, with the reason. With CI=true, skipping a test that
+is marked `real` or `cluster` is a failure.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, settings
 
 CLUSTER = Path(__file__).parent / "cluster"
 #: How the names of tests begin that share one Kubernetes, or the memory for many hosts; the first
-#: that fits counts. Two groups share a Kubernetes each, because one would take longer than everything
-#: else; the tests of two files share nothing.
+#: that fits counts. There are two such groups on Kubernetes, because one would take longer than
+#: everything else. The tests of two files share nothing.
 _GROUPS = {
     "tests/cluster/kube/test_drill.py": "pods-2",
     "tests/cluster/kube/test_broken_pods.py": "pods-2",
