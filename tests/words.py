@@ -178,12 +178,12 @@ def lines_of(path: str, text: str, pattern: Pattern) -> list[int]:
         return [text.count("\n", 0, m.start()) + 1 for m in pattern.regex.finditer(text)]
     if not path.endswith(".py"):
         return []
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = []
     for node in ast.walk(ast.parse(text)):
-        first = (ast.get_docstring(node) or "").split()[:1] if isinstance(node, kinds) else []
-        if first and first[0].rstrip(",.:") in _CLAUSES:
-            found.append(node.body[0].lineno)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or "").split()[:1]
+            if first and first[0].rstrip(",.:") in _CLAUSES:
+                found.append(node.body[0].lineno)
     return sorted(found)
 
 
