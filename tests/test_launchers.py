@@ -588,6 +588,7 @@ class TestPodEntrypoint:
         said = self.optional(pod, self.BARE, ACCEPT_RESULTS="/folder", ACCEPT_DEV="/nonexistent")
         assert said.endswith("mpi4py (connectivity fails)")
 
+    @pytest.mark.real
     def test_says_nothing_where_all_is_there(self, pod: Path) -> None:
         for program in ("all_reduce_perf", "gcloud"):
             self.tool(pod.parent / "bin" / program, "")

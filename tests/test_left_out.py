@@ -1,8 +1,9 @@
-"""The test run itself: its order, and what it says about tests that were left out."""
+"""The test run itself: order, shards, and the list of tests that were left out."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,9 +33,9 @@ def test_data():
 """
 
 
-#: As CI has them, and with one process for the tests, which is enough to be another one.
-PARALLEL = ("-n", "3", "--dist", "loadscope")
-APART = ("-n", "1", "--dist", "loadscope")
+#: The options of CI; and one process that runs the tests beside the one that reports.
+PARALLEL = ("-n", "3", "--dist", "loadgroup")
+APART = ("-n", "1", "--dist", "loadgroup")
 
 
 def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProcess[str]:
@@ -62,16 +63,34 @@ def test_a_test_left_out_is_named_with_its_reason(tmp_path: Path, options: tuple
     assert "1 left out: no recorded logs here" in done.stdout
 
 
-def test_a_test_not_selected_is_named_too(tmp_path: Path) -> None:
-    done = run_sample(tmp_path, "-k", "fast", ci="true")
+@pytest.mark.parametrize("options", [(), APART])
+def test_a_test_that_is_not_selected_is_named_by_its_mark(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    done = run_sample(tmp_path, *options, "-m", "not real and not cluster", ci="true")
     assert done.returncode == 0
-    assert "3 left out: not selected by the options given" in done.stdout
+    assert "1 left out: marked `real`, not selected by the options given" in done.stdout
+    assert "1 left out: marked `cluster`, not selected by the options given" in done.stdout
+    assert "1 left out: no recorded logs here" in done.stdout
 
 
-def test_several_processes_do_not_call_everything_run(tmp_path: Path) -> None:
-    done = run_sample(tmp_path, *APART, "-k", "fast", ci="true")
-    assert done.returncode == 0
-    assert "What -k and -m do not select was left out." in done.stdout
+@pytest.mark.parametrize("options", [(), APART, PARALLEL])
+def test_a_whole_file_that_skips_itself_is_named(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_whole.py").write_text(
+        'import pytest\npytest.skip("no such package", allow_module_level=True)\n'
+    )
+    done = run_sample(tmp_path, *options, ci="")
+    assert "1 left out: no such package" in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), APART])
+def test_nothing_is_listed_if_everything_ran(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = run_sample(tmp_path, *options, "--deselect", "tests/test_sample.py", ci="")
+    assert done.returncode == 5  # no tests ran
+    assert "Nothing was left out." not in done.stdout
+    done = run_sample(tmp_path, *options, "tests/test_sample.py::test_fast", ci="")
+    assert "Nothing was left out." in done.stdout
 
 
 @pytest.mark.parametrize("options", [(), APART])
@@ -91,19 +110,61 @@ def test_fast_tests_go_first_then_real_ones_then_the_cluster(tmp_path: Path, ci:
     assert order == ["test_fast", "test_data", "test_program", "test_hosts"]
 
 
-def test_tests_that_share_a_cluster_are_all_in_one_process(tmp_path: Path) -> None:
-    hosts = tmp_path / "tests" / "cluster"
+def test_groups_name_files_that_exist() -> None:
+    source = (ROOT / "tests" / "conftest.py").read_text()
+    starts = re.findall(r'^    "(tests/.*)": ', source, re.MULTILINE)
+    assert starts
+    assert [start for start in starts if not (ROOT / start).exists()] == []
+
+
+def cluster_files(folder: Path) -> tuple[Path, Path]:
+    """Write six tests on hosts and six on pods; each writes a file that names its process."""
+    hosts = folder / "tests" / "cluster"
     pods = hosts / "kube"
-    for folder in (hosts, pods):
-        folder.mkdir(parents=True)
-        (folder / f"test_{folder.name}.py").write_text(
+    for place in (hosts, pods):
+        place.mkdir(parents=True)
+        (place / f"test_{place.name}.py").write_text(
             "from pathlib import Path\nimport pytest\n\n"
             '@pytest.mark.parametrize("n", range(6))\n'
-            "def test_it(n, worker_id):\n"
-            '    (Path(__file__).parent / worker_id).write_text("was here")\n'
+            "def test_it(n, request):\n"
+            '    process = getattr(request.config, "workerinput", {}).get("workerid", "gw0")\n'
+            '    (Path(__file__).parent / process).write_text("was here")\n'
         )
+    return hosts, pods
+
+
+def test_tests_that_share_a_cluster_are_all_in_one_process(tmp_path: Path) -> None:
+    hosts, pods = cluster_files(tmp_path)
     done = run_sample(tmp_path, *PARALLEL, ci="")
     assert done.returncode == 0, done.stdout
     assert "16 items" in done.stdout
     (one,), (other,) = hosts.glob("gw*"), pods.glob("gw*")
     assert one.name != other.name
+
+
+@pytest.mark.parametrize("options", [(), APART])
+def test_each_cluster_is_in_exactly_one_shard(tmp_path: Path, options: tuple[str, ...]) -> None:
+    hosts, pods = cluster_files(tmp_path)
+    ran: list[str] = []
+    for number in (1, 2):
+        shard = f"{number}/2"
+        done = run_sample(tmp_path, *options, "-m", "cluster", "--shard", shard, ci="")
+        assert done.returncode == 0, done.stdout
+        assert "left out: in another shard" in done.stdout
+        for place in (hosts, pods):
+            files = list(place.glob("gw*"))
+            ran += [place.name] * len(files)
+            for file in files:
+                file.unlink()
+    assert sorted(ran) == ["cluster", "kube"]
+
+
+def test_a_shard_leaves_other_tests_as_they_are(tmp_path: Path) -> None:
+    done = run_sample(tmp_path, "--shard", "2/2", ci="")
+    assert done.returncode == 0
+    assert "1 passed, 2 skipped" in done.stdout
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "one/two"])
+def test_a_shard_that_does_not_exist_is_refused(tmp_path: Path, shard: str) -> None:
+    assert run_sample(tmp_path, "--shard", shard, ci="").returncode == 4

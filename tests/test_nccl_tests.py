@@ -15,6 +15,7 @@ import pytest
 from benchmarks.nccl_text import COLLECTIVES, row_text, table_text
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.reallogs import FOLDERS, PUBLISHED, folder_name
 
 from accept.core import nccl_comments, nccl_info, nccl_reader, nccl_tests
 from accept.core.model import Metric
@@ -22,7 +23,6 @@ from accept.core.nccl_reader import Reader
 from accept.core.nccl_tests import Log, Table, bus_factor, metrics, parse, read
 
 LOGS = Path(__file__).parent / "logs"
-REAL = Path(__file__).parents[2] / "shared" / "data" / "nccl-logs"
 
 CLEAN = table_text().encode()
 NCCL = b"node2:41001:41050 [1] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA\n"
@@ -724,19 +724,22 @@ def test_damage_never_becomes_a_number_that_nobody_complains_about(text: bytes) 
 # -- real logs ------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"the real logs of {REAL.name} are not here")
+real_logs = pytest.mark.parametrize("logs", FOLDERS, ids=folder_name)
+
+
+@real_logs
 @pytest.mark.parametrize("folder", ["single-node", "pairwise", "multi-node"])
-def test_real_logs_say_what_their_makers_read_in_them(folder: str) -> None:
-    with (REAL / folder / "summary.csv").open() as file:
+def test_real_logs_are_read_as_their_makers_summarized_them(logs: Path, folder: str) -> None:
+    with (logs / folder / "summary.csv").open() as file:
         summary = list(csv.DictReader(file))
     assert summary
-    logs = {
-        name: parse((REAL / folder / name).read_bytes()) for name in {r["file"] for r in summary}
+    parsed = {
+        name: parse((logs / folder / name).read_bytes()) for name in {r["file"] for r in summary}
     }
-    assert [log.problems for log in logs.values()] == [()] * len(logs)
+    assert [log.problems for log in parsed.values()] == [()] * len(parsed)
     for line in summary:
         name = line["test"].removesuffix("_perf")
-        table = next(t for t in logs[line["file"]].tables if t.collective == name)
+        table = next(t for t in parsed[line["file"]].tables if t.collective == name)
         assert table.complete
         assert table.ranks == int(line["N"]) * int(line["G"])
         assert (table.min_bytes, table.max_bytes) == (int(line["minBytes"]), int(line["maxBytes"]))
@@ -745,8 +748,22 @@ def test_real_logs_say_what_their_makers_read_in_them(folder: str) -> None:
         assert peak == float(line["peak_busbw_GBs"])
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"the real logs of {REAL.name} are not here")
-def test_short_cuts_change_nothing_in_real_logs() -> None:
-    for path in REAL.glob("*/*.log"):
+@real_logs
+def test_short_cuts_change_nothing_in_real_logs(logs: Path) -> None:
+    paths = [*logs.glob("*/*.log"), *PUBLISHED.glob("*.log")]
+    assert paths
+    for path in paths:
         text = path.read_bytes()
         assert parse(text) == tolerant(text)
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.log")), ids=lambda path: path.stem)
+def test_excerpts_from_documentation_are_read_row_by_row(path: Path) -> None:
+    """The output of nccom-test is another format: it has no table of nccl-tests."""
+    text = path.read_text()
+    log = parse(text.encode())
+    rows = re.findall(r"^\S* +\d+ +\d+ +float ", text, re.MULTILINE)  # maybe after a prefix
+    average = re.findall(r"Avg bus bandwidth +: ([\d.]+)", text)
+    assert sum(len(table.rows) for table in log.tables) == len(rows)
+    assert [table.average for table in log.tables if table.average] == [float(a) for a in average]
+    assert bool(log.tables) == (path.stem != "aws-nccom-slurm")

@@ -1,4 +1,4 @@
-"""The workflow files: what they run exists, what they use is pinned, and actionlint takes them."""
+"""The workflow files: they run what exists, pin what they use, and pass actionlint."""
 
 from __future__ import annotations
 
@@ -13,13 +13,30 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
 SHELLCHECK = ROOT / ".venv" / "bin" / "shellcheck"
 
 
 def document(path: Path) -> dict[Any, Any]:
-    """A workflow; YAML 1.1 reads its key `on` as true."""
-    found: dict[Any, Any] = yaml.safe_load(path.read_text())
-    return found
+    """Return a workflow; YAML 1.1 reads its key `on` as true."""
+    loaded: dict[Any, Any] = yaml.safe_load(path.read_text())
+    return loaded
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    """Return the steps of all jobs."""
+    return [step for job in document(path)["jobs"].values() for step in job["steps"]]
+
+
+def ci_jobs() -> dict[str, Any]:
+    jobs: dict[str, Any] = document(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
+    return jobs
+
+
+def parts_of(job: dict[str, Any]) -> list[str]:
+    """Return the parts of `.ci/run` that a job runs."""
+    commands = [step["run"] for step in job["steps"] if ".ci/run" in step.get("run", "")]
+    return [command.removeprefix("bash .ci/run ") for command in commands]
 
 
 @pytest.fixture
@@ -41,6 +58,7 @@ def test_there_is_one_for_every_push_and_one_for_tags() -> None:
     assert document(release)[True]["push"] == {"tags": ["v*"]}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_actionlint_finds_nothing(path: Path, actionlint: Path) -> None:
     command = [str(actionlint), "-no-color", "-shellcheck", str(SHELLCHECK), str(path)]
@@ -67,10 +85,60 @@ def test_what_others_wrote_is_pinned_by_commit_or_digest(path: Path) -> None:
     assert [one for one in images if "@sha256:" not in one] == []
 
 
-def test_every_push_runs_what_ci_runs_anywhere() -> None:
-    (job,) = document(ROOT / ".github" / "workflows" / "ci.yml")["jobs"].values()
-    assert job["steps"][-1] == {"run": "bash .ci/run"}
-    assert (ROOT / ".ci" / "run").is_file()
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_checkout_leaves_the_token_in_the_git_configuration(path: Path) -> None:
+    checkouts = [s for s in steps(path) if s.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_script_is_put_together_from_what_an_author_of_a_pull_request_writes(path: Path) -> None:
+    scripts = [step["run"] for step in steps(path) if "run" in step]
+    inserted = {found for script in scripts for found in re.findall(r"\$\{\{ *(.*?) *\}\}", script)}
+    assert {name.partition(".")[0] for name in inserted} <= {"matrix"}
+
+
+def test_only_the_test_cluster_runs_privileged() -> None:
+    options = {name: job.get("container", {}).get("options") for name, job in ci_jobs().items()}
+    assert {name: given for name, given in options.items() if given} == {"cluster": "--privileged"}
+
+
+def test_all_containers_of_ci_are_the_same_image() -> None:
+    images = {job["container"]["image"] for job in ci_jobs().values() if "container" in job}
+    assert len(images) == 1
+
+
+def test_the_jobs_of_ci_run_every_part_of_its_script_and_nothing_else() -> None:
+    jobs = ci_jobs()
+    assert {name: parts_of(job) for name, job in jobs.items()} == {
+        "fast": ["fast", "lint", "python310"],
+        "python311": ["python311"],
+        "real": ["real"],
+        "cluster": ["cluster ${{ matrix.shard }}"],
+    }
+    script = (ROOT / ".ci" / "run").read_text()
+    offered = set(re.findall(r"^([a-z0-9]+)\)", script, re.MULTILINE)) - {"all"}
+    assert offered == {part.split()[0] for job in jobs.values() for part in parts_of(job)}
+
+
+def test_the_shards_of_the_clusters_are_complete() -> None:
+    shards = ci_jobs()["cluster"]["strategy"]["matrix"]["shard"]
+    assert shards == [f"{number}/{len(shards)}" for number in range(1, len(shards) + 1)]
+
+
+def test_fast_tests_run_on_every_python_from_the_oldest_on() -> None:
+    pythons = ci_jobs()["fast"]["strategy"]["matrix"]["python"]
+    oldest = int(re.findall(r'requires-python = ">=3\.(\d+)"', PYPROJECT)[0])
+    assert pythons == [f"3.{minor}" for minor in range(oldest, oldest + len(pythons))]
+    assert len(pythons) >= 4
+
+
+def test_the_script_refuses_a_part_that_does_not_exist() -> None:
+    command = ["bash", str(ROOT / ".ci" / "run"), "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
 
 
 def test_a_release_waits_until_the_tag_is_the_version() -> None:

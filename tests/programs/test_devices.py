@@ -52,6 +52,7 @@ def test_what_is_summed_over_is_whole_periods_and_more_than_half_of_the_size(siz
     assert exact_gemm.inner(size) % exact_gemm.PERIOD == 0
 
 
+@real
 @given(st.integers(0, 299), st.integers(0, 199), st.integers(0, 15))
 def test_a_single_flipped_bit_is_found_where_it_is(row: int, column: int, bit: int) -> None:
     torch = pytest.importorskip("torch")
@@ -73,6 +74,7 @@ def test_a_single_flipped_bit_is_found_where_it_is(row: int, column: int, bit: i
 words = st.sampled_from((64, 128, 4160))
 
 
+@real
 @given(st.sampled_from(patterns.NAMES), words, st.integers(0, 9), st.integers(0, 20), st.data())
 def test_a_block_holds_what_the_formula_says_word_by_word(
     name: str, size: int, seed: int, number: int, data: st.DataObject
@@ -99,6 +101,7 @@ def test_no_two_words_have_the_same_address(indices: list[int]) -> None:
     assert first != second
 
 
+@real
 @given(st.sampled_from(patterns.NAMES), st.integers(0, 3), st.integers(0, 63), st.integers(0, 62))
 def test_a_bit_that_memory_lost_is_named_with_its_place(
     name: str, number: int, place: int, bit: int

@@ -304,6 +304,7 @@ def test_gpus_on_two_sockets_have_no_slow_way(near: int, far: float) -> None:
 # -- memory of comparisons -----------------------------------------------------------------------
 
 
+@pytest.mark.real
 @given(st.sampled_from(GPTS), st.integers(1, 64))
 def test_compared_samples_with_their_attention_take_no_more_than_a_piece(
     name: str, micro: int
@@ -317,6 +318,7 @@ def test_compared_samples_with_their_attention_take_no_more_than_a_piece(
     assert 1 <= count <= micro
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", [name for name in GPTS if name != "gpt-tiny"])
 def test_one_sample_with_its_attention_fits_into_the_gpu_that_a_model_is_for(name: str) -> None:
     from train_models import GPT

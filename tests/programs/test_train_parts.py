@@ -37,6 +37,8 @@ from train_compare import settings as settings_of
 from train_options import LEAST_STEPS
 from train_times import Split, Summary, Windows, summary
 
+real = pytest.mark.real
+
 FAIR = Replica(samples=1, parameters=2, gradient=3, length=10.0, sum=4.0)
 
 
@@ -130,6 +132,7 @@ def test_who_first_was_not_finite_is_named_and_all_at_once_are_nobody() -> None:
     assert "gradient" in everyone.seen
 
 
+@real
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_a_single_flipped_bit_changes_the_digest(torch: Any, data: st.DataObject) -> None:
@@ -238,12 +241,14 @@ def test_all_ranks_do_what_rank_0_wishes_and_ask_it_again_at_the_same_step() -> 
 # -- models --------------------------------------------------------------------------------------
 
 
+@real
 def test_the_models_are_those_of_the_command_line(torch: Any) -> None:
     import train_models
 
     assert train_models.MODELS == train_options.MODELS
 
 
+@real
 @pytest.mark.parametrize("name", ["gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192"])
 def test_a_transformer_fills_the_memory_it_is_for(torch: Any, name: str) -> None:
     from train_models import GPT
@@ -251,6 +256,7 @@ def test_a_transformer_fills_the_memory_it_is_for(torch: Any, name: str) -> None
     assert 0.7 <= GPT[name].gigabytes / int(name[4:]) <= 0.9
 
 
+@real
 def test_a_transformer_has_the_parameters_that_its_dimensions_say(torch: Any) -> None:
     from train_models import GPT, build
 
@@ -267,6 +273,7 @@ def test_a_transformer_has_the_parameters_that_its_dimensions_say(torch: Any) ->
     assert not torch.equal(one[:, 20:], other[:, 20:])
 
 
+@real
 @pytest.mark.parametrize(
     # Published with batch norms, which have as many parameters: He et al. 2015, torchvision.
     ("name", "parameters"),
@@ -283,6 +290,7 @@ def test_a_resnet_has_the_published_number_of_parameters(
         assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
 
 
+@real
 def test_operations_are_those_of_layers_forward_and_twice_backward(torch: Any) -> None:
     from train_models import GPT, build, flops_of
 
@@ -295,6 +303,7 @@ def test_operations_are_those_of_layers_forward_and_twice_backward(torch: Any) -
     assert flops_of(model, torch.zeros(2, 32, dtype=torch.int64)) == 32 * per_token
 
 
+@real
 @pytest.mark.parametrize(
     ("model", "shape", "classes"), [("gpt-tiny", (3, 8, 8), 10), ("mlp", (32,), 0)]
 )
@@ -317,6 +326,7 @@ def loaded(*arguments: str) -> Any:
     return train_data.load(options, options.batch, "cpu")
 
 
+@real
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "gpt-tiny"])
 def test_a_sample_is_the_same_whatever_it_is_taken_with(torch: Any, model: str) -> None:
     data, again = loaded("--model", model), loaded("--model", model)
@@ -350,6 +360,7 @@ def pickled(labels: str) -> bytes:
     return pickle.dumps({b"data": data, labels.encode(): [0, 1, 2, 3]}, protocol=2)
 
 
+@real
 def test_fashion_mnist_is_read_out_of_its_idx_files(torch: Any, tmp_path: Path) -> None:
     import train_files
 
@@ -363,6 +374,7 @@ def test_fashion_mnist_is_read_out_of_its_idx_files(torch: Any, tmp_path: Path) 
     assert (inputs.shape, data.classes) == ((16, 1, 28, 28), 6)
 
 
+@real
 @pytest.mark.parametrize("form", ["binary", "python"])
 @pytest.mark.parametrize("name", ["cifar-10", "cifar-100"])
 def test_both_versions_of_cifar_are_read(torch: Any, tmp_path: Path, name: str, form: str) -> None:
@@ -388,6 +400,7 @@ class Trap:
         return SimpleNamespace, ()
 
 
+@real
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
@@ -408,6 +421,7 @@ def test_a_file_that_is_not_what_it_should_be_is_refused_and_nothing_in_it_is_ru
         train_files.read("cifar-100", str(tmp_path))
 
 
+@real
 def test_a_damaged_idx_file_is_refused(torch: Any, tmp_path: Path) -> None:
     import train_files
 
@@ -417,6 +431,7 @@ def test_a_damaged_idx_file_is_refused(torch: Any, tmp_path: Path) -> None:
         train_files.read("fashion-mnist", str(tmp_path))
 
 
+@real
 def test_a_folder_of_images_says_that_it_needs_pillow(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +441,7 @@ def test_a_folder_of_images_says_that_it_needs_pillow(
         loaded("--dataset", "image-folder", "--path", str(tmp_path))
 
 
+@real
 def test_a_folder_of_images_is_classes_by_name(torch: Any, tmp_path: Path) -> None:
     import PIL.Image
 
@@ -483,6 +499,7 @@ def loss_now(training: Any) -> float:
     return float(sum(losses) / training.batch)
 
 
+@real
 def test_resnet18_takes_its_first_steps_along_its_reference_curve(made: Made) -> None:
     training = made("--model", "resnet18", "--micro", "16")
     training.step()
@@ -492,6 +509,7 @@ def test_resnet18_takes_its_first_steps_along_its_reference_curve(made: Made) ->
     assert deviation([first / training.batch, loss_now(training)], curve) <= tolerance
 
 
+@real
 def test_resnet50_begins_where_its_reference_curve_does_and_learns(made: Made) -> None:
     curve, tolerance = reference(training := made("--model", "resnet50", "--micro", "8"))
     assert deviation([loss_now(training)], curve) <= tolerance
@@ -509,6 +527,7 @@ def records(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in told}
 
 
+@real
 def test_a_rank_says_what_it_computed_so_that_others_elsewhere_can_be_held_against_it(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -521,6 +540,7 @@ def test_a_rank_says_what_it_computed_so_that_others_elsewhere_can_be_held_again
     assert told[0]["random"] != told[2]["random"]
 
 
+@real
 @pytest.mark.parametrize("precision", ["autocast", "bf16"])
 def test_in_less_precision_the_curve_is_that_of_float32_within_its_tolerance(
     made: Made, capsys: pytest.CaptureFixture[str], precision: str
@@ -532,6 +552,7 @@ def test_in_less_precision_the_curve_is_that_of_float32_within_its_tolerance(
     assert len(told["loss-curve"]) == 60
 
 
+@real
 def test_a_run_of_minutes_ends_by_the_clock(
     made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -580,6 +601,7 @@ SHORT, LATE = 2.0, 3.5
 LONG, LATER = 6.0, 8.0
 
 
+@real
 @forks
 def test_a_rank_that_comes_too_late_ends_the_wait_of_all(
     torch: Any, monkeypatch: pytest.MonkeyPatch
@@ -594,6 +616,7 @@ def test_a_rank_that_comes_too_late_ends_the_wait_of_all(
     assert launched(work, monkeypatch) == [1, 1]
 
 
+@real
 @forks
 def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -618,6 +641,7 @@ def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
     assert launched(work, monkeypatch) == [0, 0]
 
 
+@real
 @forks
 def test_so_may_the_checkpoint_of_one_rank(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -644,6 +668,7 @@ def test_so_may_the_checkpoint_of_one_rank(
 # -- checkpoints ---------------------------------------------------------------------------------
 
 
+@real
 def test_a_checkpoint_is_read_back_and_removed(torch: Any, tmp_path: Path) -> None:
     from train_checkpoint import save_and_load
 

@@ -1,0 +1,228 @@
+"""Words that the project wants to get rid of: the table, and how often each is still used.
+
+`python -m tests.words` prints the counts, `python -m tests.words NAME` every place of one entry,
+`python -m tests.words --update` writes the counts to tests/words.json. They may only go down:
+tests/test_words.py fails if one is higher, and if one is lower until the file is updated.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COUNTS = ROOT / "tests" / "words.json"
+UPDATE = "python -m tests.words --update"
+
+#: Code and documentation that people of this project wrote.
+_PLACES = (
+    *("cli/", "launchers/", "chart/", "tests/", "benchmarks/", "docs/"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docker/README.md"),
+)
+_SUFFIXES = {".in", ".j2", ".md", ".py", ".sh", ".tpl", ".txt", ".yaml", ".yml"}
+#: Logs and licenses of others, and the table itself.
+_EXEMPT = ("tests/data/", "tests/logs/", "tests/words.py", "tests/test_words.py")
+
+#: Between two words there may be a line break, a comment sign, the end and start of a string, or
+#: the underscore of a name.
+_GAP = r"(?:[\s#\"'*]+|_)"
+_NUMBER = r"(?:\d|two|three|four|five|ten|twenty|dozens?|hundred|thousand)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """An expression that is counted."""
+
+    #: What CONTRIBUTING.md lists under "do not write", and the key in the file of counts.
+    avoid: str
+    #: What CONTRIBUTING.md lists under "write".
+    write: str
+    #: A regular expression without regard to case. A space stands for any gap between two words;
+    #: it matches whole words, also as parts of names such as `hosts_told`.
+    expression: str
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled expression."""
+        return _compiled(self.expression)
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    spaced = expression.replace(" ", _GAP)
+    return re.compile(rf"(?<![A-Za-z])(?:{spaced})(?![A-Za-z])", re.IGNORECASE)
+
+
+def _row(avoid: str, write: str, expression: str = "") -> Pattern:
+    return Pattern(
+        avoid=avoid, write=write, expression=expression or re.escape(avoid).replace("\\ ", " ")
+    )
+
+
+#: First words of docstrings that are a clause and no sentence; a docstring begins with a verb.
+_CLAUSES = {"How", "Of", "That", "What", "Where", "Whether", "Which", "Who", "Whom", "Whose"}
+DOCSTRINGS = Pattern(
+    avoid="docstrings that start with What, Whether, Which, Who, Where, How, Of, That",
+    write="an imperative verb: Return, Parse, Check",
+    expression="",
+)
+
+PATTERNS = (
+    _row(
+        "all of it, the whole of it",
+        "everything, the full run",
+        r"all of it|the whole of (?:it|them)",
+    ),
+    _row("as it was written", "unmodified", r"as (?:it was|they were) written"),
+    _row("asked for", "requested"),
+    _row(
+        "broke off",
+        "was interrupted, timed out, failed",
+        r"(?:broke|broken|breaks?|breaking) off|brokenOff",
+    ),
+    _row("data right", "results correct"),
+    _row("equals (noun)", "peers", r"(?:its|their|the|other|of|healthy) equals"),
+    _row("held against", "compared with", r"(?:held|holds?|holding) against"),
+    _row(
+        "hosts that answered", "reachable hosts", r"(?:hosts?|nodes?|ones|those) that answer(?:ed)?"
+    ),
+    _row(
+        "is no X",
+        "is not a valid X",
+        r"(?<!there[\s_])(?:is|are|was|were) no(?! longer| more| less| fewer| later)",
+    ),
+    _row("is not there", "is missing", r"(?:is|are|was|were) not there"),
+    _row("lies, lie (in a place)", "is in", r"lies|lie (?:in|on|under|below|beside|there)"),
+    _row("nobody's leave", "without special permissions", r"nobody'?s? leave"),
+    _row("of use, of no use", "useful, not usable", r"(?<!out\s)of (?:no )?use"),
+    _row("of which", "a second sentence"),
+    _row(
+        "once (as soon as)",
+        "when, after",
+        r"(?<!at[\s_])(?<!than[\s_])once (?:it|they|the|all|every|each|that|this|everything)",
+    ),
+    _row("plant (a fault)", "inject", r"plant(?:s|ed|ing)?"),
+    _row("some (before a number)", "about", rf"some {_NUMBER}"),
+    _row("speed promised", "speed target"),
+    _row("stands (is)", "is in, is listed", r"stands(?! for| out| alone| in for)|stands? there"),
+    _row("stands out", "is an outlier", r"(?:stands?|stood|standing) out"),
+    _row("told, tells, said, says", "reported, reports, shows", r"told|tells|said|says"),
+    _row("way (between GPUs)", "path, link", r"ways? (?:between|that NCCL|of NCCL|NCCL)"),
+    _row("what there is", "the available X", r"what there (?:is|are|was|were)"),
+    _row(
+        "where there is, where there are",
+        "if there is, if there are",
+        r"where there (?:is|are|was|were)",
+    ),
+    _row(
+        "whence, whereof, thereof",
+        "from which source, a second sentence",
+        r"whence|whereof|thereof|wherein",
+    ),
+    _row("whom", "a second sentence"),
+    DOCSTRINGS,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One use of an expression."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def _listed() -> list[str]:
+    """Return the paths of the files that are, or would be, committed."""
+    command = ["git", "ls-files", "-z", "-co", "--exclude-standard", *_PLACES]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    names = sorted(name for name in done.stdout.split("\0") if name)
+    return [n for n in names if Path(n).suffix in _SUFFIXES and not n.startswith(_EXEMPT)]
+
+
+def _counted(path: str, text: str) -> str:
+    """Return the part of a file that is counted, with all line numbers unchanged."""
+    if path == "CHANGELOG.md":  # entries of versions that are out stay as they are
+        second = [match.start() for match in re.finditer(r"^## ", text, re.MULTILINE)][1:2]
+        return text[: second[0]] if second else text
+    if path == "CONTRIBUTING.md":  # its section on language shows the words
+        return re.sub(
+            r"^## Language\n.*?(?=^## |\Z)",
+            lambda section: "\n" * section[0].count("\n"),
+            text,
+            flags=re.MULTILINE | re.DOTALL,
+        )
+    return text
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    files = ((name, ROOT / name) for name in _listed())
+    return {n: _counted(n, p.read_text(encoding="utf-8")) for n, p in files if p.is_file()}
+
+
+def lines_of(path: str, text: str, pattern: Pattern) -> list[int]:
+    """Return the numbers of the lines on which an expression is used, repeated if it is often."""
+    if pattern is not DOCSTRINGS:
+        return [text.count("\n", 0, m.start()) + 1 for m in pattern.regex.finditer(text)]
+    if not path.endswith(".py"):
+        return []
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or "").split()[:1]
+            if first and first[0].rstrip(",.:") in _CLAUSES:
+                found.append(node.body[0].lineno)
+    return sorted(found)
+
+
+def places(pattern: Pattern) -> list[Place]:
+    """Return every use of an expression, in the order of files and lines."""
+    found = []
+    for path, text in _texts().items():
+        lines = text.splitlines()
+        numbers = lines_of(path, text, pattern)
+        found += [Place(path=path, line=n, text=lines[n - 1].strip()) for n in numbers]
+    return found
+
+
+def kept() -> dict[str, int]:
+    """Return the counts of tests/words.json."""
+    counts: dict[str, int] = json.loads(COUNTS.read_text())
+    return counts
+
+
+def main(arguments: list[str]) -> int:
+    """Print or write the counts. Returns 2 if an argument is unknown."""
+    if arguments == ["--update"]:
+        counts = {pattern.avoid: len(places(pattern)) for pattern in PATTERNS}
+        COUNTS.write_text(json.dumps(counts, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        return 0
+    chosen = [pattern for pattern in PATTERNS if not arguments or pattern.avoid in arguments]
+    if arguments and len(chosen) != len(arguments):
+        names = "\n".join(f"  {pattern.avoid!r}" for pattern in PATTERNS)
+        sys.stderr.write(
+            f"usage: python -m tests.words [--update | NAME...], NAME one of\n{names}\n"
+        )
+        return 2
+    for pattern in chosen:
+        found = places(pattern)
+        print(f"{len(found):6} {pattern.avoid}  ->  {pattern.write}")
+        if arguments:
+            print(*found, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
