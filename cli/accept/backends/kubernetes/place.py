@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accept.core.errors import NotStarted
+from accept.core.errors import BadInput, NotStarted
 from accept.core.plaintext import plain
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -69,11 +69,14 @@ def find(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:
 
 
 def client_config() -> Any:
-    """The module of the Kubernetes client that reads kubeconfigs. Raises NotStarted."""
+    """Return the module of the Kubernetes client that reads kubeconfigs.
+
+    Raises BadInput if the client is not installed.
+    """
     try:
         from kubernetes import config
     except ImportError:
-        raise NotStarted(
+        raise BadInput(
             "the Kubernetes client is not installed here",
             hint="pip install 'gpu-accept[kubernetes]'",
         ) from None
