@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +33,7 @@ from accept.backends.kubernetes.discover import (
 from accept.backends.kubernetes.state import read_state
 from accept.commands import attempts, cluster, judging
 from accept.core import evidence
-from accept.core.errors import BadEvidence, BadInput, BrokenOff
+from accept.core.errors import BadEvidence, BadInput, BrokenOff, Exit
 from accept.core.typed import dump, read
 from accept.spec import load_site
 
@@ -512,13 +513,34 @@ class TestABackEndThatIsAFolder:
         assert "kubernetes" in backends.names()
         assert backends.load("kubernetes").__doc__
 
-    def test_says_how_to_get_its_client(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import sys
 
-        monkeypatch.setitem(sys.modules, "kubernetes", None)
-        with pytest.raises(Exception, match="not installed") as caught:
-            place.find()
-        assert "[kubernetes]'" in str(caught.value)
+class TestWithoutTheClient:
+    """The `kubernetes` extra is not installed."""
+
+    @pytest.fixture(autouse=True)
+    def not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("kubernetes", "urllib3", "websocket"):
+            monkeypatch.setitem(sys.modules, name, None)
+
+    @pytest.mark.parametrize(
+        "command", [["watch"], ["collect"], ["cancel"], ["delete"], ["delete", "--no-collect"]]
+    )
+    def test_a_command_on_a_run_names_the_extra(self, command: list[str]) -> None:
+        folder = rundir.create("run")
+        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        assert "[kubernetes]'" in refused(*command, "run", code=Exit.USAGE)
+
+    def test_the_role_is_still_printed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("KUBECONFIG", str(ApiServer().kubeconfig(tmp_path)))
+        done = accept("doctor", "--rbac", "--namespace", "lab")
+        assert done.code == Exit.PASS, done.err
+        assert "namespace: lab\n" in done.out
+
+    @pytest.mark.parametrize("command", [["nodes"], ["init", "site.yaml"]])
+    def test_a_command_on_a_cluster_names_the_extra(self, command: list[str]) -> None:
+        assert "[kubernetes]'" in refused(*command, code=Exit.USAGE)
 
 
 class TestCollecting:

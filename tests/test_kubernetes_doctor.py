@@ -155,10 +155,12 @@ class TestARunThatIsSubmitted:
         jobsets: bool,  # noqa: FBT001
         first: str,
     ) -> None:
-        # A helm that knows of no release and installs what it is given.
+        # A helm that has no release and installs whatever it is given.
         helm = tmp_path / "bin" / "helm"
         helm.parent.mkdir()
-        helm.write_text('#!/bin/sh\n[ "$1" != status ]\n')
+        helm.write_text(
+            '#!/bin/sh\n[ "$1" != get ] || { echo "Error: release: not found" >&2; exit 1; }\n'
+        )
         helm.chmod(0o755)
         monkeypatch.setenv("PATH", f"{helm.parent}:/usr/bin:/bin")
         server.says("/api/v1/namespaces/lab/secrets", {"metadata": {"name": "key"}})

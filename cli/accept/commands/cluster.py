@@ -141,8 +141,9 @@ def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> i
 
     try:
         name = nodes.place_of(place, _site(site)).namespace
-    except NotStarted:
-        # It can be had before there is any access; what was named has to be there.
+    except (NotStarted, BadInput):
+        # The Role can be printed before there is any access, and without the Kubernetes client.
+        # But a kubeconfig or context that the user names must exist.
         if place.get("kubeconfig") or place.get("context"):
             raise
         name = place.get("namespace") or _site(site).kubernetes.namespace or "default"

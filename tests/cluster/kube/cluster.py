@@ -42,6 +42,8 @@ TOOLS = ("containerd", "ctr", "runc", "openssl", "debootstrap")
 #: What the nodes keep in memory: images, and what pods write.
 _SIZE = "6g"
 _WATCHES = 1024
+#: Longest wait for what the controllers put into a new namespace, in seconds.
+_FURNISHED = 300.0
 _ROOT = Path(__file__).resolve().parents[3]
 #: A socket belongs to the network it was made in, whoever holds it.
 _LISTEN = """\
@@ -99,7 +101,7 @@ class Cluster:
             self._start_control()
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(lambda node: self._start_node(node, images), self.nodes))
-            control.start_jobset(self.hosts, CONTROL, self._said, self._authority)
+            control.install_jobset(self.hosts, CONTROL, self._said, self._authority)
             for node in self.nodes:
                 self.wait_ready(node)
         except BaseException:
@@ -139,7 +141,7 @@ class Cluster:
                 if name != self.nodes[index]:
                     self.hosts.run(name, route)
         control.start_etcd(self.hosts, CONTROL)
-        self.start_api()
+        self._start_api_server()
         control.start_controllers(self.hosts, CONTROL)
         control.start_bucket(self.hosts, CONTROL)
 
@@ -248,13 +250,42 @@ class Cluster:
         """
         name = f"test-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
-        # The controllers furnish it some time later.
-        furnished = ("configmap/kube-root-ca.crt", "serviceaccount/default")
-        self.kubectl("-n", name, "wait", "--for=create", *furnished, "--timeout=100s")
         try:
+            self._wait_furnished(name)
             yield name
         finally:
             self.kubectl("delete", "namespace", name, f"--wait={str(wait).lower()}", timeout=180)
+
+    def _wait_furnished(self, namespace: str) -> None:
+        """Wait until the controllers have made what every pod of a namespace needs.
+
+        This takes a tenth of a second, unless the controller manager has lost the API server.
+        """
+        paths = [
+            f"/api/v1/namespaces/{namespace}/{path}"
+            for path in ("configmaps/kube-root-ca.crt", "serviceaccounts/default")
+        ]
+        log = self.hosts.path(CONTROL, f"{FOLDER}/kube-controller-manager.log")
+        alive = "pgrep -f '[k]ube-controller-manager-' >/dev/null && echo runs || echo has ended"
+        try:
+            until(
+                f"service account and authority of namespace {namespace}",
+                lambda: all(map(self._exists, paths)),
+                log,
+                _FURNISHED,
+            )
+        except control.NotUp as error:
+            state = self.hosts.run(CONTROL, alive).stdout.strip()
+            raise control.NotUp(f"{error}\nthe controller manager {state}") from None
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self.read(path)
+        except HTTPError as refused:
+            if refused.code != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
 
     def kubeconfig_for(self, namespace: str, rules: Sequence[Mapping[str, Any]]) -> Path:
         """A kubeconfig of a service account that may do in `namespace` what `rules` say."""
@@ -373,11 +404,20 @@ class Cluster:
         nodes.start_kubelet(self.hosts, node)
 
     def stop_api(self) -> None:
-        """Let the API server be away."""
-        self.hosts.run(CONTROL, "pkill -KILL -f '[k]ube-apiserver'; :")
+        """Stop the API server and the controllers, as if the control plane's machine was off."""
+        control.stop_api(self.hosts, CONTROL)
 
     def start_api(self) -> None:
-        """Start the API server, again after `stop_api`, and wait until it answers."""
+        """Start the API server and the controllers again, and wait until they answer."""
+        self._start_api_server()
+        control.start_controllers(self.hosts, CONTROL)
+        control.start_jobset(self.hosts, CONTROL)
+        # A kubelet makes pauses like the controllers, see `control.stop_api`. Its pods go on.
+        for node in self.nodes:
+            self.stop_kubelet(node)
+            self.start_kubelet(node)
+
+    def _start_api_server(self) -> None:
         log = control.start_api(self.hosts, CONTROL)
         ready = ("get", "--raw", "/readyz")
         until("the API server", lambda: self.kubectl(*ready, check=False).returncode == 0, log)

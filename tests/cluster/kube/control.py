@@ -23,6 +23,8 @@ SERVICES = "10.96.0.0/16"
 _HOOK_PORT = 9443
 #: Longest wait for one thing to be up.
 SECONDS = 120.0
+#: What follows the API server through watches, by the pattern that finds its process.
+_FOLLOWERS = ("[k]ube-controller-manager-", "[k]ube-scheduler-", "[c]oredns-", "[j]obset-v")
 
 
 class NotUp(Exception):
@@ -44,13 +46,15 @@ def tokens(nodes: tuple[str, ...]) -> Tokens:
     )
 
 
-def until(what: str, ready: Callable[[], bool], log: Path | None = None) -> None:
-    """Wait until something is so. Raises NotUp, with the end of its log."""
-    end = time.monotonic() + SECONDS
+def until(
+    what: str, ready: Callable[[], bool], log: Path | None = None, seconds: float = SECONDS
+) -> None:
+    """Wait until `ready` returns True. Raises NotUp, with the end of the log."""
+    end = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > end:
             said = log.read_text(errors="replace").splitlines()[-5:] if log else []
-            raise NotUp("\n".join([f"{what} is not up after {SECONDS:.0f} s", *said]))
+            raise NotUp("\n".join([f"{what} is not up after {seconds:.0f} s", *said]))
         time.sleep(0.1)
 
 
@@ -169,6 +173,18 @@ def start_api(hosts: Hosts, host: str) -> Path:
     )
 
 
+def stop_api(hosts: Hosts, host: str) -> None:
+    """Stop the API server, and what follows it.
+
+    A process that finds no API server asks again after ever longer pauses. After 20 s without one,
+    the controller manager took up to 50 s until it saw a new namespace. The pauses may double to a
+    minute each, so that it misses every limit of a test. A process that is started later does not
+    pause.
+    """
+    for pattern in ("[k]ube-apiserver-", *_FOLLOWERS):
+        hosts.run(host, f"pkill -KILL -f '{pattern}'; :")
+
+
 def start_controllers(hosts: Hosts, host: str) -> None:
     """Start the controller manager, the scheduler and the DNS server."""
     config = f"--kubeconfig={FOLDER}/admin.kubeconfig"
@@ -209,7 +225,7 @@ def start_controllers(hosts: Hosts, host: str) -> None:
     start(hosts, host, "coredns", [str(program("coredns")), "-conf", f"{FOLDER}/Corefile"])
 
 
-def start_jobset(hosts: Hosts, host: str, kubectl: Callable[..., str], authority: str) -> Path:
+def install_jobset(hosts: Hosts, host: str, kubectl: Callable[..., str], authority: str) -> Path:
     """Install JobSet's CRD and webhooks, and start its controller; return its log."""
     manifests = jobset_manifests()
     kubectl("apply", "--server-side", "-f", str(manifests / "crd" / "bases"))
@@ -221,6 +237,13 @@ def start_jobset(hosts: Hosts, host: str, kubectl: Callable[..., str], authority
         webhook: {{port: {_HOOK_PORT}, certDir: {FOLDER}/pki}}
         """
     write(hosts, host, f"{FOLDER}/jobset.yaml", textwrap.dedent(config))
+    log = start_jobset(hosts, host)
+    kubectl("apply", "-f", "-", stdin=_webhooks(manifests, authority))
+    return log
+
+
+def start_jobset(hosts: Hosts, host: str) -> Path:
+    """Start JobSet's controller, and wait until its webhooks listen; return its log."""
     log = start(
         hosts,
         host,
@@ -235,7 +258,6 @@ def start_jobset(hosts: Hosts, host: str, kubectl: Callable[..., str], authority
         ],
     )
     until("the JobSet controller", lambda: _listens(hosts, host, _HOOK_PORT), log)
-    kubectl("apply", "-f", "-", stdin=_webhooks(manifests, authority))
     return log
 
 

@@ -205,6 +205,20 @@ class TestARunThatCannotStart:
         assert (done.exit, "release same" in done.err) == (4, True)
         assert desk.made() == before
 
+    def test_of_two_started_at_once_as_one_release_one_goes_on(self, desk: Desk) -> None:
+        desk.configure(suspend=True)
+        options = ["--release=same", *desk.options(3, ())]
+        started = {
+            attempt: desk.command("submit", *options, f"--attempt={attempt}")
+            for attempt in ("one", "two")
+        }
+        exits = {attempt: command.wait().exit for attempt, command in started.items()}
+        loser, winner = sorted(exits, key=lambda attempt: -exits[attempt])
+        assert (exits[winner], exits[loser]) == (0, 4)
+        made = desk.complete()
+        assert {f"JobSet same-{winner}", f"Secret same-{winner}-ssh"} <= made
+        assert not any(loser in name for name in made)
+
     def test_says_what_the_chart_refuses_and_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()
         desk.configure(affinity={"nodeAffinity": {"nonsense": True}})

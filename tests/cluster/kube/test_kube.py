@@ -145,6 +145,9 @@ def test_the_api_server_comes_back_with_what_it_knew(cluster: Cluster, namespace
     assert cluster.kubectl("get", "nodes", check=False).returncode != 0
     cluster.start_api()
     assert cluster.get("configmap", "kept", "-n", namespace)["data"] == {"a": "1"}
+    # The controllers follow it again.
+    with cluster.namespace() as another:
+        assert cluster.get("serviceaccount", "default", "-n", another)
 
 
 def test_a_node_is_lost_and_comes_back(cluster: Cluster) -> None:

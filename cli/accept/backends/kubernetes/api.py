@@ -55,9 +55,13 @@ def before_start() -> Iterator[None]:
 
 
 class Api:
-    """One cluster's API. Every method raises ApiError."""
+    """One cluster's API. Every method raises ApiError.
+
+    Raises BadInput if the client is not installed, before anything is requested.
+    """
 
     def __init__(self, place: Place) -> None:
+        client_config()
         self.place = place
         self._client: Any = None
 

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,9 @@ _SECONDS = 120.0
 #: Kubernetes' own bound on names of Services and labels, and what follows a run's name in a pod's.
 _LONGEST = 63
 _POD = "-w-0-{last}-abcde"
+#: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
+#: such as the one for a credential plugin that is not installed.
+_NO_RELEASE = "release: not found"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,30 +116,38 @@ def _last(text: str) -> str:
     return plain(said[-1], 600).removeprefix("Error: ") if said else "it said nothing"
 
 
-def is_installed(place: Place, release: str) -> bool:
-    """Whether helm knows a release of that name here."""
-    return helm(place, "status", release).returncode == 0
+def release_values(place: Place, release: str) -> dict[str, object] | None:
+    """Return the values a release was installed with, or None if helm has no such release here.
+
+    Raises NotStarted if helm cannot tell, for example because the API does not answer.
+    """
+    done = helm(place, "get", "values", release, "--output", "json")
+    if done.returncode != 0:
+        if _NO_RELEASE in done.stderr:
+            return None
+        raise NotStarted(
+            f"helm get values: {_last(done.stderr)}",
+            hint=f"try: helm status {release} --namespace {place.namespace}",
+        )
+    try:
+        values = json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        values = None
+    return values if isinstance(values, dict) else {}
 
 
 def installed_attempt(place: Place, release: str) -> str:
-    """The attempt that a release holds; empty: helm knows none of that name here."""
-    done = helm(place, "get", "values", release, "--output", "json")
-    if done.returncode != 0:
-        if "not found" in done.stderr:
-            return ""
-        raise NotStarted(f"helm get values: {_last(done.stderr)}", hint="try it again")
-    try:
-        return str(json.loads(done.stdout)["attempt"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    """Return the attempt that a release holds; empty if there is none. Raises NotStarted."""
+    return str((release_values(place, release) or {}).get("attempt", ""))
 
 
 def install(api: Api, name: Name, values: Path, *, say: Say) -> None:
     """Make the Secret, and install the chart with `values` byte for byte.
 
-    Raises NotStarted with helm's last line; then nothing is left behind.
+    Raises NotStarted with helm's last line. Then nothing of this attempt is left behind, or the
+    message says what is. A release that this call did not make is never removed.
     """
-    if is_installed(api.place, name.release):
+    if release_values(api.place, name.release) is not None:
         raise NotStarted(
             f"there is a release {name.release} in namespace {api.place.namespace} already",
             hint="choose another --release, or remove that one: accept delete",
@@ -161,16 +173,63 @@ def install(api: Api, name: Name, values: Path, *, say: Say) -> None:
                 f"helm install: {_last(done.stderr)}",
                 hint="what was rendered is refused: accept doctor says what the cluster lacks",
             )
-    except BaseException:
-        helm(api.place, "uninstall", name.release)
+    except BaseException as error:
+        left = _undo(api, name, secret)
+        if left is None:
+            raise
+        if not isinstance(error, NotStarted):
+            say(str(left))
+            raise
+        raise NotStarted(f"{error.message}; {left.message}", hint=left.hint) from None
+
+
+def _undo(api: Api, name: Name, secret: str) -> NotStarted | None:
+    """Remove what a failed install made; return what is left and what to do about it, if any.
+
+    The API stores only one Secret of a name, and this attempt made it. So a release that names both
+    the attempt and this Secret is its own. Every other release of that name is somebody else's.
+    """
+    place = api.place
+    here = f"--namespace {place.namespace}"
+    remove_release = f"helm uninstall {name.release} {here}"
+    remove_secret = f"kubectl delete secret {secret} {here}"
+    left, hints = [], []
+    try:
+        values = release_values(place, name.release)
+    except NotStarted as error:
+        return NotStarted(
+            f"release {name.release} and Secret {secret} may be left: {error.message}",
+            hint=f"if helm status {name.release} {here} shows it: {remove_release}; "
+            f"then: {remove_secret}",
+        )
+    if values is not None and _is_own(values, name, secret):
+        try:
+            uninstall(place, name.release)
+        except NotStarted as error:
+            left.append(f"release {name.release} is left: {error.message}")
+            hints.append(remove_release)
+    elif values is not None:
+        left.append(f"release {name.release} is not of this attempt, and was not modified")
+        hints.append("choose another --release")
+    try:
         api.delete(path(api, "api/v1", "secrets", secret))
-        raise
+    except ApiError as error:
+        left.append(f"Secret {secret} is left: {error.message}")
+        hints.append(remove_secret)
+    return NotStarted("; ".join(left), hint="; ".join(hints)) if left else None
+
+
+def _is_own(values: Mapping[str, object], name: Name, secret: str) -> bool:
+    """Return True if these are the values of a release that this attempt installed."""
+    ssh = values.get("ssh")
+    named_secret = ssh.get("existingSecret") if isinstance(ssh, dict) else None
+    return values.get("attempt") == name.attempt and named_secret == secret
 
 
 def uninstall(place: Place, release: str) -> None:
     """Remove a release; one that is gone already is fine. Raises NotStarted."""
     done = helm(place, "uninstall", release)
-    if done.returncode != 0 and "not found" not in done.stderr:
+    if done.returncode != 0 and _NO_RELEASE not in done.stderr:
         raise NotStarted(f"helm uninstall: {_last(done.stderr)}", hint="try it again")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accept.core.errors import NotStarted
+from accept.core.errors import BadInput, NotStarted
 from accept.core.plaintext import plain
 from accept.extras import Extra, install_hint
 
@@ -70,11 +70,14 @@ def find(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:
 
 
 def client_config() -> Any:
-    """The module of the Kubernetes client that reads kubeconfigs. Raises NotStarted."""
+    """Return the module of the Kubernetes client that reads kubeconfigs.
+
+    Raises BadInput if the client is not installed.
+    """
     try:
         from kubernetes import config
     except ImportError:
-        raise NotStarted(
+        raise BadInput(
             "the Kubernetes client is not installed here",
             hint=install_hint(Extra.KUBERNETES),
         ) from None
