@@ -25,7 +25,8 @@ sshd=$(find_sshd) || fail tool-missing "no sshd"
 write_sshd_config "$sshd" || fail disk-full "cannot write to $ACCEPT_DIR"
 mkdir tmp || fail disk-full "cannot write to $ACCEPT_DIR"
 mkfifo events || fail disk-full "cannot write to $ACCEPT_DIR"
-setsid /bin/sh ./watchdog.sh "$1" "$2" "$sshd" </dev/null >watchdog.log 2>&1 &
+# By this mark manage.sh knows the guard, and whatever the guard started.
+ACCEPT_GUARD=$ACCEPT_DIR setsid /bin/sh ./watchdog.sh "$1" "$2" "$sshd" </dev/null >watchdog.log 2>&1 &
 tries=1200
 until [ -s port ] || [ "$tries" = 0 ]; do
     tries=$((tries - 1))

@@ -12,6 +12,12 @@ run=$(cat run)
 # shellcheck source=sshd.sh
 . ./sshd.sh
 
+# started PID: when a process started, in clock ticks since the boot. With it the id of a process is unique.
+started() {
+    sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20
+}
+echo "$$ $(started $$)" > guard.pid.new && mv guard.pid.new guard.pid
+
 # Open for both directions, so that no writer ever waits for a reader.
 exec 3<>events
 tries=50 daemon=''
@@ -21,6 +27,7 @@ while [ "$tries" -gt 0 ]; do
     if listen "$sshd" "$port"; then break; fi
 done
 [ -n "$daemon" ] || exit 1
+echo "$daemon $(started "$daemon")" > sshd.pid
 echo "$port" > port.new && mv port.new port
 
 start_timer "$seconds"
@@ -47,7 +54,7 @@ if [ "$event" != remove ] && [ -d evidence ]; then
     # Room first: on a full disk there is none for the archive otherwise.
     for entry in *; do
         case $entry in
-            evidence | console.log | status | events | run | timer) ;;
+            evidence | console.log | status | events | run | timer | guard.pid | kill.sh) ;;
             *) rm -rf "./$entry" ;;
         esac
     done

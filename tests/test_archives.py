@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import lzma
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests import leftovers
@@ -194,3 +197,77 @@ WHOLE = packed((member("evidence/plan.json"), b"x" * 3000))
 def test_what_is_no_whole_archive_is_refused(tmp_path: Path, raw: bytes) -> None:
     with pytest.raises(BadEvidence, match="is damaged"):
         unpack(raw, tmp_path / "target")
+
+
+class TestADownload:
+    CONTENT = bytes(range(256)) * 400
+
+    def download(
+        self, part: Path, sent: bytes, *, pieces: int = 1000, size: int | None = None
+    ) -> list[int]:
+        """Download over connections of which each passes on `pieces` bytes; return their starts."""
+        starts = []
+
+        def read_from(at: int, sink: Callable[[bytes], None]) -> None:
+            starts.append(at)
+            sink(sent[at : at + pieces])
+            raise ConnectionError("cut")
+
+        announced = archives.Announced(
+            size=len(self.CONTENT) if size is None else size,
+            digest=hashlib.sha256(self.CONTENT).hexdigest(),
+        )
+        archives.download(read_from, part, announced, source="the archive", say=print)
+        return starts
+
+    def test_continues_for_as_long_as_bytes_arrive(self, tmp_path: Path) -> None:
+        part = tmp_path / "part"
+        assert self.download(part, self.CONTENT) == list(range(0, len(self.CONTENT), 1000))
+        assert part.read_bytes() == self.CONTENT
+
+    def test_continues_what_an_earlier_one_left(self, tmp_path: Path) -> None:
+        part = tmp_path / "part"
+        part.write_bytes(self.CONTENT[:500])
+        assert self.download(part, self.CONTENT, pieces=1 << 20) == [500]
+        assert part.read_bytes() == self.CONTENT
+
+    def test_begins_anew_if_what_is_there_is_larger(self, tmp_path: Path) -> None:
+        part = tmp_path / "part"
+        part.write_bytes(self.CONTENT + b"more")
+        assert self.download(part, self.CONTENT, pieces=1 << 20) == [0]
+
+    def test_ends_and_keeps_what_arrived_when_no_more_arrives(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(archives, "_PAUSES", (0.0, 0.0, 0.0))
+        part = tmp_path / "part"
+        with pytest.raises(BadEvidence):
+            self.download(part, self.CONTENT[:2500])
+        assert part.read_bytes() == self.CONTENT[:2500]
+
+    @pytest.mark.parametrize(
+        "sent", [CONTENT[:-1] + b"x", CONTENT + b"more"], ids=["changed", "more"]
+    )
+    def test_that_differs_from_what_was_announced_is_removed(
+        self, tmp_path: Path, sent: bytes
+    ) -> None:
+        part = tmp_path / "part"
+        with pytest.raises(BadEvidence):
+            self.download(part, sent, pieces=1 << 20)
+        assert not part.exists()
+
+    def test_that_cannot_be_evidence_or_does_not_fit_is_not_begun(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(BadEvidence):
+            self.download(tmp_path / "part", b"", size=archives.MOST_BYTES + 1)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        with pytest.raises(BadEvidence):
+            self.download(tmp_path / "part", self.CONTENT)
+
+    def test_reports_its_progress_if_it_is_large(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(archives, "_LARGE", 1000)
+        self.download(tmp_path / "part", self.CONTENT)
+        assert len(capsys.readouterr().out.splitlines()) == 10

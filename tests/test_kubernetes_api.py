@@ -336,7 +336,7 @@ class TestTheArchiveOfIndex0:
 
     def copy(self, place: Place, target: Path) -> bytes:
         digest = hashlib.sha256(self.CONTENT).hexdigest()
-        archive.copy(Api(place), self.POD, target, len(self.CONTENT), digest)
+        archive.copy(Api(place), self.POD, target, len(self.CONTENT), digest, say=print)
         return target.read_bytes()
 
     def test_comes_byte_for_byte(self, server: ApiServer, place: Place, tmp_path: Path) -> None:
@@ -375,7 +375,9 @@ class TestTheArchiveOfIndex0:
         server.commands[self.EXEC] = lambda *_: ((OUT, block) for _ in range(count))
         tracemalloc.start()
         try:
-            archive.copy(Api(place), self.POD, tmp_path / "a", len(block) * count, digest)
+            archive.copy(
+                Api(place), self.POD, tmp_path / "a", len(block) * count, digest, say=print
+            )
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

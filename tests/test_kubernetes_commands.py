@@ -180,9 +180,9 @@ class TestAJob:
             "schema": 1,
             "backend": "ssh",
             "attempt": "a",
-            "hosts": [],
-            "first": "",
-            "folder": "",
+            "hosts": ["h1"],
+            "first": "h1",
+            "folder": "/tmp/accept-a",
         }
         assert read(Job, old).place == {}
 

@@ -348,6 +348,7 @@ class TestWatchdog:
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env={**os.environ, "ACCEPT_GUARD": str(node)},
         )
         while not (node / "port").exists():
             assert guard.poll() is None
@@ -379,6 +380,7 @@ class TestWatchdog:
             time.sleep(0.01)
         assert {path.name for path in node.iterdir()} <= {
             "evidence.tar", "status", "console.log", "events", "run", "timer", "kept",
+            "guard.pid", "kill.sh",
         }  # fmt: skip
         self.tell(node, "remove")
         guard.wait(30)
@@ -390,6 +392,32 @@ class TestWatchdog:
         self.tell(node, "over")
         guard.wait(30)
         assert not node.exists()
+
+    def test_the_workstation_has_it_removed_by_the_guard(self, node: Path) -> None:
+        guard = self.guard(node, "600", "600")
+        # With it the workstation would end the processes by itself; the guard does not need it.
+        (node / "kill.sh").write_text("exit 1\n")
+        done = sh(LAUNCHERS / "manage.sh", "remove", str(node))
+        assert (done.returncode, done.stdout) == (0, "")
+        assert guard.wait(30) == 0
+        assert not node.exists()
+
+    def test_what_a_killed_guard_leaves_is_ended_by_the_workstation(self, node: Path) -> None:
+        guard = self.guard(node, "600", "600")
+        sshd = (node / "sshd.pid").read_text().split()[0]
+        assert self.lives(sshd)
+        guard.kill()
+        guard.wait()
+        done = sh(LAUNCHERS / "manage.sh", "remove", str(node))
+        assert (done.returncode, done.stdout) == (0, "")
+        assert not node.exists()
+        assert not self.lives(sshd)
+        assert not self.left(node)
+
+    def lives(self, pid: str) -> bool:
+        """Return whether a process lives; one that nobody has reaped has no command line."""
+        path = Path("/proc", pid, "cmdline")
+        return path.exists() and path.read_bytes() != b""
 
     def left(self, node: Path) -> list[str]:
         """Processes that still name the folder."""

@@ -1,13 +1,17 @@
-"""Unpack evidence archives, which come from elsewhere: bounded, and into their target alone."""
+"""Fetch and unpack evidence archives, which come from elsewhere: bounded, verified, contained."""
 
 from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import io
 import os
 import shutil
 import tarfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
@@ -150,3 +154,108 @@ class _Bounded:
     def tell(self) -> int:
         """Return the place."""
         return self._file.tell()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announced:
+    """What the holder of an archive announces before it sends it: size in bytes, and SHA-256."""
+
+    size: int
+    digest: str
+
+
+#: Pauses between connections in a row over which nothing came, in seconds.
+_PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0)
+#: From this size on a download reports its progress, in bytes.
+_LARGE = 32 << 20
+
+
+def download(
+    read_from: Callable[[int, Callable[[bytes], None]], None],
+    part: Path,
+    announced: Announced,
+    *,
+    source: str,
+    say: Callable[[str], None],
+) -> None:
+    """Complete the file `part`, which may hold the beginning of an archive, and verify it.
+
+    `read_from(at, sink)` passes the archive from byte `at` on to `sink`, and raises ConnectionError
+    if the connection fails. It is called again for as long as bytes arrive. Raises BadEvidence if
+    no more arrive, if they differ from what was announced, or if there is no room for them. What
+    arrived stays in `part` except if it is wrong.
+    """
+    size = announced.size
+    done = _resumable(part, size, source)
+    tenths = failures = 0
+    error = ""
+    try:
+        with part.open("r+b") as file:
+            file.seek(done)
+
+            def keep(content: bytes) -> None:
+                nonlocal done, tenths
+                if done + len(content) > size:
+                    raise _wrong(part, f"{source} is larger than the announced {size} bytes")
+                file.write(content)
+                done += len(content)
+                if size >= _LARGE and done * 10 // size > tenths:
+                    tenths = done * 10 // size
+                    say(f"  {done / 1e6:.0f} of {size / 1e6:.0f} MB")
+
+            while done < size:
+                before = done
+                try:
+                    read_from(done, keep)
+                except ConnectionError as lost:
+                    error = str(lost)
+                if done == size:
+                    break
+                failures = 0 if done > before else failures + 1
+                if failures >= len(_PAUSES):
+                    raise BadEvidence(
+                        f"{source}: {done} of {size} bytes arrived: {plain(error, 200)}",
+                        hint="collect again",
+                    )
+                time.sleep(_PAUSES[failures])
+    except OSError as failed:
+        raise BadEvidence(
+            f"{part} cannot be written: {failed.strerror}",
+            hint="make room there, then collect again",
+        ) from None
+    with part.open("rb") as whole:
+        if hashlib.file_digest(whole, "sha256").hexdigest() != announced.digest:
+            raise _wrong(part, f"{source} differs from what was announced (SHA-256)")
+
+
+def _resumable(part: Path, size: int, source: str) -> int:
+    """Return how many bytes of an archive `part` holds already, and make sure that all fit."""
+    if size > MOST_BYTES:
+        raise BadEvidence(
+            f"{source} has {size / 1e9:.0f} GB", hint="no evidence is that large; is it a run?"
+        )
+    try:
+        part.touch(mode=0o600)
+        done = part.stat().st_size
+        if done > size:
+            part.write_bytes(b"")
+            done = 0
+        free = shutil.disk_usage(part.parent).free
+    except OSError as failed:
+        raise BadEvidence(
+            f"{part} cannot be written: {failed.strerror}",
+            hint="set ACCEPT_RUNS to a folder with room, or make room; then collect again",
+        ) from None
+    # The rest of the archive, and everything in it.
+    if size - done + size > free:
+        raise BadEvidence(
+            f"{source} needs {(2 * size - done) / 1e6:.0f} MB, and {part.parent} has "
+            f"{free / 1e6:.0f} MB free",
+            hint="make room there, then collect again",
+        )
+    return done
+
+
+def _wrong(part: Path, message: str) -> BadEvidence:
+    part.unlink(missing_ok=True)
+    return BadEvidence(message, hint="collect again")

@@ -35,6 +35,11 @@ def expand(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(hosts)
 
 
+def is_host_name(text: str) -> bool:
+    """Return whether a text can be a host's name or address on a command line."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _items(text: str) -> Iterator[str]:
     if text.startswith("@"):
         try:
@@ -66,7 +71,7 @@ def _expanded(item: str) -> list[str]:
         raise BadInput(f"{plain(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
     names = ["".join(combination) for combination in product(*choices)]
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not is_host_name(name):
             raise BadInput(
                 f"{plain(name)!r} is no host name", hint="such as node1, 10.0.0.7 or node[01-16]"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.cluster.hosts import Hosts
 from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, LONG, Lab, until
 
 Make = Callable[..., Lab]
@@ -110,4 +111,31 @@ def test_a_hold_keeps_the_hosts_of_a_failed_run_and_ends(make_lab: Make) -> None
     lab.hosts.run("h1", f"touch {folder}/release")
     done = run.wait()
     assert done.exit == 3, done.err
+    lab.nothing_is_left()
+
+
+def test_delete_cleans_up_when_the_guards_were_killed(make_lab: Make) -> None:
+    lab = make_lab(2)
+    run = lab.start(checks=ENDLESS)
+    run.says("1/2]")
+    for name in lab.hosts.names:
+        lab.hosts.run(name, 'kill -KILL $(cut -d " " -f 1 /tmp/accept-*/guard.pid)')
+    deleted = lab.do("delete", "last", "--no-collect")
+    assert deleted.exit == 0, deleted.err
+    lab.nothing_is_left()
+    assert run.wait().exit != 0
+
+
+def test_a_login_shell_that_prints_text_does_no_harm(make_lab: Make) -> None:
+    def greet(hosts: Hosts) -> None:
+        for name in hosts.names:
+            hosts.path(name, "/root/.bashrc").write_text("echo Welcome to $(hostname)\n")
+
+    lab = make_lab(2, before=greet)
+    doctor = lab.do("doctor", "--hosts", "h1,h2", "--site", str(lab.site), "--json")
+    notes = [each for each in doctor.result["needs"] if each["what"] == "login shell"]
+    assert [(each["host"], each["good"]) for each in notes] == [("h1", True), ("h2", True)]
+    done = lab.run(checks=CONNECT)
+    assert done.ending == ("pass", 0), done.err
+    lab.evidence_holds(done)
     lab.nothing_is_left()

@@ -6,6 +6,7 @@ One module each, found by listing this folder; a module is a `Backend`.
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from accept.core.errors import BadInput
-from accept.core.shape import known
+from accept.core.shape import Invalid, known, plain
+from accept.hostnames import is_host_name
 from accept.probe import Need
+from accept.remoting import SshAccess, access_from_options
 from accept.render import Bundle
 from accept.resolve import Resolved
 from accept.spec import Site
@@ -36,11 +39,46 @@ class Job:
     first: str
     #: The run's folder there.
     folder: str
-    #: Options of ssh that reach the hosts; empty for `local`.
-    ssh: tuple[str, ...] = ()
+    #: How ssh reaches the hosts; used by the ssh back end only.
+    ssh_access: SshAccess = field(default_factory=SshAccess)
+    #: Read from job.json of version 0.1, which stored ssh options; always None afterwards.
+    ssh: tuple[str, ...] | None = None
     submitted: str = ""
     #: Where a cluster keeps it: what finds it again, and never a secret.
     place: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for an ssh job that `submit` would not have written.
+
+        A run folder may come from somebody else, and these values end up in commands.
+        """
+        if self.ssh is not None:
+            object.__setattr__(self, "ssh_access", _access_of_0_1(self))
+            object.__setattr__(self, "ssh", None)
+        if self.backend != "ssh":
+            return
+        for host in (*self.hosts, *filter(None, [self.first])):
+            if not is_host_name(host):
+                raise Invalid(("hosts",), f'invalid host name "{plain(host)}"')
+        if self.first and self.first not in self.hosts:
+            raise Invalid(("first",), f"{plain(self.first)} is not one of the run's hosts")
+        if not _SSH_FOLDER.fullmatch(self.folder) or "/../" in self.folder:
+            raise Invalid(("folder",), f'"{plain(self.folder)}" is not a folder of a run')
+        if not self.folder.endswith(f"/accept-{self.attempt}"):
+            raise Invalid(("folder",), f"{plain(self.folder)} belongs to another run")
+
+
+#: As `tools.scratch` allows it, and the run's own folder in it.
+_SSH_FOLDER = re.compile(r"(?:/[A-Za-z0-9._/+@-]*)?/accept-[a-z0-9][a-z0-9-]{0,62}")
+
+
+def _access_of_0_1(job: Job) -> SshAccess:
+    if job.ssh_access != SshAccess():
+        raise Invalid(("ssh",), "sshAccess and ssh exclude each other")
+    try:
+        return access_from_options(job.ssh) if job.ssh else SshAccess()
+    except Invalid as error:
+        raise Invalid(("ssh",), error.message, error.hint) from None
 
 
 class Backend(Protocol):

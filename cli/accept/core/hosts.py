@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core.model import Fact, Metric, Problem
-from accept.core.remote import Answer, Host, arguments, environment, run
+from accept.core.remote import Answer, Host, environment, marked_arguments, run
 
 #: Handshakes under way at once: they cost processor time on the coordinator's host.
 _HANDSHAKES = 32
@@ -288,7 +288,7 @@ async def _probe(
         f'echo "$asked" && echo "$own" && {place} && if command -v nvidia-smi >/dev/null; '
         "then nvidia-smi -L 2>/dev/null | grep -c '^GPU'; true; else echo 0; fi && echo \"$name\""
     )
-    argv = arguments(folder, host, command)
+    argv = marked_arguments(folder, host, command)
     if not host.local:
         # Who does not answer must not keep others from being asked.
         argv[1:1] = ["-o", f"ConnectTimeout={_CONNECT_SECONDS:.0f}"]

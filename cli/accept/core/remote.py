@@ -18,6 +18,11 @@ from pathlib import Path
 #: launchers/ssh_config.in.
 HOST_KEY_ALIAS = "accept-run"
 
+#: Remote commands print this before their own output. Text before it comes from the login shell,
+#: which sshd starts for every command, and whose `.bashrc` may print a greeting.
+_MARKER = b"\x1eaccept\n"
+_PRINT_MARKER = "printf '\\036accept\\n'; "
+
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
@@ -64,6 +69,11 @@ def arguments(folder: Path, host: Host, command: str) -> list[str]:
     return [*ssh_arguments(folder, host), command]
 
 
+def marked_arguments(folder: Path, host: Host, command: str) -> list[str]:
+    """Return the same for `run`, which leaves out what the login shell of the host prints."""
+    return arguments(folder, host, command if host.local else _PRINT_MARKER + command)
+
+
 def environment(folder: Path, attempt: str) -> dict[str, str]:
     """The environment for commands on the coordinator's own host."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCEPT_", "OMPI_", "PMIX_"))}
@@ -81,7 +91,7 @@ async def run(
     """Run `argv`, with at most 1 MiB of its output kept; past `timeout` seconds it is killed.
 
     Where it has said something by then it has `more` seconds; `heard` is called when it does. What
-    it said until it was killed is kept too.
+    it said until it was killed is kept too. See `marked_arguments` for greetings.
     """
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -94,8 +104,9 @@ async def run(
     assert process.stdout is not None
     assert process.stderr is not None
     out, err = bytearray(), bytearray()
+    marker = _MARKER if argv[-1].startswith(_PRINT_MARKER) else b""
     work = asyncio.gather(
-        _keep(process.stdout, out, heard), _keep(process.stderr, err), process.wait()
+        _keep(process.stdout, out, heard, marker), _keep(process.stderr, err), process.wait()
     )
     try:
         done, _ = await asyncio.wait({work}, timeout=timeout)
@@ -120,10 +131,23 @@ async def run(
 
 
 async def _keep(
-    stream: asyncio.StreamReader, kept: bytearray, heard: Callable[[], None] = lambda: None
+    stream: asyncio.StreamReader,
+    kept: bytearray,
+    heard: Callable[[], None] = lambda: None,
+    marker: bytes = b"",
 ) -> None:
-    """Read a stream to its end, into `kept` as long as there is room."""
+    """Read a stream to its end, into `kept` while there is room: all, or what follows `marker`."""
+    before = b""
     while block := await stream.read(1 << 16):
+        if marker:
+            before, found, block = (before + block).partition(marker)
+            if not found:
+                # It may be split between two blocks.
+                before = before[-len(marker) :]
+                continue
+            marker = b""
+            if not block:
+                continue
         if not kept:
             heard()
         kept += block[: (1 << 20) - len(kept)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from accept.core import evidence
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Metric, Plan, Problem, Record
-from accept.core.remote import Answer, Host, arguments, environment, run
+from accept.core.remote import Answer, Host, environment, marked_arguments, run
 
 #: Starts under way at once, over all groups; and questions to hosts, over all hosts.
 _STARTS = 128
@@ -95,7 +95,7 @@ class Run:
         self, host: Host, command: str, timeout: float = ASK_SECONDS, more: float = 0.0
     ) -> Answer:
         """Run an sh command on a host; the times are those of `remote.run`."""
-        argv = arguments(self.folder, host, command)
+        argv = marked_arguments(self.folder, host, command)
         env = environment(self.folder, self.attempt)
         async with self.asks:
             return await run(argv, env=env, timeout=timeout, more=more)

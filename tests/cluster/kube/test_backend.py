@@ -286,7 +286,7 @@ class TestExec:
         assert done.exit == 0
         digest = done.out.split()[0]
         target = tmp_path / "bytes"
-        archive.copy(api, pod, target, 5000003, digest)
+        archive.copy(api, pod, target, 5000003, digest, say=print)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
         assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
         api.close()

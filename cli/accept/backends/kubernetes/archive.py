@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from accept import archives
@@ -22,7 +22,6 @@ from accept.core.plaintext import decimal
 _ARCHIVE = f"{FOLDER}/evidence.tar"
 #: How long index 0 may take from its verdict to its archive, or to write to a bucket, in seconds.
 _PACKING, _UPLOADING = 120.0, 1800.0
-_TRIES = 20
 
 
 def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
@@ -63,44 +62,28 @@ def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
     say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
     with tempfile.TemporaryDirectory(prefix="unpack-", dir=target.parent) as scratch:
         archive = Path(scratch) / "evidence.tar"
-        copy(api, first.name, archive, size, digest)
+        copy(api, first.name, archive, size, digest, say=say)
         unpack(archive, Path(scratch), target)
     return "index 0"
 
 
-def copy(api: Api, pod: str, archive: Path, size: int, digest: str) -> None:
-    """The archive's bytes to a file as they come, going on where a connection broke.
+def copy(api: Api, pod: str, archive: Path, size: int, digest: str, *, say: Say) -> None:
+    """Write the archive of a pod to a file as it comes, across connections that break.
 
-    Raises BadEvidence where they are not those that index 0 counted.
+    Raises BadEvidence if the bytes are not those that index 0 announced.
     """
-    done, whole = 0, hashlib.sha256()
-    with archive.open("wb") as file:
 
-        def keep(content: bytes) -> None:
-            nonlocal done
-            done += len(content)
-            if done > size:
-                raise BadEvidence(
-                    f"{pod} sends more than the {size} bytes of evidence that it counted",
-                    hint="collect again",
-                )
-            file.write(content)
-            whole.update(content)
+    def read_from(at: int, sink: Callable[[bytes], None]) -> None:
+        command = ["tail", "-c", f"+{at + 1}", _ARCHIVE]
+        try:
+            execute(api, pod, MAIN, command, timeout=600.0, sink=sink)
+        except ApiError as error:
+            if not error.passing:
+                raise
+            raise ConnectionError(error.message) from None
 
-        for _ in range(_TRIES):
-            command = ["tail", "-c", f"+{done + 1}", _ARCHIVE]
-            try:
-                execute(api, pod, MAIN, command, timeout=600.0, sink=keep)
-            except ApiError as error:
-                if not error.passing:
-                    raise
-                time.sleep(3.0)
-            if done == size:
-                break
-    if done != size or whole.hexdigest() != digest:
-        raise BadEvidence(
-            f"{done} of {size} bytes of the evidence came whole", hint="collect again"
-        )
+    announced = archives.Announced(size=size, digest=digest)
+    archives.download(read_from, archive, announced, source=f"the archive from {pod}", say=say)
 
 
 def unpack(archive: Path, scratch: Path, target: Path) -> None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
+import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from accept.archives import unpack
+from accept.archives import Announced, download, unpack
 from accept.backends import Job, Say
-from accept.backends.ssh import follow
+from accept.backends.ssh import follow, manage
 from accept.backends.ssh.ready import Ready, make_ready
 from accept.core.coordinator import HOSTS, Launch
 from accept.core.errors import BadEvidence, BadInput, BrokenOff, NoEvidence, NotStarted
 from accept.core.hosts import Candidate
 from accept.core.model import Problem
+from accept.core.plaintext import decimal, plain
 from accept.core.typed import dump
 from accept.probe import (
     SECONDS,
@@ -31,16 +33,18 @@ from accept.probe import (
     scratch_lines,
     tool_lines,
 )
-from accept.remoting import call, last_line, on_all, ssh_options
+from accept.remoting import Reply, access_of, call, last_line, on_all, ssh_options
 from accept.render import Bundle
 from accept.resolve import Resolved
 from accept.spec import Site
 
 _OLDEST_PYTHON = (3, 10)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     """The machine of the hosts: `gpu` where any of those that answer has an NVIDIA GPU."""
+    _refuse_no_hosts(hosts)
     options = ssh_options(site)
     replies = on_all(hosts, lambda h: call(options, h, TOOLS, timeout=SECONDS))
     found = [answers(r.out.decode(errors="replace")) for r in replies.values() if r.exit == 0]
@@ -53,6 +57,14 @@ def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     return machine_of(*found)
 
 
+def _refuse_no_hosts(hosts: Sequence[str]) -> None:
+    if not hosts:
+        raise BadInput(
+            "over ssh the hosts must be named",
+            hint="give --hosts a,b,c or ssh.hosts in the site file",
+        )
+
+
 def named(attempt: str, place: dict[str, str]) -> str:
     """The attempt's name, as it was chosen."""
     return attempt
@@ -60,12 +72,9 @@ def named(attempt: str, place: dict[str, str]) -> str:
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
     """Make all hosts ready at the same time, then start the coordinator on the first that is."""
-    if not run.hosts:
-        raise BadInput(
-            "over ssh the hosts must be named",
-            hint="give --hosts a,b,c or ssh.hosts in the site file",
-        )
-    options = ssh_options(run.site)
+    _refuse_no_hosts(run.hosts)
+    access = access_of(run.site)
+    options = access.options()
     place = f"{run.site.tools.scratch.rstrip('/')}/accept-{attempt}"
     job = Job(
         schema=1,
@@ -74,7 +83,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         hosts=run.hosts,
         first="",
         folder=place,
-        ssh=options,
+        ssh_access=access,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     until = time.monotonic() + run.plan.start_seconds
@@ -102,12 +111,14 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             stdin=(json.dumps(dump(launch)) + "\n").encode(),
             timeout=SECONDS,
         )
-        if b"started" not in started.out:
+        if not started.out.endswith(b"started\n"):
             raise NotStarted(
                 f"{first.name}: the coordinator did not start: {last_line(started.err)}"
             )
     except BaseException:
-        on_all(run.hosts, lambda h: _remove(options, h, place))
+        for host, what in manage.end(options, run.hosts, place).items():
+            if what.startswith("left"):
+                say(f"  {host}: {what}")
         raise
     return replace(job, first=first.name)
 
@@ -143,79 +154,114 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Fetch the evidence archive from the first host, check it, and release it there."""
     target = folder / "evidence"
-    d = quote(job.folder)
-    reply = call(
-        job.ssh,
-        job.first,
-        f"cd {d} || exit 4; [ -e status ] || exit 3; "
-        "n=600; until [ -e evidence.tar ] || [ -e unpacked ] || [ $n = 0 ]; do "
-        "n=$((n - 1)); sleep 0.1; done; "
-        "if [ -e evidence.tar ]; then cat evidence.tar; else tar -cf - evidence; fi",
-        timeout=600.0,
-    )
-    if reply.exit == 3:
+    options = job.ssh_access.options()
+    source = f"the archive from {job.first}"
+    announced = _announced(job, manage.offer(options, job.first, job.folder))
+    # A download that was interrupted is resumed by the next one.
+    part = folder / f".evidence-{announced.digest[:16]}.part"
+    for other in folder.glob(".evidence-*.part"):
+        if other != part:
+            other.unlink()
+
+    def read_from(at: int, sink: Callable[[bytes], None]) -> None:
+        with closing(manage.send(options, job.first, job.folder, at)) as chunks:
+            for chunk in chunks:
+                sink(chunk)
+
+    say(f"fetching {announced.size / 1e6:.1f} MB of evidence from {job.first}")
+    download(read_from, part, announced, source=source, say=say)
+    with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
+        unpack(part, Path(scratch), source=source)
+        if not (Path(scratch) / "evidence" / "plan.json").is_file():
+            raise BadEvidence(f"{source} holds no plan", hint="collect again")
+        (Path(scratch) / "evidence").rename(target)
+    part.unlink()
+    # The coordinator told the others; one that it could not reach is told from here.
+    for host, what in manage.end(options, job.hosts, job.folder).items():
+        say(f"  {host}: {what}; to remove it: accept delete {job.attempt}")
+    return target
+
+
+def _announced(job: Job, reply: Reply) -> Announced:
+    """Return what the first host announces. Raises an AcceptError if it has no evidence to send."""
+    if reply.exit == manage.STILL_RUNNING:
         raise BrokenOff(
             f"{job.attempt} is still running",
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
-    if reply.exit != 0:
-        said = f"{job.first} has no evidence of {job.attempt}: {last_line(reply.err)}"
-        if reply.exit == 4:
-            raise NoEvidence(said, hint="is its time to be kept over?")
-        raise BadEvidence(said, hint=f"does it answer? try: ssh {job.first}; then collect again")
-    with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
-        unpack(io.BytesIO(reply.out), Path(scratch), source=f"the archive from {job.first}")
-        if not (Path(scratch) / "evidence" / "plan.json").is_file():
-            raise BadEvidence(f"the archive from {job.first} holds no plan", hint="collect again")
-        (Path(scratch) / "evidence").rename(target)
-    # The others are told by the coordinator; one that it could not reach is told from here.
-    on_all(job.hosts, lambda h: _remove(job.ssh, h, job.folder))
-    return target
+    if reply.exit == manage.NO_EVIDENCE:
+        raise NoEvidence(
+            f"{job.first} has no evidence of {job.attempt}", hint="is its time to be kept over?"
+        )
+    if reply.exit == manage.NOT_OURS:
+        raise NoEvidence(
+            f"{job.first}: {job.folder} belongs to another user",
+            hint="the run's own folder is gone; run again",
+        )
+    size, _, digest = reply.out.decode(errors="replace").strip().partition(" ")
+    count = decimal(size)
+    if reply.exit != 0 or count is None or not _SHA256.fullmatch(digest):
+        raise BadEvidence(
+            f"{job.first} cannot send the evidence of {job.attempt}: {last_line(reply.err)}",
+            hint=f"does it answer? try: ssh {job.first}; then collect again",
+        )
+    return Announced(size=count, digest=digest)
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
-    """End the run on the first host, keep its evidence there, and remove it from all others."""
-    d = quote(job.folder)
+    """End the run on the first host, keep its evidence there, and remove it from all others.
+
+    Raises BrokenOff after that if a host did not confirm it.
+    """
+    options = job.ssh_access.options()
     say("cancel: the coordinator ends what it started")
-    call(
-        job.ssh,
-        job.first,
-        f"cd {d} || exit; [ -e status ] || echo stop 1<>events; n=450; "
-        "until [ -e evidence.tar ] || [ -e unpacked ] || [ ! -e run ] || [ $n = 0 ]; do "
-        "n=$((n - 1)); sleep 0.1; done",
-        timeout=SECONDS,
+    left = {
+        **manage.end(options, (job.first,), job.folder, keep_evidence=True),
+        **manage.end(options, (h for h in job.hosts if h != job.first), job.folder),
+    }
+    _refuse_left(
+        job, left, f"accept collect {job.attempt} fetches what was measured; then accept delete"
     )
-    others = (h for h in job.hosts if h != job.first)
-    gone = on_all(others, lambda h: _remove(job.ssh, h, job.folder))
-    for host in (h for h, done in gone.items() if not done):
-        say(f"  {host} could not be asked; its guard removes everything when its time is over")
 
 
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
-    """Remove the run's folder from every host that still has it, and what lives of it there."""
+    """Remove the run's folder from every host that still has it, and end its processes there.
+
+    Raises BrokenOff after that if a host did not confirm it.
+    """
+    options = job.ssh_access.options()
     d = quote(job.folder)
-    asked = on_all(job.hosts, lambda h: call(job.ssh, h, f"[ -d {d} ]", timeout=SECONDS))
-    there = [host for host, reply in asked.items() if reply.exit == 0]
-    if silent := [host for host, reply in asked.items() if reply.exit not in (0, 1)]:
-        say(f"cannot be asked: {', '.join(silent)}; their guards remove everything in time")
-    if not dry_run:
-        on_all(there, lambda h: _remove(job.ssh, h, job.folder))
-    return tuple(f"{host}:{job.folder}" for host in there)
-
-
-def _remove(options: tuple[str, ...], host: str, folder: str) -> bool:
-    """Tell a host's guard to remove everything, and wait until it has; whether it is gone."""
-    d = quote(folder)
-    command = (
-        f"[ -d {d} ] || exit 0; cd {d} && {{ [ ! -p events ] || echo remove 1<>events; }}; "
-        "cd /; n=200; "
-        f"until [ ! -d {d} ] || [ $n = 0 ]; do n=$((n - 1)); sleep 0.1; done; [ ! -d {d} ]"
+    asked = on_all(
+        job.hosts, lambda h: call(options, h, f"[ -e {d} ] || [ -L {d} ]", timeout=SECONDS)
     )
-    return call(options, host, command, timeout=SECONDS).exit == 0
+    # One that does not answer may have it.
+    there = [host for host, reply in asked.items() if reply.exit != 1]
+    if silent := [host for host, reply in asked.items() if reply.exit not in (0, 1)]:
+        say(f"no answer from {', '.join(silent)}; their guards remove everything in time")
+    if not dry_run:
+        left = manage.end(options, there, job.folder)
+        for host in there:
+            if left and host not in left:
+                say(f"removed {host}:{job.folder}")
+        _refuse_left(job, left, f"accept delete {job.attempt} tries again")
+    return tuple(f"{host}:{job.folder}{' (no answer)' if host in silent else ''}" for host in there)
+
+
+def _refuse_left(job: Job, left: Mapping[str, str], hint: str) -> None:
+    """Raise BrokenOff if anything of a run is left on hosts, or may be."""
+    if left:
+        shown = "; ".join(f"{host}: {what}" for host, what in list(left.items())[:4])
+        more = f"; and {len(left) - 4} more" if len(left) > 4 else ""
+        raise BrokenOff(
+            f"{job.attempt} is not removed from {len(left)} of {len(job.hosts)} hosts: "
+            f"{shown}{more}",
+            hint=hint,
+        )
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """What each host has for the run's checks."""
+    _refuse_no_hosts(run.hosts)
     options = ssh_options(run.site)
     command = tool_lines(run.site.tools) + TOOLS + scratch_lines(run.site.tools.scratch)
     replies = on_all(run.hosts, lambda h: call(options, h, command, timeout=SECONDS))
@@ -239,4 +285,15 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
             )
         )
         needs += needs_of(host, found, run)
+        if greeting := plain(reply.greeting.decode(errors="replace"), 60):
+            needs.append(
+                Need(
+                    host=host,
+                    what="login shell",
+                    good=True,
+                    found=f'prints text before each command: "{greeting}"',
+                    advice="a run skips it, scp and rsync do not: in .bashrc or .cshrc print only "
+                    "if the shell is interactive",
+                )
+            )
     return tuple(needs)

@@ -2,62 +2,44 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
-from shlex import quote
+from contextlib import closing, suppress
 
 from accept.backends import Job, Say
+from accept.backends.ssh import manage
 from accept.core.errors import BrokenOff
 from accept.core.plaintext import decimal
 
+_ENDED = b"\x1eended "
+#: After so many connections in a row over which nothing came, the host counts as gone.
+_MAX_FAILURES = 60
+
 
 def follow(job: Job, *, say: Say) -> int:
-    """Say what the console says, until the run has ended; returns its exit status.
+    """Pass on the console until the run has ended, and return its exit status.
 
-    Raises BrokenOff where the run is no longer there, or its host does not answer for minutes.
+    Raises BrokenOff if the run is no longer there, or if its host does not answer for minutes.
     """
-    seen, rest, failures = 0, b"", 0
+    options = job.ssh_access.options()
+    seen, failures = 0, 0
     while True:
-        process = subprocess.Popen(
-            [
-                "ssh",
-                *job.ssh,
-                "--",
-                job.first,
-                f"exec /bin/sh -c {quote(_command(job.folder, seen))}",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert process.stdout is not None
-        code = None
-        try:
-            while chunk := os.read(process.stdout.fileno(), 1 << 16):
-                failures = 0
-                rest += chunk
-                *lines, rest = rest.split(b"\n")
-                for line in lines:
-                    if line.startswith(b"\x1eended "):
-                        code = line.split()[1]
-                        break
-                    seen += len(line) + 1
-                    say(line.decode(errors="replace"))
-        finally:
-            process.kill()
-            process.wait()
-        if code is not None:
-            status = decimal(code.decode(errors="replace"))
-            if status is not None:
-                return status
-            raise BrokenOff(
-                f"{job.attempt} is no longer on {job.first}",
-                hint="it was removed, or its time to be kept is over",
-            )
         rest = b""
+        with (
+            suppress(ConnectionError),
+            closing(manage.follow(options, job.first, job.folder, seen)) as chunks,
+        ):
+            for chunk in chunks:
+                failures = 0
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    text, ended, how = line.partition(_ENDED)
+                    if text or not ended:
+                        say(text.decode(errors="replace"))
+                    if ended:
+                        return _status(job, how.decode(errors="replace"))
+                    seen += len(line) + 1
         failures += 1
-        if failures > 60:
+        if failures > _MAX_FAILURES:
             raise BrokenOff(
                 f"{job.first} has not answered for some minutes; the run goes on there",
                 hint=f"later: accept watch {job.attempt}",
@@ -67,14 +49,17 @@ def follow(job: Job, *, say: Say) -> int:
         time.sleep(min(5.0, failures))
 
 
-def _command(folder: str, seen: int) -> str:
-    """The sh text that prints the console from byte `seen` on, until the run has ended."""
-    return (
-        f"cd {quote(folder)} 2>/dev/null || {{ printf '\\036ended gone\\n'; exit; }}; n={seen}; "
-        "while :; do s=; [ ! -e status ] || { s=$(cat status); s=${s:-5}; }; "
-        "size=$(wc -c < console.log 2>/dev/null || echo 0); "
-        '[ "$size" -le "$n" ] || { '
-        "tail -c +$((n + 1)) console.log | head -c $((size - n)) || exit; n=$size; }; "
-        '[ -z "$s" ] || { printf \'\\036ended %s\\n\' "$s"; exit; }; '
-        "[ -e run ] || { printf '\\036ended gone\\n'; exit; }; sleep 0.5; done"
+def _status(job: Job, how: str) -> int:
+    """Return the exit status of a run that ended. Raises BrokenOff if it has none."""
+    status = decimal(how)
+    if status is not None:
+        return status
+    if how == "dead":
+        raise BrokenOff(
+            f"the coordinator of {job.attempt} was killed, or {job.first} was restarted",
+            hint=f"accept collect {job.attempt} fetches what was measured",
+        )
+    raise BrokenOff(
+        f"{job.attempt} is no longer on {job.first}",
+        hint="it was removed, or its time to be kept is over",
     )

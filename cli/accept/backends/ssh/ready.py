@@ -87,6 +87,7 @@ def make_ready(
             "known_hosts": f"{HOST_KEY_ALIAS} {public}".encode(),
             "run": f"{job.attempt}\n".encode(),
         }
+    options = job.ssh_access.options()
     archive = bundle.archive()
     plan = run.plan
     life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)
@@ -98,7 +99,7 @@ def make_ready(
         told = False
         while True:
             reply = call(
-                job.ssh,
+                options,
                 host,
                 command.replace("@HOST@", quote(host)),
                 stdin=_joined(archive, extra),
