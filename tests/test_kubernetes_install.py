@@ -151,7 +151,12 @@ class TestWhenTheNameIsTaken:
     def test_of_two_installs_at_once_one_succeeds_and_the_other_removes_nothing(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
-        helm.before_install = threading.Barrier(2).wait
+        barrier = threading.Barrier(2)
+
+        def wait_for_the_other() -> None:
+            barrier.wait()
+
+        helm.before_install = wait_for_the_other
         attempts = ("one", "two")
         with ThreadPoolExecutor(2) as pool:
             started = [pool.submit(start, Api(api.place), attempt) for attempt in attempts]

@@ -48,9 +48,7 @@ class StoredObjects:
         return path
 
     def _listed(self, kind: str) -> list[dict[str, Any]]:
-        return [
-            stored for path, stored in self.objects.items() if path.rpartition("/")[0] == kind
-        ]
+        return [stored for path, stored in self.objects.items() if path.rpartition("/")[0] == kind]
 
     def _answer(self, path: str) -> tuple[int, Any]:
         verb = next(verb for verb, seen, _ in reversed(self.server.seen) if seen == path)
@@ -192,7 +190,7 @@ class TestDeleteOfARunThatMadeAJobSet:
 class TestCancel:
     @pytest.mark.parametrize("started", [True, False])
     def test_leaves_nothing_that_runs_or_may_start(
-        self, store: StoredObjects, server: ApiServer, job: Job, started: bool
+        self, store: StoredObjects, server: ApiServer, job: Job, *, started: bool
     ) -> None:
         add_run(store, started=started)
         ignore_commands(server)
@@ -211,7 +209,7 @@ class TestCancel:
 
     @pytest.mark.parametrize("started", [True, False])
     def test_names_a_pod_that_stays(
-        self, store: StoredObjects, server: ApiServer, job: Job, started: bool
+        self, store: StoredObjects, server: ApiServer, job: Job, *, started: bool
     ) -> None:
         _, pod = add_run(store, started=started)
         store.stuck.add(pod)

@@ -56,7 +56,7 @@ class TestAHostWithoutGpus:
 
     @pytest.fixture
     def host(self, tmp_path: Path) -> Path:
-        """A folder with bootstrap_host.sh, which ends before its sshd starts, and without a GPU around."""
+        """Return a folder with a bootstrap_host.sh that ends before its sshd starts, without a GPU."""
         for name in ("bootstrap_host.sh", "sshd.sh"):
             (tmp_path / name).write_text((assets.launchers() / name).read_text())
         (tmp_path / "tmp").mkdir()
