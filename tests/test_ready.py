@@ -56,7 +56,7 @@ class TestAHostWithoutGpus:
 
     @pytest.fixture
     def host(self, tmp_path: Path) -> Path:
-        """Return a folder with a bootstrap_host.sh that ends before its sshd starts, without a GPU."""
+        """A folder with a bootstrap_host.sh that ends before sshd starts; no GPU around."""
         for name in ("bootstrap_host.sh", "sshd.sh"):
             (tmp_path / name).write_text((assets.launchers() / name).read_text())
         (tmp_path / "tmp").mkdir()

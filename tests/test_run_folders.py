@@ -31,11 +31,17 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def job_of(folder: Path, *, node: Path | None = None, backend: str = "local") -> Job:
+def job_of(folder: Path, *, node: Path | None = None) -> Job:
     return Job(
-        schema=1, backend=backend, attempt=folder.name, hosts=("h1",), first="",
+        schema=1, backend="local", attempt=folder.name, hosts=("h1",), first="",
         folder=str(node or folder / "node"),
     )  # fmt: skip
+
+
+def ssh_job() -> Job:
+    return Job(
+        schema=1, backend="ssh", attempt="one", hosts=("h1",), first="h1", folder="/tmp/accept-one"
+    )
 
 
 def submitted(folder: Path, job: Job | None = None) -> Path:
@@ -237,7 +243,7 @@ class TestARunThatGoesOn:
         assert "running" not in accept("list", "runs").out
 
     def test_on_other_hosts_is_listed_as_submitted(self, runs: Path) -> None:
-        submitted(runs / "one", job_of(runs / "one", backend="ssh"))
+        submitted(runs / "one", ssh_job())
         assert accept("list", "runs").out.split() == ["one", "submitted"]
 
 
@@ -267,7 +273,7 @@ class TestCancel:
     def test_of_a_run_elsewhere_follows_what_its_evidence_says(
         self, why: str, outcome: str, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        submitted(runs / "one", job_of(runs / "one", backend="ssh"))
+        submitted(runs / "one", ssh_job())
 
         def collect(job: Job, *, folder: Path, say: object) -> Path:
             left = leftovers.leave(folder / "evidence")
@@ -278,6 +284,22 @@ class TestCancel:
         monkeypatch.setattr("accept.backends.ssh.cancel", lambda *_, **__: None)
         monkeypatch.setattr("accept.backends.ssh.collect", collect)
         assert self.outcome() == outcome
+
+    def test_that_cannot_confirm_the_end_still_collects_what_was_measured(
+        self, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        submitted(runs / "one", ssh_job())
+
+        def cancel(job: Job, *, folder: Path, say: object) -> None:
+            raise BrokenOff("h1 does not answer")
+
+        def collect(job: Job, *, folder: Path, say: object) -> Path:
+            return leftovers.leave(folder / "evidence")
+
+        monkeypatch.setattr("accept.backends.ssh.cancel", cancel)
+        monkeypatch.setattr("accept.backends.ssh.collect", collect)
+        refused("cancel", "one", code=Exit.BROKEN_OFF)
+        assert (runs / "one" / "evidence").is_dir()
 
     def test_of_a_run_that_cannot_be_found_is_no_success(self, runs: Path) -> None:
         submitted(runs / "one")

@@ -193,14 +193,21 @@ def _results(folder: Path, backend: str) -> str:
 def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     """End a run, keep its evidence so far, and remove what it made.
 
-    Evidence that cannot be fetched stays where it is, and so does what holds it.
+    Evidence that cannot be fetched stays where it is, and so does what holds it. Raises the back
+    end's error if it cannot confirm that the run ended, after the evidence was collected.
     """
     backend = backends.load(job.backend)
+    unconfirmed: AcceptError | None = None
     ended = _is_collected(folder) or (job.backend == "local" and local.is_over(folder))
-    backend.cancel(job, folder=folder, say=terminal.progress)
+    try:
+        backend.cancel(job, folder=folder, say=terminal.progress)
+    except AcceptError as error:
+        unconfirmed = error
     try:
         place = collect(folder, terminal)
     except NoEvidence as error:
+        if unconfirmed:
+            raise unconfirmed from error
         if not backend.delete(job, dry_run=True, say=terminal.progress):
             terminal.progress(f"nothing to cancel was found: {error.message}")
             return Cancellation.NOT_FOUND
@@ -210,11 +217,15 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
         if job.place:
             again = f"accept collect {job.attempt}, then accept delete {job.attempt}"
             terminal.progress(f"what the cluster has of it is left there: {again}")
+        if unconfirmed:
+            raise unconfirmed from error
         over = not isinstance(error, BrokenOff)
         return Cancellation.NOT_COLLECTED if over else Cancellation.STILL_RUNNING
     else:
         ended = ended or _ended_by_itself(place)
         terminal.progress(f"evidence{'' if ended else ' so far'}: {place}")
+    if unconfirmed:
+        raise unconfirmed
     if job.place:
         # What a cluster was given stays there until it is removed.
         for what in backend.delete(job, dry_run=False, say=terminal.progress):
