@@ -173,6 +173,12 @@ def start_api(hosts: Hosts, host: str) -> Path:
     )
 
 
+def kill(hosts: Hosts, name: str, pattern: str) -> None:
+    """Kill the processes of a host whose command matches, and wait until they are gone."""
+    gone = f"while pgrep -f '{pattern}' >/dev/null; do sleep 0.05; done"
+    hosts.run(name, f"pkill -KILL -f '{pattern}'; {gone}")
+
+
 def stop_api(hosts: Hosts, host: str) -> None:
     """Stop the API server, and what follows it.
 
@@ -182,7 +188,7 @@ def stop_api(hosts: Hosts, host: str) -> None:
     pause.
     """
     for pattern in ("[k]ube-apiserver-", *_FOLLOWERS):
-        hosts.run(host, f"pkill -KILL -f '{pattern}'; :")
+        kill(hosts, host, pattern)
 
 
 def start_controllers(hosts: Hosts, host: str) -> None:
@@ -257,11 +263,12 @@ def start_jobset(hosts: Hosts, host: str) -> Path:
             "--leader-elect=false",
         ],
     )
-    until("the JobSet controller", lambda: _listens(hosts, host, _HOOK_PORT), log)
+    until("the JobSet controller", lambda: listens(hosts, host, _HOOK_PORT), log)
     return log
 
 
-def _listens(hosts: Hosts, host: str, port: int) -> bool:
+def listens(hosts: Hosts, host: str, port: int) -> bool:
+    """Return whether a process of a host listens on a port."""
     return any(place.endswith(f":{port}") for place in hosts.listening(host))
 
 
@@ -301,4 +308,4 @@ def start_bucket(hosts: Hosts, host: str) -> None:
             f"-public-host={hosts.address(host)}:{BUCKET_PORT}",
         ],
     )
-    until("fake-gcs-server", lambda: _listens(hosts, host, BUCKET_PORT))
+    until("fake-gcs-server", lambda: listens(hosts, host, BUCKET_PORT))

@@ -13,11 +13,12 @@ from pathlib import Path
 from tests.cluster.folders import PREFIX
 from tests.cluster.hosts import Hosts
 from tests.cluster.kube.build import program
-from tests.cluster.kube.control import FOLDER, start, until, write
+from tests.cluster.kube.control import FOLDER, kill, listens, start, until, write
 from tests.cluster.kube.image import PAUSE
 
 SOCKET = f"{FOLDER}/containerd.sock"
 _CGROUPS = Path("/sys/fs/cgroup")
+_KUBELET_PORT = 10250
 #: A collector that looks after every 50 times of what it takes wakes up all the time, as there is
 #: next to nothing to collect: twice what a node without work takes otherwise.
 _CONTAINERD = f"""\
@@ -182,8 +183,8 @@ def unload(hosts: Hosts, name: str, image: str) -> None:
 
 
 def start_kubelet(hosts: Hosts, name: str) -> None:
-    """Start a node's kubelet, again after `stop_kubelet`."""
-    start(
+    """Start a node's kubelet, also after `stop_kubelet`, and wait until it serves exec and logs."""
+    log = start(
         hosts,
         name,
         "kubelet",
@@ -196,8 +197,9 @@ def start_kubelet(hosts: Hosts, name: str) -> None:
             f"--node-ip={hosts.address(name)}",
         ],
     )
+    until(f"the kubelet on {name}", lambda: listens(hosts, name, _KUBELET_PORT), log)
 
 
 def stop_kubelet(hosts: Hosts, name: str) -> None:
     """Stop a node's kubelet; its pods go on."""
-    hosts.run(name, "pkill -KILL -f '[k]ubelet.*--hostname-override'; :")
+    kill(hosts, name, "[k]ubelet.*--hostname-override")
