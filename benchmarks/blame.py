@@ -15,10 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import mean, median, stdev
 
-from tests.simulate import LAWS, Cluster, Law, accept, cluster, rate
+from tests.factories.simulated_cluster import LAWS, Cluster, Law, accept, cluster, rate
 
-from accept.core.likelihood import CANDIDATES
-from accept.core.schedule import Group, pair_rounds
+from accept.core.groups import Group, pair_rounds
+from accept.core.judge.robust_stats import CANDIDATES
 from benchmarks import Row
 
 SEED = 20_261_121

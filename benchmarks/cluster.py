@@ -13,10 +13,10 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from tests.chartcases import values
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT
+from tests.factories.chart_runs import values
 
 from benchmarks import Row
 from benchmarks.overhead import MACHINE_TEXT, shares

@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from accept.core import checks
 from accept.core.checks import REGISTRY
+from accept.core.groups import pair_rounds
 from accept.core.judge import judge
 from accept.core.model import Fact, Plan, PlannedMachine, Record, Step
-from accept.core.schedule import pair_rounds
 from benchmarks import Row
 from benchmarks.nccl_text import table_text
 

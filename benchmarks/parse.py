@@ -19,10 +19,10 @@ if __name__ == "__main__":
 
 from accept.commands.loading import nothing_collected
 from accept.core.checks import REGISTRY, parse_log
+from accept.core.groups import pair_rounds
 from accept.core.judge import judge
 from accept.core.model import Plan, PlannedMachine, Record, State, Step, Verdict
 from accept.core.nccl_tests import metrics, parse, read
-from accept.core.schedule import pair_rounds
 from benchmarks import Row
 from benchmarks.nccl_text import COLLECTIVES, table_text
 

@@ -1,7 +1,7 @@
 """How long evidence of 1,000 files takes to a bucket, where each request takes 20 ms longer.
 
 Against the same files put one by one with the same library. Both go through the proxy of
-tests/buckets.py, which stands before moto: the delay is the proxy's, moto's own time is in both.
+tests/factories/buckets.py, which stands before moto: the delay is the proxy's, moto's own time is in both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from accept import assets
+from accept.config import resources
 from benchmarks import Row, beside
 
 _FILES = 1000
@@ -40,9 +40,9 @@ def _seconds(*command: str) -> float:
 
 def rows(files: int = _FILES) -> list[Row]:
     """One upload of each kind, into places of their own; all of it must have arrived."""
-    from tests import buckets
+    from tests.factories import buckets
 
-    program = str(assets.launchers() / "programs" / "upload.py")
+    program = str(resources.launchers() / "programs" / "upload.py")
     with tempfile.TemporaryDirectory(prefix="accept-bench-") as scratch, buckets.s3() as server:
         folder = Path(scratch) / "evidence"
         (folder / "logs").mkdir(parents=True)

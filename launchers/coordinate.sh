@@ -7,7 +7,7 @@ export ACCEPT_DIR ACCEPT_RUN
 cd "$ACCEPT_DIR" || exit 5
 (
     "$1" -W ignore -m tarfile -e core.tar.bz2 core || exit 5
-    PYTHONPATH=$ACCEPT_DIR/core PYTHONDONTWRITEBYTECODE=1 exec "$1" -m accept.core.coordinator "$ACCEPT_DIR"
+    PYTHONPATH=$ACCEPT_DIR/core PYTHONDONTWRITEBYTECODE=1 exec "$1" -m accept.core.runner.coordinator "$ACCEPT_DIR"
 ) > "${2:-console.log}" 2>&1 &
 # When the process started, in clock ticks since boot: with its id it names the process for good.
 sed 's/.*) //' "/proc/$!/stat" 2>/dev/null | cut -d ' ' -f 20 > coordinator.start

@@ -54,8 +54,8 @@ settings.load_profile("here")
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes the values of a run to a file, as tests.chartcases.values does."""
-    from tests.chartcases import values
+    """Writes the values of a run to a file, as tests.factories.chart_runs.values does."""
+    from tests.factories.chart_runs import values
 
     return lambda *args, **options: values(tmp_path, *args, **options)
 
@@ -71,7 +71,7 @@ def run_extra() -> None:
 @pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])
 def major(request: pytest.FixtureRequest) -> int:
     """Each helm there is, by the first number of its version."""
-    from tests.helm import helm
+    from tests.factories.helm import helm
 
     helm(request.param)
     return int(request.param)

@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from accept import __version__
+from accept.app.declare import Group, command, only
+from accept.app.options import CLUSTER, DRILL, EVIDENCE, LAUNCH, PLAN, RELEASE, RUN, asked, place
 from accept.core.errors import AcceptError, BadInput, Exit
-from accept.declare import Group, command, only
-from accept.options import CLUSTER, DRILL, EVIDENCE, LAUNCH, PLAN, RELEASE, RUN, asked, place
 
 _HELP = """Acceptance of GPU nodes: is the machine good, and if not, which part of it is bad?
 
@@ -71,7 +71,7 @@ _command = functools.partial(command, app)
 
 
 def _terminal(values: dict[str, Any]) -> Any:
-    from accept.commands.terminal import Terminal
+    from accept.report.console import Terminal
 
     return Terminal(json=values["json_"], quiet=values["quiet"], verbose=values["verbose"])
 
@@ -103,9 +103,9 @@ def render(
     **values: Any,
 ) -> int:
     """Print the run as Helm values, or write all of it: accept render -m cpu --out run1"""
-    from accept.commands import planning
+    from accept.commands import plan
 
-    return planning.do_render(asked(values), _terminal(values), out=out)
+    return plan.do_render(asked(values), _terminal(values), out=out)
 
 
 def _given(parsed: typer.Context, names: Container[str]) -> list[str]:
@@ -207,9 +207,9 @@ def diff(
     **values: Any,
 ) -> int:
     """What got slower from A to B, and whether it means anything: accept diff monday/ last"""
-    from accept.commands import comparing
+    from accept.commands import diff as commands_diff
 
-    return comparing.do_diff(before, after, _terminal(values))
+    return commands_diff.do_diff(before, after, _terminal(values))
 
 
 @_command()
@@ -232,9 +232,9 @@ def baseline(
     **values: Any,
 ) -> int:
     """A machine file with references of your own: accept baseline last --out my-a4.yaml"""
-    from accept.commands import references
+    from accept.commands import baseline as commands_baseline
 
-    return references.do_baseline(
+    return commands_baseline.do_baseline(
         run_, _terminal(values), out=out, machine=machine, share=share, force=force
     )
 
@@ -365,9 +365,9 @@ def list_(
     **values: Any,
 ) -> int:
     """What there is: accept list machines"""
-    from accept.commands import about
+    from accept.commands import catalog
 
-    return about.do_list(what, _terminal(values))
+    return catalog.do_list(what, _terminal(values))
 
 
 @_command()
@@ -379,9 +379,9 @@ def show(
     **values: Any,
 ) -> int:
     """A machine, suite or site as it is read, or a cause: accept show cause rank-hung"""
-    from accept.commands import about
+    from accept.commands import catalog
 
-    return about.do_show(what, name, _terminal(values))
+    return catalog.do_show(what, name, _terminal(values))
 
 
 @_command()
@@ -393,17 +393,17 @@ def schema(
     **_: Any,
 ) -> int:
     """The JSON Schema of a file or of a result: accept schema site"""
-    from accept.commands import about
+    from accept.commands import catalog
 
-    return about.do_schema(what)
+    return catalog.do_schema(what)
 
 
 @_command()
 def chart(**values: Any) -> int:
     """Where the Helm chart is: accept chart; helm install NAME "$(accept chart)" -f FILE"""
-    from accept import assets
+    from accept.config import resources
 
-    terminal, path = _terminal(values), str(assets.chart())
+    terminal, path = _terminal(values), str(resources.chart())
     terminal.result({"chart": path}, path)
     return Exit.PASS
 
@@ -488,7 +488,7 @@ def _discard_output() -> None:
 
 def _failed(text: str, code: Exit) -> Exit:
     """Print the message of a failure, and with --verbose the traceback of an unexpected one."""
-    from accept.core.plaintext import visible
+    from accept.core.text import visible
 
     with contextlib.suppress(OSError, ValueError):
         if not isinstance(sys.exc_info()[1], AcceptError) and _is_verbose():

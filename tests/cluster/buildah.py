@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests import cloudbuild
+from tests.factories import cloudbuild
 
 ROOT = Path(__file__).parent.parent.parent
 NAME = "localhost/accept"

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import cloudbuild, dockerfile
 from tests.cluster.buildah import NAME, ROOT, Store, why_not
 from tests.cluster.kube import image
 from tests.cluster.kube.build import NotBuilt
-from tests.ports import free_port
+from tests.factories import cloudbuild, dockerfile
+from tests.factories.ports import free_port
 
-from accept import probe
+from accept.backends import requirements
 
 PACKAGES = [p for p in dockerfile.arguments()["PIP_PACKAGES"].split() if p[:4] in ("mpi4", "obst")]
 PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/]{40}")
@@ -93,7 +93,7 @@ def _open(archive: tarfile.TarFile, member: str | tarfile.TarInfo) -> tarfile.Ex
 
 
 def test_has_what_the_checks_need(store: Tried) -> None:
-    found = probe.answers(store.run(probe.TOOLS))
+    found = requirements.answers(store.run(requirements.TOOLS))
     assert {"bash", "ip", "mpi4py", "mpirun", "python", "sshd"} <= set(found)
     assert found["mpi4py"] == [p.partition("==")[2] for p in PACKAGES if p.startswith("mpi4py")]
     assert "torch" not in found

@@ -16,15 +16,16 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
-from tests import leftovers
+from tests.factories import evidence as factories_evidence
 from tests.fuzz import mutate
 
-from accept import archives, nccl_json
-from accept.core import evidence, nccl_tests, recordlines
+from accept.core import evidence, nccl_tests, record_protocol
 from accept.core.checks import parse_log
 from accept.core.errors import BadEvidence
-from accept.core.nccl_reader import Reader
-from accept.core.nccl_table import Log
+from accept.core.nccl_tests import json as nccl_tests_json
+from accept.core.nccl_tests.nccl_reader import Reader
+from accept.core.nccl_tests.nccl_table import Log
+from accept.evidence import archive
 
 _LOGS = Path(__file__).parents[1] / "logs"
 #: A message that is shown; longer ones would fill a report.
@@ -83,9 +84,9 @@ def _make_json(chance: Random) -> bytes:
 
 
 def _read_log(raw: bytes, folder: Path) -> str:
-    log = nccl_json.parse(raw)
+    log = nccl_tests_json.parse(raw)
     _believe(log)
-    if nccl_json.is_json(raw):
+    if nccl_tests_json.is_json(raw):
         if SECRET in repr(log):
             raise Broken("something of the environment was kept")
     else:
@@ -93,7 +94,7 @@ def _read_log(raw: bytes, folder: Path) -> str:
         whole.feed(raw)
         if log != whole.close():
             raise Broken("the short cuts read another thing")
-    recordlines.parse([raw], check="all-reduce")
+    record_protocol.parse([raw], check="all-reduce")
     if not log.tables:
         return "no log"
     return "problems" if log.problems else "read whole"
@@ -117,7 +118,7 @@ def _believe(log: Log) -> None:
 def _files() -> dict[str, bytes]:
     """A whole evidence folder, with a step whose logs are in an archive."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = leftovers.leave(Path(scratch) / "evidence")
+        folder = factories_evidence.leave(Path(scratch) / "evidence")
         more = folder / "logs" / "20-more"
         more.mkdir()
         for number in range(3):
@@ -200,7 +201,7 @@ def _make_archive(chance: Random) -> bytes:
 def _read_archive(raw: bytes, folder: Path) -> str:
     target = folder / "in" / "target"
     try:
-        archives.unpack(io.BytesIO(raw), target, source="the archive")
+        archive.unpack(io.BytesIO(raw), target, source="the archive")
     finally:
         outside = [path for path in folder.rglob("*") if target not in (path, *path.parents)]
         if outside != [folder / "in"]:
@@ -215,7 +216,7 @@ def _read_archive(raw: bytes, folder: Path) -> str:
 @cache
 def _console() -> tuple[bytes, bytes]:
     """A saved log, and what is packed in it."""
-    text = leftovers.console(leftovers.record()).encode()
+    text = factories_evidence.console(factories_evidence.record()).encode()
     lines = text.partition(b"EVIDENCE-----")[2].splitlines()[1:-1]
     return text, zlib.decompress(base64.b64decode(b"".join(lines)))
 

@@ -13,14 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from accept.backends.requirements import Need
+from accept.backends.ssh.client import SshAccess, access_from_options
+from accept.config import Site
+from accept.config.hostlist import is_host_name
 from accept.core.errors import BadInput
 from accept.core.shape import Invalid, known, plain
-from accept.hostnames import is_host_name
-from accept.probe import Need
-from accept.remoting import SshAccess, access_from_options
-from accept.render import Bundle
-from accept.resolve import Resolved
-from accept.spec import Site
+from accept.plan.bundle import Bundle
+from accept.plan.resolve import Resolved
 
 #: Says one line of progress.
 Say = Callable[[str], None]

@@ -18,14 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from accept.backends import Job, Say
-from accept.core import evidence
-from accept.core.coordinator import HOSTS, Launch
-from accept.core.errors import BadInput, BrokenOff, NoEvidence, NotStarted
-from accept.core.hosts import Candidate
-from accept.core.plaintext import plain
-from accept.core.typed import dump
-from accept.extras import Extra, install_hint
-from accept.probe import (
+from accept.backends.requirements import (
     WITHOUT_GPUS,
     Need,
     lacks_gpus,
@@ -34,10 +27,17 @@ from accept.probe import (
     tool_lines,
     tools_here,
 )
-from accept.render import Bundle
-from accept.resolve import Resolved
-from accept.rundir import JOB
-from accept.spec import Site
+from accept.config import Site
+from accept.config.extras import Extra, install_hint
+from accept.core import evidence
+from accept.core.errors import BadInput, BrokenOff, NoEvidence, NotStarted
+from accept.core.runner.coordinator import HOSTS, Launch
+from accept.core.runner.discovery import Candidate
+from accept.core.text import plain
+from accept.core.typed import dump
+from accept.evidence.rundir import JOB
+from accept.plan.bundle import Bundle
+from accept.plan.resolve import Resolved
 
 _NODE = "node"
 _PID = "coordinator.pid"

@@ -1,1 +1,1 @@
-"""What each command does. `accept.__main__` declares them; these modules load when one is used."""
+"""What each command does, one module per command; `accept.app` declares them."""

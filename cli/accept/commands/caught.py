@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from accept.commands.faults import FAULTS, Choice
+from accept.commands.drill_faults import FAULTS, Choice
+from accept.config.drill import Result
+from accept.config.faults import FAULTS as ON_RANKS
+from accept.core.catalog.faults import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
 from accept.core.causes import CONSEQUENCES
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.suspects import host_of
 from accept.core.model import Fact, Plan, Record, State, Suspect, Verdict
-from accept.core.planted import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
-from accept.spec.drill import Result
-from accept.spec.plant import FAULTS as ON_RANKS
 
 
 @dataclass(frozen=True, kw_only=True)

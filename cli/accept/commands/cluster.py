@@ -8,17 +8,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accept import backends, rundir
+from accept import backends
 from accept.backends import Job
-from accept.commands import attempts
-from accept.commands.terminal import Terminal
+from accept.commands import run
+from accept.config import Site, load_machine, load_site
+from accept.config.expectations import parse_duration
 from accept.core.errors import AcceptError, BadInput, Exit, NoEvidence, NotStarted
-from accept.resolve import Options, gpus_asked
-from accept.spec import Site, load_machine, load_site
-from accept.spec.units import parse_duration
+from accept.evidence import rundir
+from accept.plan.resolve import Options, gpus_asked
+from accept.report.console import Terminal
 
 if TYPE_CHECKING:
-    from accept.backends.kubernetes.discover import Question
+    from accept.backends.kubernetes.init import Question
 
 
 def do_delete(
@@ -39,7 +40,7 @@ def do_delete(
     removed: dict[str, list[str]] = {}
     worst: AcceptError | None = None
     for folder in folders:
-        job = attempts.load_job(folder)
+        job = run.load_job(folder)
         try:
             found = _delete(job, folder, terminal, dry_run=dry_run, collects=collects)
             removed[job.attempt] = list(found)
@@ -64,7 +65,7 @@ def _delete(
         return found
     try:
         if collects:
-            attempts.collect(folder, terminal)
+            run.collect(folder, terminal)
     except NoEvidence as error:
         terminal.progress(f"{job.attempt}: nothing to collect: {error.message}")
     except AcceptError:
@@ -84,7 +85,7 @@ def _older(text: str) -> list[Path]:
     found = []
     for folder in filter(rundir.is_own, rundir.listed()):
         try:
-            job = attempts.load_job(folder)
+            job = run.load_job(folder)
             old = datetime.fromisoformat(job.submitted) < limit
         except (AcceptError, ValueError, TypeError):
             continue
@@ -99,11 +100,12 @@ def _site(path: str | None) -> Site:
 
 def free_nodes(options: Options) -> tuple[str, ...]:
     """Every node that the run's pods match and that has all its GPUs free. Raises NotStarted."""
-    from accept.backends.kubernetes import api, nodes
+    from accept.backends.kubernetes import client as kubernetes_client
+    from accept.backends.kubernetes import nodes
 
     site = _site(options.site)
-    with api.before_start():
-        client = api.Api(nodes.place_of(options.place, site))
+    with kubernetes_client.before_start():
+        client = kubernetes_client.Api(nodes.place_of(options.place, site))
         name = options.machine or nodes.machine_of(client)
         machine = load_machine(name).value
         used = gpus_asked(machine, site, options)
@@ -137,7 +139,7 @@ def do_nodes(
 
 def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> int:
     """The Role that a run needs, as YAML."""
-    from accept.backends.kubernetes import nodes, rules
+    from accept.backends.kubernetes import nodes, rbac
 
     try:
         name = nodes.place_of(place, _site(site)).namespace
@@ -147,7 +149,7 @@ def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> i
         if place.get("kubeconfig") or place.get("context"):
             raise
         name = place.get("namespace") or _site(site).kubernetes.namespace or "default"
-    text = rules.role(name)
+    text = rbac.role(name)
     terminal.result({"yaml": text}, text)
     return Exit.PASS
 
@@ -156,19 +158,20 @@ def do_init(
     out: Path, place: dict[str, str], terminal: Terminal, *, given: Mapping[str, str | None]
 ) -> int:
     """Write a site file; what cannot be seen is asked for where somebody can answer."""
-    from accept.backends.kubernetes import api, discover
+    from accept.backends.kubernetes import client as kubernetes_client
+    from accept.backends.kubernetes import init
     from accept.backends.kubernetes.place import find
 
     if out.exists():
         raise BadInput(f"{out} is there already", hint="name another file, or remove that one")
-    with api.before_start():
-        client = api.Api(find(**{k: v for k, v in place.items() if k != "release"}))
-        seen = discover.look_around(client)
+    with kubernetes_client.before_start():
+        client = kubernetes_client.Api(find(**{k: v for k, v in place.items() if k != "release"}))
+        seen = init.look_around(client)
     for line in seen.notes:
         terminal.progress(line)
     asks = sys.stdin.isatty() and sys.stderr.isatty()
     answers = {q.key: _answer(q, given.get(q.key), asks=asks) for q in seen.questions}
-    text = discover.site_text(seen, answers)
+    text = init.site_text(seen, answers)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

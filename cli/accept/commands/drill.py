@@ -11,21 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from accept import backends, rundir
-from accept.commands import attempts, judging
+from accept import backends
+from accept.commands import judge
+from accept.commands import run as commands_run
 from accept.commands.caught import blamed, outcome
+from accept.commands.drill_faults import FAULTS, Choice, choose
 from accept.commands.drillplan import patient, planned, shown, text_of
-from accept.commands.faults import FAULTS, Choice, choose
-from accept.commands.judging import Judged
-from accept.commands.planning import prepare
-from accept.commands.terminal import Terminal
+from accept.commands.judge import Judged
+from accept.commands.plan import prepare
+from accept.config.drill import SCHEMA, Drill, Drilled
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.evidence import write
 from accept.core.shape import known, plain
 from accept.core.typed import dump
-from accept.render import render
-from accept.resolve import Options, Resolved, plant
-from accept.spec.drill import SCHEMA, Drill, Drilled
+from accept.evidence import rundir
+from accept.plan.bundle import render
+from accept.plan.resolve import Options, Resolved, plant
+from accept.report.console import Terminal
 
 
 @dataclass(kw_only=True)
@@ -100,7 +102,7 @@ def do_drill(
             f"none of these faults can be planted here: {reasons}",
             hint="accept drill --dry-run says what can be",
         )
-    name = name or attempts.new_name()
+    name = name or commands_run.new_name()
     folder = rundir.create(name)
     work = _Drilling(
         name=name, folder=folder, terminal=terminal, options=options, run=run,
@@ -126,7 +128,7 @@ def _drill(work: _Drilling, *, only_needed: bool) -> int:
         reason = f"the clean run did not pass: {clean.verdict.headline}"
         terminal.result(
             work.result(reason, clean.verdict.exit),
-            f"{judging.text(clean, terminal)}\n\n{reason}\n"
+            f"{judge.text(clean, terminal)}\n\n{reason}\n"
             "no fault was planted: on hosts that fail without one it would prove nothing",
         )
         return clean.verdict.exit
@@ -201,14 +203,14 @@ def _one(work: _Drilling, run: Resolved, word: str) -> Judged:
     """One run of the drill to its verdict, with nothing left of it where it was."""
     bundle = render(run)
     run = replace(run, plan=bundle.plan)
-    job, place = attempts.start(
+    job, place = commands_run.start(
         run, bundle, work.terminal, name=f"{work.name}-{word}", within=work.folder
     )
     try:
-        judged = attempts.finish(job, place, work.terminal, detach=False)
+        judged = commands_run.finish(job, place, work.terminal, detach=False)
     except AcceptError:
         with contextlib.suppress(AcceptError):
-            attempts.cancel(job, place, work.terminal)
+            commands_run.cancel(job, place, work.terminal)
         raise
     if job.place:
         backends.load(job.backend).delete(job, dry_run=False, say=work.terminal.progress)

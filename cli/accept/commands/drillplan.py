@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from accept.commands.faults import FAULTS, Choice
-from accept.commands.planning import planned as planned_run
+from accept.commands.drill_faults import FAULTS, Choice
+from accept.commands.plan import planned as planned_run
+from accept.config.drill import Drill
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Record, Step
-from accept.core.plaintext import plain
-from accept.resolve import Resolved
-from accept.spec.drill import Drill
+from accept.core.text import plain
+from accept.plan.resolve import Resolved
 
 #: Of a run that waits for what never comes: this many times what the clean run took, and no less.
 _PATIENCE = 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from accept.core.judge.reading import nominal, read
+from accept.core.judge.collective_metrics import nominal, read
 from accept.core.model import GroupKind, Plan, Record, Step
 
 

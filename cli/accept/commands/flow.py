@@ -7,18 +7,20 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from accept import backends, rundir, storage
+from accept import backends
 from accept.backends import Job
-from accept.commands import attempts, judging
-from accept.commands.attempts import Cancellation
-from accept.commands.planning import plan_text, planned, prepare
-from accept.commands.terminal import Terminal
+from accept.commands import judge
+from accept.commands import run as commands_run
+from accept.commands.plan import plan_text, planned, prepare
+from accept.commands.run import Cancellation
 from accept.core.errors import BadInput, Exit
 from accept.core.model import worst_exit
-from accept.core.plaintext import plain
+from accept.core.text import plain
 from accept.core.typed import dump, read
-from accept.render import Bundle, load_bundle
-from accept.resolve import Options, Resolved
+from accept.evidence import bucket, rundir
+from accept.plan.bundle import Bundle, load_bundle
+from accept.plan.resolve import Options, Resolved
+from accept.report.console import Terminal
 
 
 def _read(folder: Path) -> tuple[Resolved, Bundle]:
@@ -59,7 +61,7 @@ def _submit(
         return None
     for line in plan_text(plan).splitlines():
         terminal.progress(line)
-    job, target = attempts.start(run, bundle, terminal, name=attempt or attempts.new_name())
+    job, target = commands_run.start(run, bundle, terminal, name=attempt or commands_run.new_name())
     terminal.progress(f"started {job.attempt}; everything about it: {target}")
     return job
 
@@ -70,8 +72,8 @@ def do_watch(name: str, terminal: Terminal) -> int:
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} is over and collected")
         return do_judge((str(folder),), terminal, expect=())
-    job = attempts.load_job(folder)
-    code = attempts.follow(job, folder, terminal, whole=True)
+    job = commands_run.load_job(folder)
+    code = commands_run.follow(job, folder, terminal, whole=True)
     if code not in tuple(Exit):
         # It crashed or was killed, and so formed no verdict.
         code = Exit.BROKEN_OFF
@@ -83,10 +85,10 @@ def do_watch(name: str, terminal: Terminal) -> int:
 
 def do_collect(name: str, terminal: Terminal) -> int:
     """Fetch a run's evidence, or that of a place in a bucket, which becomes a run here."""
-    if storage.is_url(name):
+    if bucket.is_url(name):
         place = _fetch(name, terminal)
     else:
-        place = attempts.collect(rundir.find_own(name), terminal)
+        place = commands_run.collect(rundir.find_own(name), terminal)
     terminal.result({"evidence": str(place)}, str(place))
     return Exit.PASS
 
@@ -98,7 +100,7 @@ def _fetch(url: str, terminal: Terminal) -> Path:
     folder = rundir.create(attempt)
     target = folder / rundir.EVIDENCE
     try:
-        finished = storage.fetch(url, target)
+        finished = bucket.fetch(url, target)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -110,8 +112,8 @@ def _fetch(url: str, terminal: Terminal) -> Path:
 def do_cancel(name: str, terminal: Terminal) -> int:
     """End a run and remove what it made; its evidence so far is collected first."""
     folder = rundir.find_own(name)
-    job = attempts.load_job(folder)
-    outcome = attempts.cancel(job, folder, terminal)
+    job = commands_run.load_job(folder)
+    outcome = commands_run.cancel(job, folder, terminal)
     terminal.result(
         {"attempt": job.attempt, "outcome": outcome}, _CANCELLATIONS[outcome].format(job.attempt)
     )
@@ -136,21 +138,21 @@ def do_judge(
     machine: str | None = None,
 ) -> int:
     """Judge evidence anew, or logs that no run of ours left."""
-    found = judging.judge_paths(paths or ("last",), expect=expect, machine=machine)
+    found = judge.judge_paths(paths or ("last",), expect=expect, machine=machine)
     if terminal.json:
         # One verdict for each path, or for all paths where they are logs.
-        several = [judging.as_json(judged) for judged in found]
+        several = [judge.as_json(judged) for judged in found]
         terminal.result(several if len(found) > 1 else several[0], "")
     else:
         for judged in found:
-            terminal.result(judged.verdict, judging.text(judged, terminal))
+            terminal.result(judged.verdict, judge.text(judged, terminal))
     return worst_exit(judged.verdict.exit for judged in found)
 
 
 def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     """Write report.md and junit.xml beside the evidence, or print one of them."""
-    judged = judging.judge_path(name, expect=())
-    text = judging.report(judged, form)
+    judged = judge.judge_path(name, expect=())
+    text = judge.report(judged, form)
     if form == "files":
         terminal.result({"files": text.splitlines()}, text)
     else:
@@ -164,8 +166,8 @@ def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool)
     if job is None:
         return Exit.PASS
     folder = rundir.find(job.attempt)
-    judged = attempts.finish(job, folder, terminal)
-    terminal.result(judged.verdict, judging.text(judged, terminal))
+    judged = commands_run.finish(job, folder, terminal)
+    terminal.result(judged.verdict, judge.text(judged, terminal))
     terminal.progress(f"evidence: {folder / rundir.EVIDENCE}")
     if job.place:
         terminal.progress(f"to remove it from the cluster: accept delete {job.attempt}")

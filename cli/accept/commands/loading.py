@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accept import archives, rundir, storage
 from accept.backends import local
 from accept.core import evidence
 from accept.core.checks import parse_log, with_problems_seen
-from accept.core.coordinator import HOSTS
 from accept.core.errors import BadEvidence
 from accept.core.model import Plan, Record
+from accept.core.runner.coordinator import HOSTS
+from accept.evidence import archive as evidence_archive
+from accept.evidence import bucket, rundir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +34,10 @@ class Evidence:
 
 def load(path: str) -> Evidence:
     """The evidence that `path` names. Raises BadEvidence where it is incomplete or none at all."""
-    if storage.is_url(path):
+    if bucket.is_url(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
             target = Path(scratch) / "evidence"
-            storage.fetch(path, target, partial=False)
+            bucket.fetch(path, target, partial=False)
             return replace(_of_folder(target), folder=None)
     if path != "last" and rundir.kind(Path(path)) == "file":
         return _of_file(Path(path))
@@ -66,7 +67,7 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
 
 
 def _of_file(path: Path) -> Evidence:
-    if archives.is_tar(path):
+    if evidence_archive.is_tar(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
             unpack(path, Path(scratch))
             return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
@@ -77,7 +78,7 @@ def _of_file(path: Path) -> Evidence:
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack an evidence archive. Raises BadEvidence where it is damaged or reaches outside."""
-    archives.unpack(archive, target, source=str(archive))
+    evidence_archive.unpack(archive, target, source=str(archive))
     if not (target / "evidence").is_dir():
         raise BadEvidence(f"{archive} holds no evidence", hint="it should hold a folder `evidence`")
 

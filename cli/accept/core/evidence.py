@@ -15,9 +15,9 @@ from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from accept.core import report
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
+from accept.core.report import text as report_text
 from accept.core.typed import dump, read, to_json
 
 T = TypeVar("T")
@@ -101,8 +101,8 @@ def plan_hash(plan: Mapping[str, object]) -> str:
 def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
     """Write what a judgement leaves: the verdict, and reports for people and for CI systems."""
     write(folder / VERDICT, to_json(verdict) + "\n")
-    write(folder / REPORT, report.markdown(verdict, plan))
-    write(folder / JUNIT, report.junit(verdict))
+    write(folder / REPORT, report_text.markdown(verdict, plan))
+    write(folder / JUNIT, report_text.junit(verdict))
 
 
 def write_run_end(folder: Path, interruption: str) -> None:

@@ -1,6 +1,6 @@
 """What typed data is made of: the markers of fields, names inside and outside, and errors.
 
-`accept.core.typed` reads and writes by it, `accept.schema` describes it.
+`accept.core.typed` reads and writes by it, `accept.config.schema` describes it.
 """
 
 from __future__ import annotations

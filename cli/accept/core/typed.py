@@ -18,7 +18,7 @@ import math
 from enum import Enum
 from typing import Any, TypeVar
 
-from accept.core.readers import reader
+from accept.core.serde import reader
 from accept.core.shape import (
     Bounds,
     Doc,

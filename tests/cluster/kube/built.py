@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests import dockerfile
 from tests.cluster.buildah import Store, step
 from tests.cluster.kube.build import alone, cache
 from tests.cluster.kube.image import debian
+from tests.factories import dockerfile
 
 #: The oldest whose torch is new enough (pyproject.toml, under `run`).
 SUITE = "trixie"

@@ -15,7 +15,7 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.image import BASE
 from tests.cluster.runs import CONNECT, PATIENCE, VENV, Done, Started, Workstation, until
 
-from accept import assets
+from accept.config import resources
 
 #: What a run may make, and where the API server has it; everything there is of it in a namespace.
 MADE = {
@@ -106,7 +106,7 @@ class Desk(Workstation):
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """`helm install`, with nothing of `accept` but its chart."""
-        command = [str(helm(major)), verb, name, str(assets.chart()), "-f", str(values)]
+        command = [str(helm(major)), verb, name, str(resources.chart()), "-f", str(values)]
         done = subprocess.run(
             [*command, "--namespace", self.namespace, *options],
             env=self.environment,

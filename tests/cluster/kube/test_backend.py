@@ -14,12 +14,12 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT, until
 
-from accept.backends.kubernetes import archive, rules
-from accept.backends.kubernetes.api import Api
+from accept.backends.kubernetes import archive, rbac
+from accept.backends.kubernetes.client import Api
 from accept.backends.kubernetes.execute import execute
 from accept.backends.kubernetes.place import Place
+from accept.config import load_site
 from accept.core import evidence
-from accept.spec import load_site
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ class TestARunThatPasses:
         self, desk: Desk, cluster: Cluster
     ) -> None:
         before = desk.made()
-        role, _ = yaml.safe_load_all(rules.role(desk.namespace))
+        role, _ = yaml.safe_load_all(rbac.role(desk.namespace))
         limited = cluster.kubeconfig_for(desk.namespace, role["rules"])
         desk.environment["KUBECONFIG"] = str(limited)
         before |= desk.made()

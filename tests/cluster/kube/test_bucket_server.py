@@ -1,4 +1,4 @@
-"""Evidence in a bucket that pods write to: a stand-in for Google's (tests/buckets.py)."""
+"""Evidence in a bucket that pods write to: a stand-in for Google's (tests/factories/buckets.py)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import buckets
-from tests.buckets import Proxy
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.control import BUCKET_PORT
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import CONNECT, until
+from tests.factories import buckets
+from tests.factories.buckets import Proxy
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import helm
-from tests.chartcases import MACHINES, SITES, values
 from tests.cluster.kube import schemas
 from tests.cluster.kube.build import program
 from tests.cluster.kube.cluster import Cluster
-from tests.test_docs import examples
+from tests.factories import helm
+from tests.factories.chart_runs import MACHINES, SITES, values
+from tests.repository.test_docs import examples
 
-from accept import spec
+from accept import config
 
 #: The test cluster has no CRD of it; its schema is in tests/cluster/kube/foreign.
 FOREIGN = "ComputeDomain"
@@ -26,7 +26,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found = {}
     folder = tmp_path_factory.mktemp("rendered")
     for machine in (*MACHINES, "domain"):
-        for suite in spec.names("suites"):
+        for suite in config.names("suites"):
             for name, site in SITES.items():
                 file = without_files(values(folder, machine, site=site, suite=suite))
                 # The suite is data inside the ConfigMap: the kinds of both ways once is enough.

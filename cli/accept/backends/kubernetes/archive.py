@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from accept import archives
 from accept.backends import Job, Say
-from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.execute import execute
-from accept.backends.kubernetes.follow import FOLDER, status
 from accept.backends.kubernetes.look import look
 from accept.backends.kubernetes.pod import MAIN
-from accept.backends.kubernetes.state import State
+from accept.backends.kubernetes.status import State
+from accept.backends.kubernetes.watch import FOLDER, status
 from accept.core import evidence
 from accept.core.errors import BadEvidence
-from accept.core.plaintext import decimal
+from accept.core.text import decimal
+from accept.evidence import archive as evidence_archive
 
 _ARCHIVE = f"{FOLDER}/evidence.tar"
 #: How long index 0 may take from its verdict to its archive, or to write to a bucket, in seconds.
@@ -82,13 +82,15 @@ def copy(api: Api, pod: str, archive: Path, size: int, digest: str, *, say: Say)
                 raise
             raise ConnectionError(error.message) from None
 
-    announced = archives.Announced(size=size, digest=digest)
-    archives.download(read_from, archive, announced, source=f"the archive from {pod}", say=say)
+    announced = evidence_archive.Announced(size=size, digest=digest)
+    evidence_archive.download(
+        read_from, archive, announced, source=f"the archive from {pod}", say=say
+    )
 
 
 def unpack(archive: Path, scratch: Path, target: Path) -> None:
     """Unpack and check an archive. Raises BadEvidence where anything is not as it was closed."""
-    archives.unpack(archive, scratch / "all", source="the archive")
+    evidence_archive.unpack(archive, scratch / "all", source="the archive")
     inner = scratch / "all" / "evidence"
     if not (inner / evidence.PLAN).is_file():
         raise BadEvidence("the archive from index 0 holds no plan", hint="collect again")

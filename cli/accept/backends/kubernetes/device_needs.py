@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.look import CLAIMS, CLAIMS_VERSIONS, DOMAINS, path
 from accept.backends.kubernetes.need import fine, lack
-from accept.core.plaintext import plain
-from accept.probe import Need
-from accept.resolve import Resolved
-from accept.spec.pod import Claim
+from accept.backends.requirements import Need
+from accept.config.pod import Claim
+from accept.core.text import plain
+from accept.plan.resolve import Resolved
 
 
 def claimed(run: Resolved) -> tuple[Claim, ...]:

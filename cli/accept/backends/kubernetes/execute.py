@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from accept.backends.kubernetes.api import Api, ApiError
-from accept.core.plaintext import plain
+from accept.backends.kubernetes.client import Api, ApiError
+from accept.core.text import plain
 
 #: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
 _OUT, _ERR, _STATUS = 1, 2, 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from accept.backends import Job
-from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.place import Place
-from accept.backends.kubernetes.state import State, read_state
+from accept.backends.kubernetes.status import State, read_state
 
 #: What finds everything of a run.
 LABEL = "accept-run"

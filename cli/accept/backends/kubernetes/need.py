@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accept.probe import Need
+from accept.backends.requirements import Need
 
 
 def lack(what: str, found: str, advice: str = "", *, good: bool = False) -> Need:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from accept import spec
-from accept.backends.kubernetes.api import Api
-from accept.backends.kubernetes.capacity import Fit, Wanted, fits, whole
+from accept import config
+from accept.backends.kubernetes.client import Api
 from accept.backends.kubernetes.place import Place, find
+from accept.backends.kubernetes.scheduling import Fit, Wanted, fits, whole
+from accept.config import Machine, Site
 from accept.core.errors import NotStarted
-from accept.core.plaintext import plain
-from accept.resolve import Resolved
-from accept.spec import Machine, Site
+from accept.core.text import plain
+from accept.plan.resolve import Resolved
 
 _GPU = "nvidia.com/gpu"
 #: The label of nodes that are made when a pod asks for them.
@@ -119,8 +119,8 @@ def free(api: Api, wanted: Wanted) -> tuple[str, ...]:
 def machines_of(nodes: list[dict[str, Any]]) -> dict[str, int]:
     """The machines whose labels nodes carry, and how many of each there are."""
     counted: dict[str, int] = {}
-    for name in spec.names("machines"):
-        selector = spec.load_machine(name).value.kubernetes.node_selector
+    for name in config.names("machines"):
+        selector = config.load_machine(name).value.kubernetes.node_selector
         if not selector:
             continue
         for node in nodes:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accept.config.extras import Extra, install_hint
 from accept.core.errors import BadInput, NotStarted
-from accept.core.plaintext import plain
-from accept.extras import Extra, install_hint
+from accept.core.text import plain
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accept.core.plaintext import decimal, plain
+from accept.core.text import decimal, plain
 
 Object = Mapping[str, Any]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from accept.backends.kubernetes.api import Api, ApiError
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.device_needs import claimed
 from accept.backends.kubernetes.look import JOBSETS, KUEUE, path
 from accept.backends.kubernetes.need import fine, lack
-from accept.core.plaintext import plain
-from accept.probe import Need
-from accept.resolve import Resolved
+from accept.backends.requirements import Need
+from accept.core.text import plain
+from accept.plan.resolve import Resolved
 
 _JOB = "spec.replicatedJobs.template.spec"
 #: What the chart sets of a JobSet and older ones lack. All of it is in the CRD of JobSet 0.7.0, and

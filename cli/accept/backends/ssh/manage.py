@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterable, Mapping
 from functools import lru_cache
 from shlex import quote
 
-from accept import assets
-from accept.core.plaintext import plain
-from accept.remoting import Reply, call, last_line, on_all, stream
+from accept.backends.ssh.client import Reply, call, last_line, on_all, stream
+from accept.config import resources
+from accept.core.text import plain
 
 #: Exit codes of manage.sh.
 STILL_RUNNING, NO_EVIDENCE, LEFT, NOT_OURS = 3, 4, 5, 6
@@ -22,7 +22,7 @@ _STALL_SECONDS = 60.0
 
 @lru_cache(maxsize=1)
 def _script() -> bytes:
-    return (assets.launchers() / "manage.sh").read_bytes()
+    return (resources.launchers() / "manage.sh").read_bytes()
 
 
 def _command(verb: str, folder: str, at: int = 0) -> str:

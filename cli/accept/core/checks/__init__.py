@@ -1,7 +1,7 @@
 """The checks there are: one module each, found by listing this folder.
 
 Module `all_reduce` holds `CHECK`, the check `all-reduce`. Checks do not import each other; what the
-collective ones share is `accept.core.collectives`.
+collective ones share is `accept.core.checks.collectives`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
-from accept.core import launchlog
+from accept.core import launcher_errors
 from accept.core.judge.evidence import CheckRules
 from accept.core.model import GroupKind, Parsed, Problem
 
@@ -122,7 +122,7 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
     that there is nothing to read.
     """
     launch: list[Problem] = []
-    watched = launchlog.watch(lines, launch)
+    watched = launcher_errors.watch(lines, launch)
     parsers = tuple(dict.fromkeys(load(name).parse for name in checks))
     kept = watched if len(parsers) == 1 else tuple(watched)
     parts = [parse(kept) for parse in parsers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accept.core import collectives
+from accept.core.checks import collectives
 
 ALL_GATHER = collectives.make("all-gather", "all-gather", worth=45)
 CHECK = ALL_GATHER

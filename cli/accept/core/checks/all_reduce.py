@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accept.core import collectives
+from accept.core.checks import collectives
 
 ALL_REDUCE = collectives.make("all-reduce", "all-reduce", worth=80)
 CHECK = ALL_REDUCE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accept.core import collectives
+from accept.core.checks import collectives
 
 ALLTOALL = collectives.make("alltoall", "all-to-all", worth=43)
 CHECK = ALLTOALL

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from accept.core import recordlines
+from accept.core import record_protocol
 from accept.core.checks import Check, param
-from accept.core.judge import absolute, complete
+from accept.core.judge import bounds, completeness
+from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.reading import number
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, Record, State
@@ -41,7 +41,7 @@ def estimate(params: Params, hosts: int, _ranks: int) -> float:
 
 def parse(lines: Iterable[bytes]) -> Parsed:
     """Ranks and latencies."""
-    return recordlines.parse(lines, check="connectivity")
+    return record_protocol.parse(lines, check="connectivity")
 
 
 def _answers(record: Record) -> dict[tuple[str | None, int | None], dict[str, Any]]:
@@ -90,9 +90,9 @@ def judge(evidence: Evidence) -> Judged:
         if record.exit is not None
         for problem in _problems(evidence, record)
     ]
-    findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, more=found)
-    findings += absolute.findings(evidence)
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(evidence, more=found)
+    findings += bounds.findings(evidence)
     findings += _chosen(evidence)
     suspects = tuple(from_problems(found, "", len(evidence.hosts)))
     verdict = verdict_of(
@@ -121,7 +121,7 @@ def _chosen(evidence: Evidence) -> Iterator[Finding]:
             check=evidence.check,
             judgement="consistency",
             state=State.PASS,
-            message=f"{said} on {complete.some(named)}",
+            message=f"{said} on {completeness.some(named)}",
             hosts=named,
         )
 

@@ -8,8 +8,7 @@ time while all GPUs of the host work), `bf16-p5`, `bf16-least`, `bf16-most`, the
 
 from __future__ import annotations
 
-from accept.core import devices
-from accept.core.checks import Check
+from accept.core.checks import Check, devices
 from accept.core.judge.devices import judge_devices
 from accept.core.judge.digests import digest_problems, undigested
 from accept.core.judge.evidence import Evidence, Judged

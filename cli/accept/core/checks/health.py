@@ -12,15 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
-from accept.core import recordlines
+from accept.core import record_protocol
 from accept.core.checks import Check, param
-from accept.core.judge import complete, health
+from accept.core.health_readings import Reading, reading_of
+from accept.core.judge import completeness, health
 from accept.core.judge.counters import Limits
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, State
-from accept.core.readings import Reading, reading_of
 from accept.core.shape import camel
 
 #: Most notes that a verdict holds.
@@ -63,7 +63,7 @@ def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
 
 def parse(lines: Iterable[bytes]) -> Parsed:
     """The facts of one host."""
-    return recordlines.parse(lines, check="health")
+    return record_protocol.parse(lines, check="health")
 
 
 def readings_of(evidence: Evidence) -> dict[str, Reading]:
@@ -83,8 +83,8 @@ def judge(evidence: Evidence) -> Judged:
     readings = readings_of(evidence)
     said = list(health.said(evidence.asked, evidence.plan.steps))
     problems: list[Problem] = [p for one in said for p in health.problems(one, limits)]
-    findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, more=problems)
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(evidence, more=problems)
     findings += [*_unread(evidence, readings, said), *_sweeps(evidence)]
     notes = [n for host, reading in readings.items() for n in health.before_the_run(host, reading)]
     notes += [note for one in said for note in health.notes(one, limits)]
@@ -128,7 +128,7 @@ def _unread(
         if evidence.plan.machine.gpus != 0 and not seen and not blind:
             missing.setdefault("GPUs (the driver shows none)", []).append(host)
     for why, hosts in missing.items():
-        message = f"not read on {complete.some(hosts)}: {why}"
+        message = f"not read on {completeness.some(hosts)}: {why}"
         yield _finding(State.NOT_TESTED, message, "tool-missing", hosts)
     later: dict[str, tuple[str, str]] = {}
     for one in said:

@@ -27,10 +27,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from accept.core import recordlines
+from accept.core import record_protocol
 from accept.core.checks import Check, param
-from accept.core.judge import absolute, complete, equal
-from accept.core.judge.equal import Inventory
+from accept.core.judge import bounds, completeness, consistency
+from accept.core.judge.consistency import Inventory
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.hosts import gpus_of
 from accept.core.judge.states import params_of, verdict_of
@@ -56,7 +56,7 @@ def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
 
 def parse(lines: Iterable[bytes]) -> Parsed:
     """The fact of one host."""
-    return recordlines.parse(lines, check="inventory")
+    return record_protocol.parse(lines, check="inventory")
 
 
 def inventory_of(evidence: Evidence) -> Inventory:
@@ -75,7 +75,7 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
     plan, machine = evidence.plan, evidence.plan.machine
     params = params_of(evidence, Params)
     found = list(
-        equal.gpu_problems(
+        consistency.gpu_problems(
             inventory,
             machine,
             used=plan.gpus_used,
@@ -84,12 +84,12 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
             busy_mib=params.busy_mib,
         )
     )
-    found += equal.nic_problems(inventory, machine)
+    found += consistency.nic_problems(inventory, machine)
     offsets = [metric for record in evidence.asked for metric in record.metrics]
-    found += equal.clock_problems(offsets, params.max_clock_offset)
+    found += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
-        found += equal.memlock_problems(inventory)
-    different = list(equal.differences(inventory))
+        found += consistency.memlock_problems(inventory)
+    different = list(consistency.differences(inventory))
     # Of machines that promise nothing, nothing says that they should be equal.
     return (found + different, []) if machine.speed_promised else (found, different)
 
@@ -104,13 +104,13 @@ def judge(evidence: Evidence) -> Judged:
         if record.exit == 0 and not set(record.hosts) <= set(inventory) and not record.problems
     ]
     problems += [
-        Problem(cause="no-measurement", message=f"{complete.some(hosts)} reported no inventory")
+        Problem(cause="no-measurement", message=f"{completeness.some(hosts)} reported no inventory")
         for hosts in silent
     ]
     # What the hosts lack comes first: another number of ranks may follow from it.
-    findings = complete.problem_findings(evidence, more=problems)
-    findings += complete.step_findings(evidence)
-    findings += absolute.findings(evidence)
+    findings = completeness.problem_findings(evidence, more=problems)
+    findings += completeness.step_findings(evidence)
+    findings += bounds.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
     findings += _domain_unsaid(evidence, inventory)
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from accept.core import collectives
-from accept.core.checks import Check, param
+from accept.core.checks import Check, collectives, param
 from accept.core.judge import collective
+from accept.core.judge.collective_metrics import LATENCY
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.reading import LATENCY
 from accept.core.judge.states import params_of
 from accept.core.model import Parsed
 

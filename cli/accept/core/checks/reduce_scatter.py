@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accept.core import collectives
+from accept.core.checks import collectives
 
 REDUCE_SCATTER = collectives.make("reduce-scatter", "reduce-scatter", worth=44)
 CHECK = REDUCE_SCATTER

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from accept.core import recordlines
+from accept.core import record_protocol
 from accept.core.checks import Check, param
-from accept.core.judge import absolute, complete
+from accept.core.judge import bounds, completeness
+from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.reading import number
 from accept.core.judge.states import verdict_of
 from accept.core.model import Parsed, Problem, Record
 
@@ -34,11 +34,13 @@ def estimate(params: Params, _hosts: int, _ranks: int) -> float:
 
 def parse(lines: Iterable[bytes]) -> Parsed:
     """The script's own records."""
-    return recordlines.parse(lines, check="script")
+    return record_protocol.parse(lines, check="script")
 
 
 def _failed(record: Record) -> Problem:
-    said = f"step {record.step} on {complete.some(record.hosts)} ended with status {record.exit}"
+    said = (
+        f"step {record.step} on {completeness.some(record.hosts)} ended with status {record.exit}"
+    )
     alone = len(record.hosts) == 1
     return Problem(cause="script-failed", message=said, host=record.hosts[0] if alone else None)
 
@@ -51,9 +53,9 @@ def judge(evidence: Evidence) -> Judged:
         else record
         for record in evidence.records
     )
-    findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(replace(evidence, records=named))
-    findings += absolute.findings(evidence)
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(replace(evidence, records=named))
+    findings += bounds.findings(evidence)
     metrics = [m for r in evidence.records for m in r.metrics if m.check == "script"]
     figures = [f"{m.name} {number(m.value)} {m.unit}".strip() for m in metrics[:3]]
     good = sum(record.exit == 0 for record in evidence.records)

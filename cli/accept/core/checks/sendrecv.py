@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accept.core import collectives
+from accept.core.checks import collectives
 
 SENDRECV = collectives.make("sendrecv", "send to the next rank", worth=42)
 CHECK = SENDRECV

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from accept.core import recordlines
+from accept.core import record_protocol
 from accept.core.checks import Check, param
-from accept.core.judge import absolute, complete, stragglers
+from accept.core.judge import bounds, completeness, stragglers
+from accept.core.judge.collective_metrics import number
 from accept.core.judge.digests import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.reading import number
 from accept.core.judge.states import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Parsed, Problem, Record
@@ -112,7 +112,7 @@ def estimate(params: Params, hosts: int, ranks_per_host: int) -> float:
 
 def parse(lines: Iterable[bytes]) -> Parsed:
     """Losses, throughput and what ranks report."""
-    return recordlines.parse(lines, check="train")
+    return record_protocol.parse(lines, check="train")
 
 
 def _values(record: Record) -> dict[str, float]:
@@ -136,7 +136,7 @@ def _facts(record: Record, name: str) -> dict[str, object]:
 def _problems(record: Record, params: Params) -> Iterator[Problem]:
     if record.exit != 0 or any(p.cause == "tool-missing" for p in record.problems):
         return
-    values, where = _values(record), f"in step {record.step} on {complete.some(record.hosts)}"
+    values, where = _values(record), f"in step {record.step} on {completeness.some(record.hosts)}"
     needed = [*_REQUIRED]
     if params.by:
         needed.append("loss-by")
@@ -175,9 +175,9 @@ def judge(evidence: Evidence) -> Judged:
     found = [p for record in evidence.records for p in _problems(record, params[record.step])]
     # Ranks of one execution compare themselves; those of several are compared here.
     odd = tuple(digest_problems(evidence, "gradients-differ"))
-    findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, more=[*found, *odd])
-    findings += absolute.findings(evidence)
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(evidence, more=[*found, *odd])
+    findings += bounds.findings(evidence)
     slow = stragglers.judge(evidence, "rank-own")
     ratios = ", ".join(f"{ratio:g}" for ratio in dict.fromkeys(p.ratio for p in params.values()))
     held = f"loss at most {ratios or Params().ratio} of the first"

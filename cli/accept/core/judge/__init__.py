@@ -9,14 +9,14 @@ from operator import attrgetter
 
 from accept.core.causes import CONSEQUENCES
 from accept.core.errors import Exit
-from accept.core.judge import absolute, hosts, repeats, words
-from accept.core.judge.compare import scored
-from accept.core.judge.complete import problem_findings
+from accept.core.judge import bounds, hosts, repeats, summary
+from accept.core.judge.completeness import problem_findings
 from accept.core.judge.crosscheck import cleared, shares
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
-from accept.core.judge.nearness import blocks_among
+from accept.core.judge.groups import scored
 from accept.core.judge.states import verdict_of, worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
+from accept.core.judge.topology import blocks_among
 from accept.core.model import (
     EXITS,
     SCHEMA,
@@ -65,7 +65,7 @@ def judge(
         suspects = cleared(suspects, reached)
     verdicts = [one.verdict for one in judged.values()]
     verdicts.insert(0, hosts.verdict(plan, found, records, _untold(records, verdicts)))
-    verdicts = hosts.with_skipped([*verdicts, *absolute.of_no_step(plan)], plan.skipped)
+    verdicts = hosts.with_skipped([*verdicts, *bounds.of_no_step(plan)], plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
     # An excused check that did not run must not hide that no GPU was seen.
     passed = State.PASS in (worst(v.state for v in verdicts), _overall(verdicts, ""))
@@ -107,7 +107,7 @@ def judge(
         planted=plan.planted,
         broken_off=broken_off,
     )
-    return replace(verdict, headline=words.headline(verdict), advice=words.advice(verdict))
+    return replace(verdict, headline=summary.headline(verdict), advice=summary.advice(verdict))
 
 
 def failures(

@@ -6,13 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from accept.core.judge import absolute, complete, took_part
-from accept.core.judge.compare import Compared, compare
-from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
-from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.nearness import apart, far_or_slow
-from accept.core.judge.population import FEWEST, Spread
-from accept.core.judge.reading import (
+from accept.core.judge import bounds, completeness, took_part
+from accept.core.judge.collective_metrics import (
     BANDWIDTH,
     Measure,
     Reading,
@@ -21,8 +16,13 @@ from accept.core.judge.reading import (
     reached,
     read,
 )
+from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
+from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.groups import Compared, compare
+from accept.core.judge.population import FEWEST, Spread
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
+from accept.core.judge.topology import apart, far_or_slow
 from accept.core.judge.transport import transport_problems, transport_unknown
 from accept.core.model import Finding, Record, State, Step, Suspect
 from accept.core.sizes import format_size
@@ -52,12 +52,12 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     def known(record: Record, step: Step) -> tuple[float | None, str]:
         return score(readings[id(record)], step)
 
-    findings = complete.step_findings(evidence)
+    findings = completeness.step_findings(evidence)
     fallen_back = tuple(transport_problems(evidence))
-    findings += complete.problem_findings(evidence, score=known, more=fallen_back)
+    findings += completeness.problem_findings(evidence, score=known, more=fallen_back)
     findings += transport_unknown(evidence)
     findings += _damage(evidence, readings, {f.cause for f in findings if f.cause})
-    held = absolute.findings(evidence, nominal)
+    held = bounds.findings(evidence, nominal)
     findings += held
     promised = evidence.plan.machine.speed_promised
     compared: list[Compared] = []
@@ -68,7 +68,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         # What groups are compared by is measured at the largest size of their step.
         top = planned_sizes(step)[-1:]
         for part in apart(noisier, step):
-            least = partial(absolute.least, part, metric=measure.metric, top=top)
+            least = partial(bounds.least, part, metric=measure.metric, top=top)
             bound = least if whole and not measure.inverse else lambda _: None
             compared += compare(part, known, bound)
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
@@ -92,7 +92,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     between = tuple(record for record in evidence.records if len(record.hosts) > 1)
     asked = held
     if promised and 0 < len(between) < len(evidence.records):
-        asked = absolute.findings(replace(evidence, records=between), nominal)
+        asked = bounds.findings(replace(evidence, records=between), nominal)
     bounded = any(f.state is not State.INCONCLUSIVE for f in asked)
     alone = False
     if promised and not bounded and evidence.records and not evidence.partial:
@@ -182,7 +182,7 @@ def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) 
         judgement="correctness" if kind in _CORRECTNESS else "completeness",
         state=State.FAIL,
         cause="no-measurement" if kind == _UNCHECKED else kind,
-        message=f"{text} in step {record.step} on {complete.some(record.hosts)}{more}",
+        message=f"{text} in step {record.step} on {completeness.some(record.hosts)}{more}",
         hosts=tuple(dict.fromkeys(host for record, _ in found for host in record.hosts)),
         evidence=tuple(dict.fromkeys(record.log for record, _ in found if record.log))[:8],
     )
@@ -203,9 +203,9 @@ def _population(
                 found = f"a node {compared.least:.1%} slow would"
                 text = f"{what}: none stands out from {usual}; {found}"
         if compared.unknown:
-            text += f"; nothing is known of {complete.some(compared.unknown)}"
+            text += f"; nothing is known of {completeness.some(compared.unknown)}"
         return [Finding(check=check, judgement="population", state=State.PASS, message=text)]
-    names = complete.some([suspect.name for suspect in suspects])
+    names = completeness.some([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(among.limit)}" if among else ""
     bound = _shown(among.limit, measure) if among else None
@@ -261,9 +261,9 @@ def _unbounded(evidence: Evidence, readings: Iterable[Reading], measure: Measure
     bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
     check = evidence.check
     where = " at this number of nodes"
-    if absolute.otherwise(evidence):
+    if bounds.otherwise(evidence):
         where = " but for nccl-tests, which did not measure it: it was torch"
-    return absolute.unbounded(check, f"{check}{at}{bound}", where)
+    return bounds.unbounded(check, f"{check}{at}{bound}", where)
 
 
 def _nobody(check: str) -> Finding:
@@ -297,7 +297,7 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
             )
             groups += "s" * (len(found) == 1 and len(hosts) != 1)
             at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
-            line = None if part else absolute.peak(evidence, hosts, measure.metric, top)
+            line = None if part else bounds.peak(evidence, hosts, measure.metric, top)
             share = f", {value / line[0]:.0%} of the peak" if line else ""
             parts.append(f"{measure.text(value)} {at} ({groups}{share})")
     return "; ".join(parts[:3])
@@ -307,7 +307,7 @@ def _against(
     evidence: Evidence, held: Sequence[Finding], compared: Sequence[Compared], measure: Measure
 ) -> str:
     """What the measurement was held against."""
-    parts = absolute.sources(held)
+    parts = bounds.sources(held)
     spreads = [(one.spread, one.least) for one in compared if one.spread is not None]
     for spread, least in spreads[:1]:
         usual = f"the median of {spread.count}"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from accept.core.judge.compare import Compared, sample
-from accept.core.judge.complete import some
+from accept.core.judge.completeness import some
 from accept.core.judge.evidence import Evidence, Score, Share
-from accept.core.judge.nearness import DISTANCE, apart
+from accept.core.judge.groups import Compared, sample
 from accept.core.judge.population import middle, spread
 from accept.core.judge.suspects import host_of
+from accept.core.judge.topology import DISTANCE, apart
 from accept.core.model import Finding, Record, State, Suspect
 
 #: One execution in so many may speak against the GPU that is named.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from accept.core.judge import absolute, complete
+from accept.core.judge import bounds, completeness
+from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.reading import number
 from accept.core.judge.slow_devices import Device, Measured, compared
 from accept.core.judge.states import verdict_of
 from accept.core.judge.suspects import from_problems
@@ -41,9 +41,9 @@ def judge_devices(
     def score(record: Record, _step: Step) -> tuple[float | None, str]:
         return (1.0 if id(record) in complete_ones else None), ""
 
-    findings = complete.step_findings(evidence)
-    findings += complete.problem_findings(evidence, score=score, more=problems)
-    held = absolute.findings(evidence)
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(evidence, score=score, more=problems)
+    held = bounds.findings(evidence)
     findings += held
     suspects = list(from_problems(problems, "", len(evidence.hosts)))
     promised = evidence.plan.machine.speed_promised
@@ -55,7 +55,7 @@ def judge_devices(
         findings += _unheld(evidence, measured, names, held)
     findings += _left_out(evidence)
     against = ["every element right", *([] if promised else ["no speed promised"])]
-    against += absolute.sources(held)
+    against += bounds.sources(held)
     verdict = verdict_of(
         evidence,
         findings,
@@ -143,10 +143,10 @@ def _unheld(
     if not any(f.state is not State.INCONCLUSIVE for f in held):
         rate = measured.needed[0]
         check = evidence.check
-        yield absolute.unbounded(check, f"{check}.{rate}>={measured.unit}")
-    for bound in absolute.bounds_of(evidence):
+        yield bounds.unbounded(check, f"{check}.{rate}>={measured.unit}")
+    for bound in bounds.bounds_of(evidence):
         if bound.kind != "expectation" and bound.metric not in {*names, *excused}:
-            yield absolute.unmeasured(evidence.check, bound)
+            yield bounds.unmeasured(evidence.check, bound)
 
 
 def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
@@ -177,7 +177,7 @@ def _text(evidence: Evidence, measured: Measured, found: Sequence[Device]) -> st
         if not values:
             continue
         what = "GPUs" if any(device.gpu for device in found) else "ranks"
-        line = absolute.peak(evidence, evidence.hosts[:1], name, 0)
+        line = bounds.peak(evidence, evidence.hosts[:1], name, 0)
         share = f", {min(values) / line[0]:.0%} of the peak" if line else ""
         few = f"slowest of {len(values)} {what}{share}"
         parts.append(f"{name} {number(min(values))} {measured.unit} ({few})")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from accept.core.judge.complete import place
-from accept.core.judge.equal import whole
+from accept.core.judge.completeness import place
+from accept.core.judge.consistency import whole
 from accept.core.judge.evidence import Evidence
 from accept.core.model import Problem
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from accept.core.health_readings import STATE, Change, Reading
 from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES, Limits, allowed
 from accept.core.model import Fact, Problem, Record, Step
-from accept.core.plaintext import decimal
-from accept.core.readings import STATE, Change, Reading
+from accept.core.text import decimal
 from accept.core.typed import read
 
 #: Of one kind of note, at most so many hosts or devices are named.

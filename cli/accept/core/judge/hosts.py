@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accept.core import causes
-from accept.core.judge.complete import merged, some
+from accept.core.judge.completeness import merged, some
 from accept.core.judge.population import FEWEST
 from accept.core.judge.states import judgement_of, worst
 from accept.core.judge.suspects import HOSTS_STEP

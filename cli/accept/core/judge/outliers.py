@@ -7,7 +7,7 @@ from math import hypot
 from types import MappingProxyType
 from typing import NamedTuple
 
-from accept.core.judge.blame import Sample
+from accept.core.judge.pairs import Sample
 from accept.core.judge.population import SIGMAS, Spread, middle, spread
 
 #: Values that vary by more than so many times the noise are not of equals.

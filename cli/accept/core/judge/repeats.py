@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accept.core.judge.blame import Sample
-from accept.core.judge.compare import of_a_kind, samples_of
-from accept.core.judge.complete import some
+from accept.core.judge.completeness import some
 from accept.core.judge.evidence import Evidence, Score
+from accept.core.judge.groups import of_a_kind, samples_of
 from accept.core.judge.outliers import no_chance, outliers
+from accept.core.judge.pairs import Sample
 from accept.core.judge.population import Spread, spread
 from accept.core.model import Finding, State, Step
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from accept.core.judge import absolute, complete
-from accept.core.judge.blame import Sample
-from accept.core.judge.complete import place
+from accept.core.judge import bounds, completeness
+from accept.core.judge.collective_metrics import number
+from accept.core.judge.completeness import place
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.outliers import outliers
+from accept.core.judge.pairs import Sample
 from accept.core.judge.population import FEWEST, SIGMAS, Spread
-from accept.core.judge.reading import number
 from accept.core.model import Finding, Record, State, Suspect
 
 #: Noise of what differs between healthy devices; `SIGMAS` times that is half of the median.
@@ -72,7 +72,7 @@ def compared(
         having = [device for device in found if name in device.values]
         if not having:
             continue
-        bound = absolute.least(evidence, 1, name)
+        bound = bounds.least(evidence, 1, name)
         samples = [Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in having]
         uneven = name in measured.uneven
         bad = outliers(samples, max(noise, _UNEVEN) if uneven else noise, bound, fixed=uneven)
@@ -149,7 +149,7 @@ def _population(
     suspects: Sequence[Suspect],
 ) -> Iterator[Finding]:
     if suspects:
-        names = complete.some([one.name for one in suspects])
+        names = completeness.some([one.name for one in suspects])
         first = next((among for _, among, _ in told if among), None)
         hosts = dict.fromkeys(one.name.rpartition(":")[0] or one.name for one in suspects)
         yield Finding(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accept.core.judge.complete import place, some
+from accept.core.judge.completeness import place, some
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.population import FEWEST, spread
-from accept.core.likelihood import GROSS
+from accept.core.judge.robust_stats import GROSS
 from accept.core.model import Finding, Metric, Record, State, Suspect
 
 #: Where ranks share CPUs with others they lose turns of the scheduler, of some ms each: less than

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from accept.core import causes
-from accept.core.judge.blame import Strength
+from accept.core.judge.pairs import Strength
 from accept.core.judge.states import state_of
 from accept.core.model import Problem, Record, State, Suspect
 

@@ -1,0 +1,110 @@
+"""A Kubernetes cluster: a JobSet or a plain Job, installed by helm and followed by its API."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from accept.backends import Job, Say
+from accept.backends.kubernetes import client as kubernetes_client
+from accept.backends.kubernetes import collect as kubernetes_collect
+from accept.backends.kubernetes import delete as kubernetes_delete
+from accept.backends.kubernetes import doctor as kubernetes_doctor
+from accept.backends.kubernetes import look, nodes, scheduling
+from accept.backends.kubernetes import submit as kubernetes_submit
+from accept.backends.kubernetes import watch as kubernetes_watch
+from accept.backends.requirements import Need
+from accept.config import Site
+from accept.config.kubernetes import RESULTS
+from accept.core.errors import NotStarted
+from accept.evidence.rundir import VALUES
+from accept.plan.bundle import Bundle
+from accept.plan.resolve import Resolved
+
+
+def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
+    """The machine whose nodes the cluster has."""
+    with kubernetes_client.before_start():
+        return nodes.machine_of(kubernetes_client.Api(nodes.place_of(place, site)))
+
+
+def named(attempt: str, place: dict[str, str]) -> str:
+    """The run's full name, which is also its attempt's."""
+    return kubernetes_submit.named(attempt, place.get("release", "")).full
+
+
+def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
+    """Install the run; refused where the cluster has too few nodes for it now."""
+    release = run.place.get("release", "")
+    own = attempt.removeprefix(f"{release}-") if release else attempt
+    name = kubernetes_submit.named(own, release)
+    kubernetes_submit.check_name(name, run.plan.nodes or 1)
+    with kubernetes_client.before_start():
+        client = kubernetes_client.Api(nodes.place_of(run.place, run.site))
+        client.get("/version")
+        if short := _shortage(client, run, say):
+            raise NotStarted(
+                short, hint="accept doctor shows every node; accept nodes the free ones"
+            )
+        jobset = look.makes_jobset(client, run.site.kubernetes.controller)
+        kubernetes_submit.install(client, name, folder / VALUES, say=say)
+    place = client.place
+    return Job(
+        schema=1,
+        backend="kubernetes",
+        attempt=name.full,
+        hosts=run.hosts,
+        # The host name of its pod.
+        first=f"{name.full}-w-0-0" if jobset else f"{name.full}-0",
+        folder=kubernetes_watch.FOLDER,
+        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+        place={
+            "context": place.context,
+            "kubeconfig": place.kubeconfig,
+            "namespace": place.namespace,
+            "release": name.release,
+            "results": run.site.results.location or (RESULTS if run.site.results.volume else ""),
+        },
+    )
+
+
+def _shortage(client: kubernetes_client.Api, run: Resolved, say: Say) -> str:
+    """Why too few nodes can take the run now; empty: enough can, or it is said who brings them."""
+    wanted = nodes.wanted_of(run)
+    try:
+        found = nodes.fits_of(client, wanted)
+    except kubernetes_client.ApiError as error:
+        if error.status != 403:
+            raise
+        say("free nodes are not counted: this user may not list nodes and pods of the cluster")
+        return ""
+    short = scheduling.shortage(found, run.plan.nodes or 1, wanted)
+    if short and (why := nodes.to_come(run.site, wanted)):
+        say(f"{short}; {why}")
+        return ""
+    return short
+
+
+def watch(job: Job, *, folder: Path, say: Say) -> int:
+    """Follow the run: why pods wait, then what the coordinator says; returns its exit code."""
+    return kubernetes_watch.follow(job, folder=folder, say=say)
+
+
+def collect(job: Job, *, folder: Path, say: Say) -> Path:
+    """Fetch evidence, logs and what the cluster says, and release index 0."""
+    return kubernetes_collect.fetch(job, folder=folder, say=say)
+
+
+def cancel(job: Job, *, folder: Path, say: Say) -> None:
+    """End the run; the coordinator keeps its evidence until it is collected."""
+    kubernetes_delete.cancel(job, folder=folder, say=say)
+
+
+def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
+    """Remove the release and what carries the run's label."""
+    return kubernetes_delete.delete(job, dry_run=dry_run, say=say)
+
+
+def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
+    """What the cluster has for this run, and what it lacks."""
+    return kubernetes_doctor.needs(run, say=say)

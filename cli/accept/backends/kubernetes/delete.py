@@ -1,0 +1,244 @@
+"""Cancel a run, and remove what it made: its release, and then only objects with its label."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accept.backends import Job, Say
+from accept.backends.kubernetes.client import Api, ApiError
+from accept.backends.kubernetes.collect import fetch
+from accept.backends.kubernetes.execute import execute
+from accept.backends.kubernetes.look import (
+    CLAIMS,
+    CLAIMS_VERSIONS,
+    DOMAINS,
+    JOBSETS,
+    look,
+    of_run,
+    path,
+    place_of,
+)
+from accept.backends.kubernetes.pod import MAIN
+from accept.backends.kubernetes.submit import installed_attempt, uninstall
+from accept.backends.kubernetes.watch import FOLDER, status
+from accept.core.errors import BrokenOff
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """A kind of object that a run may make."""
+
+    #: Group and version, as in a path of the API.
+    group: str
+    plural: str
+    name: str
+    #: Whether every run makes objects of this kind.
+    always: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Object:
+    """An object that belongs to the run."""
+
+    kind: str
+    name: str
+    path: str
+    #: Whether the API is deleting it already.
+    leaving: bool
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    """The objects of a run, as far as this user may list them."""
+
+    objects: tuple[_Object, ...]
+    #: Kinds that this user may not list although the run made objects of them.
+    hidden: tuple[str, ...]
+
+
+_JOBSET = _Kind(group=JOBSETS, plural="jobsets", name="JobSet")
+_SERVICE = _Kind(group="api/v1", plural="services", name="Service", always=True)
+#: What makes pods, and the pods.
+_WORKLOAD = (
+    _JOBSET,
+    _Kind(group="apis/batch/v1", plural="jobs", name="Job", always=True),
+    _Kind(group="api/v1", plural="pods", name="Pod", always=True),
+)
+#: Everything that a run may make, in the order of removal.
+_KINDS = (
+    *_WORKLOAD,
+    _SERVICE,
+    _Kind(group="api/v1", plural="configmaps", name="ConfigMap", always=True),
+    _Kind(group="api/v1", plural="secrets", name="Secret", always=True),
+    _Kind(group="apis/networking.k8s.io/v1", plural="networkpolicies", name="NetworkPolicy"),
+    *(
+        _Kind(
+            group=f"{CLAIMS}/{version}",
+            plural="resourceclaimtemplates",
+            name="ResourceClaimTemplate",
+        )
+        for version in CLAIMS_VERSIONS
+    ),
+    _Kind(group=DOMAINS, plural="computedomains", name="ComputeDomain"),
+)
+#: How long the coordinator may take to stop, and objects to be gone, in seconds.
+_STOPPING = 75.0
+_LEAVING = 180.0
+#: Seconds between two looks at what is left.
+_PAUSE = 1.0
+
+
+def cancel(job: Job, *, folder: Path, say: Say) -> None:
+    """Let the coordinator end the run; it keeps its evidence until that is collected.
+
+    If the coordinator does not run or does not obey, save what there is, and then delete the Job,
+    so that nothing of the run goes on or starts later. Raises BrokenOff if pods stay.
+    """
+    api = Api(place_of(job))
+    state = look(api, job.attempt)
+    first = state.first
+    if not state.there or state.ended or (first is not None and first.phase == "ended"):
+        return
+    if first is not None and first.phase == "running":
+        say("cancel: the coordinator ends what it started")
+        if _stop_coordinator(api, job.attempt, first.name, say=say):
+            return
+        say("  it does not end; what there is of its evidence is collected")
+    fetch(job, folder=folder, say=say, whatever=True)
+    _remove(api, job, _WORKLOAD)
+
+
+def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
+    """Tell the coordinator to stop; return whether it has ended within the time for that."""
+    stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
+    try:
+        if execute(api, pod, MAIN, ["sh", "-c", stop], timeout=20.0).exit != 0:
+            return False
+    except ApiError as error:
+        say(f"  index 0 cannot be told: {error.message}")
+        return False
+    until = time.monotonic() + _STOPPING
+    while time.monotonic() < until:
+        state = look(api, name)
+        if state.ended or state.first is None or state.first.phase != "running":
+            return True
+        if status(api, state) is not None:
+            return True
+        time.sleep(1.0)
+    return False
+
+
+def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
+    """Remove the run's release and everything with its label; return what there was.
+
+    Raises BrokenOff if something stays, or if this user may not see whether something stays.
+    """
+    api = Api(place_of(job))
+    release = job.place.get("release", "")
+    listing = _list(api, job, _KINDS)
+    found = [str(object_) for object_ in listing.objects]
+    # A later attempt may have the same release, which then does not belong to this run.
+    own = job.attempt.removeprefix(f"{release}-")
+    installed = bool(release) and installed_attempt(api.place, release) == own
+    if installed:
+        found.insert(0, f"release {release}")
+    if dry_run and found:
+        return tuple(found)
+    if installed:
+        uninstall(api.place, release)
+    if not dry_run:
+        listing = _remove(api, job, _KINDS)
+    if listing.hidden:
+        raise BrokenOff(
+            f"whether {job.attempt} left any {', '.join(listing.hidden)} in namespace "
+            f"{api.place.namespace} is unknown: this user may not list them",
+            hint="accept doctor --backend kubernetes --rbac prints the Role that is needed",
+        )
+    return tuple(found)
+
+
+def _remove(api: Api, job: Job, kinds: Sequence[_Kind]) -> _Listing:
+    """Delete the run's objects of some kinds, and wait until they are gone.
+
+    Returns the last listing, which has no objects. Raises BrokenOff if some stay.
+    """
+    until = time.monotonic() + _LEAVING
+    requested: set[str] = set()
+    while True:
+        listing = _list(api, job, kinds)
+        if not listing.objects:
+            return listing
+        if requested and time.monotonic() > until:
+            names = ", ".join(map(str, listing.objects[:4]))
+            raise BrokenOff(
+                f"still there after {_LEAVING:.0f} s: {names}",
+                hint="on a node that is lost? kubectl delete --force removes a pod's object",
+            )
+        for object_ in listing.objects:
+            # Pods go with their Job; a pod that has none is deleted like everything else.
+            if object_.path not in requested and not object_.leaving:
+                api.delete(object_.path)
+            requested.add(object_.path)
+        time.sleep(_PAUSE)
+
+
+def _list(api: Api, job: Job, kinds: Sequence[_Kind]) -> _Listing:
+    """List the run's objects of some kinds."""
+    objects: list[_Object] = []
+    hidden: list[str] = []
+    listed: set[str] = set()
+    for kind in kinds:
+        if kind.plural in listed:
+            # Another version of the same objects.
+            continue
+        where = path(api, kind.group, kind.plural)
+        try:
+            items = api.items(where, labelSelector=of_run(job.attempt))
+        except ApiError as error:
+            # The API also refuses to list kinds that the cluster does not have.
+            if error.status == 403 and (kind.always or (kind is _JOBSET and _made_jobset(job))):
+                hidden.append(kind.name)
+            elif error.status not in (403, 404):
+                raise
+            continue
+        listed.add(kind.plural)
+        objects += [_object(kind, where, item) for item in items]
+        if kind is _SERVICE:
+            objects += _jobset_service(api, job, known={str(object_) for object_ in objects})
+    return _Listing(objects=tuple(objects), hidden=tuple(hidden))
+
+
+def _object(kind: _Kind, where: str, item: dict[str, Any]) -> _Object:
+    meta = item["metadata"]
+    return _Object(
+        kind=kind.name,
+        name=str(meta["name"]),
+        path=f"{where}/{meta['name']}",
+        leaving=bool(meta.get("deletionTimestamp")),
+    )
+
+
+def _made_jobset(job: Job) -> bool:
+    """Return whether the run is a JobSet; the name of its first pod's host shows it."""
+    return job.first == f"{job.attempt}-w-0-0"
+
+
+def _jobset_service(api: Api, job: Job, *, known: set[str]) -> list[_Object]:
+    """Return the Service that the JobSet's controller made, which lacks the run's label.
+
+    Somebody else's Service may have the same name.
+    """
+    where = path(api, _SERVICE.group, _SERVICE.plural)
+    item = api.find(f"{where}/{job.attempt}") or {}
+    owners = item.get("metadata", {}).get("ownerReferences") or ()
+    if not any(o.get("kind") == "JobSet" and o.get("name") == job.attempt for o in owners):
+        return []
+    service = _object(_SERVICE, where, item)
+    return [] if str(service) in known else [service]

@@ -1,0 +1,99 @@
+"""Whether evidence can be kept where the site file says: a bucket, a claim, another volume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from accept.backends.kubernetes.client import Api, ApiError
+from accept.backends.kubernetes.look import path
+from accept.backends.kubernetes.need import fine, lack
+from accept.backends.requirements import Need
+from accept.evidence import bucket
+from accept.plan.resolve import Resolved
+
+_MANY = "ReadWriteMany"
+#: Of storage classes that make a volume when the first pod asks for it.
+_LATER = "WaitForFirstConsumer"
+
+
+def results(api: Api, run: Resolved) -> Iterator[Need]:
+    """What there is of the place for the evidence, as far as that is to be seen from here."""
+    location, volume = run.site.results.location, _volume(run)
+    claim = volume.get("persistentVolumeClaim")
+    if isinstance(claim, dict):
+        yield _claim(api, str(claim.get("claimName", "")), run.plan.nodes or 1)
+    elif volume or (location or "").startswith(("/", "file://")):
+        yield fine("results", f"{location or 'a volume'}: what the pods mount only they can know")
+    elif location:
+        yield _bucket(location, run.site.kubernetes.service_account)
+    else:
+        hold = run.site.results.hold_seconds
+        yield fine("results", f"no location: index 0 holds them {hold:.0f} s for collect")
+
+
+def _volume(run: Resolved) -> dict[str, Any]:
+    """The volume that evidence is written to; empty: to none."""
+    of_site, of_machine = run.site.kubernetes, run.machine.kubernetes
+    if run.site.results.volume:
+        return run.site.results.volume
+    location = (run.site.results.location or "").removeprefix("file://")
+    if not location.startswith("/"):
+        return {}
+    named = {
+        str(mount.get("name"))
+        for mount in (*of_machine.volume_mounts, *of_site.extra_volume_mounts)
+        if f"{location}/".startswith(f"{str(mount.get('mountPath')).rstrip('/')}/")
+    }
+    found = (*of_machine.volumes, *of_site.extra_volumes)
+    return next((v for v in found if str(v.get("name")) in named), {})
+
+
+def _bucket(location: str, account: str | None) -> Need:
+    there, why = bucket.reach(location)
+    who = f"service account {account}" if account else "the pods' own identity"
+    if there:
+        return fine("results", f"{location} can be listed from here; {who} writes there")
+    if there is None:
+        found = f"{location} cannot be listed from here, so only the pods can know: {why}"
+        return fine("results", found, f"{who} has to be allowed to write there")
+    return lack("results", f"{location}: {why}", "make it, or correct results.location")
+
+
+def _claim(api: Api, name: str, nodes: int) -> Need:
+    """Every pod mounts it, and most are on nodes of their own."""
+    try:
+        there = api.find(path(api, "api/v1", "persistentvolumeclaims", name))
+    except ApiError as error:
+        return fine("results", f"claim {name} cannot be looked at: {error.message}")
+    if there is None:
+        found = f"claim {name} is not in namespace {api.place.namespace}"
+        return lack("results", found, "make it, or correct results.volume")
+    spec, status = there.get("spec", {}), there.get("status", {})
+    phase = str(status.get("phase", ""))
+    modes = [str(m) for m in status.get("accessModes") or spec.get("accessModes") or ()]
+    if nodes > 1 and _MANY not in modes:
+        found = f"claim {name} is {', '.join(modes) or 'of no mode'}, and {nodes} nodes mount it"
+        return lack("results", found, f"name a claim that is {_MANY}, or a bucket")
+    if phase == "Bound":
+        return fine("results", f"claim {name} is bound")
+    if phase == "Pending":
+        return _pending(api, name, str(spec.get("storageClassName") or ""))
+    return lack("results", f"claim {name} is {phase or 'in no phase'}", "kubectl describe pvc")
+
+
+def _pending(api: Api, name: str, of_class: str) -> Need:
+    advice = f"kubectl describe pvc {name} says why"
+    if not of_class:
+        return lack("results", f"claim {name} is not bound, and names no storage class", advice)
+    try:
+        there = api.find(f"/apis/storage.k8s.io/v1/storageclasses/{of_class}")
+    except ApiError as error:
+        found = f"claim {name} is not bound yet; storage class {of_class}: {error.message}"
+        return fine("results", found, advice)
+    if there is None:
+        found = f"claim {name} is not bound: there is no storage class {of_class}"
+        return lack("results", found, advice)
+    if there.get("volumeBindingMode") == _LATER:
+        return fine("results", f"claim {name} is bound when the first pod comes ({_LATER})")
+    return lack("results", f"claim {name} is not bound", advice)

@@ -1,0 +1,280 @@
+"""How the workstation reaches hosts: the user's own ssh, with the user's own configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import selectors
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from accept.config import Site
+from accept.core.errors import BadInput, NotStarted
+from accept.core.shape import Bounds, Invalid, Pattern, fields_of
+from accept.core.typed import read
+from accept.evidence.rundir import runs
+
+T = TypeVar("T")
+
+#: Connections at the same time.
+_AT_ONCE = 128
+#: How often a connection is tried that an sshd refused because too many arrived at once.
+_TRIES = 4
+#: What ssh prints when a connection ends before a login was possible, so that nothing ran.
+_REFUSED_EARLY = "exchange_identification"
+#: Every command prints this before its own output. Text before it comes from the login shell.
+MARKER = b"\x1eaccept\n"
+#: Most text that a login shell may print before the marker, in bytes.
+_MAX_GREETING = 1 << 20
+#: Options of every call, whatever the host.
+_ALWAYS = (
+    *("-o", "BatchMode=yes"),
+    *("-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=10"),
+    *("-o", "ServerAliveCountMax=3"),
+)
+
+_HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\])"
+_USER = r"[A-Za-z0-9_.](?:[A-Za-z0-9_.@+\\-]{0,126}[A-Za-z0-9_.@+$-])?"
+_JUMP = rf"(?:ssh://)?(?:[A-Za-z0-9_.][A-Za-z0-9_.+-]*@)?{_HOST}(?::[0-9]{{1,5}})?"
+
+ConfigFile = Annotated[
+    str, Pattern(r"/[^\x00-\x1f\x7f]*", "an absolute path without control characters")
+]
+User = Annotated[str, Pattern(_USER, "a user name of letters, digits and ._+@-")]
+Port = Annotated[int, Bounds(min=1, max=65535)]
+JumpHost = Annotated[str, Pattern(rf"{_JUMP}(?:,{_JUMP})*", "jump hosts as for ssh -J")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshAccess:
+    """How ssh reaches the hosts of a run, over the user's own ssh configuration.
+
+    Each field is validated, because it becomes part of a command line. Raises Invalid.
+    """
+
+    #: Configuration file in place of the user's own.
+    config_file: ConfigFile | None = None
+    user: User | None = None
+    port: Port | None = None
+    jump_host: JumpHost | None = None
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a value that could act as an option or a command."""
+        for field, key, hint in fields_of(type(self)):
+            try:
+                read(hint, getattr(self, field.name))
+            except Invalid as error:
+                raise error.under(key) from None
+        if self.config_file is not None and _is_below(Path(self.config_file), runs()):
+            raise Invalid(
+                ("configFile",),
+                "an ssh configuration file in the folder of all runs is never used",
+                "it can start programs; keep it outside that folder",
+            )
+
+    def options(self) -> tuple[str, ...]:
+        """Return the ssh options for these fields."""
+        options: list[str] = []
+        if self.config_file:
+            options += ["-F", self.config_file]
+        options += _ALWAYS
+        if self.user:
+            options += ["-l", self.user]
+        if self.port:
+            options += ["-p", str(self.port)]
+        if self.jump_host:
+            options += ["-J", self.jump_host]
+        return tuple(options)
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def access_from_options(options: tuple[str, ...]) -> SshAccess:
+    """Return the fields from which `options` were made, as version 0.1 stored them.
+
+    Raises Invalid if they contain anything that `SshAccess.options` does not write.
+    """
+    keys = {"-F": "config_file", "-l": "user", "-p": "port", "-J": "jump_host"}
+    values: dict[str, str] = {}
+    words = iter(options)
+    for word in words:
+        value = next(words, None)
+        if value is not None and word in keys:
+            values[keys[word]] = value
+    port = values.get("port", "")
+    access = SshAccess(
+        config_file=values.get("config_file"),
+        user=values.get("user"),
+        port=int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else None,
+        jump_host=values.get("jump_host"),
+    )
+    if access.options() != options:
+        raise Invalid(
+            (),
+            "these ssh options were not written by accept",
+            "only a configuration file, user, port and jump host are used",
+        )
+    return access
+
+
+def access_of(site: Site) -> SshAccess:
+    """Return how the hosts of a site are reached. Raises BadInput for a value that ssh misreads."""
+    config = os.environ.get("ACCEPT_SSH_CONFIG")
+    try:
+        return SshAccess(
+            config_file=str(Path(config).absolute()) if config else None,
+            user=site.ssh.user or None,
+            port=site.ssh.port,
+            jump_host=site.ssh.jump_host or None,
+        )
+    except Invalid as error:
+        key = str(error.path[0])
+        where = "ACCEPT_SSH_CONFIG" if key == "configFile" else f"ssh.{key} of the site file"
+        raise BadInput(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def ssh_options(site: Site) -> tuple[str, ...]:
+    """Return the options of every ssh call: the site's fields, over the user's configuration."""
+    return access_of(site).options()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a command on a host left. `exit` is 255 if ssh itself failed, None past its time."""
+
+    exit: int | None
+    out: bytes
+    err: str
+    #: What the login shell printed before the command ran, such as the output of a `.bashrc`.
+    greeting: bytes = b""
+
+
+def call(
+    options: Iterable[str], host: str, command: str, *, stdin: bytes = b"", timeout: float
+) -> Reply:
+    """Run an sh command on a host, whatever the user's login shell there is."""
+    argv = _argv(options, host, command)
+    for left in reversed(range(_TRIES)):
+        try:
+            done = subprocess.run(
+                argv, input=stdin, capture_output=True, timeout=timeout, check=False
+            )
+        except FileNotFoundError:
+            raise _no_ssh() from None
+        except subprocess.TimeoutExpired:
+            return Reply(exit=None, out=b"", err=f"no answer within {timeout:.0f} s")
+        err = done.stderr.decode(errors="replace")
+        if not left or done.returncode != 255 or done.stdout or _REFUSED_EARLY not in err:
+            break
+        # sshd drops connections at random when many arrive at once (MaxStartups).
+        time.sleep(random.uniform(0.2, 1.5))
+    greeting, found, out = done.stdout.partition(MARKER)
+    return Reply(exit=done.returncode, out=out if found else b"", err=err, greeting=greeting)
+
+
+def stream(
+    options: Iterable[str],
+    host: str,
+    command: str,
+    *,
+    stdin: bytes = b"",
+    stall_seconds: float | None = None,
+) -> Generator[bytes, None, None]:
+    """Run an sh command on a host and yield its output as it comes.
+
+    `stdin` must fit into a pipe's buffer. Raises ConnectionError if the command or the connection
+    fails, or if nothing comes for `stall_seconds`. Closing the generator ends the command's ssh.
+    """
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                _argv(options, host, command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        except FileNotFoundError:
+            raise _no_ssh() from None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            # An ssh that has ended already breaks the pipe; its exit status is read below.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(stdin)
+                process.stdin.close()
+            yield from _without_greeting(_chunks(process.stdout.fileno(), stall_seconds))
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        if code != 0:
+            errors.seek(0)
+            text = errors.read()[-4096:].decode(errors="replace")
+            raise ConnectionError(last_line(text))
+
+
+def _chunks(descriptor: int, stall_seconds: float | None) -> Iterator[bytes]:
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            if not selector.select(stall_seconds):
+                raise ConnectionError(f"nothing came for {stall_seconds:.0f} s")
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                return
+            yield chunk
+
+
+def _without_greeting(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield what follows the marker."""
+    before = b""
+    for chunk in chunks:
+        before += chunk
+        _, found, after = before.partition(MARKER)
+        if found:
+            if after:
+                yield after
+            break
+        if len(before) > _MAX_GREETING:
+            raise ConnectionError(f"the login shell prints more than {_MAX_GREETING} bytes")
+    yield from chunks
+
+
+def _argv(options: Iterable[str], host: str, command: str) -> list[str]:
+    marked = f"printf '\\036accept\\n'; {command}"
+    return ["ssh", *options, "--", host, f"exec /bin/sh -c {_quoted(marked)}"]
+
+
+def _no_ssh() -> NotStarted:
+    return NotStarted("there is no ssh here", hint="install the OpenSSH client")
+
+
+def _quoted(command: str) -> str:
+    """Single quotes, which sh, csh and fish read alike; a quote inside ends and reopens them."""
+    return "'" + command.replace("'", "'\\''") + "'"
+
+
+def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
+    """`action` on all hosts at once; results by host, in the hosts' order."""
+    names = list(hosts)
+    if not names:
+        return {}
+    with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as pool:
+        return dict(zip(names, pool.map(action, names), strict=True))
+
+
+def last_line(text: str) -> str:
+    """What a command said last, in 300 characters, for a message."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no answer"

@@ -1,0 +1,183 @@
+"""Makes the hosts of a run ready: its files on each, and its own sshd listening there."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from accept.backends import Job, Say
+from accept.backends.requirements import SECONDS
+from accept.backends.ssh.client import Reply, call, last_line, on_all
+from accept.core.errors import NotStarted
+from accept.core.model import Problem
+from accept.core.runner.discovery import ssh_cause
+from accept.core.runner.ssh import HOST_KEY_ALIAS
+from accept.plan.bundle import Bundle
+from accept.plan.resolve import Resolved
+
+#: Anything longer is no port, and no part of a version.
+_NUMBER = re.compile(r"\d{1,5}", re.ASCII)
+#: What a guard allows beyond start and deadline, for the hold, the judging and the packing.
+_SLACK = 300.0
+#: Not worth another try: the same answer would come.
+_FINAL = (
+    "key-refused",
+    "host-key-mismatch",
+    "unreachable-dns",
+    "disk-full",
+    "tool-missing",
+    "gpu-missing",
+    "launch-failed",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A host on which the run's own sshd listens."""
+
+    name: str
+    port: int
+    addresses: tuple[str, ...]
+    python: tuple[int, ...]
+    busy: tuple[str, ...]
+
+
+def make_ready(
+    run: Resolved, bundle: Bundle, job: Job, *, until: float, say: Say
+) -> Mapping[str, Ready | Problem]:
+    """Make all hosts ready at the same time, over again until `until`, as time.monotonic counts.
+
+    Returns what became of each. Raises NotStarted where this machine cannot make a key.
+    """
+    with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
+        key = Path(scratch) / "key"
+        try:
+            subprocess.run(
+                [
+                    "ssh-keygen",
+                    "-q",
+                    "-t",
+                    "ed25519",
+                    "-N",
+                    "",
+                    "-C",
+                    HOST_KEY_ALIAS,
+                    "-f",
+                    str(key),
+                ],
+                check=True,
+                capture_output=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise NotStarted(
+                f"ssh-keygen: {error}", hint="install the OpenSSH client here"
+            ) from None
+        public = key.with_suffix(".pub").read_text(encoding="utf-8")
+        secrets = {
+            "key": key.read_bytes(),
+            "authorized_keys": f"restrict,pty {public}".encode(),
+            "known_hosts": f"{HOST_KEY_ALIAS} {public}".encode(),
+            "run": f"{job.attempt}\n".encode(),
+        }
+    options = job.ssh_access.options()
+    archive = bundle.archive()
+    plan = run.plan
+    life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)
+    command = set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
+    say(f"making {len(run.hosts)} hosts ready")
+
+    def ready(host: str) -> Ready | Problem:
+        extra = _tar({**secrets, "host": f"{host}\n".encode()})
+        told = False
+        while True:
+            reply = call(
+                options,
+                host,
+                command.replace("@HOST@", quote(host)),
+                stdin=_joined(archive, extra),
+                timeout=SECONDS,
+            )
+            result = understood(host, reply)
+            if isinstance(result, Ready) or result.cause in _FINAL or time.monotonic() > until:
+                return result
+            if not told:
+                say(f"  waiting for {result.message} ({result.cause})")
+                told = True
+            time.sleep(1.0)
+
+    return on_all(run.hosts, ready)
+
+
+def set_up(folder: str, life: int, keep: int, *, gpus: bool = False) -> str:
+    """Return the sh line that unpacks its stdin and makes the host ready.
+
+    `gpus`: whether a host that shows no NVIDIA GPU cannot be used.
+
+    A folder that is there already is left over from a try whose connection broke, or belongs to
+    another host: then the two share the file system, and would overwrite each other.
+    """
+    d = quote(folder)
+    return (
+        f'umask 077; if [ -e {d} ]; then if [ "$(cat {d}/host 2>/dev/null)" = @HOST@ ]; then '
+        f"[ ! -p {d}/events ] || echo remove 1<>{d}/events; n=200; "
+        f"while [ -e {d} ] && [ $n -gt 0 ]; do n=$((n - 1)); sleep 0.1; done; rm -rf {d}; else "
+        f"echo problem launch-failed {d} is there already: do hosts share it'?' "
+        "Set tools.scratch to a local disk; "
+        f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
+        f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; "
+        f"exec /bin/sh ./bootstrap_host.sh {life} {keep}{' gpus' * gpus}"
+    )
+
+
+def understood(host: str, reply: Reply) -> Ready | Problem:
+    """What a host answered that was made ready: untrusted text."""
+    lines = reply.out.decode(errors="replace").splitlines()
+    values: dict[str, list[str]] = {}
+    for line in lines:
+        key, _, value = line.partition(" ")
+        values.setdefault(key, []).append(value)
+    port = _NUMBER.fullmatch(values.get("port", [""])[0])
+    if reply.exit == 0 and "ready" in values and port and 0 < int(port[0]) < 1 << 16:
+        python = values.get("python", [""])[0].split(".")
+        return Ready(
+            name=host,
+            port=int(port[0]),
+            addresses=tuple(dict.fromkeys(values.get("address", ()))),
+            python=tuple(int(p) for p in python if _NUMBER.fullmatch(p)),
+            busy=tuple(values.get("busy", ())),
+        )
+    if "problem" in values:
+        cause, _, message = values["problem"][0].partition(" ")
+    elif "no space left" in reply.err.lower():
+        cause, message = "disk-full", last_line(reply.err)
+    elif reply.exit in (255, None):
+        cause, message = ssh_cause(reply.err), last_line(reply.err)
+    else:
+        cause, message = (
+            "launch-failed",
+            last_line(reply.err) or f"it could not be made ready: exit {reply.exit}",
+        )
+    return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o600
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _joined(archive: bytes, extra: bytes) -> bytes:
+    """Two tar archives as one: the first without the zero blocks that end it."""
+    return archive.rstrip(b"\0") + b"\0" * (-len(archive.rstrip(b"\0")) % 512) + extra

@@ -1,0 +1,65 @@
+"""Follows a run on its first host, over connections that may drop."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, suppress
+
+from accept.backends import Job, Say
+from accept.backends.ssh import manage
+from accept.core.errors import BrokenOff
+from accept.core.text import decimal
+
+_ENDED = b"\x1eended "
+#: After so many connections in a row over which nothing came, the host counts as gone.
+_MAX_FAILURES = 60
+
+
+def follow(job: Job, *, say: Say) -> int:
+    """Pass on the console until the run has ended, and return its exit status.
+
+    Raises BrokenOff if the run is no longer there, or if its host does not answer for minutes.
+    """
+    options = job.ssh_access.options()
+    seen, failures = 0, 0
+    while True:
+        rest = b""
+        with (
+            suppress(ConnectionError),
+            closing(manage.follow(options, job.first, job.folder, seen)) as chunks,
+        ):
+            for chunk in chunks:
+                failures = 0
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    text, ended, how = line.partition(_ENDED)
+                    if text or not ended:
+                        say(text.decode(errors="replace"))
+                    if ended:
+                        return _status(job, how.decode(errors="replace"))
+                    seen += len(line) + 1
+        failures += 1
+        if failures > _MAX_FAILURES:
+            raise BrokenOff(
+                f"{job.first} has not answered for some minutes; the run goes on there",
+                hint=f"later: accept watch {job.attempt}",
+            )
+        if failures == 2:
+            say(f"no connection to {job.first}; the run goes on there, and so does the asking")
+        time.sleep(min(5.0, failures))
+
+
+def _status(job: Job, how: str) -> int:
+    """Return the exit status of a run that ended. Raises BrokenOff if it has none."""
+    status = decimal(how)
+    if status is not None:
+        return status
+    if how == "dead":
+        raise BrokenOff(
+            f"the coordinator of {job.attempt} was killed, or {job.first} was restarted",
+            hint=f"accept collect {job.attempt} fetches what was measured",
+        )
+    raise BrokenOff(
+        f"{job.attempt} is no longer on {job.first}",
+        hint="it was removed, or its time to be kept is over",
+    )

@@ -1,0 +1,181 @@
+"""What comes before a start: the run resolved and rendered, and the plan as people read it.
+
+Apart from the rest of the flow, whose imports `accept render` does without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from accept.config import Site, load_site
+from accept.config.faults import read_plants
+from accept.config.hostlist import expand
+from accept.core.errors import BadInput, Exit
+from accept.core.model import Plan
+from accept.core.typed import dump
+from accept.evidence import rundir
+from accept.plan.bundle import Bundle, helm_values, render, values_of
+from accept.plan.resolve import Options, Resolved, choose_target, resolve
+from accept.report.console import Terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What `--dry-run` shows."""
+
+    run: str
+    machine: str
+    suite: str
+    backend: str
+    nodes: int | None
+    hosts: tuple[str, ...]
+    steps: tuple[dict[str, object], ...]
+    not_planned: tuple[dict[str, object], ...]
+    notes: tuple[str, ...]
+    seconds: float
+    gpu_hours: float | None
+
+
+def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resolved, Bundle]:
+    """Resolve and render; where no machine is named it is detected, if that is allowed."""
+    options = replace(options, hosts=expand(options.hosts))
+    if options.all_nodes and not probe:
+        raise BadInput(
+            "--nodes all has to ask a cluster, and render touches none",
+            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
+        )
+    if not options.machine:
+        if not probe:
+            raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
+        from accept.commands.detect import detect
+
+        options = replace(options, machine=detect(options))
+        terminal.progress(f"machine: {options.machine} (detected; override with --machine)")
+    if options.all_nodes:
+        # Contradictory options are refused before the cluster is contacted.
+        choose_target(options, load_site(options.site).value if options.site else Site())
+        from accept.commands.cluster import free_nodes
+
+        names = free_nodes(options)
+        options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
+        terminal.progress(f"nodes: all {len(names)} that match and are free")
+    run = resolve(options)
+    if probe:
+        _check_start(run, options)
+    bundle = render(run)
+    return replace(run, plan=bundle.plan), bundle
+
+
+#: As long as a name that is made from time and chance.
+_SAMPLE_NAME = "20261121-045334-1a2b"
+
+
+def _check_start(run: Resolved, options: Options) -> None:
+    """Raise BadInput for what only a start refuses otherwise, so that a dry run refuses it too."""
+    if run.backend == "local":
+        # Over ssh and on nodes that are named, `resolve` knows the hosts.
+        read_plants(options.plant, (os.uname().nodename,))
+    elif run.backend == "kubernetes":
+        from accept.backends.kubernetes.submit import check_name, named
+
+        name = named(options.attempt or _SAMPLE_NAME, run.place.get("release", ""))
+        check_name(name, run.plan.nodes or 1)
+
+
+def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
+    """Helm values on stdout, or everything that would run into a folder."""
+    run, bundle = prepare(options, terminal, probe=False)
+    if out is None and run.backend != "kubernetes":
+        raise BadInput(
+            f"Helm values are for a run on Kubernetes, and this one is over {run.backend}",
+            hint="give --out FOLDER, then accept submit FOLDER",
+        )
+    for note in run.notes:
+        terminal.progress(note)
+    if out is None:
+        if terminal.json:
+            terminal.result(values_of(run, bundle), "")
+        else:
+            terminal.result(None, helm_values(run, bundle))
+        return Exit.PASS
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise BadInput(f"{out} is not empty", hint="name a folder that does not exist yet")
+        write_run(run, bundle, out)
+    except OSError as error:
+        raise BadInput(
+            f"{out} cannot be written: {error.strerror}", hint="name a folder of yours"
+        ) from None
+    terminal.progress(f"rendered run {bundle.plan.hash[:12]}; next: accept submit {out}")
+    terminal.result({"run": bundle.plan.hash, "folder": str(out)}, str(out))
+    return Exit.PASS
+
+
+def write_run(run: Resolved, bundle: Bundle, folder: Path) -> None:
+    """Write what `render --out` leaves into `folder`, which must be there."""
+    from accept.core.evidence import write
+
+    data = {"schema": 1, "version": bundle.plan.version, "run": dump(run)}
+    write(folder / rundir.RUN, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    write(folder / rundir.VALUES, helm_values(run, bundle))
+    rendered = folder / rundir.RENDERED
+    rendered.mkdir()
+    bundle.write(rendered)
+
+
+def planned(run: Resolved) -> Planned:
+    """The plan for people: steps, estimated time and GPU-hours."""
+    plan: Plan = run.plan
+    seconds = sum(step.estimate for step in plan.steps)
+    gpus = plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus
+    hours = None if gpus is None else round(seconds * gpus * (plan.nodes or 1) / 3600, 2)
+    return Planned(
+        run=plan.hash,
+        machine=plan.machine.name,
+        suite=plan.suite,
+        backend=run.backend,
+        nodes=plan.nodes,
+        hosts=run.hosts,
+        steps=tuple(
+            {
+                "id": s.id,
+                "checks": list(s.checks),
+                "groups": s.groups,
+                "rounds": s.rounds,
+                "seconds": round(s.estimate, 1),
+                "timeout": s.timeout,
+                "optional": s.optional,
+            }
+            for s in plan.steps
+        ),
+        not_planned=tuple({"check": s.check, "reason": s.reason} for s in plan.skipped),
+        notes=run.notes,
+        seconds=round(seconds, 1),
+        gpu_hours=hours,
+    )
+
+
+def plan_text(plan: Planned) -> str:
+    """The plan as lines."""
+    where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
+    if plan.hosts:
+        shown = ", ".join(plan.hosts[:8]) + (" …" if len(plan.hosts) > 8 else "")
+        where += f" ({shown})"
+    lines = [f"machine {plan.machine}, suite {plan.suite}, {where}; run {plan.run[:12]}"]
+    for step in plan.steps:
+        checks = step["checks"]
+        assert isinstance(checks, list)
+        rounds = f" x {step['rounds']}" if step["rounds"] != 1 else ""
+        lines.append(
+            f"  {step['id']}: {', '.join(checks)} on {step['groups']}{rounds}, "
+            f"about {step['seconds']} s"
+        )
+    lines += [f"  not planned: {s['check']}: {s['reason']}" for s in plan.not_planned]
+    lines += [f"  {note}" for note in plan.notes]
+    hours = "" if not plan.gpu_hours else f", {plan.gpu_hours} GPU-hours"
+    lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
+    return "\n".join(lines)

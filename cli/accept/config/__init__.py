@@ -1,0 +1,167 @@
+"""Machines, suites and sites: what the YAML files under `values/` and the user's own hold.
+
+Parameters of a check are merged in one order, later wins: the check's defaults, the machine, the
+suite, the site, `--set`. The suites that come with `accept` say how long and on which groups to
+measure; the machines say how large the messages are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from accept.config import resources
+from accept.config.drill import Drill
+from accept.config.expectations import parse_expectation
+from accept.config.helm_values import Values
+from accept.config.inherit import with_bases
+from accept.config.machine import Machine
+from accept.config.schema import schema, schema_of_chart
+from accept.config.site import Site
+from accept.config.suite import Suite
+from accept.config.yaml_file import Document, load
+from accept.core.errors import BadInput
+from accept.core.model import Plan, Record, Reference, Verdict
+from accept.core.shape import Invalid, known, plain
+
+__all__ = [
+    "SCHEMAS",
+    "Loaded",
+    "Machine",
+    "Site",
+    "Suite",
+    "load_machine",
+    "load_site",
+    "load_suite",
+    "merge_parameters",
+    "names",
+    "schema_for",
+    "site_expectations",
+]
+
+T = TypeVar("T")
+
+#: What `accept schema` prints, by name.
+SCHEMAS: dict[str, type[Any]] = {
+    "machine": Machine,
+    "site": Site,
+    "suite": Suite,
+    "plan": Plan,
+    "record": Record,
+    "verdict": Verdict,
+    "drill": Drill,
+    "values": Values,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded(Generic[T]):
+    """What a file holds, and the file, for errors that name file and line."""
+
+    value: T
+    document: Document
+
+
+def names(kind: Literal["machines", "suites"]) -> tuple[str, ...]:
+    """Names of the machines or suites that come with `accept`, sorted."""
+    return tuple(sorted(path.stem for path in (resources.values() / kind).glob("*.yaml")))
+
+
+def load_machine(name_or_path: str) -> Loaded[Machine]:
+    """A machine by name, or from a file of the user's own, with its bases. Raises BadInput."""
+    path = _path("machines", name_or_path)
+    return _shipped_machine(path) if _is_shipped(path) else _machine(path)
+
+
+def _machine(path: Path) -> Loaded[Machine]:
+    document = with_bases(_document(path), _base, _document)
+    return Loaded(value=document.read(Machine), document=document)
+
+
+def _document(path: Path) -> Document:
+    return _shipped_document(path) if _is_shipped(path) else load(path)
+
+
+def _is_shipped(path: Path) -> bool:
+    """Whether a file comes with `accept`: that is read once, as many machines share their bases."""
+    return path.is_relative_to(resources.values())
+
+
+_shipped_machine = cache(_machine)
+_shipped_document = cache(load)
+
+
+def load_suite(name_or_path: str) -> Loaded[Suite]:
+    """A suite by name, or from a file of the user's own. Raises BadInput."""
+    document = load(_path("suites", name_or_path))
+    return Loaded(value=document.read(Suite), document=document)
+
+
+def load_site(path: str) -> Loaded[Site]:
+    """The user's own site file. Raises BadInput."""
+    document = load(path)
+    return Loaded(value=document.read(Site), document=document)
+
+
+def site_expectations(site: Loaded[Site]) -> tuple[Reference, ...]:
+    """The site's own thresholds; the source of each is its file and line."""
+    return tuple(
+        parse_expectation(text, source=site.document.where(("expect", index)))
+        for index, text in enumerate(site.value.expect)
+    )
+
+
+def _base(name: str, folder: Path) -> Path:
+    """The file of a base: a machine, what several share, or a file beside the one that names it.
+
+    Raises Invalid where there is none of that name.
+    """
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return folder / name
+    shared = resources.values() / "machines" / "base"
+    path = shared / f"{name}.yaml"
+    if path.is_file():
+        return path
+    listed = (*names("machines"), *sorted(one.stem for one in shared.glob("*.yaml")))
+    if name not in listed:
+        raise Invalid((), f"base {plain(name)!r} does not exist", known(name, listed))
+    return resources.values() / "machines" / f"{name}.yaml"
+
+
+def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
+    if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+        return Path(name_or_path)
+    listed = names(kind)
+    if name_or_path in listed:
+        return resources.values() / kind / f"{name_or_path}.yaml"
+    message = f"{kind[:-1]} {plain(name_or_path)!r} does not exist"
+    if Path(name_or_path).is_file():
+        raise BadInput(message, hint=f"for the file of that name write ./{name_or_path}")
+    raise BadInput(
+        message, hint=f"{known(name_or_path, listed)}; or the path of a file of your own"
+    )
+
+
+def merge_parameters(
+    *layers: tuple[dict[str, Any], str],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parameters of one check merged, and where each of them was given.
+
+    A layer is (parameters, origin); a later one wins. Origins are for errors and for the plan, such
+    as "site.yaml:12" or "--set".
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for parameters, origin in layers:
+        values.update(parameters)
+        origins.update(dict.fromkeys(parameters, origin))
+    return values, origins
+
+
+def schema_for(what: str) -> dict[str, Any]:
+    """The JSON Schema of what `SCHEMAS` names. Raises BadInput."""
+    if what not in SCHEMAS:
+        raise BadInput(f"there is no schema of {plain(what)!r}", hint=known(what, SCHEMAS))
+    return schema_of_chart(Values) if what == "values" else schema(SCHEMAS[what])

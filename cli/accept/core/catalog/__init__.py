@@ -1,0 +1,1 @@
+"""Closed lists with one row per entry."""

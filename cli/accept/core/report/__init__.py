@@ -1,0 +1,1 @@
+"""A verdict as plain text and as Markdown; nodes print both."""

@@ -1,0 +1,127 @@
+"""A verdict as a Markdown page that stands alone: an attachment for the provider's ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from accept.core.causes import CAUSES
+from accept.core.judge.collective_metrics import number
+from accept.core.model import Plan, State, Verdict
+from accept.core.report.wording import excused
+from accept.core.text import markdown as escaped
+
+#: Most rows of a table.
+_ROWS = 500
+
+
+def markdown(verdict: Verdict, plan: Plan) -> str:
+    """The verdict as a page that stands alone: an attachment for the provider's ticket."""
+    return "\n".join(_page(verdict, plan)) + "\n"
+
+
+def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
+    yield f"# {escaped(verdict.headline)}"
+    yield ""
+    yield f"- accepted: **{'yes' if verdict.accepted else 'no'}** (exit {verdict.exit})"
+    if verdict.origin:
+        yield f"- judged: {escaped(verdict.origin)}"
+    yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
+    yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
+    yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
+    if verdict.missing:
+        yield f"- hosts that never did ({len(verdict.missing)}): {_hosts(verdict.missing)}"
+    if not plan.machine.speed_promised:
+        yield "- no speed promised: judged by correctness and by comparing equals"
+    if verdict.planted:
+        yield f"- DRILL: planted faults: {escaped(', '.join(verdict.planted))}"
+    if verdict.broken_off:
+        yield f"- broken off: {escaped(verdict.broken_off)}"
+    yield from _section("Checks", "check | state | measured | held against", _check_rows(verdict))
+    yield from _section("Suspects", "who | cause | strength | why | evidence", _suspects(verdict))
+    yield from _section(
+        "Findings",
+        "check | judgement | state | cause | what | source | evidence",
+        _findings(verdict),
+    )
+    if verdict.advice:
+        yield from ("", "## What to do next", "")
+        for line in verdict.advice:
+            yield f"- {escaped(line)}"
+    if causes := [cause for cause in CAUSES if cause in _named(verdict)]:
+        yield from ("", "How to confirm each by hand, and what to tell the provider:", "")
+        for cause in causes:
+            yield f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
+    yield from _section("Plan", "step | checks | groups | time limit in s", _steps(plan))
+
+
+def _section(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    cells = list(rows)
+    if not cells:
+        return
+    yield from ("", f"## {title}", "", f"| {header} |", "|---" * (header.count("|") + 1) + "|")
+    for row in cells[:_ROWS]:
+        yield f"| {' | '.join(row)} |"
+    if len(cells) > _ROWS:
+        yield from ("", f"… and {len(cells) - _ROWS} more: see verdict.json")
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    more = f" … and {len(hosts) - 64} more" if len(hosts) > 64 else ""
+    return ", ".join(escaped(host, 80) for host in hosts[:64]) + more
+
+
+def _check_rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for check in verdict.checks:
+        state = check.state.value + (" (optional)" if excused(check) else "")
+        yield escaped(check.check), state, escaped(check.measured), escaped(check.against)
+
+
+def _suspects(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for suspect in verdict.suspects:
+        yield (
+            f"{suspect.kind} {escaped(suspect.name, 120)}",
+            _cause(suspect.cause),
+            suspect.strength,
+            escaped(suspect.why),
+            escaped(", ".join(suspect.evidence[:8])),
+        )
+
+
+def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for check in verdict.checks:
+        for finding in sorted(check.findings, key=lambda f: f.state is State.PASS):
+            share, peak = finding.peak_share, ""
+            if share is not None:
+                top = f" {number(finding.peak)} {escaped(finding.unit)}" if finding.peak else ""
+                peak = f" ({share:.0%} of the peak{top}: {escaped(finding.peak_source)})"
+            yield (
+                escaped(finding.check),
+                escaped(finding.judgement),
+                finding.state.value,
+                _cause(finding.cause or ""),
+                escaped(finding.message) + peak,
+                escaped(finding.source),
+                escaped(", ".join(finding.evidence[:3])),
+            )
+
+
+def _named(verdict: Verdict) -> set[str | None]:
+    """Causes of suspects and of what is not as it should be."""
+    findings = (f for check in verdict.checks for f in check.findings)
+    bad = {f.cause for f in findings if f.state is not State.PASS}
+    return bad | {suspect.cause for suspect in verdict.suspects}
+
+
+def _cause(cause: str) -> str:
+    return escaped(cause, 40)
+
+
+def _steps(plan: Plan) -> Iterator[tuple[str, ...]]:
+    for step in plan.steps:
+        rounds = f" x {step.rounds}" if step.groups == "pairs" else ""
+        yield (
+            escaped(step.id),
+            escaped(", ".join(step.checks)),
+            f"{step.groups}{rounds}",
+            number(step.timeout),
+        )

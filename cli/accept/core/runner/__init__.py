@@ -1,0 +1,1 @@
+"""Run a plan on hosts: discovery, groups, execution, supervision, fault injection."""

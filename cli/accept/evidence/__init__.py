@@ -1,0 +1,1 @@
+"""Where runs and their evidence are: run folders, archives, buckets."""

@@ -1,0 +1,177 @@
+"""The folders of the runs on the workstation: the one place that names them and their files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from accept.core.errors import BadInput
+from accept.core.text import plain
+
+RUN = "run.json"
+JOB = "job.json"
+RENDERED = "rendered"
+VALUES = "values.yaml"
+EVIDENCE = "evidence"
+#: Is there where the evidence is only what a log told: it is not sent, and asked for again.
+FROM_LOG = "evidence-from-log"
+#: What a drill came to; the runs of a drill lie beside it.
+DRILL = "drill.json"
+
+_ATTEMPT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+def runs() -> Path:
+    """Return the folder of all runs: $ACCEPT_RUNS, else one in the user's state folder.
+
+    The path is absolute and without links, because `job.json` keeps it for commands that are
+    started in other folders. Raises BadInput if it cannot be determined.
+    """
+    named, state = os.environ.get("ACCEPT_RUNS"), os.environ.get("XDG_STATE_HOME")
+    try:
+        if named:
+            return Path(named).resolve()
+        base = Path(state) if state else Path.home() / ".local" / "state"
+        return (base / "accept" / "runs").resolve()
+    except RuntimeError as error:
+        raise BadInput(
+            f"the runs folder is unknown: {error}",
+            hint="set ACCEPT_RUNS to a folder for your runs",
+        ) from None
+
+
+def listed() -> tuple[Path, ...]:
+    """The run folders there are, oldest first."""
+    folder = runs()
+    found = (p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ()
+    return tuple(sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name)))
+
+
+def kind(path: Path) -> str:
+    """`file`, `folder`, or nothing: also for what is no path at all, such as a name too long."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return "file" if stat.S_ISREG(mode) else "folder" * stat.S_ISDIR(mode)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Wait until no other command works on a submitted run's evidence, and keep others out."""
+    with (folder / JOB).open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_name(attempt: str) -> bool:
+    """Whether a run may be called that."""
+    return _ATTEMPT.fullmatch(attempt) is not None and attempt != "last"
+
+
+def create(attempt: str, *, within: Path | None = None) -> Path:
+    """Make the folder of a new attempt, or of one that is part of the drill `within`.
+
+    Raises BadInput where the name is taken or is none.
+    """
+    if not is_name(attempt):
+        raise BadInput(
+            f"--attempt {attempt[:80]!r} is no name", hint="use up to 63 of a-z, 0-9 and '-'"
+        )
+    folder = (within or runs()) / attempt
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise BadInput(
+            f"the attempt {attempt} exists already", hint="choose another --attempt"
+        ) from None
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be made: {error.strerror}",
+            hint="set ACCEPT_RUNS to a folder of yours",
+        ) from None
+    return folder
+
+
+def find(name: str) -> Path:
+    """Return the folder of a run by attempt, by path, or the newest for `last`.
+
+    The folder may be anywhere, so only read it. Raises BadInput if there is none, or if it is a
+    drill, which consists of several runs.
+    """
+    if name == "last":
+        there = listed()
+        if not there:
+            raise BadInput(f"there are no runs in {runs()}", hint="start one: accept run")
+        return _one(there[-1])
+    for folder in (*_by_attempt(name), Path(name)):
+        if name and kind(folder) == "folder":
+            return _one(folder)
+    raise _unknown(name)
+
+
+def find_own(name: str) -> Path:
+    """Return the folder of a run in `runs()`, by attempt, by path, or the newest for `last`.
+
+    Commands that act on a run use this, because a run folder names programs to execute, hosts to
+    reach and folders to remove. Raises BadInput for a folder that is anywhere else.
+    """
+    if name != "last" and os.sep not in name and not _by_attempt(name):
+        # The working folder is not searched, but a folder there explains what the user meant.
+        if kind(Path(name)) == "folder":
+            raise _not_own(Path(name))
+        raise _unknown(name)
+    folder = find(name)
+    if not is_own(folder):
+        raise _not_own(folder)
+    return folder.resolve()
+
+
+def is_own(folder: Path) -> bool:
+    """Return True if `folder` is the folder of a run in `runs()`, itself or in one of its drills.
+
+    Folders inside a run do not count: evidence from a bucket can hold any file.
+    """
+    try:
+        parts = folder.resolve().relative_to(runs()).parts
+    except (ValueError, BadInput):
+        return False
+    return len(parts) == 1 or (len(parts) == 2 and (runs() / parts[0] / DRILL).is_file())
+
+
+def _by_attempt(name: str) -> list[Path]:
+    """Return the folders of an attempt: of a run, then of runs in drills."""
+    if not _ATTEMPT.fullmatch(name):
+        return []
+    drilled = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
+    return [folder for folder in (runs() / name, *drilled) if kind(folder) == "folder"]
+
+
+def _not_own(folder: Path) -> BadInput:
+    shown = plain(str(folder), 200)
+    if (folder / RUN).is_file() and not any((folder / name).exists() for name in (JOB, EVIDENCE)):
+        return BadInput(f"{shown} was never started", hint=f"start it: accept submit {shown}")
+    return BadInput(
+        f"{shown} is not in your runs folder {runs()}, and a run folder can start any program",
+        hint=f"read it: accept judge {shown}, accept report {shown}; "
+        "run this command where the run was started",
+    )
+
+
+def _unknown(name: str) -> BadInput:
+    newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
+    return BadInput(
+        f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or name a folder"
+    )
+
+
+def _one(folder: Path) -> Path:
+    if not (folder / DRILL).is_file():
+        return folder
+    inside = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{RUN}"))) or "none"
+    raise BadInput(f"{folder.name} is a drill and no run", hint=f"its runs: {inside}")

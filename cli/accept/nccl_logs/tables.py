@@ -1,0 +1,120 @@
+"""What one file says: a `Measured` for each of its tables, and what is wrong with the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from accept.core import launcher_errors, nccl_tests
+from accept.core.model import Fact, Problem
+from accept.core.nccl_tests import json as nccl_tests_json
+from accept.core.nccl_tests.nccl_table import COLLECTIVES, Device, Log, Table
+
+#: Why a file is no log, where it may have been meant to be one.
+EMPTY, NO_TABLE = "it is empty", "there is no table in it"
+JSON = "JSON without results of nccl-tests"
+#: What of a file says whether it is text.
+_START = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One table of one file: a collective, measured on some GPUs of some hosts."""
+
+    file: str
+    #: The check that the collective belongs to; None: the log does not say.
+    check: str | None
+    #: In rank order.
+    hosts: tuple[str, ...]
+    devices: tuple[Device, ...] = ()
+    table: Table | None = None
+    problems: tuple[Problem, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What a file says."""
+
+    file: str
+    tables: tuple[Measured, ...] = ()
+    #: What went wrong, where there is no table that it belongs to: launches that failed.
+    problems: tuple[Problem, ...] = ()
+    #: Why it is no log; empty: it is one.
+    reason: str = ""
+    #: What `-J` wrote.
+    json: bool = False
+
+
+def read(name: str, blocks: Iterable[bytes]) -> Read:
+    """Read a file once, in bounded memory; never raises for what is in it."""
+    blocks = iter(blocks)
+    start = next(blocks, b"")
+    if b"\0" in start[:_START]:
+        return Read(file=name, reason="it is no text")
+    launch: list[Problem] = []
+    whole = chain((start,), blocks)
+    if json := nccl_tests_json.is_json(start):
+        log = nccl_tests_json.parse(whole, collective=_named(name))
+        if not any(table.rows for table in log.tables):
+            return Read(file=name, reason=JSON)
+    else:
+        log = nccl_tests.parse(launcher_errors.watch(whole, launch), collective=_named(name))
+    problems = tuple(p for p in log.problems if p.cause != "unparsable" or log.tables)
+    if not log.tables:
+        said = (*launch, *problems)
+        if not said and log.nccl_lines:
+            text = f"{log.nccl_lines} lines of NCCL's own and no table"
+            said = (Problem(cause="no-measurement", message=text),)
+        reason = NO_TABLE if start.strip() else EMPTY
+        return Read(file=name, problems=said, reason="" if said else reason)
+    if len(log.tables) == 1:
+        problems, launch = (*launch, *problems), []
+    tables = tuple(_tables(name, replace(log, problems=problems)))
+    return Read(file=name, tables=tables, problems=tuple(launch), json=json)
+
+
+def _named(file: str) -> str | None:
+    """The collective that the name of a file says, for old builds whose output does not."""
+    found = (name for name in COLLECTIVES if f"{name}_perf" in Path(file).name)
+    return max(found, key=len, default=None)
+
+
+def _tables(name: str, log: Log) -> Iterator[Measured]:
+    alone = [table for table in log.tables if table.alone]
+    tables = [table for table in log.tables if not table.alone]
+    if alone:
+        # Processes that each took themselves for the only one: together they are one execution.
+        devices = tuple(device for table in alone for device in table.devices)
+        yield _of(name, alone[0], devices, tuple(p for p in log.problems if p.host is None), log)
+    own = {problem for table in tables for problem in table.problems}
+    rest = [problem for problem in log.problems if problem not in own] if not alone else []
+    unfinished = [table for table in tables if not table.complete] or tables
+    for table in tables:
+        mine = [p for p in rest if _last(unfinished, p) is table]
+        # What is cut off is the rest of what went wrong.
+        yield _of(name, table, table.devices, (*mine, *table.problems), log)
+
+
+def _last(tables: list[Table], problem: Problem) -> Table:
+    """The table that a problem of the whole file belongs to: the last, of its check if need be."""
+    fitting = [table for table in tables if problem.check in (None, table.check)]
+    return (fitting or tables)[-1]
+
+
+def _of(
+    name: str, table: Table, devices: tuple[Device, ...], problems: tuple[Problem, ...], log: Log
+) -> Measured:
+    facts = tuple(f for f in nccl_tests.facts(log) if f.check is None)
+    facts += nccl_tests.facts(replace(log, tables=(table,), networks={}, warnings=()))
+    return Measured(
+        file=name,
+        check=table.check,
+        hosts=tuple(dict.fromkeys(device.host for device in devices)),
+        devices=devices,
+        table=table,
+        problems=problems,
+        facts=facts,
+    )

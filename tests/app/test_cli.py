@@ -1,0 +1,594 @@
+"""The command line: what it promises to people, to shells and to programs that read it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import yaml
+from tests.factories import evidence
+from tests.factories.command_line import SOURCE, accept, program, refused
+
+from accept import __version__, backends, config
+from accept.backends import Job, Say
+from accept.commands import flow, run
+from accept.config import resources
+from accept.config.yaml_file import load
+from accept.core import checks
+from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
+from accept.core.typed import dump
+from accept.evidence import rundir
+from accept.report.console import Terminal
+
+#: In the order of the flow.
+COMMANDS = (
+    "doctor", "render", "submit", "watch", "collect", "judge", "report", "diff",
+    "baseline", "run", "drill", "cancel", "delete", "init", "nodes", "list", "show", "schema",
+    "chart",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+class TestHelp:
+    def test_lists_the_commands_in_the_order_of_the_flow_one_whole_line_each(self) -> None:
+        _, _, listed = accept("--help").out.partition("Commands:\n")
+        lines = [line.split(maxsplit=1) for line in listed.splitlines() if line.strip()]
+        assert tuple(name for name, _ in lines) == COMMANDS
+        assert [text for _, text in lines if text.endswith("...") or not text.endswith(".")] == []
+
+    def test_shows_an_example_of_every_command(self) -> None:
+        shown = re.findall(r"^ +accept +(\w+)", accept("--help").out, re.MULTILINE)
+        assert set(shown) == set(COMMANDS)
+
+    def test_names_every_exit_code_and_no_other(self) -> None:
+        text = accept("--help").out.partition("Exit codes:")[2].partition("Options:")[0]
+        assert {int(code) for code in re.findall(r"\b\d+\b", text)} == {int(one) for one in Exit}
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_of_a_command_says_what_it_does_with_an_example(self, name: str) -> None:
+        for option in ("--help", "-h"):
+            done = accept(name, option)
+            assert done.code == 0
+            assert done.out.startswith(f"Usage: accept {name}")
+            assert f"accept {name}" in done.out.partition("\n")[2]
+
+    def test_is_pointed_at_by_what_is_said_of_an_unknown_command(self) -> None:
+        done = accept("rendr", "--nodes", "2")
+        assert (done.code, done.out) == (2, "")
+        assert "No such command 'rendr'. Did you mean 'render'?" in done.err
+        assert "accept -h" in done.err
+
+    def test_is_what_comes_without_a_command(self) -> None:
+        assert "Commands:" in accept().out + accept().err
+
+    def test_fits_a_terminal_of_100_columns(self) -> None:
+        for name in ("", *COMMANDS):
+            assert max(map(len, accept(*filter(None, [name]), "--help").out.splitlines())) <= 100
+
+
+class TestVersion:
+    def test_is_that_of_the_package(self) -> None:
+        assert accept("--version").out == f"accept {__version__}\n"
+
+    @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
+    def test_is_the_same_under_both_names(self, name: str) -> None:
+        command = [str(installed(name)), "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == f"accept {__version__}\n"
+
+
+class TestCompletion:
+    @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
+    @pytest.mark.parametrize(
+        ("shell", "sign"), [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")]
+    )
+    def test_prints_a_script_for_each_shell(self, name: str, shell: str, sign: str) -> None:
+        found = self.complete(name, f"source_{shell}")
+        assert sign in found
+        assert name in found
+
+    def test_knows_commands_and_options(self) -> None:
+        assert "collect" in self.complete("accept", "complete_bash", "accept co")
+        assert "--machine" in self.complete("accept", "complete_bash", "accept run --mac")
+
+    def complete(self, name: str, what: str, words: str = "") -> str:
+        variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
+        place = str(len(words.split()) - 1)
+        asked = {variable: what, "COMP_WORDS": words, "COMP_CWORD": place}
+        command = [installed(name)]
+        environment = {**os.environ, **asked}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.stdout
+
+
+def installed(name: str) -> Path:
+    """The script of that name beside this Python."""
+    script = Path(sys.executable).with_name(name)
+    if not script.is_file():
+        pytest.skip(f"{name} is not installed beside this Python")
+    return script
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "code"), [(BadInput, 2), (NotStarted, 4), (BrokenOff, 5), (BadEvidence, 6)]
+    )
+    def test_of_each_kind_have_their_code_and_one_message(
+        self, error: type[AcceptError], code: int
+    ) -> None:
+        with mock.patch("accept.commands.catalog.do_list", side_effect=error("no", hint="do this")):
+            done = accept("list", "runs")
+        assert (done.code, done.out, done.err) == (code, "", "accept: no\n  do this\n")
+
+    def test_never_end_with_the_code_of_a_traceback(self) -> None:
+        assert 1 not in list(Exit)
+
+    def test_ctrl_c_is_130(self) -> None:
+        with mock.patch("accept.commands.catalog.do_list", side_effect=KeyboardInterrupt):
+            assert accept("list", "runs").code == 130
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ["frobnicate"],
+            ["list"],
+            ["list", "dogs"],
+            ["run", "--nosuch"],
+            ["run", "--seed", "x"],
+            ["show", "machine"],
+            ["report", "last", "--format", "pdf"],
+            ["render", "-m", "cpu", "-n", "2", "--gpus-per-node", "x"],
+        ],
+    )
+    def test_of_usage_are_2_with_nothing_on_stdout(self, args: list[str]) -> None:
+        done = accept(*args)
+        assert (done.code, done.out) == (2, "")
+        assert done.err
+
+    @pytest.mark.parametrize("name", ["watch", "collect", "cancel", "judge", "report"])
+    def test_without_a_run_say_how_to_start_one(self, name: str) -> None:
+        assert "accept run" in refused(name)
+
+    @pytest.mark.parametrize("name", ["watch", "collect", "cancel"])
+    def test_of_a_run_never_started_say_how_to_start_it(self, name: str, tmp_path: Path) -> None:
+        accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "one")
+        assert f"accept submit {tmp_path}/one" in refused(name, tmp_path / "one")
+
+
+class TestSubmittingARenderedRun:
+    @pytest.fixture
+    def rendered(self, tmp_path: Path) -> Path:
+        assert accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "one").code == 0
+        return tmp_path / "one"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--suite", "soak"],
+            ["--suite", "quick"],
+            ["-m", "cpu"],
+            ["--seed", "1"],
+            ["--rounds", ""],
+            ["--expect", "all-reduce@8G>=380"],
+            ["--nodes", "64"],
+            ["--busy-ok"],
+            ["--hold", "1m"],
+        ],
+        ids=lambda options: options[0],
+    )
+    def test_refuses_options_that_would_change_its_plan(
+        self, rendered: Path, options: list[str]
+    ) -> None:
+        spelled = "--machine" if options[0] == "-m" else options[0]
+        assert spelled in refused("submit", rendered, *options, "--dry-run")
+
+    def test_names_all_that_were_given(self, rendered: Path) -> None:
+        said = refused("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
+        assert "--suite" in said
+        assert "--nodes" in said
+        assert "--machine" not in said
+
+    def test_takes_options_of_the_launch_and_of_the_cluster(self, rendered: Path) -> None:
+        options = ["--attempt=a", "--kubeconfig=k", "--context=c", "--namespace=n", "--release=r"]
+        done = accept("submit", rendered, "--dry-run", "--json", "-v", *options)
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["machine"] == "cpu"
+
+    def test_with_an_empty_name_starts_nothing(self) -> None:
+        refused("submit", "")
+        assert rundir.listed() == ()
+
+
+class TestOutput:
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ["list", "machines"], ["list", "suites"], ["list", "checks"], ["list", "backends"],
+            ["list", "runs"], ["show", "machine", "gpu"], ["show", "suite", "quick"],
+            ["schema", "site"], ["run", "--dry-run", "-m", "cpu"], ["judge", "one"],
+            ["report", "one"], ["report", "one", "--format", "md"], ["collect", "one"],
+            ["render", "-m", "cpu", "-n", "2", "--site", str(Path(__file__).parent / "site.yaml")],
+        ],
+    )  # fmt: skip
+    def test_with_json_stdout_is_one_json_value(self, args: list[str], runs: Path) -> None:
+        evidence.leave(runs / "one" / "evidence")
+        done = accept(*args, "--json")
+        assert done.code == 0, done.err
+        json.loads(done.out)
+
+    def test_progress_goes_to_stderr_and_quiet_stops_it(self) -> None:
+        shown = accept("run", "--dry-run")
+        assert "machine: " in shown.err
+        quiet = accept("run", "--dry-run", "-q")
+        assert (quiet.err, quiet.out) == ("", shown.out)
+
+    def test_verbose_says_with_which_parameters(self) -> None:
+        args = ("run", "--dry-run", "-m", "cpu", "--set", "all-reduce.max=64K")
+        assert "max 64K" in accept(*args, "-v").err
+        assert "max 64K" not in accept(*args).err
+
+    @pytest.mark.parametrize("no_color", ["", "1"])
+    def test_colors_are_for_terminals_whose_user_wants_them(
+        self, no_color: str, runs: Path
+    ) -> None:
+        evidence.leave(runs / "one" / "evidence", status=1)
+        arguments = shlex.join([sys.executable, "-m", "accept", "judge", "one"])
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "NO_COLOR": no_color,
+            "TERM": "xterm",
+        }
+        done = subprocess.run(
+            ["script", "-qec", arguments, "/dev/null"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 3
+        assert ("\x1b[" in done.stdout) == (not no_color)
+
+    def test_there_are_none_in_a_pipe(self, runs: Path) -> None:
+        evidence.leave(runs / "one" / "evidence", status=1)
+        assert "\x1b" not in program("judge", "one").out
+
+    def test_the_first_line_of_a_verdict_is_its_headline(self, runs: Path) -> None:
+        evidence.leave(runs / "one" / "evidence")
+        assert accept("judge", "last").out.splitlines()[0] == "pass (no GPU tested)"
+
+    def test_a_reader_who_leaves_early_does_no_harm(self) -> None:
+        command = f"{shlex.quote(sys.executable)} -m accept schema plan; echo $? >&2"
+        for reader in ("head -c 1", "true"):
+            done = subprocess.run(
+                ["sh", "-c", f"({command}) | {reader}"],
+                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert "Traceback" not in done.stderr
+            assert "Exception ignored" not in done.stderr
+
+    def test_a_full_disk_is_said(self) -> None:
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "accept", "schema", "plan"],
+                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert done.returncode != 0
+
+
+class TestList:
+    @pytest.mark.parametrize("what", ["machines", "suites"])
+    def test_names_every_file_there_is(self, what: str) -> None:
+        files = {path.stem for path in (resources.values() / what).glob("*.yaml")}
+        assert {line.split()[0] for line in accept("list", what).out.splitlines()} == files
+
+    def test_names_every_check_with_its_parameters(self) -> None:
+        found = json.loads(accept("list", "checks", "--json").out)["checks"]
+        assert [one["name"] for one in found] == list(checks.names())
+        assert all(about["about"] for one in found for about in one["params"].values())
+
+    def test_names_the_back_ends_that_work(self) -> None:
+        assert {"local", "ssh"} <= {
+            line.split()[0] for line in accept("list", "backends").out.splitlines()
+        }
+
+    def test_names_the_runs_newest_first_with_their_verdicts(self, runs: Path) -> None:
+        for age, name in enumerate(("old", "new")):
+            evidence.leave(runs / name / "evidence", status=age)
+            os.utime(runs / name, ns=(age, age))
+        (runs / "begun").mkdir()
+        (runs / "begun" / rundir.JOB).write_text("{}")
+        os.utime(runs / "begun", ns=(9, 9))
+        lines = [line.split(maxsplit=1) for line in accept("list", "runs").out.splitlines()]
+        assert [name for name, _ in lines] == ["begun", "new", "old"]
+        assert lines[0][1] == "submitted"
+        assert lines[1][1].startswith("fail")
+        assert lines[2][1].startswith("pass")
+
+
+class TestShow:
+    @pytest.mark.parametrize("name", config.names("machines"))
+    def test_a_machine_as_read_with_the_source_of_every_figure(
+        self, name: str, tmp_path: Path
+    ) -> None:
+        done = accept("show", "machine", name)
+        data = yaml.safe_load(done.out)
+        assert all(figure["source"] for figure in data["references"])
+        (tmp_path / "own.yaml").write_text(done.out)
+        read = config.load_machine(str(tmp_path / "own.yaml")).value
+        assert read == replace(config.load_machine(name).value, base=())
+
+    def test_a_machine_with_the_bounds_of_its_hardware(self) -> None:
+        said = accept("show", "machine", "a4-highgpu-8g").out
+        assert "# - all-gather at 8G on 2 to 128 nodes: >= 240 GB/s (floor), 0.6 of 400;" in said
+
+    @pytest.mark.parametrize("name", config.names("suites"))
+    def test_a_suite_as_read(self, name: str) -> None:
+        assert yaml.safe_load(accept("show", "suite", name).out)["name"] == name
+
+    def test_a_site_as_read(self) -> None:
+        file = resources.values() / "site.example.yaml"
+        assert yaml.safe_load(accept("show", "site", file).out)["results"]["holdSeconds"] == 600
+
+    def test_one_that_does_not_exist_is_answered_with_the_nearest(self) -> None:
+        assert "did you mean gpu?" in refused("show", "machine", "gpuu")
+
+
+_KINDS: dict[str, type[Any] | tuple[type[Any], ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+
+
+def fits(data: Any, schema: dict[str, Any], top: dict[str, Any]) -> bool:
+    """Whether `data` fits a JSON Schema, of whose words ours use these."""
+    if "$ref" in schema:
+        return fits(data, top["$defs"][schema["$ref"].rpartition("/")[2]], top)
+    if "anyOf" in schema:
+        return any(fits(data, one, top) for one in schema["anyOf"])
+    if "enum" in schema:
+        return data in schema["enum"]
+    if "type" in schema and not isinstance(data, _KINDS[schema["type"]]):
+        return False
+    if isinstance(data, str) and "pattern" in schema:
+        return re.search(schema["pattern"], data) is not None
+    if isinstance(data, list):
+        return all(fits(one, schema.get("items", {}), top) for one in data)
+    if isinstance(data, dict):
+        known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        lacks = set(schema.get("required", ())) - set(data)
+        if lacks or (others is False and set(data) - set(known)):
+            return False
+        rest = others if isinstance(others, dict) else {}
+        return all(fits(value, known.get(key, rest), top) for key, value in data.items())
+    return True
+
+
+class TestSchema:
+    def schema(self, what: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(accept("schema", what).out)
+        assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+        return found
+
+    @pytest.mark.parametrize("what", ["machine", "suite"])
+    def test_every_file_that_comes_with_accept_fits(self, what: str) -> None:
+        schema = self.schema(what)
+        reader: Any = {"machine": config.load_machine, "suite": config.load_suite}[what]
+        for name in config.names("machines" if what == "machine" else "suites"):
+            data = reader(name).document.data
+            assert fits(data, schema, schema), name
+            assert not fits({**data, "colour": "red"}, schema, schema)
+
+    def test_the_example_of_a_site_fits(self) -> None:
+        schema = self.schema("site")
+        data = load(resources.values() / "site.example.yaml").data
+        assert fits(data, schema, schema)
+        assert not fits({**data, "backend": "pigeon"}, schema, schema)
+
+    def test_what_a_run_writes_fits(self) -> None:
+        record = evidence.record()
+        made: dict[str, Any] = {"plan": evidence.PLAN, "record": record}
+        made["verdict"] = evidence.verdict_of(record)
+        for what, value in made.items():
+            schema = self.schema(what)
+            assert fits(dump(value), schema, schema), what
+            assert not fits({}, schema, schema)
+
+
+class TestHosts:
+    """What goes wrong before anything starts: exit 4, and no run folder stays."""
+
+    def test_without_ssh_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        for machine in ([], ["-m", "cpu"]):
+            assert "OpenSSH client" in refused("run", "--hosts", "a,b", *machine, "-q", code=4)
+        assert rundir.listed() == ()
+
+    def test_that_nobody_knows(self, runs: Path) -> None:
+        hosts = ("--hosts", "a.invalid,b.invalid", "--start-timeout", "1s", "-q")
+        said = refused("run", *hosts, code=4)
+        assert "--machine" in said
+        said = refused("run", *hosts, "-m", "cpu", code=4)
+        assert "0 of 2 hosts" in said
+        assert "a.invalid" in said
+        assert rundir.listed() == ()
+
+    def test_that_are_not_there_are_lines_of_doctor(self) -> None:
+        done = accept("doctor", "--hosts", "a.invalid,b.invalid", "-m", "cpu")
+        assert done.code == 4
+        for host in ("a.invalid", "b.invalid"):
+            assert f"missing  {host}: ssh" in done.out
+
+    def test_are_not_needed_to_see_the_plan(self) -> None:
+        done = accept("run", "--hosts", "n[1-64]", "-m", "a4-highgpu-8g", "--dry-run")
+        assert done.code == 0
+        assert "64 nodes over ssh" in done.out
+        assert "GPU-hours" in done.out
+
+    def test_the_plan_says_what_was_added(self, tmp_path: Path) -> None:
+        (tmp_path / "own.yaml").write_text("name: own\ndescription: x.\nchecks:\n- check: train\n")
+        args = ("run", "-m", "cpu", "-s", tmp_path / "own.yaml", "--dry-run")
+        assert "connectivity was added" in accept(*args).out
+        assert json.loads(accept(*args, "--json").out)["notes"]
+
+    def test_a_back_end_that_does_not_exist_is_refused(self, runs: Path) -> None:
+        said = refused("run", "-m", "cpu", "-n", "2", "--backend", "slurm", "-q")
+        assert "kubernetes" in said
+        assert rundir.listed() == ()
+
+
+class TestCtrlC:
+    """On a terminal it asks what to do; elsewhere nobody can answer."""
+
+    @pytest.mark.parametrize(
+        ("answers", "detaches", "questions"),
+        [
+            ("d\n", True, 1),
+            ("Detach\n", True, 1),
+            ("c\n", False, 1),
+            ("C", False, 1),
+            ("cancel\n", False, 1),
+            ("x\nd\n", True, 2),
+            ("\ndc\n\nc\n", False, 4),
+            ("", False, 1),
+            ("x\n", False, 2),
+        ],
+    )
+    def test_asks_on_a_terminal_until_it_is_answered(
+        self, answers: str, *, detaches: bool, questions: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        said = _Terminal()
+        monkeypatch.setattr("sys.stdin", _Terminal(answers))
+        monkeypatch.setattr("sys.stderr", said)
+        assert run._asked_to_detach() is detaches
+        assert said.getvalue().count("[d/c]") == questions
+
+    def test_a_second_time_cancels(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = _Terminal()
+        monkeypatch.setattr(terminal, "readline", mock.Mock(side_effect=KeyboardInterrupt))
+        monkeypatch.setattr("sys.stdin", terminal)
+        monkeypatch.setattr("sys.stderr", _Terminal())
+        assert run._asked_to_detach() is False
+
+    def test_asks_nobody_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
+        assert run._asked_to_detach() is False
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestDoctor:
+    def test_says_of_this_machine_what_is_there_and_what_will_run(self) -> None:
+        done = accept("doctor", "-m", "cpu")
+        assert done.code in (Exit.PASS, Exit.NOT_STARTED)
+        assert re.search(r"^(ok|missing) +\S+: mpirun: ", done.out, re.MULTILINE)
+        assert "will run: inventory" in done.out
+
+    def test_names_the_extra_for_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda lines: {})
+        done = accept("doctor", "-m", "cpu")
+        assert done.code == 4
+        assert "missing" in done.out
+        assert "[run]'" in done.out
+        assert "will not: connectivity" in done.out
+
+    def test_as_json_has_a_line_a_need(self) -> None:
+        needs = json.loads(accept("doctor", "-m", "cpu", "--json").out)["needs"]
+        assert {"mpirun", "torch"} <= {need["what"] for need in needs}
+
+
+def test_a_run_here_without_mpirun_names_the_extra_and_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("accept.backends.local.tools_here", lambda lines: {})
+    said = refused("run", "-m", "cpu", "-q", code=4)
+    assert "no mpirun" in said
+    assert "[run]'" in said
+    assert rundir.listed() == ()
+
+
+def test_gpus_that_somebody_uses_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "accept.backends.local.tools_here", lambda lines: {"busy": ["GPU-1, 77, python"]}
+    )
+    said = refused("run", "-m", "gpu", "-q", code=4)
+    assert "GPU-1, 77, python" in said
+    assert "--busy-ok" in said
+    assert rundir.listed() == ()
+
+
+class TestADriverThatHangs:
+    @pytest.fixture(autouse=True)
+    def hanging(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        smi = tmp_path / "bin" / "nvidia-smi"
+        smi.parent.mkdir()
+        smi.write_text("#!/bin/sh\nexec sleep 600\n")
+        smi.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
+        monkeypatch.setattr("accept.backends.requirements.SECONDS", 0.5)
+
+    @pytest.mark.parametrize("asked", [("run", "-q"), ("run", "-m", "gpu", "-q"), ("doctor",)])
+    def test_ends_what_asks_it_with_one_error(self, asked: tuple[str, ...]) -> None:
+        said = refused(*asked, code=Exit.NOT_STARTED)
+        assert "tools and GPUs, and did not answer in 0.5 s" in said
+        assert "time nvidia-smi" in said
+        assert rundir.listed() == ()
+
+
+def test_two_commands_that_collect_one_run_fetch_it_once(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = rundir.create("one")
+    job = Job(schema=1, backend="local", attempt="one", hosts=(), first="", folder=str(tmp_path))
+    (folder / rundir.JOB).write_text(json.dumps(dump(job)))
+    fetched: list[str] = []
+    both = threading.Barrier(2)
+
+    def collect(job: Job, *, folder: Path, say: Say) -> Path:
+        fetched.append(job.attempt)
+        (folder / rundir.EVIDENCE).mkdir()
+        return folder / rundir.EVIDENCE
+
+    def load_job(folder: Path) -> Job:
+        both.wait(timeout=10)
+        return job
+
+    monkeypatch.setattr(backends.load("local"), "collect", collect)
+    monkeypatch.setattr(run, "load_job", load_job)
+    terminal = Terminal(json=True, quiet=True)
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(lambda name: flow.do_collect(name, terminal), ["one", "one"]))
+    assert (ends, fetched) == ([0, 0], ["one"])

@@ -1,0 +1,158 @@
+"""Failures end in one sentence and a documented exit code, whatever raised them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from tests.factories import evidence
+from tests.factories.command_line import SOURCE, Done, accept, refused
+
+from accept.__main__ import main
+from accept.core.errors import Exit
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def in_shell(arguments: str, redirection: str) -> Done:
+    """Run `accept` in a shell with a redirection of its streams."""
+    command = f"{shlex.quote(sys.executable)} -m accept {arguments} {redirection}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def messages(err: str) -> list[str]:
+    return [line for line in err.splitlines() if line.startswith("accept: ")]
+
+
+class TestACommandThatRaises:
+    def call(
+        self, error: BaseException, *arguments: str, capsys: pytest.CaptureFixture[str]
+    ) -> Done:
+        """Call main() with a command that raises; the usual helper raises crashes itself."""
+        with (
+            mock.patch("accept.commands.catalog.do_list", side_effect=error),
+            mock.patch.object(sys, "argv", ["accept", "list", "runs", *arguments]),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+        written = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Done(code=ended.value.code, out=written.out, err=written.err)
+
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [
+            (OSError(errno.ENOSPC, "No space left on device"), Exit.BROKEN_OFF),
+            (PermissionError(errno.EACCES, "Permission denied", "/x"), Exit.BROKEN_OFF),
+            (MemoryError(), Exit.BROKEN_OFF),
+            (RecursionError("maximum recursion depth exceeded"), Exit.USAGE),
+            (ZeroDivisionError("division by zero"), Exit.INTERNAL),
+            (StopIteration(), Exit.INTERNAL),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+    )
+    def test_ends_with_one_message_and_a_documented_code(
+        self, error: Exception, code: Exit, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        done = self.call(error, capsys=capsys)
+        assert (done.code, done.out, len(messages(done.err))) == (code, "", 1)
+        assert "Traceback" not in done.err
+
+    def test_names_the_file_of_an_error_of_the_system(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        error = PermissionError(errno.EACCES, "Permission denied", "/etc/one")
+        assert "/etc/one" in self.call(error, capsys=capsys).err
+
+    @pytest.mark.parametrize("option", ["-v", "--verbose", "-qv"])
+    def test_shows_the_traceback_with_verbose(
+        self, option: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        done = self.call(ZeroDivisionError("division by zero"), option, capsys=capsys)
+        assert done.code == Exit.INTERNAL
+        assert "Traceback" in done.err
+
+    def test_hides_terminal_sequences_of_the_error(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert "\x1b" not in self.call(ValueError("\x1b[2J"), capsys=capsys).err
+
+
+class TestOutputThatCannotBeWritten:
+    @pytest.mark.parametrize(
+        "arguments", ["list machines", "list machines --json", "--help", "schema plan", "chart"]
+    )
+    def test_to_a_full_disk_is_one_message(self, arguments: str) -> None:
+        done = in_shell(arguments, "> /dev/full")
+        assert (done.code, len(messages(done.err))) == (Exit.BROKEN_OFF, 1), done.err
+        assert len(done.err.splitlines()) == 2
+
+    @pytest.mark.parametrize("arguments", ["list machines", "--help", "schema plan"])
+    def test_to_a_closed_stdout_is_one_message(self, arguments: str) -> None:
+        done = in_shell(arguments, ">&-")
+        assert (done.code, len(messages(done.err))) == (Exit.USAGE, 1), done.err
+        assert "Traceback" not in done.err
+
+    @pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full", "<&-"])
+    def test_to_stderr_leaves_the_result_as_it_is(self, redirection: str) -> None:
+        done = in_shell("list machines", redirection)
+        assert done.code == 0
+        assert done.out
+
+    def test_of_an_error_keeps_its_exit_code(self) -> None:
+        for redirection in ("2>&-", "2> /dev/full"):
+            assert in_shell("show machine nosuch", redirection).code == Exit.USAGE
+
+    def test_to_a_reader_who_left_is_no_undocumented_code(self) -> None:
+        script = "trap '' PIPE; { {}; echo $? >&2; } | true".replace(
+            "{}", f"{shlex.quote(sys.executable)} -m accept schema plan"
+        )
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert int(done.stderr) in {int(code) for code in Exit}
+
+
+class TestWithoutAHomeFolder:
+    @pytest.fixture(autouse=True)
+    def homeless(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("ACCEPT_RUNS", "XDG_STATE_HOME", "HOME"):
+            monkeypatch.delenv(name, raising=False)
+        # A user without an entry in the passwd file, as in many containers.
+        monkeypatch.setattr("os.getuid", lambda: 2_000_000_123)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [["list", "runs"], ["judge", "last"], ["cancel", "one"], ["run", "-m", "cpu", "-q"]],
+    )
+    def test_what_needs_the_runs_says_which_variable_to_set(self, arguments: list[str]) -> None:
+        assert "ACCEPT_RUNS" in refused(*arguments)
+
+    def test_evidence_named_by_its_path_is_judged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        evidence.leave(tmp_path / "ev")
+        assert accept("judge", "./ev").code == 0
+        assert accept("judge", tmp_path / "ev").code == 0

@@ -1,0 +1,434 @@
+"""The API's answers that go wrong: lists that move on, connections that break, tokens that end.
+
+Played by the stand-in of tests/factories/api_server.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.backends.kubernetes.test_status import job, running, unscheduled
+from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
+
+from accept.backends import Job
+from accept.backends.kubernetes import archive, watch
+from accept.backends.kubernetes import client as apis
+from accept.backends.kubernetes.client import Api, ApiError
+from accept.backends.kubernetes.execute import Done, execute
+from accept.backends.kubernetes.nodes import place_of
+from accept.backends.kubernetes.place import Place, find
+from accept.config import Site
+from accept.config.kubernetes import Kubernetes
+from accept.core.errors import BadEvidence, BrokenOff, NotStarted
+
+PODS = "/api/v1/namespaces/lab/pods"
+JOB = "/apis/batch/v1/namespaces/lab/jobs/run"
+LOG = f"{PODS}/run-w-0-0-abcde/log"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with api_server() as one:
+        yield one
+
+
+@pytest.fixture
+def place(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    return find()
+
+
+def page(*names: str, more: str = "") -> dict[str, Any]:
+    meta = {"continue": more} if more else {}
+    return {"metadata": meta, "items": [{"metadata": {"name": n}} for n in names]}
+
+
+class TestThePlace:
+    def test_is_that_of_the_current_context(self, place: Place, tmp_path: Path) -> None:
+        assert place == Place(
+            kubeconfig=str(tmp_path / "kubeconfig"), context="standin", namespace="lab"
+        )
+
+    def test_is_what_the_options_say_where_they_say_it(self, place: Place) -> None:
+        assert find(namespace="other").namespace == "other"
+
+    @pytest.mark.parametrize(
+        ("option", "site", "namespace"),
+        [("", None, "lab"), ("", "gpu", "gpu"), ("", "default", "default"), ("own", "gpu", "own")],
+    )
+    def test_is_the_namespace_that_is_named_else_the_contexts(
+        self, place: Place, option: str, site: str | None, namespace: str
+    ) -> None:
+        named = Site(kubernetes=Kubernetes(namespace=site))
+        assert place_of({"namespace": option}, named).namespace == namespace
+
+    def test_needs_a_context_that_is_there(self, place: Place) -> None:
+        with pytest.raises(NotStarted, match="'prod'") as caught:
+            find(context="prod")
+        assert "standin" in caught.value.hint
+
+    def test_needs_a_kubeconfig(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(NotStarted, match="no kubeconfig"):
+            find()
+
+    def test_says_what_is_wrong_with_a_kubeconfig(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "bad").write_text("]", encoding="utf-8")
+        with pytest.raises(NotStarted, match="bad"):
+            find(str(tmp_path / "bad"))
+
+    def test_is_told_to_helm_by_context_and_namespace(self, place: Place) -> None:
+        options, environment = place.helm()
+        assert options == ["--namespace", "lab", "--kube-context", "standin"]
+        assert environment == {"KUBECONFIG": place.kubeconfig}
+
+
+class TestAList:
+    def test_is_all_its_pages(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, page("a", "b", more="x"), page("c"))
+        assert [p["metadata"]["name"] for p in Api(place).items(PODS)] == ["a", "b", "c"]
+        assert server.seen[1][2]["continue"] == "x"
+
+    def test_that_moved_on_is_begun_again(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, page("old", more="x"), 410, page("new"))
+        assert [p["metadata"]["name"] for p in Api(place).items(PODS)] == ["new"]
+
+    def test_that_always_moves_on_is_an_error_in_the_end(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        server.says(PODS, 410)
+        with pytest.raises(ApiError) as caught:
+            Api(place).items(PODS)
+        assert caught.value.status == 410
+        assert caught.value.passing
+
+
+class TestAnAnswer:
+    def test_that_refuses_says_why_and_what_to_do(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, 403)
+        with pytest.raises(ApiError, match="status 403") as caught:
+            Api(place).get(PODS)
+        assert "--rbac" in caught.value.hint
+        assert not caught.value.passing
+
+    def test_that_is_missing_is_none_where_that_is_asked(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        assert Api(place).find(JOB) is None
+
+    def test_that_is_no_json_is_an_error(self, server: ApiServer, place: Place) -> None:
+        server.says(PODS, [1])
+        with pytest.raises(ApiError, match="no object"):
+            Api(place).get(PODS)
+
+    def test_after_a_token_ran_out_is_asked_for_with_the_new_one(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        def answer(_: dict[str, str], number: int) -> tuple[int, Any]:
+            if server.tokens[-1] == "Bearer one":
+                server.kubeconfig(tmp_path, token="two")
+                return 401, {"message": "expired"}
+            return 200, page("a")
+
+        server.answers[PODS] = answer
+        assert len(Api(place).items(PODS)) == 1
+        assert server.tokens == ["Bearer one", "Bearer two"]
+
+    def test_that_does_not_come_says_which_cluster(self, tmp_path: Path) -> None:
+        with api_server() as gone:
+            file = gone.kubeconfig(tmp_path)
+        with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port} does not answer") as caught:
+            Api(find(str(file))).get("/version")
+        assert caught.value.passing
+
+
+class TestTheConsole:
+    def test_goes_on_after_a_drop_without_saying_a_line_twice(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        log = "one\ntwo\nthree\nfour\n"
+        server.says(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
+        console = watch._Console(Api(place), "run-w-0-0-abcde")
+        console.start()
+        said = [console.said.get(timeout=20) for _ in range(4)]
+        console.over.set()
+        console.join(20)
+        assert said == [b"one\n", b"two\n", b"three\n", b"four\n"]
+        assert console.said.empty()
+
+
+def a_job() -> Job:
+    return Job(
+        schema=1, backend="kubernetes", attempt="run", hosts=(), first="", folder="",
+        place={"namespace": "lab", "context": "standin", "release": "run"},
+    )  # fmt: skip
+
+
+class TestWatching:
+    @pytest.fixture(autouse=True)
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(watch, "_LOOK", 0.05)
+        monkeypatch.setattr(watch, "_GRACE", 0.5)
+
+    def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
+        said: list[str] = []
+        one = a_job()
+        one.place["kubeconfig"] = place.kubeconfig
+        return watch.follow(one, folder=tmp_path, say=said.append), said
+
+    def test_survives_an_api_that_restarts(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        ended = running(0)
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 3}}
+        server.says(JOB, job(1), 503, 503, job(1))
+        server.says(PODS, *[{"items": [running(0)]}] * 3, {"items": [ended]})
+        server.says(LOG, "measured\n")
+        code, said = self.watch(place, tmp_path)
+        assert code == 3
+        assert said.count("measured") == 1
+
+    def test_gives_up_after_minutes_and_says_how_to_come_back(
+        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watch, "_PATIENCE", 0.3)
+        server.says(JOB, 503)
+        with pytest.raises(BrokenOff) as caught:
+            self.watch(place, tmp_path)
+        assert "accept watch run" in caught.value.hint
+
+    def test_ends_where_the_run_was_deleted(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOB, job(1), job(1), 404)
+        server.says(PODS, {"items": [running(1)]})
+        with pytest.raises(BrokenOff, match="not in namespace lab"):
+            self.watch(place, tmp_path)
+
+    def test_ends_with_5_where_index_0_never_says_how_it_ended(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOB, job(1, ("FailureTarget", "DeadlineExceeded", "too long")))
+        server.says(PODS, {"items": [running(0)]})
+        server.says(LOG, "")
+        code, said = self.watch(place, tmp_path)
+        assert code == 5
+        assert "failed: DeadlineExceeded: too long" in said
+
+    @pytest.fixture
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither a start nor an end takes long."""
+        monkeypatch.setattr(watch, "_start_seconds", lambda _: 0.2)
+        monkeypatch.setattr(watch, "_LEAVING", 0.4)
+
+    @pytest.mark.usefixtures("soon")
+    def test_that_did_not_see_index_0_run_says_why_it_did_not_start(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOB, job(1))
+        server.says(PODS, {"items": [unscheduled()]})
+        with pytest.raises(NotStarted, match="did not start within 0 s: not scheduled"):
+            self.watch(place, tmp_path)
+
+    @pytest.mark.usefixtures("soon")
+    @pytest.mark.parametrize("before", [[running(0)], []], ids=["followed", "met too late"])
+    def test_ends_as_broken_off_where_the_node_of_index_0_is_lost(
+        self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
+    ) -> None:
+        """Its object stays, in Terminating, with a container that ran when it was last heard of."""
+        server.says(JOB, job(1))
+        server.says(PODS, *[{"items": [one]} for one in before], {"items": [lost()]})
+        server.says(LOG, "measured\n")
+        with pytest.raises(
+            BrokenOff, match="the first pod ran, and is lost: node lost: taint"
+        ) as caught:
+            self.watch(place, tmp_path)
+        assert "accept delete run" in caught.value.hint
+
+    @pytest.mark.usefixtures("soon")
+    @pytest.mark.parametrize(
+        ("after", "why"),
+        [([], "it has no pod"), ([unscheduled()], "not scheduled")],
+        ids=["its object is gone", "another does not come"],
+    )
+    def test_ends_as_broken_off_where_index_0_ran_and_does_not_come_back(
+        self,
+        server: ApiServer,
+        place: Place,
+        tmp_path: Path,
+        after: list[dict[str, Any]],
+        why: str,
+    ) -> None:
+        server.says(JOB, job(1))
+        server.says(PODS, {"items": [running(0)]}, {"items": after})
+        server.says(LOG, "measured\n")
+        with pytest.raises(BrokenOff, match=f"the first pod ran, and is lost: {why}"):
+            self.watch(place, tmp_path)
+
+    @pytest.mark.usefixtures("soon")
+    def test_waits_for_the_code_of_an_index_0_that_is_told_to_end(
+        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A drain: it has its grace period to write what it measured, longer than a start takes."""
+        monkeypatch.setattr(watch, "_LEAVING", 60.0)
+        ended = lost()
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 5}}
+        server.says(JOB, job(1))
+        leaving = [{"items": [lost()]}] * 8
+        server.says(PODS, {"items": [running(0)]}, *leaving, {"items": [ended]})
+        server.says(LOG, "measured\n")
+        code, said = self.watch(place, tmp_path)
+        assert (code, "measured" in said) == (5, True)
+
+    def test_begins_anew_where_a_queue_took_the_run_back_and_lets_it_in_again(
+        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Shorter than it is suspended, and longer than it takes to look again.
+        monkeypatch.setattr(watch, "_start_seconds", lambda _: 3.0)
+        again = running(0)
+        again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
+        ended = copy.deepcopy(again)
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+        server.says(JOB, job(1), *[job(1, suspend=True)] * 29, job(1))
+        without: list[Any] = [{"items": []}] * 30
+        server.says(PODS, {"items": [running(0)]}, *without, {"items": [again]}, {"items": [ended]})
+        server.says(LOG, "first\n")
+        server.says(f"{PODS}/run-w-0-0-again/log", "second\n")
+        code, said = self.watch(place, tmp_path)
+        assert code == 0
+        assert [line for line in said if line in ("first", "second")] == ["first", "second"]
+
+    def test_says_the_same_thing_once(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        ended = running(0)
+        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+        server.says(JOB, job(1))
+        server.says(PODS, *[{"items": [running(0)]}] * 5, {"items": [ended]})
+        server.says(LOG, "")
+        code, said = self.watch(place, tmp_path)
+        assert (code, said.count("pods: 1 running, of 1")) == (0, 1)
+
+
+def lost() -> dict[str, Any]:
+    """Index 0 on a node that the cluster gave up: nobody there ends it, or says that it ended."""
+    one = running(0)
+    one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    reason = {"reason": "DeletionByTaintManager", "message": "taint"}
+    one["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", **reason}]
+    return one
+
+
+class TestTheArchiveOfIndex0:
+    POD = "run-w-0-0-abcde"
+    EXEC = f"{PODS}/{POD}/exec"
+    CONTENT = bytes(range(256)) * 400
+
+    def copy(self, place: Place, target: Path) -> bytes:
+        digest = hashlib.sha256(self.CONTENT).hexdigest()
+        archive.copy(Api(place), self.POD, target, len(self.CONTENT), digest, say=print)
+        return target.read_bytes()
+
+    def test_comes_byte_for_byte(self, server: ApiServer, place: Place, tmp_path: Path) -> None:
+        server.commands[self.EXEC] = lambda words, _: tail(self.CONTENT, words)
+        assert self.copy(place, tmp_path / "a") == self.CONTENT
+
+    def test_is_gone_on_with_where_the_connection_broke(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        def command(words: list[str], number: int) -> Frames:
+            for count, frame in enumerate(tail(self.CONTENT, words)):
+                if number < 2 and count == 3:
+                    raise ConnectionError
+                yield frame
+
+        server.commands[self.EXEC] = command
+        assert self.copy(place, tmp_path / "a") == self.CONTENT
+        assert server.count(self.EXEC) == 3
+
+    @pytest.mark.parametrize(
+        "sent", [CONTENT[:-1] + b"x", CONTENT + b"more"], ids=["changed", "more"]
+    )
+    def test_that_is_not_what_index_0_counted_is_refused(
+        self, server: ApiServer, place: Place, tmp_path: Path, sent: bytes
+    ) -> None:
+        server.commands[self.EXEC] = lambda words, _: tail(sent, words)
+        with pytest.raises(BadEvidence) as caught:
+            self.copy(place, tmp_path / "a")
+        assert caught.value.hint == "collect again"
+
+    def test_is_never_in_memory_as_a_whole(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        block, count = bytes(1 << 15), 512
+        digest = hashlib.sha256(block * count).hexdigest()
+        server.commands[self.EXEC] = lambda *_: ((OUT, block) for _ in range(count))
+        tracemalloc.start()
+        try:
+            archive.copy(
+                Api(place), self.POD, tmp_path / "a", len(block) * count, digest, say=print
+            )
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < len(block) * count // 4
+
+
+class TestACommandInAContainer:
+    EXEC = f"{PODS}/p/exec"
+
+    def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> Done:
+        server.commands[self.EXEC] = lambda *_: iter(frames)
+        return execute(Api(place), "p", "accept", ["sh", "-c", "a b"])
+
+    def test_has_its_words_as_they_are(self, server: ApiServer, place: Place) -> None:
+        server.commands[self.EXEC] = lambda words, _: iter([(OUT, "|".join(words).encode())])
+        done = execute(Api(place), "p", "accept", ["sh", "-c", "a & b"])
+        assert done.out == "sh|-c|a & b"
+
+    def test_ends_with_its_status(self, server: ApiServer, place: Place) -> None:
+        failed = {"status": "Failure", "details": {"causes": [{"message": "7"}]}}
+        done = self.run(
+            server, place, (OUT, b"o"), (ERR, b"e"), (STATUS, json.dumps(failed).encode())
+        )
+        assert done == Done(exit=7, out="o", err="e")
+        good = (STATUS, b'{"status":"Success"}')
+        assert self.run(server, place, (OUT, "\u00e4".encode()), good).exit == 0
+
+    def test_has_none_where_the_connection_ends_before_it(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        assert self.run(server, place, (OUT, b"cut")) == Done(exit=None, out="cut", err="")
+
+    def test_that_is_refused_says_why(self, server: ApiServer, place: Place) -> None:
+        with pytest.raises(ApiError, match="exec in p") as caught:
+            execute(Api(place), "p", "accept", ["true"])
+        assert caught.value.status == 404
+
+
+def tail(content: bytes, words: list[str]) -> Frames:
+    """What `tail -c +N FILE` writes, in frames as a kubelet sends them."""
+    assert words[:2] == ["tail", "-c"]
+    rest = content[int(words[2]) - 1 :]
+    for start in range(0, len(rest), 4096):
+        yield OUT, rest[start : start + 4096]
+    yield STATUS, b'{"status":"Success"}'
+
+
+def test_only_this_back_end_imports_the_client() -> None:
+    folder = Path(apis.__file__).parents[2]
+    assert [
+        path.name
+        for path in sorted(folder.rglob("*.py"))
+        if "from kubernetes" in path.read_text(encoding="utf-8")
+    ] == ["api.py", "execute.py", "place.py"]

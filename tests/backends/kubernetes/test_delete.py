@@ -1,0 +1,237 @@
+"""Cancelling and deleting a run: what is reported as cancelled or removed is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import evidence as factories_evidence
+from tests.factories.api_server import STATUS, ApiServer, api_server
+from tests.factories.command_line import accept, refused
+
+from accept.backends import Job
+from accept.backends.kubernetes import delete
+from accept.core import evidence
+from accept.core.errors import BrokenOff, Exit
+from accept.core.typed import dump
+from accept.evidence import rundir
+
+JOBS = "/apis/batch/v1/namespaces/lab/jobs"
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/lab/jobsets"
+PODS = "/api/v1/namespaces/lab/pods"
+SERVICES = "/api/v1/namespaces/lab/services"
+CLAIM_TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/lab/resourceclaimtemplates"
+POD = "run-0-abcde"
+
+
+class StoredObjects:
+    """The objects of a cluster, which a DELETE removes together with what they own."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.owners: dict[str, str] = {}
+        #: Objects that a DELETE only marks, such as pods on a lost node.
+        self.stuck: set[str] = set()
+
+    def add(self, kind: str, name: str, *, owner: str = "", **content: Any) -> str:
+        """Store an object; return its path."""
+        path = f"{kind}/{name}"
+        meta = {"name": name, **content.pop("metadata", {})}
+        self.objects[path] = {"metadata": meta, **content}
+        self.owners[path] = owner
+        self.server.answers[kind] = lambda *_: (200, {"items": self._listed(kind)})
+        self.server.answers[path] = lambda *_: self._answer(path)
+        return path
+
+    def _listed(self, kind: str) -> list[dict[str, Any]]:
+        return [stored for path, stored in self.objects.items() if path.rpartition("/")[0] == kind]
+
+    def _answer(self, path: str) -> tuple[int, Any]:
+        verb = next(verb for verb, seen, _ in reversed(self.server.seen) if seen == path)
+        if path not in self.objects:
+            return 404, {"message": "not found"}
+        if verb == "DELETE":
+            self._delete(path)
+            return 200, {}
+        return 200, self.objects[path]
+
+    def _delete(self, path: str) -> None:
+        if path in self.stuck:
+            self.objects[path]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        else:
+            del self.objects[path]
+        for owned in [other for other, owner in self.owners.items() if owner == path]:
+            if owned in self.objects:
+                self._delete(owned)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(delete, "_LEAVING", 0.3)
+    monkeypatch.setattr(delete, "_PAUSE", 0.05)
+    with api_server() as made:
+        yield made
+
+
+@pytest.fixture
+def store(server: ApiServer) -> StoredObjects:
+    return StoredObjects(server)
+
+
+@pytest.fixture
+def job(server: ApiServer, tmp_path: Path) -> Job:
+    """A run that was submitted as a plain Job, and whose release is gone."""
+    return submitted(server, tmp_path, first="run-0")
+
+
+def submitted(server: ApiServer, tmp_path: Path, *, first: str) -> Job:
+    file = str(server.kubeconfig(tmp_path))
+    place = {"namespace": "lab", "context": "standin", "kubeconfig": file, "release": ""}
+    made = Job(
+        schema=1, backend="kubernetes", attempt="run", hosts=(), first=first, folder="",
+        place=place,
+    )  # fmt: skip
+    folder = rundir.create("run")
+    evidence.write(folder / rundir.JOB, json.dumps(dump(made)))
+    (folder / rundir.RENDERED).mkdir()
+    evidence.write(
+        folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
+    )
+    return made
+
+
+def add_run(store: StoredObjects, *, started: bool = True) -> tuple[str, str]:
+    """Store the Job of a run and its first pod; return their paths."""
+    owner = store.add(JOBS, "run", spec={"parallelism": 1}, status={})
+    state = {"running": {}} if started else {"waiting": {"reason": "ImagePullBackOff"}}
+    index = {"batch.kubernetes.io/job-completion-index": "0"}
+    pod = store.add(
+        PODS, POD,
+        owner=owner,
+        metadata={"labels": index},
+        spec={"nodeName": "n1"},
+        status={"containerStatuses": [{"name": "accept", "state": state}]},
+    )  # fmt: skip
+    return owner, pod
+
+
+def ignore_commands(server: ApiServer) -> None:
+    """Let every command in the first pod fail, as if its coordinator hung."""
+    failed = {"status": "Failure", "details": {"causes": [{"message": "1"}]}}
+    server.commands[f"{PODS}/{POD}/exec"] = lambda *_: iter([(STATUS, json.dumps(failed).encode())])
+
+
+@pytest.mark.usefixtures("job")
+class TestDelete:
+    def test_removes_what_it_reports(self, store: StoredObjects) -> None:
+        add_run(store)
+        done = accept("delete", "run", "--no-collect")
+        assert done.code == Exit.PASS, done.err
+        assert done.out.split("\n")[:-1] == ["removed Job run", f"removed Pod {POD}"]
+        assert store.objects == {}
+
+    def test_names_a_pod_that_stays(self, store: StoredObjects) -> None:
+        _, pod = add_run(store)
+        store.stuck.add(pod)
+        assert POD in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+
+    def test_does_not_report_success_for_pods_it_may_not_see(self, server: ApiServer) -> None:
+        server.says(PODS, 403)
+        assert "Pod" in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+
+    def test_removes_what_it_sees_before_it_reports_what_it_may_not_see(
+        self, store: StoredObjects, server: ApiServer
+    ) -> None:
+        add_run(store)
+        server.says(PODS, 403)
+        assert "Pod" in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+        assert store.objects == {}
+
+    def test_succeeds_without_rights_on_kinds_that_the_run_did_not_make(
+        self, store: StoredObjects, server: ApiServer
+    ) -> None:
+        add_run(store)
+        server.says(JOBSETS, 403)
+        server.says(CLAIM_TEMPLATES, 403)
+        assert accept("delete", "run", "--no-collect").code == Exit.PASS
+
+    def test_leaves_a_service_of_the_same_name_that_no_jobset_of_the_run_made(
+        self, store: StoredObjects, server: ApiServer
+    ) -> None:
+        service = store.add(SERVICES, "run")
+        # It does not carry the run's label.
+        server.says(SERVICES, {"items": []})
+        done = accept("delete", "run", "--no-collect")
+        assert (done.code, done.out) == (Exit.PASS, "nothing is left\n")
+        assert service in store.objects
+
+    def test_removes_the_service_that_a_jobset_made(
+        self, store: StoredObjects, server: ApiServer
+    ) -> None:
+        owner = {"kind": "JobSet", "name": "run"}
+        service = store.add(SERVICES, "run", metadata={"ownerReferences": [owner]})
+        server.says(SERVICES, {"items": []})
+        assert accept("delete", "run", "--no-collect").code == Exit.PASS
+        assert service not in store.objects
+
+
+class TestDeleteOfARunThatMadeAJobSet:
+    def test_does_not_report_success_if_it_may_not_see_jobsets(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
+        submitted(server, tmp_path, first="run-w-0-0")
+        server.says(JOBSETS, 403)
+        assert "JobSet" in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+
+
+class TestCancel:
+    @pytest.mark.parametrize("started", [True, False])
+    def test_leaves_nothing_that_runs_or_may_start(
+        self, store: StoredObjects, server: ApiServer, job: Job, *, started: bool
+    ) -> None:
+        add_run(store, started=started)
+        ignore_commands(server)
+        delete.cancel(job, folder=rundir.find("run"), say=lambda _: None)
+        assert store.objects == {}
+
+    @pytest.mark.usefixtures("job")
+    def test_of_a_coordinator_that_does_not_answer_succeeds(
+        self, store: StoredObjects, server: ApiServer
+    ) -> None:
+        add_run(store)
+        ignore_commands(server)
+        done = accept("cancel", "run")
+        assert (done.code, done.out) == (Exit.PASS, "cancelled run\n"), done.err
+        assert store.objects == {}
+
+    @pytest.mark.parametrize("started", [True, False])
+    def test_names_a_pod_that_stays(
+        self, store: StoredObjects, server: ApiServer, job: Job, *, started: bool
+    ) -> None:
+        _, pod = add_run(store, started=started)
+        store.stuck.add(pod)
+        ignore_commands(server)
+        with pytest.raises(BrokenOff, match=POD):
+            delete.cancel(job, folder=rundir.find("run"), say=lambda _: None)
+
+    @pytest.mark.usefixtures("job")
+    def test_is_not_reported_if_the_job_may_not_be_deleted(
+        self, store: StoredObjects, server: ApiServer
+    ) -> None:
+        owner, _ = add_run(store)
+        ignore_commands(server)
+        read = server.answers[owner]
+
+        def answer(query: dict[str, str], number: int) -> tuple[int, Any]:
+            if ("DELETE", owner) in {(verb, path) for verb, path, _ in server.seen}:
+                return 403, {"message": "may not delete jobs"}
+            return read(query, number)
+
+        server.answers[owner] = answer
+        assert "may not delete jobs" in refused("cancel", "run", code=Exit.BROKEN_OFF)
+        assert owner in store.objects

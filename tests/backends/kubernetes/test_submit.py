@@ -1,0 +1,223 @@
+"""Installing a run with helm: what happens to releases, one's own and others', when it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.factories.api_server import ApiServer, api_server
+
+from accept.backends.kubernetes import submit
+from accept.backends.kubernetes.client import Api
+from accept.backends.kubernetes.place import Place, find
+from accept.backends.kubernetes.submit import Name
+from accept.core.errors import Exit, NotStarted
+
+SECRETS = "/api/v1/namespaces/lab/secrets"
+NOT_FOUND = "Error: release: not found"
+TIMEOUT = "Error: Kubernetes cluster unreachable: dial tcp 10.0.0.1:443: i/o timeout"
+IN_USE = "Error: INSTALLATION FAILED: cannot re-use a name that is still in use"
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(kw_only=True)
+class HelmStandIn:
+    """Keep releases as helm does, and fail as requested."""
+
+    #: Values of each release.
+    releases: dict[str, dict[str, object]] = field(default_factory=dict)
+    #: Errors that a verb answers with, in order; an empty text lets the call succeed.
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    #: Called before each `helm install`.
+    before_install: Callable[[], None] = nothing
+    #: Error that `helm install` ends with after it has made the release.
+    broken_install: str = ""
+    verbs: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(
+        self, place: Place, *words: str, seconds: float = 0.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Answer as `install.helm` does."""
+        verb = words[0]
+        if verb == "install":
+            self.before_install()
+        with self._lock:
+            self.verbs.append(verb)
+            error = self.errors[verb].pop(0) if self.errors.get(verb) else ""
+            out = ""
+            if not error:
+                out, error = self._answer(verb, words)
+        return subprocess.CompletedProcess(words, 1 if error else 0, out, error)
+
+    def _answer(self, verb: str, words: tuple[str, ...]) -> tuple[str, str]:
+        release = words[2] if verb == "get" else words[1]
+        if verb == "install":
+            if release in self.releases:
+                return "", IN_USE
+            given = dict(word.split("=", 1) for word in words if "=" in word)
+            secret = {"existingSecret": given["ssh.existingSecret"]}
+            self.releases[release] = {"attempt": given["attempt"], "ssh": secret}
+            return "", self.broken_install
+        if release not in self.releases:
+            return "", NOT_FOUND
+        if verb == "uninstall":
+            del self.releases[release]
+            return "", ""
+        return json.dumps(self.releases[release]), ""
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with api_server() as made:
+        made.says(SECRETS, {"metadata": {"name": "key"}})
+        for attempt in ("one", "two"):
+            made.says(f"{SECRETS}/train-{attempt}-ssh", {"metadata": {}})
+        yield made
+
+
+@pytest.fixture
+def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    return Api(find())
+
+
+@pytest.fixture
+def helm(monkeypatch: pytest.MonkeyPatch) -> HelmStandIn:
+    made = HelmStandIn()
+    monkeypatch.setattr(submit, "helm", made)
+    return made
+
+
+def start(api: Api, attempt: str = "one") -> None:
+    """Install attempt `attempt` of release `train`."""
+    name = Name(release="train", attempt=attempt)
+    submit.install(api, name, Path("values.yaml"), say=lambda _: None)
+
+
+def secrets_deleted(server: ApiServer) -> list[str]:
+    """The names of the Secrets that were deleted."""
+    return [path.rpartition("/")[2] for verb, path, _ in server.seen if verb == "DELETE"]
+
+
+class TestWhenHelmCannotSayWhetherTheReleaseExists:
+    @pytest.mark.parametrize(
+        "error", [TIMEOUT, "Error: getting credentials: exec: executable login not found"]
+    )
+    def test_nothing_is_installed_or_removed(
+        self, api: Api, helm: HelmStandIn, server: ApiServer, error: str
+    ) -> None:
+        helm.releases["train"] = {"attempt": "other"}
+        helm.errors = {"status": [error], "get": [error], "install": [IN_USE]}
+        with pytest.raises(NotStarted) as caught:
+            start(api)
+        assert caught.value.code == Exit.NOT_STARTED
+        assert "helm" in caught.value.message
+        assert "train" in helm.releases
+        assert server.count(SECRETS) == len(secrets_deleted(server))
+
+
+class TestWhenTheNameIsTaken:
+    def test_the_run_is_refused_before_anything_is_made(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        helm.releases["train"] = {"attempt": "other"}
+        with pytest.raises(NotStarted, match="train"):
+            start(api)
+        assert "install" not in helm.verbs
+        assert server.count(SECRETS) == 0
+
+    @pytest.mark.parametrize("attempt", ["other", "one"])
+    def test_a_release_that_appears_meanwhile_is_left(
+        self, api: Api, helm: HelmStandIn, server: ApiServer, attempt: str
+    ) -> None:
+        # Also one of the same attempt name, which somebody installed with a key of its own.
+        helm.before_install = lambda: helm.releases.update(train={"attempt": attempt})
+        with pytest.raises(NotStarted, match="train") as caught:
+            start(api)
+        assert caught.value.code == Exit.NOT_STARTED
+        assert helm.releases == {"train": {"attempt": attempt}}
+        assert secrets_deleted(server) == ["train-one-ssh"]
+
+    def test_of_two_installs_at_once_one_succeeds_and_the_other_removes_nothing(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        barrier = threading.Barrier(2)
+
+        def wait_for_the_other() -> None:
+            barrier.wait()
+
+        helm.before_install = wait_for_the_other
+        attempts = ("one", "two")
+        with ThreadPoolExecutor(2) as pool:
+            started = [pool.submit(start, Api(api.place), attempt) for attempt in attempts]
+            failed = [job.exception() for job in started]
+        winner, loser = attempts if failed[0] is None else attempts[::-1]
+        assert [type(error) for error in failed if error] == [NotStarted]
+        assert helm.releases["train"]["attempt"] == winner
+        assert secrets_deleted(server) == [f"train-{loser}-ssh"]
+
+
+class TestWhenHelmInstallBreaks:
+    def test_the_attempts_own_release_is_removed(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        helm.broken_install = "Error: INSTALLATION FAILED: context deadline exceeded"
+        with pytest.raises(NotStarted, match="deadline exceeded"):
+            start(api)
+        assert helm.releases == {}
+        assert secrets_deleted(server) == ["train-one-ssh"]
+
+    def test_an_interrupted_install_is_removed(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        def interrupt() -> None:
+            secret = {"existingSecret": "train-one-ssh"}
+            helm.releases["train"] = {"attempt": "one", "ssh": secret}
+            raise KeyboardInterrupt
+
+        helm.before_install = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            start(api)
+        assert helm.releases == {}
+        assert secrets_deleted(server) == ["train-one-ssh"]
+
+    def test_a_release_whose_owner_is_unknown_is_left_and_reported(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        helm.broken_install = TIMEOUT
+        helm.errors = {"get": ["Error: release: not found", TIMEOUT]}
+        with pytest.raises(NotStarted) as caught:
+            start(api)
+        assert "uninstall" not in helm.verbs
+        assert "train" in caught.value.message
+        assert "helm status train" in caught.value.hint
+        assert secrets_deleted(server) == []
+
+    def test_a_release_that_cannot_be_removed_is_reported(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        helm.broken_install = TIMEOUT
+        helm.errors = {"uninstall": [TIMEOUT]}
+        with pytest.raises(NotStarted) as caught:
+            start(api)
+        assert "train" in helm.releases
+        assert "helm uninstall train" in caught.value.hint
+
+    def test_a_secret_that_cannot_be_removed_is_reported(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        server.says(f"{SECRETS}/train-one-ssh", 500)
+        helm.errors = {"install": ["Error: values are refused"]}
+        with pytest.raises(NotStarted, match="values are refused") as caught:
+            start(api)
+        assert "train-one-ssh" in caught.value.message

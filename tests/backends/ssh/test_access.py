@@ -1,0 +1,178 @@
+"""How ssh reaches the hosts of a run: named fields in job.json, and nothing that runs a program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories.command_line import refused
+from tests.factories.standin_ssh import StandinSsh, standin_ssh
+
+from accept.backends import Job
+from accept.backends.ssh.client import SshAccess, access_of
+from accept.config.site import Site, Ssh
+from accept.core import evidence
+from accept.core.errors import BadInput
+from accept.core.shape import Invalid
+from accept.core.typed import dump, read
+from accept.evidence import rundir
+
+#: What version 0.1 put into every job.json.
+ALWAYS_0_1 = [
+    *("-o", "BatchMode=yes"),
+    *("-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=10"),
+    *("-o", "ServerAliveCountMax=3"),
+]
+
+
+def job(**values: object) -> dict[str, Any]:
+    """Return the content of a job.json, with `values` on top."""
+    return {
+        "schema": 1,
+        "backend": "ssh",
+        "attempt": "one",
+        "hosts": ["node1"],
+        "first": "node1",
+        "folder": "/tmp/accept-one",
+        **values,
+    }
+
+
+ACCESS = SshAccess(
+    config_file="/home/me/a config", user="me", port=2222, jump_host="me@gate:22,[fe80::1]"
+)
+
+
+class TestAJobFile:
+    def test_holds_the_access_by_name(self) -> None:
+        stored = dump(read(Job, job(sshAccess=dump(ACCESS))))
+        assert stored["sshAccess"] == {
+            "configFile": "/home/me/a config",
+            "user": "me",
+            "port": 2222,
+            "jumpHost": "me@gate:22,[fe80::1]",
+        }
+        assert "ssh" not in stored
+        assert read(Job, stored).ssh_access == ACCESS
+
+    @pytest.mark.parametrize(
+        "access",
+        [
+            {"user": "-oProxyCommand=touch x"},
+            {"user": "me\n-oProxyCommand=x"},
+            {"user": "$(touch x)"},
+            {"port": 0},
+            {"port": "22"},
+            {"jumpHost": "-oProxyCommand=x"},
+            {"jumpHost": "gate,-oProxyCommand=x"},
+            {"jumpHost": "me@-oProxyCommand=x"},
+            {"jumpHost": "gate;touch x"},
+            {"configFile": "config"},
+            {"configFile": "-oProxyCommand=x"},
+            {"configFile": "/a\nb"},
+            {"proxyCommand": "touch x"},
+        ],
+        ids=str,
+    )
+    def test_with_an_access_that_could_run_a_program_is_refused(
+        self, access: dict[str, object]
+    ) -> None:
+        with pytest.raises(Invalid):
+            read(Job, job(sshAccess=access))
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"hosts": ["-oProxyCommand=x"]},
+            {"hosts": ["a b"]},
+            {"first": "other"},
+            {"folder": "/home/me"},
+            {"folder": "relative/accept-one"},
+            {"folder": "/tmp/../home/accept-one"},
+            {"folder": "/tmp/accept-another"},
+            {"folder": "/tmp/$(touch x)/accept-one"},
+        ],
+        ids=str,
+    )
+    def test_with_hosts_or_a_folder_that_no_run_has_is_refused(
+        self, values: dict[str, object]
+    ) -> None:
+        with pytest.raises(Invalid):
+            read(Job, job(**values))
+
+    @pytest.mark.parametrize(
+        ("options", "access"),
+        [
+            (ALWAYS_0_1, SshAccess()),
+            (
+                ["-F", "/c", *ALWAYS_0_1, "-l", "me", "-p", "22", "-J", "gate"],
+                SshAccess(config_file="/c", user="me", port=22, jump_host="gate"),
+            ),
+        ],
+        ids=["none", "all"],
+    )
+    def test_of_version_0_1_is_read(self, options: list[str], access: SshAccess) -> None:
+        found = read(Job, job(ssh=options))
+        assert found.ssh_access == access
+        assert list(access.options()) == options
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["-oProxyCommand=touch x"],
+            [*ALWAYS_0_1, "-oProxyCommand=touch x"],
+            [*ALWAYS_0_1, "-o", "ProxyCommand=touch x"],
+            [*ALWAYS_0_1, "-l", "-oProxyCommand=x"],
+            [*ALWAYS_0_1, "-l", "me", "-l", "you"],
+            [*ALWAYS_0_1, "-p", "x"],
+            [*ALWAYS_0_1, "-J"],
+            ALWAYS_0_1[:-2],
+        ],
+        ids=str,
+    )
+    def test_of_version_0_1_with_other_options_is_refused(self, options: list[str]) -> None:
+        with pytest.raises(Invalid):
+            read(Job, job(ssh=options))
+
+    def test_with_both_forms_is_refused(self) -> None:
+        with pytest.raises(Invalid):
+            read(Job, job(ssh=ALWAYS_0_1, sshAccess={"user": "me"}))
+
+    @pytest.mark.parametrize("command", ["collect", "watch", "cancel", "delete"])
+    def test_that_is_refused_starts_no_ssh(
+        self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+        hosts: StandinSsh = standin_ssh(tmp_path / "ssh", monkeypatch)
+        folder = rundir.create("one")
+        data = job(ssh=["-oProxyCommand=touch pwned"])
+        evidence.write(folder / rundir.JOB, json.dumps(data))
+        refused(command, "one")
+        assert hosts.calls == []
+
+
+class TestAnAccess:
+    def test_never_takes_a_configuration_from_the_folder_of_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path))
+        with pytest.raises(Invalid):
+            SshAccess(config_file=str(tmp_path / "one" / "config"))
+
+    def test_of_a_site_is_independent_of_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("ACCEPT_SSH_CONFIG", "config")
+        access = access_of(Site(ssh=Ssh(user="me", port=22, jump_host="gate")))
+        assert access == SshAccess(
+            config_file=str(tmp_path / "config"), user="me", port=22, jump_host="gate"
+        )
+
+    def test_of_a_site_names_the_key_that_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("ACCEPT_SSH_CONFIG", raising=False)
+        with pytest.raises(BadInput, match="jumpHost"):
+            access_of(Site(ssh=Ssh(jump_host="gate; touch x")))

@@ -1,0 +1,113 @@
+"""What a host says that is made ready for a run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.factories.command_line import refused
+
+from accept.backends.ssh.client import Reply
+from accept.backends.ssh.prepare import _FINAL, Ready, set_up, understood
+from accept.config import resources
+from accept.core.model import Problem
+
+
+def said(text: str) -> Ready | Problem:
+    return understood("h1", Reply(exit=0, out=text.encode(), err=""))
+
+
+def test_a_host_that_is_ready_says_its_port_and_python() -> None:
+    found = said("port 40001\npython 3.11.2\naddress 10.0.0.1\nready\n")
+    assert isinstance(found, Ready)
+    assert (found.port, found.python, found.addresses) == (40001, (3, 11, 2), ("10.0.0.1",))
+
+
+@pytest.mark.parametrize("port", ["²", "0", "65536", "99999", "9" * 5000, "-1", ""])
+def test_what_is_no_port_is_no_host_that_is_ready(port: str) -> None:
+    assert isinstance(said(f"port {port}\npython 3.11\nready\n"), Problem)
+
+
+def test_parts_of_a_version_that_are_no_numbers_are_left_out() -> None:
+    found = said(f"port 22\npython 3.²{'.' + '9' * 5000}\nready\n")
+    assert isinstance(found, Ready)
+    assert found.python == (3,)
+
+
+def test_the_name_of_a_folder_is_never_a_command(tmp_path: Path) -> None:
+    folder = tmp_path / "q'; touch made; echo '"
+    folder.mkdir()
+    done = subprocess.run(
+        ["/bin/sh", "-c", set_up(str(folder), 1, 1)],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"problem launch-failed {folder} is there already: do hosts share it?" in done.stdout
+    assert not (tmp_path / "made").exists()
+
+
+class TestAHostWithoutGpus:
+    """In a run of a machine with GPUs it cannot be used, and is not tried again."""
+
+    @pytest.fixture
+    def host(self, tmp_path: Path) -> Path:
+        """A folder with a bootstrap_host.sh that ends before sshd starts; no GPU around."""
+        for name in ("bootstrap_host.sh", "sshd.sh"):
+            (tmp_path / name).write_text((resources.launchers() / name).read_text())
+        (tmp_path / "tmp").mkdir()
+        (tmp_path / "bin").mkdir()
+        driver = tmp_path / "bin" / "nvidia-smi"
+        driver.write_text("#!/bin/sh\nexit 9\n")
+        driver.chmod(0o755)
+        return tmp_path
+
+    def cause(self, host: Path, *words: str) -> str:
+        environment = {"PATH": f"{host}/bin:/usr/bin:/bin", "ACCEPT_SYS": str(host / "sys")}
+        done = subprocess.run(
+            ["/bin/sh", "./bootstrap_host.sh", "1", "1", *words],
+            cwd=host, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        found = understood("h1", Reply(exit=done.returncode, out=done.stdout.encode(), err=""))
+        assert isinstance(found, Problem)
+        return found.cause
+
+    def test_is_refused(self, host: Path) -> None:
+        assert self.cause(host, "gpus") == "gpu-missing"
+        assert "gpu-missing" in _FINAL
+
+    def test_is_good_enough_for_a_machine_without(self, host: Path) -> None:
+        assert self.cause(host) != "gpu-missing"
+
+    def test_is_none_if_the_pci_bus_shows_one(self, host: Path) -> None:
+        device = host / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+        assert self.cause(host, "gpus") != "gpu-missing"
+
+    def test_is_none_if_the_driver_shows_one(self, host: Path) -> None:
+        (host / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100'\n")
+        assert self.cause(host, "gpus") != "gpu-missing"
+
+    @pytest.mark.parametrize(
+        ("machine", "asks"), [("cpu", "no"), ("h100-8", "yes"), ("gpu", "yes")]
+    )
+    def test_is_looked_for_where_the_machine_has_gpus(
+        self, machine: str, asks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands: list[str] = []
+
+        def call(*words: object, **_: object) -> Reply:
+            commands.append(str(words[2]))
+            return Reply(exit=1, out=b"problem gpu-missing no GPU\n", err="")
+
+        monkeypatch.setattr("accept.backends.ssh.prepare.call", call)
+        monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path))
+        refused("run", "--machine", machine, "--hosts", "h1", "--quiet", code=4)
+        (command,) = commands
+        assert command.endswith(" gpus") is (asks == "yes")

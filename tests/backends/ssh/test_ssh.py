@@ -1,0 +1,383 @@
+"""Runs over ssh after their start: follow, collect, cancel and delete, and hosts that greet."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.factories import evidence as factories_evidence
+from tests.factories.command_line import accept
+from tests.factories.standin_ssh import StandinSsh, standin_ssh
+
+from accept.backends import Job
+from accept.backends.ssh import backend
+from accept.backends.ssh.client import MARKER, call
+from accept.config import Site, resources
+from accept.core import evidence
+from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence
+from accept.core.typed import dump
+from accept.evidence import rundir
+from accept.plan.resolve import Options, Resolved, resolve
+
+GREETING = "Welcome to the lab!\nstarted ready 12 34\n"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSsh:
+    """Hosts that are this machine, behind a stand-in ssh."""
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.delenv("ACCEPT_SSH_CONFIG", raising=False)
+    return standin_ssh(tmp_path / "ssh", monkeypatch)
+
+
+@pytest.fixture
+def folder(hosts: StandinSsh) -> Path:
+    """The run's folder on the workstation."""
+    return rundir.create("one")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """The run's folder on the first host, as a reboot leaves it: nobody lives, nothing ended."""
+    node = tmp_path / "accept-one"
+    node.mkdir()
+    (node / "run").write_text("one\n")
+    (node / "guard.pid").write_text("1 1\n")
+    (node / "key").write_text("secret\n")
+    (node / "console.log").write_text("".join(f"line {n}\n" for n in range(100)))
+    shutil.copy(resources.launchers() / "kill.sh", node)
+    os.mkfifo(node / "events")
+    factories_evidence.leave(node / "evidence")
+    return node
+
+
+def job_in(node: Path, *hosts: str) -> Job:
+    names = hosts or ("h1",)
+    return Job(
+        schema=1, backend="ssh", attempt="one", hosts=names, first=names[0], folder=str(node)
+    )
+
+
+@pytest.fixture
+def job(node: Path) -> Job:
+    return job_in(node)
+
+
+def stored(job: Job, folder: Path) -> None:
+    """Write job.json, as a submitted run has it."""
+    evidence.write(folder / rundir.JOB, json.dumps(dump(job)))
+
+
+def pack(node: Path) -> None:
+    """Leave the evidence as a guard does at the end of a run."""
+    factories_evidence.archive(node / "evidence", node / "evidence.tar")
+    shutil.rmtree(node / "evidence")
+    (node / "status").write_text("0\n")
+
+
+def start_of(pid: int) -> str:
+    """Return when a process started, in clock ticks since the boot."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a process that lives until it is ended, with variables in its environment."""
+    started = []
+
+    def start(**environment: str) -> subprocess.Popen[bytes]:
+        # The shell says that it is there with its final environment.
+        one = subprocess.Popen(
+            ["sh", "-c", "echo; exec sleep 600"],
+            env={"PATH": os.environ["PATH"], **environment},
+            stdout=subprocess.PIPE,
+        )
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"\n"
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+        assert one.stdout is not None
+        one.stdout.close()
+
+
+def ignore(_: str) -> None:
+    """Take a line of progress."""
+
+
+class TestALoginShellThatPrintsText:
+    def test_does_not_damage_the_evidence(
+        self, hosts: StandinSsh, folder: Path, node: Path, job: Job
+    ) -> None:
+        pack(node)
+        hosts.greet(GREETING)
+        place = backend.collect(job, folder=folder, say=ignore)
+        assert evidence.check_checksums(place) == ()
+
+    def test_does_not_shift_the_console_after_a_reconnect(
+        self, hosts: StandinSsh, node: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        (node / "status").write_text("3\n")
+        hosts.greet(GREETING)
+        hosts.cut(200, 200)
+        lines: list[str] = []
+        assert backend.watch(job, folder=node, say=lines.append) == 3
+        assert [line for line in lines if line.startswith("line")] == [
+            f"line {n}" for n in range(100)
+        ]
+        assert not [line for line in lines if "lab" in line]
+
+    def test_does_not_keep_an_absent_host_alive(
+        self, hosts: StandinSsh, node: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        hosts.greet(GREETING)
+        hosts.cut(*[0] * 200)
+        with pytest.raises(BrokenOff):
+            backend.watch(job, folder=node, say=ignore)
+
+    def test_is_a_note_of_doctor_and_no_failure(self, hosts: StandinSsh) -> None:
+        run = planned("h1")
+        hosts.greet(GREETING)
+        (note,) = (n for n in backend.doctor(run, say=ignore) if n.what == "login shell")
+        assert note.good
+        assert note.advice
+        hosts.greet("")
+        assert not [n for n in backend.doctor(run, say=ignore) if n.what == "login shell"]
+
+
+def planned(*names: str) -> Resolved:
+    return resolve(Options(machine="cpu", nodes=1, backend="ssh", hosts=names))
+
+
+class TestCollect:
+    def test_goes_on_where_the_connection_was_cut(
+        self, hosts: StandinSsh, folder: Path, node: Path, job: Job
+    ) -> None:
+        pack(node)
+        size = (node / "evidence.tar").stat().st_size
+        assert size > 6000
+        # The first connection announces the archive.
+        hosts.cut("whole", 4000, 2000)
+        place = backend.collect(job, folder=folder, say=ignore)
+        assert evidence.check_checksums(place) == ()
+        first, second = 4000 - len(MARKER), 2000 - len(MARKER)
+        assert offsets_sent(hosts) == [0, first, first + second]
+
+    def test_goes_on_where_an_earlier_command_was_ended(
+        self, hosts: StandinSsh, folder: Path, node: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pack(node)
+        hosts.cut("whole", 4000)
+        with monkeypatch.context() as patch:
+            patch.setattr("accept.evidence.archive._PAUSES", ())
+            with pytest.raises(AcceptError):
+                backend.collect(job, folder=folder, say=ignore)
+        place = backend.collect(job, folder=folder, say=ignore)
+        assert evidence.check_checksums(place) == ()
+        assert offsets_sent(hosts) == [0, 4000 - len(MARKER)]
+
+    def test_takes_evidence_for_which_the_host_had_no_room_to_pack(
+        self, hosts: StandinSsh, folder: Path, node: Path, job: Job
+    ) -> None:
+        (node / "status").write_text("0\n")
+        (node / "unpacked").touch()
+        hosts.cut("whole", 4000)
+        place = backend.collect(job, folder=folder, say=ignore)
+        assert evidence.check_checksums(place) == ()
+
+    def test_takes_what_was_measured_before_the_host_was_restarted(
+        self, hosts: StandinSsh, folder: Path, job: Job
+    ) -> None:
+        place = backend.collect(job, folder=folder, say=ignore)
+        assert (place / evidence.PLAN).is_file()
+        assert (place / evidence.CONSOLE).is_file()
+
+    def test_leaves_nothing_on_the_host_and_no_archive_here(
+        self, hosts: StandinSsh, folder: Path, node: Path, job: Job
+    ) -> None:
+        pack(node)
+        backend.collect(job, folder=folder, say=ignore)
+        assert not node.exists()
+        assert [path.name for path in folder.iterdir()] == [rundir.EVIDENCE]
+
+    def test_of_a_run_that_goes_on_is_refused(
+        self,
+        hosts: StandinSsh,
+        folder: Path,
+        node: Path,
+        job: Job,
+        process: Callable[..., subprocess.Popen[bytes]],
+    ) -> None:
+        coordinator = process(ACCEPT_DIR=str(node))
+        (node / "coordinator.pid").write_text(f"{coordinator.pid}\n")
+        with pytest.raises(BrokenOff):
+            backend.collect(job, folder=folder, say=ignore)
+        assert (node / "evidence").is_dir()
+
+    def test_finds_nothing_where_the_folder_is_gone(
+        self, hosts: StandinSsh, folder: Path, tmp_path: Path
+    ) -> None:
+        with pytest.raises(NoEvidence):
+            backend.collect(job_in(tmp_path / "accept-one"), folder=folder, say=ignore)
+
+    def test_does_not_follow_a_link_that_took_the_place_of_the_folder(
+        self, hosts: StandinSsh, folder: Path, node: Path, tmp_path: Path
+    ) -> None:
+        pack(node)
+        link = tmp_path / "scratch" / "accept-one"
+        link.parent.mkdir()
+        link.symlink_to(node)
+        with pytest.raises(NoEvidence):
+            backend.collect(job_in(link), folder=folder, say=ignore)
+
+
+def offsets_sent(hosts: StandinSsh) -> list[int]:
+    """Return from which bytes on the archive was requested."""
+    return [int(call.rstrip("'").split()[-1]) for call in hosts.calls if " send " in call]
+
+
+class TestWatch:
+    def test_ends_when_nobody_works_on_the_run_any_more(
+        self, hosts: StandinSsh, node: Path, job: Job
+    ) -> None:
+        hosts.do_not_wait()
+        lines: list[str] = []
+        with pytest.raises(BrokenOff):
+            backend.watch(job, folder=node, say=lines.append)
+        assert len(lines) == 100
+
+
+class TestDelete:
+    """After a reboot, or when the guard was killed, nobody answers on the host."""
+
+    def test_removes_the_folder_when_there_is_no_guard(
+        self, hosts: StandinSsh, node: Path, job: Job
+    ) -> None:
+        assert backend.delete(job, dry_run=True, say=ignore) == (f"h1:{node}",)
+        assert node.exists()
+        assert backend.delete(job, dry_run=False, say=ignore) == (f"h1:{node}",)
+        assert not node.exists()
+        assert backend.delete(job, dry_run=False, say=ignore) == ()
+
+    def test_removes_the_folder_of_version_0_1_which_had_no_guard_pid(
+        self, hosts: StandinSsh, node: Path, job: Job
+    ) -> None:
+        (node / "guard.pid").unlink()
+        hosts.do_not_wait()
+        backend.delete(job, dry_run=False, say=ignore)
+        assert not node.exists()
+
+    def test_ends_processes_that_a_killed_guard_left(
+        self,
+        hosts: StandinSsh,
+        node: Path,
+        job: Job,
+        process: Callable[..., subprocess.Popen[bytes]],
+    ) -> None:
+        rank, sshd, timer = process(ACCEPT_RUN="one"), process(), process(ACCEPT_GUARD=str(node))
+        (node / "sshd.pid").write_text(f"{sshd.pid} {start_of(sshd.pid)}\n")
+        backend.delete(job, dry_run=False, say=ignore)
+        assert [one.wait() for one in (rank, sshd, timer)] == [-15, -15, -15]
+
+    def test_does_not_touch_a_process_that_only_has_the_same_id(
+        self,
+        hosts: StandinSsh,
+        node: Path,
+        job: Job,
+        process: Callable[..., subprocess.Popen[bytes]],
+    ) -> None:
+        other = process()
+        (node / "sshd.pid").write_text(f"{other.pid} 1\n")
+        (node / "guard.pid").write_text(f"{other.pid} {start_of(other.pid)}\n")
+        backend.delete(job, dry_run=False, say=ignore)
+        assert not node.exists()
+        assert other.poll() is None
+
+    def test_reports_a_process_that_does_not_end(
+        self, hosts: StandinSsh, node: Path, job: Job
+    ) -> None:
+        (node / "kill.sh").write_text("echo 1\n")
+        with pytest.raises(BrokenOff) as caught:
+            backend.delete(job, dry_run=False, say=ignore)
+        assert "process 1 " in caught.value.message
+
+    def test_leaves_a_link_that_took_the_place_of_the_folder(
+        self, hosts: StandinSsh, node: Path, tmp_path: Path
+    ) -> None:
+        link = tmp_path / "scratch" / "accept-one"
+        link.parent.mkdir()
+        link.symlink_to(node)
+        with pytest.raises(BrokenOff):
+            backend.delete(job_in(link), dry_run=False, say=ignore)
+        assert (node / "key").exists()
+
+    def test_leaves_a_folder_of_another_user(self, hosts: StandinSsh, node: Path, job: Job) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(node, 65534, 65534)
+        with pytest.raises(BrokenOff):
+            backend.delete(job, dry_run=False, say=ignore)
+        assert (node / "key").exists()
+
+    def test_fails_when_a_host_does_not_answer(
+        self, hosts: StandinSsh, folder: Path, node: Path
+    ) -> None:
+        stored(job_in(node, "h1", "h2"), folder)
+        hosts.take_down("h2")
+        done = accept("delete", "one", "--no-collect")
+        assert done.code == Exit.BROKEN_OFF
+        assert "h2" in done.err
+        assert not node.exists()
+
+
+class TestCancel:
+    def test_ends_a_run_whose_guard_is_gone_and_keeps_its_evidence(
+        self,
+        hosts: StandinSsh,
+        folder: Path,
+        node: Path,
+        job: Job,
+        process: Callable[..., subprocess.Popen[bytes]],
+    ) -> None:
+        coordinator = process(ACCEPT_DIR=str(node), ACCEPT_RUN="one")
+        (node / "coordinator.pid").write_text(f"{coordinator.pid}\n")
+        backend.cancel(job, folder=folder, say=ignore)
+        assert coordinator.wait() == -15
+        assert (backend.collect(job, folder=folder, say=ignore) / evidence.PLAN).is_file()
+
+    def test_fails_when_the_first_host_does_not_answer(
+        self, hosts: StandinSsh, folder: Path, job: Job
+    ) -> None:
+        hosts.take_down("h1")
+        with pytest.raises(BrokenOff):
+            backend.cancel(job, folder=folder, say=ignore)
+
+
+class TestAConnection:
+    def test_that_sshd_refuses_because_many_arrive_is_tried_again(
+        self, hosts: StandinSsh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("random.uniform", lambda *_: 0.0)
+        hosts.refuse(2)
+        assert call((), "h1", "echo there", timeout=60).out == b"there\n"
+
+
+class TestWithoutHosts:
+    def test_the_machine_cannot_be_detected(self) -> None:
+        with pytest.raises(BadInput):
+            backend.detect((), Site(), {})
+
+    def test_there_is_nothing_to_look_at(self) -> None:
+        with pytest.raises(BadInput):
+            backend.doctor(planned(), say=ignore)

@@ -1,0 +1,307 @@
+"""Whole runs on this machine, with real mpirun and torch: to a verdict, in each of its kinds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.factories.command_line import SMALL, SOURCE, Done, accept, refused
+
+from accept.backends.requirements import TOOLS
+from accept.core import evidence
+from accept.evidence import rundir
+
+pytestmark = pytest.mark.real
+
+HOST = os.uname().nodename
+
+
+@pytest.fixture(autouse=True)
+def runs(run_extra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    return tmp_path / "small.yaml"
+
+
+def run(suite: Path, *more: object) -> Done:
+    return accept("run", "-m", "cpu", "-s", suite, *more)
+
+
+def processes(folder: Path) -> list[str]:
+    """Processes that carry the mark of the run in `folder`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"ACCEPT_DIR={folder / 'node'}".encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+class TestPass:
+    def test_ends_with_a_verdict_and_whole_evidence(self, suite: Path, runs: Path) -> None:
+        done = run(suite, "--attempt", "one")
+        assert done.code == 0, done.err
+        assert done.out.splitlines()[0] == "pass (no GPU tested)"
+        folder = runs / "one" / "evidence"
+        assert evidence.check_checksums(folder) == ()
+        names = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        }
+        assert names >= {
+            "plan.json", "hosts.json", "env.sh", "records.jsonl", "console.log", "SHA256SUMS",
+            "verdict.json", "report.md", "junit.xml", "steps/20-connectivity.sh",
+            "logs/20-connectivity/0-0.log",
+        }  # fmt: skip
+        assert processes(runs / "one") == []
+        assert not (runs / "one" / "node").exists(), "nothing but the evidence stays"
+        self.again(runs / "one", tmp=runs)
+
+    def again(self, folder: Path, tmp: Path) -> None:
+        """The saved log alone gives the same verdict as the folder, and the run as the evidence."""
+        first = json.loads(accept("judge", folder, "--json").out)
+        saved = tmp / "saved.log"
+        saved.write_bytes((folder / "evidence" / "console.log").read_bytes())
+        second = json.loads(accept("judge", saved, "--json").out)
+        assert first == second
+        assert first["state"] == "pass"
+        assert accept("watch", folder).code == 0
+        assert accept("list", "runs").out.split()[1] == "pass"
+
+    def test_hosts_that_do_not_tell_their_place_are_said_once(
+        self, suite: Path, tmp_path: Path
+    ) -> None:
+        suite.write_text(SMALL[: SMALL.index("- check: connectivity")])
+        machine = tmp_path / "placed.yaml"
+        machine.write_text("name: placed\ndescription: No place.\nbase: [cpu]\ntopology: 'false'\n")
+        done = accept("run", "-m", machine, "-s", suite)
+        assert done.err.count("told their place") == 1
+
+    def test_health_is_read_before_every_step_and_after_the_last(
+        self, suite: Path, runs: Path
+    ) -> None:
+        suite.write_text(SMALL[: SMALL.index("- check: connectivity")] + "- check: health\n")
+        done = run(suite, "--attempt", "one", "--json")
+        assert (done.code, json.loads(done.out)["state"]) == (0, "pass")
+        records = evidence.read_records(runs / "one" / "evidence")
+        readings = [r for r in records if r.step == "00-hosts" and r.wave]
+        order = [f"{r.step} {r.wave}" if r in readings else r.step for r in records]
+        assert order == [
+            "00-hosts", "00-hosts 1", "10-inventory", "00-hosts 2", "20-health", "00-hosts 3",
+            "30-connectivity", "00-hosts 4",
+        ]  # fmt: skip
+        whole = next(r for r in records if r.step == "20-health").facts[0]
+        assert whole.value["uptime"] > 0
+        unread = [f.value for r in readings for f in r.facts if "unread" in f.value]
+        assert unread == []
+
+    def test_with_json_stdout_is_the_verdict_and_nothing_else(self, suite: Path) -> None:
+        done = run(suite, "--json")
+        assert json.loads(done.out)["accepted"] is True
+        assert "10-inventory" in done.err
+
+    def test_in_its_stages(self, suite: Path, runs: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "rendered"
+        assert accept("render", "-m", "cpu", "-s", suite, "-n", 1, "-o", folder).code == 0
+        done = accept("submit", folder, "--attempt", "one")
+        assert (done.code, done.out) == (0, "one\n")
+        assert "still running" in refused("collect", "one", code=5)
+        watched = accept("watch", "one")
+        assert (watched.code, "[3/3]" in watched.err) == (0, True)
+        assert watched.out == "one ended with exit status 0; next: accept collect one\n"
+        assert json.loads(accept("watch", "one", "--json").out) == {"attempt": "one", "exit": 0}
+        assert accept("collect", "last").out == f"{runs}/one/evidence\n"
+        assert accept("judge").code == 0
+        assert accept("report").out.count("\n") == 3
+
+
+class TestDryRun:
+    def test_shows_the_plan_and_touches_nothing(self, suite: Path, runs: Path) -> None:
+        done = run(suite, "--dry-run")
+        assert done.code == 0
+        assert re.search(r"^estimated: \d+ s$", done.out, re.MULTILINE)
+        assert not runs.exists()
+
+    def test_a_budget_leaves_out_what_does_not_fit_and_is_no_pass(self, suite: Path) -> None:
+        done = run(suite, "--budget", "11s", "--json")
+        assert done.code == 6
+        states = {one["check"]: one["state"] for one in json.loads(done.out)["checks"]}
+        assert states["all-reduce"] == "not-tested"
+        assert states["connectivity"] == "pass"
+
+
+class TestDrills:
+    def test_wrong_data_of_one_rank_is_found_and_named(self, suite: Path) -> None:
+        done = run(suite, "--plant", f"wrong@{HOST}:1", "--json")
+        verdict = json.loads(done.out)
+        assert (done.code, verdict["state"]) == (3, "fail")
+        assert {one["cause"] for one in verdict["suspects"]} == {"wrong-data"}
+        assert [HOST in one["name"] for one in verdict["suspects"]] == [True]
+
+    def test_a_hung_rank_is_named_and_nothing_stays(self, suite: Path, runs: Path) -> None:
+        suite.write_text(SMALL.replace("all-reduce,", "all-reduce, timeout: 45s,"))
+        done = run(suite, "--attempt", "one", "--plant", f"hang@{HOST}:1", "--json")
+        verdict = json.loads(done.out)
+        assert (done.code, verdict["state"]) == (3, "fail")
+        assert "rank-hung" in {one["cause"] for one in verdict["suspects"]}
+        assert processes(runs / "one") == []
+
+    def test_a_drill_is_never_an_acceptance(self, suite: Path) -> None:
+        """A fault that does no harm (here: on a rank that does not exist) still marks the run."""
+        done = run(suite, "--plant", f"wrong@{HOST}:77", "--json")
+        verdict = json.loads(done.out)
+        assert done.code != 0
+        assert verdict["accepted"] is False
+        assert verdict["planted"] == [f"wrong@{HOST}:77"]
+
+
+class TestEnd:
+    def begun(self, suite: Path, runs: Path, attempt: str) -> None:
+        """Start a run whose rank hangs, and wait until its step runs."""
+        assert run_submit(suite, attempt, f"hang@{HOST}:0").code == 0
+        console = runs / attempt / "node" / "console.log"
+        while not (console.exists() and "20-connectivity (" in console.read_text()):
+            assert not (runs / attempt / "node" / "status").exists(), console.read_text()
+            time.sleep(0.05)
+
+    def test_cancel_keeps_what_was_measured_and_ends_the_rest(
+        self, suite: Path, runs: Path
+    ) -> None:
+        self.begun(suite, runs, "one")
+        done = accept("cancel", "one")
+        assert (done.code, done.out) == (0, "cancelled one\n")
+        assert processes(runs / "one") == []
+        verdict = json.loads(accept("judge", "one", "--json").out)
+        assert verdict["brokenOff"] == "the run was cancelled"
+        assert verdict["state"] != "pass"
+        states = {one["check"]: one["state"] for one in verdict["checks"]}
+        assert states["connectivity"] == "pass"
+        assert accept("cancel", "one").code == 0, "again does no harm"
+
+    def test_no_other_run_of_the_same_name_ends(
+        self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where two people share a machine."""
+        other = tmp_path / "other"
+        for folder in (runs, other):
+            monkeypatch.setenv("ACCEPT_RUNS", str(folder))
+            self.begun(suite, folder, "one")
+        assert accept("cancel", "one").code == 0
+        assert processes(other / "one") == []
+        assert processes(runs / "one") != []
+        monkeypatch.setenv("ACCEPT_RUNS", str(runs))
+        assert accept("cancel", "one").code == 0
+        assert processes(runs / "one") == []
+
+    def test_a_coordinator_that_is_killed_leaves_no_pass_and_nothing_running(
+        self, suite: Path, runs: Path
+    ) -> None:
+        self.begun(suite, runs, "one")
+        os.kill(int((runs / "one" / "node" / "coordinator.pid").read_text()), signal.SIGKILL)
+        assert accept("watch", "one").code == 5
+        assert accept("collect", "one").code == 0
+        assert processes(runs / "one") == []
+        done = accept("judge", "one")
+        assert done.code == 5
+        assert "never finished" in done.out
+
+    def test_ctrl_c_where_nobody_can_be_asked_cancels(self, suite: Path, runs: Path) -> None:
+        command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]
+        command += ["--attempt", "one", "--plant", f"hang@{HOST}:0"]
+        process = follow(command, out=subprocess.PIPE)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "20-connectivity (" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 130
+        assert out == ""
+        assert "cancel" in err
+        assert "Traceback" not in err
+        assert processes(runs / "one") == []
+        assert (runs / "one" / "evidence" / "verdict.json").is_file()
+
+    def test_it_goes_on_without_the_one_who_started_it(self, suite: Path, runs: Path) -> None:
+        command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]
+        process = follow([*command, "--attempt", "one"], out=subprocess.DEVNULL)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "10-inventory (" in line:
+                break
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        assert accept("watch", "last").code == 0
+        assert accept("collect", "last").code == 0
+        assert accept("judge", "last").out.startswith("pass (no GPU tested)\n")
+
+
+def follow(command: list[str], *, out: int) -> subprocess.Popen[str]:
+    """Start a command whose progress is read."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run_submit(suite: Path, attempt: str, plant: str) -> Done:
+    return accept("submit", "-m", "cpu", "-s", suite, "--attempt", attempt, "--plant", plant, "-q")
+
+
+class TestScript:
+    def own(self, tmp_path: Path, script: str) -> Path:
+        """A suite of the user's own, of one script."""
+        (tmp_path / "mine.sh").write_text(script)
+        entry = "{check: script, groups: each, script: mine.sh}"
+        text = f"name: own\ndescription: Ours.\nchecks:\n- {entry}\n"
+        (tmp_path / "own.yaml").write_text(text)
+        return tmp_path / "own.yaml"
+
+    def test_is_run_and_its_metrics_are_held_against_what_is_expected(self, tmp_path: Path) -> None:
+        line = 'ACCEPT {"metric":"free","value":42,"unit":"GB"}'
+        suite = self.own(tmp_path, f"#!/bin/sh\necho '{line}'\n")
+        done = run(suite, "--expect", "script.free>=40")
+        assert done.code == 0, done.out
+        assert "connectivity was added" in done.err
+        done = accept("judge", "last", "--expect", "script.free>=50")
+        assert done.code == 3
+        assert "42" in done.out
+        assert "50" in done.out
+
+    def test_that_fails_fails_the_run(self, tmp_path: Path) -> None:
+        done = run(self.own(tmp_path, "#!/bin/sh\necho no; exit 3\n"), "--json")
+        findings = [f for c in json.loads(done.out)["checks"] for f in c["findings"]]
+        assert done.code == 3
+        assert "script-failed" in {finding.get("cause") for finding in findings}
+
+
+def test_an_attempt_that_exists_is_not_written_over(suite: Path, runs: Path) -> None:
+    rundir.create("one")
+    done = run(suite, "--attempt", "one")
+    assert (done.code, done.out) == (2, "")
+    assert "exists already" in done.err
+
+
+def test_doctor_is_content_with_this_machine() -> None:
+    done = accept("doctor", "-m", "cpu")
+    assert done.code == 0, done.out
+    assert "will not" not in done.out
+
+
+def test_the_questions_of_doctor_are_plain_sh() -> None:
+    done = subprocess.run(["sh", "-n", "-c", TOOLS], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

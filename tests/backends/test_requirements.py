@@ -1,0 +1,44 @@
+"""What `accept doctor` asks of a host: plain sh, tried on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from accept.backends.requirements import answers, scratch_lines
+
+
+def scratch_state(folder: Path, *before: str) -> str:
+    """Return what the probe reports about `folder`; `before` is a command line to run it with."""
+    done = subprocess.run(
+        [*before, "sh", "-c", scratch_lines(str(folder))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    (answer,) = answers(done.stdout)["scratch"]
+    state, _, shown = answer.partition(" ")
+    assert shown == str(folder)
+    return state
+
+
+class TestScratchFolder:
+    def test_that_allows_executing_files_is_reported_so(self, tmp_path: Path) -> None:
+        assert scratch_state(tmp_path) == "exec"
+
+    def test_is_left_unchanged(self, tmp_path: Path) -> None:
+        scratch_state(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_that_is_missing_is_reported_as_not_writable(self, tmp_path: Path) -> None:
+        assert scratch_state(tmp_path / "missing") == "unwritable"
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a folder")
+    def test_that_is_mounted_noexec_is_reported_so(self, tmp_path: Path) -> None:
+        mount = f'mount -t tmpfs -o noexec none {tmp_path} && exec "$@"'
+        before = ("unshare", "--mount", "sh", "-c", mount, "sh")
+        assert scratch_state(tmp_path, *before) == "noexec"

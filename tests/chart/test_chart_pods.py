@@ -1,0 +1,464 @@
+"""What a cluster asks of pods: each key of a site file and of a machine file, in the objects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.factories.chart_runs import Write
+from tests.factories.helm import (
+    Objects,
+    container,
+    environment,
+    job,
+    notes_of,
+    objects,
+    pod,
+    refusal,
+    text,
+)
+
+pytestmark = pytest.mark.real
+
+KNOWN = "a4-highgpu-8g"
+HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def volumes(found: Any) -> dict[str, dict[str, Any]]:
+    """The volumes of the pods, by name, and each but once."""
+    listed = pod(found)["volumes"]
+    by_name = {one["name"]: one for one in listed}
+    assert len(by_name) == len(listed)
+    return by_name
+
+
+def mounts(found: Any) -> dict[str, str]:
+    """Names of what is mounted, by place, and each place but once."""
+    listed = container(found)["volumeMounts"]
+    by_place = {one["mountPath"]: one["name"] for one in listed}
+    assert len(by_place) == len(listed)
+    assert set(by_place.values()) <= set(volumes(found))
+    return by_place
+
+
+def named(operator: str, node: str) -> dict[str, Any]:
+    """A rule on a node's own name, as a term of nodeAffinity has it."""
+    return {"key": "metadata.name", "operator": operator, "values": [node]}
+
+
+class TestNetwork:
+    def test_of_the_machine_becomes_notes_of(self, major: int, write: Write) -> None:
+        said = notes_of(objects(major, write(KNOWN)))
+        assert said["networking.gke.io/default-interface"] == "eth0"
+        listed = json.loads(said["networking.gke.io/interfaces"])
+        assert listed[:2] == [
+            {"interfaceName": "eth0", "network": "default"},
+            {"interfaceName": "eth2", "network": "rdma-0"},
+        ]
+        assert len(listed) == 9
+
+    def test_of_the_site_goes_before_the_machines(self, major: int, write: Write) -> None:
+        site = "  networks: [{interface: eth0, network: default}, {interface: eth1, network: n}]\n"
+        said = notes_of(objects(major, write(KNOWN, site=site)))
+        assert json.loads(said["networking.gke.io/interfaces"])[1]["network"] == "n"
+        none = notes_of(objects(major, write(KNOWN, site="  networks: []\n")))
+        assert not [key for key in none if "networking" in key]
+
+    def test_of_the_node_itself(self, major: int, write: Write) -> None:
+        file = write(KNOWN, site="  hostNetwork: true\n")
+        found = objects(major, file, "--set", "ssh.port=2345")
+        assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (
+            True,
+            "ClusterFirstWithHostNet",
+        )
+        assert container(found)["ports"] == [
+            {"name": "ssh", "containerPort": 2345, "hostPort": 2345, "protocol": "TCP"}
+        ]
+        assert environment(found)["ACCEPT_SSH_PORT"] == "2345"
+        assert not [key for key in notes_of(found) if "networking" in key]
+
+    def test_of_pods_leaves_the_nodes_port_alone(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN))
+        assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (False, "ClusterFirst")
+        assert "hostPort" not in container(found)["ports"][0]
+
+    def test_policy_can_be_left_out(self, major: int, write: Write) -> None:
+        assert "NetworkPolicy" not in objects(major, write(site="  networkPolicy: false\n"))
+
+
+class TestPlacement:
+    def terms(self, found: Objects) -> Any:
+        return pod(found)["affinity"]["nodeAffinity"][HARD]["nodeSelectorTerms"]
+
+    def test_nodes_that_are_included_are_alternatives(self, major: int, write: Write) -> None:
+        site = "  includeNodes: [n1, n2]\n  excludeNodes: [n4]\n"
+        assert self.terms(objects(major, write(KNOWN, site=site))) == [
+            {"matchFields": [named("In", "n1")]},
+            {"matchFields": [named("In", "n2")]},
+        ]
+
+    def test_nodes_that_are_excluded_are_rules_of_one_term(self, major: int, write: Write) -> None:
+        site = "  excludeNodes: [n4, n5]\n"
+        assert self.terms(objects(major, write(KNOWN, site=site))) == [
+            {"matchFields": [named("NotIn", "n4"), named("NotIn", "n5")]}
+        ]
+
+    def test_one_that_is_excluded_on_the_way_to_helm_is_not_included(
+        self, major: int, write: Write
+    ) -> None:
+        file = write(KNOWN, site="  includeNodes: [n1, n2]\n")
+        found = objects(major, file, "--set", "site.excludeNodes={n2}")
+        assert self.terms(found) == [{"matchFields": [named("In", "n1")]}]
+
+    def test_rules_are_added_to_each_of_the_sites_own_terms(self, major: int, write: Write) -> None:
+        site = (
+            "  excludeNodes: [n4]\n"
+            f"  affinity: {{nodeAffinity: {{{HARD}: {{nodeSelectorTerms: ["
+            "{matchExpressions: [{key: a, operator: Exists}]}, "
+            "{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}}\n"
+        )
+        exists = {"key": "a", "operator": "Exists"}
+        assert self.terms(objects(major, write(KNOWN, site=site))) == [
+            {"matchExpressions": [exists], "matchFields": [named("NotIn", "n4")]},
+            {"matchFields": [named("In", "n1"), named("NotIn", "n4")]},
+        ]
+
+    def test_whole_nodes_need_no_rule_to_keep_apart(self, major: int, write: Write) -> None:
+        assert "affinity" not in pod(objects(major, write(KNOWN)))
+
+    @pytest.mark.parametrize(
+        ("machine", "site"), [("cpu", ""), (KNOWN, "  gpusPerPod: 4\n"), ("gpu", "")]
+    )
+    def test_pods_that_leave_room_keep_apart(
+        self, major: int, machine: str, site: str, write: Write
+    ) -> None:
+        found = objects(major, write(machine, site=site), "--set", "attempt=a1")
+        (rule,) = pod(found)["affinity"]["podAntiAffinity"][HARD]
+        assert rule == {
+            "labelSelector": {"matchLabels": {"accept-run": "mytest-a1"}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+
+    def test_selectors_and_tolerations_add_up(self, major: int, write: Write) -> None:
+        site = "  nodeSelector: {pool: mine}\n  tolerations: [{key: mine, operator: Exists}]\n"
+        found = pod(objects(major, write(KNOWN, site=site)))
+        assert found["nodeSelector"] == {
+            "cloud.google.com/gke-accelerator": "nvidia-b200",
+            "pool": "mine",
+        }
+        keys = [one["key"] for one in found["tolerations"]]
+        assert keys.count("nvidia.com/gpu") == 1
+        assert "mine" in keys
+
+    def test_who_asks_for_gpus_tolerates_their_taint(self, major: int, write: Write) -> None:
+        found = pod(objects(major, write("gpu")))
+        assert found["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+        assert "tolerations" not in pod(objects(major, write("cpu")))
+
+    def test_spot_and_flex_start(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN, site="  spot: true\n  flexStart: true\n  queue: q\n"))
+        keys = {one["key"] for one in pod(found)["tolerations"]}
+        assert keys >= {"cloud.google.com/gke-spot", "cloud.google.com/gke-queued"}
+        assert pod(found)["nodeSelector"]["cloud.google.com/gke-flex-start"] == "true"
+        longest = str(job(found)["activeDeadlineSeconds"])
+        assert found["JobSet"]["metadata"]["annotations"] == {
+            "provreq.kueue.x-k8s.io/maxRunDurationSeconds": longest
+        }
+
+    @pytest.mark.parametrize("jobset", [True, False])
+    def test_queue(self, major: int, jobset: bool, write: Write) -> None:  # noqa: FBT001
+        site = (
+            "  queue: a4\n  workloadPriorityClass: high\n  priorityClassName: urgent\n"
+            "  topology: {required: block, slice: rack, sliceSize: 16}\n"
+        )
+        found = objects(major, write(KNOWN, site=site), jobset=jobset)
+        queued = found["JobSet" if jobset else "Job"]
+        assert queued["spec"]["suspend"] is True
+        labels = queued["metadata"]["labels"]
+        assert labels["kueue.x-k8s.io/queue-name"] == "a4"
+        assert labels["kueue.x-k8s.io/priority-class"] == "high"
+        said = {key: value for key, value in notes_of(found).items() if "kueue" in key}
+        assert said == {
+            "kueue.x-k8s.io/podset-required-topology": "block",
+            "kueue.x-k8s.io/podset-slice-required-topology": "rack",
+            "kueue.x-k8s.io/podset-slice-size": "16",
+        }
+        assert not [k for k in job(found)["template"]["metadata"]["labels"] if "kueue" in k]
+        assert pod(found)["priorityClassName"] == "urgent"
+
+    @pytest.mark.parametrize(
+        ("site", "suspended"),
+        [("", False), ("  suspend: true\n", True), ("  queue: q\n  suspend: false\n", False)],
+    )
+    def test_suspended_as_said(
+        self,
+        major: int,
+        site: str,
+        suspended: bool,  # noqa: FBT001
+        write: Write,
+    ) -> None:
+        assert objects(major, write(site=site))["JobSet"]["spec"]["suspend"] is suspended
+
+
+class TestGpus:
+    def test_whole_nodes_are_asked_for(self, major: int, write: Write) -> None:
+        assert container(objects(major, write(KNOWN)))["resources"] == {
+            "limits": {"nvidia.com/gpu": 8}
+        }
+
+    def test_part_of_one_node(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN, nodes=1, gpus_per_node=4))
+        assert container(found)["resources"]["limits"]["nvidia.com/gpu"] == 4
+
+    def test_part_of_several_nodes_where_the_site_says_so(self, major: int, write: Write) -> None:
+        site = "  gpusPerPod: 2\n  resources: {requests: {cpu: 8}, limits: {rdma/ib: 1}}\n"
+        resources = container(objects(major, write(KNOWN, site=site)))["resources"]
+        assert resources == {"limits": {"nvidia.com/gpu": 2, "rdma/ib": 1}, "requests": {"cpu": 8}}
+
+    def test_part_of_several_nodes_leaves_the_rest_to_nobody(
+        self, major: int, write: Write
+    ) -> None:
+        found = objects(major, write(KNOWN, gpus_per_node=4))
+        assert container(found)["resources"]["limits"]["nvidia.com/gpu"] == 8
+
+    def test_a_node_of_any_kind(self, major: int, write: Write) -> None:
+        found = objects(major, write("gpu", gpus_per_node=None, site="  gpusPerPod: 8\n"))
+        assert container(found)["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+class TestVolumes:
+    def test_ours(self, major: int, write: Write) -> None:
+        found = objects(major, write())
+        assert mounts(found) == {
+            "/accept/bundle": "accept-bundle",
+            "/accept/key": "accept-key",
+            "/opt/accept": "accept-run",
+            "/dev/shm": "accept-shm",
+        }
+        assert volumes(found)["accept-shm"]["emptyDir"] == {"medium": "Memory"}
+
+    @pytest.mark.parametrize(
+        ("machine", "site", "limit"),
+        [
+            (KNOWN, "", "250Gi"),
+            (KNOWN, "  sharedMemory: 9Gi\n", "9Gi"),
+            ("cpu", "  sharedMemory: 1Gi\n", "1Gi"),
+        ],
+    )
+    def test_shared_memory(
+        self, major: int, machine: str, site: str, limit: str, write: Write
+    ) -> None:
+        found = volumes(objects(major, write(machine, site=site)))["accept-shm"]
+        assert found["emptyDir"] == {"medium": "Memory", "sizeLimit": limit}
+
+    def test_shared_memory_of_the_users_own(self, major: int, write: Write) -> None:
+        site = (
+            "  extraVolumes: [{name: mine, emptyDir: {medium: Memory}}]\n"
+            "  extraVolumeMounts: [{name: mine, mountPath: /dev/shm}]\n"
+        )
+        found = objects(major, write(KNOWN, site=site))
+        assert mounts(found)["/dev/shm"] == "mine"
+        assert "accept-shm" not in volumes(found)
+
+    def test_results_to_a_claim(self, major: int, write: Write) -> None:
+        site = "results: {volume: {persistentVolumeClaim: {claimName: mine}}}\n"
+        found = objects(major, write(site=site))
+        assert mounts(found)["/accept/results"] == "accept-results"
+        assert volumes(found)["accept-results"]["persistentVolumeClaim"] == {"claimName": "mine"}
+        assert environment(found)["ACCEPT_RESULTS"] == "/accept/results"
+
+    @pytest.mark.parametrize("host", [False, True])
+    def test_results_to_a_bucket_that_is_mounted(
+        self,
+        major: int,
+        host: bool,  # noqa: FBT001
+        write: Write,
+    ) -> None:
+        site = (
+            f"  hostNetwork: {str(host).lower()}\n"
+            "results:\n  location: /accept/results/here\n  volume:\n    csi:\n"
+            "      driver: gcsfuse.csi.storage.gke.io\n"
+            "      volumeAttributes: {bucketName: my.bucket_1}\n"
+        )
+        found = objects(major, write(site=site))
+        assert notes_of(found)["gke-gcsfuse/volumes"] == "true"
+        attributes = volumes(found)["accept-results"]["csi"]["volumeAttributes"]
+        own = {"hostNetworkPodKSA": "true"} if host else {}
+        assert attributes == {"bucketName": "my.bucket_1", **own}
+        assert environment(found)["ACCEPT_RESULTS"] == "/accept/results/here"
+
+    @pytest.mark.parametrize("place", ["gs://b/p", "s3://b/p", "az://b/p"])
+    def test_results_straight_to_a_bucket(self, major: int, place: str, write: Write) -> None:
+        found = objects(
+            major, write(site=f"  serviceAccount: s\nresults: {{location: '{place}'}}\n")
+        )
+        assert environment(found)["ACCEPT_RESULTS"] == place
+        assert "/accept/results" not in mounts(found)
+        assert pod(found)["serviceAccountName"] == "s"
+        assert pod(found)["automountServiceAccountToken"] is False
+
+    def test_sending_in_vain_does_not_cost_the_hold(self, major: int, write: Write) -> None:
+        keeps = job(objects(major, write()))["activeDeadlineSeconds"]
+        sends = job(objects(major, write(site="results: {location: 'gs://b/p'}\n")))
+        # So long index 0 tries: pod_entrypoint.sh.
+        assert sends["activeDeadlineSeconds"] - keeps >= 300
+
+
+class TestContainers:
+    def test_sidecars_end_with_the_run(self, major: int, write: Write) -> None:
+        site = (
+            "  extraInitContainers: [{name: first, image: i}]\n"
+            "  extraSidecars: [{name: beside, image: i}]\n"
+        )
+        found = pod(objects(major, write("a3-megagpu-8g", site=site)))
+        order = [(one["name"], one.get("restartPolicy")) for one in found["initContainers"]]
+        assert order == [("first", None), ("tcpxo-daemon", "Always"), ("beside", "Always")]
+        assert len(found["containers"]) == 1
+
+    def test_a_sidecar_of_the_machines_can_be_changed(self, major: int, write: Write) -> None:
+        """The daemon's version goes with the plugin's, which is the cluster's."""
+        plain = pod(objects(major, write("a3-megagpu-8g")))["initContainers"]
+        site = "  extraSidecars: [{name: tcpxo-daemon, image: 'mine:2'}]\n"
+        changed = pod(objects(major, write("a3-megagpu-8g", site=site)))["initContainers"]
+        assert changed == [{**plain[0], "image": "mine:2"}]
+
+    def test_environment(self, major: int, write: Write) -> None:
+        site = (
+            "  extraEnv: {BIG: 8388608, LD_LIBRARY_PATH: /mine, Q: 'a \"b\" $(C)'}\n"
+            "  extraEnvFrom: [{secretRef: {name: s}}]\n"
+        )
+        found = objects(major, write(KNOWN, site=site))
+        env = environment(found)
+        assert (env["BIG"], env["LD_LIBRARY_PATH"], env["Q"]) == ("8388608", "/mine", 'a "b" $(C)')
+        assert container(found)["envFrom"] == [{"secretRef": {"name": "s"}}]
+
+    @pytest.mark.parametrize(
+        "value", ["y", "N", "on", "~", "null", "1e3", "0o17", "0x1f", "1_000", "12:30", "=", "- a",
+                  "2026-11-21", ".5", "+1", "'", "#", "{a", "é", " ", ""],
+    )  # fmt: skip
+    def test_text_stays_text_on_its_way_through_helm(
+        self, major: int, value: str, write: Write
+    ) -> None:
+        site = f"  extraEnv: {{TEXT: {json.dumps(value, ensure_ascii=False)}}}\n"
+        assert environment(objects(major, write(site=site)))["TEXT"] == value
+
+    def test_numbers_given_to_helm_keep_their_form(self, major: int, write: Write) -> None:
+        found = objects(
+            major, write(), "--set", "site.extraEnv.BIG=8388608,site.ttlSeconds=8388608"
+        )
+        assert environment(found)["BIG"] == "8388608"
+        assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 8388608
+
+    def test_names_are_each_there_once(self, major: int, write: Write) -> None:
+        found = objects(major, write(site="  extraEnv: {ACCEPT_NODES: 9, ACCEPT_NODE: x}\n"))
+        names = [one["name"] for one in container(found)["env"]]
+        assert len(set(names)) == len(names)
+        assert environment(found)["ACCEPT_NODES"] == "2"
+
+    def test_rights(self, major: int, write: Write) -> None:
+        plain = container(objects(major, write(KNOWN)))["securityContext"]
+        assert plain == {"privileged": False, "allowPrivilegeEscalation": False}
+        site = (
+            "  securityContext: {capabilities: {add: [IPC_LOCK]}}\n"
+            "  podSecurityContext: {fsGroup: 1000}\n"
+        )
+        found = objects(major, write(KNOWN, site=site))
+        assert container(found)["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+        assert pod(found)["securityContext"] == {"fsGroup": 1000}
+        strong = container(objects(major, write(site="  securityContext: {privileged: true}\n")))
+        assert strong["securityContext"] == {"privileged": True}
+
+    def test_image(self, major: int, write: Write) -> None:
+        site = (
+            "  imagePullPolicy: Never\n  imagePullSecrets: [one, two]\n  runtimeClassName: nvidia\n"
+        )
+        found = objects(major, write(site=site))
+        assert container(found)["imagePullPolicy"] == "Never"
+        assert pod(found)["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+        assert pod(found)["runtimeClassName"] == "nvidia"
+
+    def test_labels_and_annotations_of_the_site(self, major: int, write: Write) -> None:
+        site = "  labels: {team: x, accept-run: mine}\n  annotations: {note: y}\n"
+        found = objects(major, write(site=site), "--set", "attempt=a1")
+        labels = job(found)["template"]["metadata"]["labels"]
+        assert (labels["team"], labels["accept-run"]) == ("x", "mytest-a1")
+        assert notes_of(found)["note"] == "y"
+
+
+class TestLifetime:
+    def test_ttl_is_the_jobsets(self, major: int, write: Write) -> None:
+        found = objects(major, write(site="  ttlSeconds: 60\n"))
+        assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 60
+        assert "ttlSecondsAfterFinished" not in job(found)
+
+    def test_ttl_of_a_plain_job(self, major: int, write: Write) -> None:
+        found = objects(major, write(site="  ttlSeconds: 0\n"), jobset=False)
+        assert job(found)["ttlSecondsAfterFinished"] == 0
+
+    def test_a_hold_to_look_around_counts(self, major: int, write: Write) -> None:
+        first, second = write(hold=0.0).read_text(), write(hold=3600.0)
+        assert "debugHoldSeconds: 0" in first
+        found = objects(major, second)
+        assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(3600 + 3600)
+
+
+class TestDevices:
+    """Dynamic resource allocation, as on machines of one NVLink domain."""
+
+    def test_are_claimed_by_every_pod(self, major: int, write: Write) -> None:
+        found = objects(major, write("domain", nodes=18), "--set", "attempt=a1")
+        assert pod(found)["resourceClaims"] == [
+            {"name": "theirs", "resourceClaimTemplateName": "default-rdma"},
+            {"name": "rdma", "resourceClaimTemplateName": "mytest-a1-rdma"},
+            {"name": "compute-domain-channel", "resourceClaimTemplateName": "mytest-a1-channel"},
+        ]
+        claims = container(found)["resources"]["claims"]
+        assert [one["name"] for one in claims] == ["theirs", "rdma", "compute-domain-channel"]
+        template = found["ResourceClaimTemplate"]
+        assert template["metadata"]["name"] == "mytest-a1-rdma"
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        assert request["exactly"]["deviceClassName"] == "mrdma.google.com"
+        domain = found["ComputeDomain"]["spec"]
+        assert domain["numNodes"] == 18
+        assert domain["channel"]["resourceClaimTemplate"]["name"] == "mytest-a1-channel"
+
+    @pytest.mark.parametrize(
+        ("site", "claims"),
+        [
+            ("", [("rdma", "mytest-a1-rdma")]),
+            ("  networks: [{interface: eth2, network: rdma-0}]\n", []),
+            ("  networks: []\n", [("rdma", "mytest-a1-rdma")]),
+            ("  resourceClaims: []\n", []),
+            ("  resourceClaims: [{name: nics, template: t}]\n", [("nics", "t")]),
+            ("  networks: [{interface: a, network: n}]\n  resourceClaims: []\n", []),
+        ],
+    )
+    def test_nics_come_by_claims_or_by_networks(
+        self, major: int, site: str, claims: list[tuple[str, str]], write: Write
+    ) -> None:
+        found = objects(major, write("a4x-highgpu-4g", site=site), "--set", "attempt=a1")
+        *listed, domain = pod(found)["resourceClaims"]
+        assert domain["name"] == "compute-domain-channel"
+        assert [(one["name"], one["resourceClaimTemplateName"]) for one in listed] == claims
+        assert ("ResourceClaimTemplate" in found) == (claims[:1] == [("rdma", "mytest-a1-rdma")])
+
+    @pytest.mark.parametrize(
+        ("kubernetes", "version"),
+        [("1.35.2", "v1"), ("1.34.0-gke.1", "v1"), ("1.33.9", "v1beta2"), ("1.32.0", "v1beta1")],
+    )
+    def test_are_claimed_by_the_version_that_the_cluster_serves(
+        self, major: int, kubernetes: str, version: str, write: Write
+    ) -> None:
+        found = objects(major, write("domain"), "--kube-version", kubernetes)
+        template = found["ResourceClaimTemplate"]
+        assert template["apiVersion"] == f"resource.k8s.io/{version}"
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        asked = {"deviceClassName": "mrdma.google.com", "allocationMode": "All"}
+        expected = asked if version == "v1beta1" else {"exactly": asked}
+        assert request == {"name": "nics", **expected}
+
+    def test_are_refused_where_the_cluster_serves_none(self, major: int, write: Write) -> None:
+        said = refusal(major, "--values", write("domain"), "--kube-version", "1.31.4")
+        assert "Kubernetes 1.34 or newer" in said
+        text(major, write(KNOWN), "--kube-version", "1.31.4")

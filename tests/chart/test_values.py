@@ -1,0 +1,281 @@
+"""The data that comes with accept: every file is good, every figure has a source, none misleads."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from accept import config
+from accept.config import floors, resources
+from accept.config.expectations import METRICS
+from accept.config.references import Figure
+from accept.core import checks
+from accept.core.judge.collective_metrics import message_sizes
+from accept.core.shape import fields_of, members, split
+from accept.core.typed import read
+
+MACHINES = config.names("machines")
+SUITES = config.names("suites")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
+#: Machines of one kind of node; `cpu` and `gpu` are whatever they find.
+KINDS = tuple(name for name in MACHINES if name not in ("cpu", "gpu"))
+SIZES = (1, 2, 3, 4, 5, 18, 19, 64, 128, 129, 1000)
+
+
+def _figures(name: str, profile: str = "default") -> tuple[Figure, ...]:
+    return floors.figures(config.load_machine(name).value, profile)
+
+
+def _profiles() -> list[tuple[str, str]]:
+    return [(name, one) for name in KINDS for one in config.load_machine(name).value.nccl.profiles]
+
+
+def test_what_comes_with_accept() -> None:
+    assert {
+        *("a3-highgpu-8g", "a3-megagpu-8g", "a3-ultragpu-8g"),
+        *("a4-highgpu-8g", "a4x-highgpu-4g", "a4x-maxgpu-4g-metal"),
+        *("g4-standard-48", "g4-standard-96", "g4-standard-192", "g4-standard-384"),
+        *("gd-8xa100-i128", "gd-8xh100ib-i128", "b200-8x", "b300-8x"),
+        *("gb200-4x", "gb300-4x", "gb300-4x-e"),
+        *("a100-8", "h100-8", "h200-8", "b200-8", "cpu", "gpu"),
+    } == set(MACHINES)
+    assert set(SUITES) >= {"quick", "standard", "soak"}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+class TestMachines:
+    def test_is_called_like_its_file(self, name: str) -> None:
+        assert config.load_machine(name).value.name == name
+
+    def test_its_parameters_are_those_of_the_checks(self, name: str) -> None:
+        for check, values in config.load_machine(name).value.parameters.items():
+            read(checks.load(check).params, values)
+
+    def test_its_figures_are_about_metrics_there_are(self, name: str) -> None:
+        for figure in _figures(name):
+            assert METRICS[figure.check][figure.metric] == figure.unit
+
+    def test_its_figures_are_about_sizes_that_are_measured(self, name: str) -> None:
+        machine = config.load_machine(name).value
+        for figure in _figures(name):
+            if checks.load(figure.check).devices:
+                assert figure.size is None
+                continue
+            given = read(checks.load(figure.check).params, machine.parameters.get(figure.check, {}))
+            assert figure.size in message_sizes(given.min, given.max, given.factor)
+
+    def test_no_figure_of_two_nodes_is_used_at_more(self, name: str) -> None:
+        for figure in _figures(name):
+            assert figure.kind != "measured" or figure.min_nodes == figure.max_nodes, figure
+
+    def test_no_bound_lies_above_what_it_is_taken_from(self, name: str) -> None:
+        for bound in floors.bounds(config.load_machine(name).value):
+            assert bound.value is not None
+            if bound.upper is not None:
+                assert bound.lower is None
+                assert bound.upper > bound.value
+            else:
+                assert bound.lower is not None
+                assert 0 < bound.lower < bound.value
+
+    def test_every_setting_and_figure_has_a_source(self, name: str) -> None:
+        machine = config.load_machine(name).value
+        assert all(figure.source for figure in machine.references)
+        assert all(profile.source for profile in machine.nccl.profiles.values() if profile.env)
+        if machine.gpus.device:
+            assert machine.gpus.source
+        if machine.kubernetes.node_selector:
+            assert machine.kubernetes.source
+
+
+@pytest.mark.parametrize("name", KINDS)
+class TestKindsOfNodes:
+    @pytest.mark.parametrize("check", COLLECTIVES)
+    def test_has_a_bound_at_any_size(self, name: str, check: str) -> None:
+        alone = config.load_machine(name).value.gpus.count == 1
+        for nodes in SIZES[alone:]:
+            assert [f for f in _figures(name) if f.check == check and _spans(f, nodes)], nodes
+
+    def test_a_floor_is_a_share_of_a_rate_of_its_hardware(self, name: str) -> None:
+        machine = config.load_machine(name).value
+        assert machine.nics is not None
+        assert isinstance(machine.gpus.count, int)
+        nic = (machine.nics.reachable_gbps or machine.nics.gbps) / 8
+        rates = {nic, nic * machine.nics.count, nic * machine.nics.count / machine.gpus.count}
+        rates |= {one.gbytes_per_second for one in (machine.nvlink, machine.pcie) if one}
+        assert machine.gpus.peaks is not None
+        rates |= {*machine.gpus.peaks.tflops.values()}
+        rates.add(machine.gpus.peaks.memory_gbytes_per_second or 0)
+        for figure in _figures(name):
+            assert figure.kind != "floor" or figure.value in rates, figure
+            assert figure.why
+
+    def test_no_figure_exceeds_its_peak(self, name: str) -> None:
+        for figure in _figures(name):
+            assert figure.peak is None or figure.value is None or figure.value <= figure.peak
+
+    def test_a_promised_network_is_that_of_a_setting_or_of_nccl_itself(self, name: str) -> None:
+        machine = config.load_machine(name).value
+        assert machine.nics is not None
+        assert bool(machine.nccl.transport) == machine.nics.rdma
+        assert machine.planned().gpu_direct == machine.nccl.gpu_direct
+
+    def test_asks_for_all_gpus_of_a_node(self, name: str) -> None:
+        machine = config.load_machine(name).value
+        assert machine.kubernetes.resources["limits"]["nvidia.com/gpu"] == machine.gpus.count
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("a3-highgpu-8g", "NCCL_GPUDIRECTTCPX_RX_BINDINGS"),
+        ("a3-megagpu-8g", "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY"),
+    ],
+)
+def test_what_a_plugin_needs_is_there_wherever_nics_are_used(name: str, setting: str) -> None:
+    machine = config.load_machine(name).value
+    for profile in machine.nccl.profiles.values():
+        if "nics" in profile.uses:
+            assert setting in {**machine.kubernetes.env, **profile.env}
+
+
+@pytest.mark.parametrize(("name", "profile"), _profiles())
+class TestProfiles:
+    def test_is_described_and_has_a_source(self, name: str, profile: str) -> None:
+        one = config.load_machine(name).value.nccl.profiles[profile]
+        assert one.description
+        assert one.source
+
+    def test_its_bounds_are_of_what_it_uses(self, name: str, profile: str) -> None:
+        machine = config.load_machine(name).value
+        uses = machine.nccl.profiles[profile].uses
+        assert machine.nvlink is None or machine.planned(profile).peer_to_peer == ("nvlink" in uses)
+        for figure in _figures(name, profile):
+            # What single GPUs do goes past NCCL.
+            if checks.load(figure.check).devices:
+                continue
+            if figure.kind == "floor" and "nvlink" not in uses:
+                assert figure.source != (machine.nvlink and machine.nvlink.source)
+            if figure.kind == "floor" and "nics" not in uses:
+                assert figure.source != (machine.nics and machine.nics.source)
+
+
+def _spans(figure: Figure, nodes: int) -> bool:
+    return (figure.min_nodes or 1) <= nodes <= (figure.max_nodes or 10**9)
+
+
+def test_nvlink_bounds_nodes_of_one_domain_and_the_nics_any() -> None:
+    def bounds(profile: str, nodes: int) -> dict[bool, float]:
+        fitting = (f for f in _figures("a4x-highgpu-4g", profile) if f.check == "all-gather")
+        spanning = (f for f in fitting if _spans(f, nodes))
+        return {one.one_domain: (one.value or 0) * (one.share or 0) for one in spanning}
+
+    assert (bounds("default", 18), bounds("default", 19)) == ({True: 450, False: 120}, {False: 120})
+    assert (bounds("rdma", 18), bounds("rdma", 19)) == ({False: 120}, {False: 120})
+
+
+def test_labels_tell_the_machines_of_a_cloud_apart() -> None:
+    """A cluster is asked which machine it has: no two may carry the same labels."""
+    selectors = [
+        tuple(sorted(config.load_machine(name).value.kubernetes.node_selector.items()))
+        for name in KINDS
+    ]
+    named = [one for one in selectors if one]
+    assert len(set(named)) == len(named)
+
+
+def test_the_cpu_machine_promises_no_speed() -> None:
+    machine = config.load_machine("cpu").value
+    assert not machine.speed_promised
+    assert machine.references == ()
+    assert machine.planned().gpus == 0
+
+
+def test_the_gpu_machine_has_specifications_alone() -> None:
+    machine = config.load_machine("gpu").value
+    assert machine.planned().gpus is None
+    for figure in machine.references:
+        assert figure.device
+        assert figure.kind in ("spec", "floor")
+        assert (figure.min_nodes, figure.max_nodes) == (1, 1)
+
+
+@pytest.mark.parametrize("name", SUITES)
+class TestSuites:
+    def test_is_called_like_its_file(self, name: str) -> None:
+        assert config.load_suite(name).value.name == name
+
+    def test_its_checks_know_their_parameters_and_groups(self, name: str) -> None:
+        for entry in config.load_suite(name).value.checks:
+            check = checks.load(entry.check)
+            read(check.params, entry.params)
+            assert entry.groups is None or entry.groups in check.groups
+
+    def test_leaves_the_sizes_to_the_machine(self, name: str) -> None:
+        for entry in config.load_suite(name).value.checks:
+            assert not {"min", "max", "factor"} & set(entry.params)
+
+
+def test_the_collectives_of_quick_fit_into_one_launch() -> None:
+    suite = config.load_suite("quick").value
+    together = [entry for entry in suite.checks if entry.groups == "all"]
+    assert [entry.check for entry in together] == list(COLLECTIVES)
+    assert len({str(entry.params) for entry in together}) == 1
+
+
+class TestExampleSite:
+    file = resources.values() / "site.example.yaml"
+
+    def test_changes_nothing(self) -> None:
+        assert config.load_site(str(self.file)).value == config.Site()
+
+    def test_mentions_every_key(self) -> None:
+        text = self.file.read_text()
+        missing = [key for key in _keys(config.Site) if f"{key}:" not in text]
+        assert missing == []
+
+    def test_what_it_comments_out_is_right_too(self, tmp_path: Path) -> None:
+        lines = [self.uncommented(line) for line in self.file.read_text().splitlines()]
+        (tmp_path / "site.yaml").write_text("\n".join(lines))
+        site = config.load_site(str(tmp_path / "site.yaml")).value
+        assert site.backend == "ssh"
+        assert site.gpus_per_node == 8
+        assert site.kubernetes.networks is not None
+        assert len(site.expect) == 3
+
+    @staticmethod
+    def uncommented(line: str) -> str:
+        """A line `# key: value` or `#  - item` without its `#`, any other as it is."""
+        before, mark, after = line.partition("#")
+        example = after.lstrip().startswith("- ") or after.strip().split(":")[0] in _keys(
+            config.Site
+        )
+        if mark and not before.strip() and (example or "NCCL_" in after or "all-reduce:" in after):
+            return before + (after if after.startswith("  ") else after[1:])
+        if line.endswith((": []", ": {}")) and line.split(":", maxsplit=1)[0].strip() in _FILLED:
+            return line.removesuffix(" []").removesuffix(" {}")
+        return line
+
+
+#: Keys whose example follows them as comments.
+_FILLED = ("expect", "parameters", "env")
+
+
+def _keys(cls: Any) -> list[str]:
+    """The outside names of all fields of a dataclass and of the dataclasses in it."""
+    found = []
+    for _, key, hint in fields_of(cls):
+        found.append(key)
+        for inner in _inside(hint):
+            found += _keys(inner)
+    return found
+
+
+def _inside(hint: Any) -> list[Any]:
+    base, _ = split(hint)
+    if dataclasses.is_dataclass(base):
+        return [base]
+    return [inner for arg in (members(base) or get_args(base)) for inner in _inside(arg)]

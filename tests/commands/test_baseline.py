@@ -1,0 +1,133 @@
+"""`accept baseline`: a good run as references of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.factories import evidence
+from tests.factories.command_line import accept, refused
+from tests.factories.nccl_logs import TOP, corpus, slow, table
+
+from accept import config
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return corpus(tmp_path / "logs")
+
+
+@pytest.fixture
+def file(logs: Path, tmp_path: Path) -> Path:
+    """A machine file made of the logs."""
+    target = tmp_path / "mine.yaml"
+    assert accept("baseline", logs, "--force", "--out", target).code == 0
+    return target
+
+
+class TestTheFile:
+    def test_it_is_a_machine_with_its_provenance(self, file: Path, logs: Path) -> None:
+        machine = config.load_machine(str(file)).value
+        assert machine.name == "mine"
+        assert machine.baseline is not None
+        assert machine.baseline.attempt == logs.name
+        assert machine.baseline.state == "inconclusive"
+        assert len(machine.baseline.hosts) == 8
+        assert machine.baseline.versions["nccl-tests"] == "2.17.8"
+
+    def test_its_figures_are_medians_of_what_was_measured(self, file: Path) -> None:
+        own = [f for f in config.load_machine(str(file)).value.references if f.kind == "measured"]
+        own = [figure for figure in own if figure.source == "run:logs"]
+        assert {(f.check, f.min_nodes, f.max_nodes) for f in own} == {
+            (check, nodes, nodes) for check in ("all-reduce", "alltoall") for nodes in (1, 2, 8)
+        }
+        one = next(f for f in own if f.check == "alltoall" and f.min_nodes == 2)
+        assert one.value == pytest.approx(92, rel=0.01)
+        assert (one.share, one.size) == (0.95, TOP)
+
+    def test_what_it_was_made_of_passes_by_it(self, file: Path, logs: Path) -> None:
+        assert accept("judge", logs, "--machine", file).code == 0
+
+    def test_what_is_slower_all_over_does_not(self, file: Path, tmp_path: Path) -> None:
+        after = corpus(tmp_path / "after", lambda *_: 0.9)
+        done = accept("judge", after, "--machine", file)
+        assert done.code == 3
+        assert "run:logs" in done.out
+
+    def test_a_collective_that_no_check_judges_is_no_reference(
+        self, logs: Path, tmp_path: Path
+    ) -> None:
+        wrong = table("broadcast", ["node1"], range(8), 400.0).replace("       0", "       5", 1)
+        (logs / "node1-broadcast.log").write_text(wrong)
+        target = tmp_path / "mine.yaml"
+        assert accept("baseline", logs, "--force", "--out", target).code == 0
+        assert "check: broadcast" not in target.read_text()
+
+    def test_the_share_is_the_users(self, logs: Path, tmp_path: Path) -> None:
+        target = tmp_path / "half.yaml"
+        accept("baseline", logs, "--force", "--share", "0.5", "--out", target)
+        after = corpus(tmp_path / "after", lambda *_: 0.9)
+        assert accept("judge", after, "--machine", target).code == 0
+
+    def test_without_out_it_is_printed(self, logs: Path) -> None:
+        assert "kind: measured" in accept("baseline", logs, "--force").out
+        made = json.loads(accept("baseline", logs, "--force", "--json").out)
+        assert made["baseline"]["attempt"] == "logs"
+
+    def test_an_accepted_run_needs_no_force(self, logs: Path, file: Path) -> None:
+        done = accept("baseline", logs, "--machine", file)
+        assert done.code == 0
+        assert "state: pass" in done.out
+
+
+class TestRefused:
+    def test_a_run_that_was_not_accepted(self, tmp_path: Path) -> None:
+        bad = corpus(tmp_path / "bad", slow("node3"))
+        said = refused("baseline", bad)
+        assert "was not accepted: degraded: node3" in said
+        assert "--force" in said
+
+    def test_a_file_that_is_there(self, file: Path, logs: Path) -> None:
+        old = file.read_text()
+        assert "is there already" in refused("baseline", logs, "--machine", file, "--out", file)
+        assert file.read_text() == old
+
+    @pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan"])
+    def test_a_share_that_is_none(self, logs: Path, share: str) -> None:
+        assert "no share" in refused("baseline", logs, "--force", "--share", share)
+
+    def test_a_place_that_cannot_be_written(self, logs: Path, tmp_path: Path) -> None:
+        target = tmp_path / "no" / "such" / "mine.yaml"
+        assert "cannot be written" in refused("baseline", logs, "--force", "--out", target)
+
+    def test_a_name_that_no_machine_may_have(self, logs: Path, tmp_path: Path) -> None:
+        target = tmp_path / "My Machine.yaml"
+        refused("baseline", logs, "--force", "--out", target)
+        assert not target.exists()
+
+    def test_what_was_there_stays_where_a_new_one_cannot_be(
+        self, logs: Path, tmp_path: Path
+    ) -> None:
+        target = tmp_path / "My_Machine.yaml"
+        target.write_text("precious: 1")
+        said = refused("baseline", logs, "--force", "--out", target)
+        assert "'My_Machine' is no name of a machine" in said
+        assert "such as my-a4.yaml" in said
+        assert target.read_text() == "precious: 1"
+        assert [path.name for path in tmp_path.iterdir() if "Machine" in path.name] == [target.name]
+
+    def test_a_run_without_a_figure(self, tmp_path: Path) -> None:
+        folder = evidence.leave(tmp_path / "evidence")
+        assert "could be a reference" in refused("baseline", folder)
+
+    def test_what_is_not_there(self) -> None:
+        assert "nosuch" in refused("baseline", "nosuch")
+
+    def test_a_machine_that_is_not_there(self, logs: Path) -> None:
+        refused("baseline", logs, "--force", "--machine", "nosuch")

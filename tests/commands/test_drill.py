@@ -1,0 +1,217 @@
+"""`accept drill`: what it refuses, what it plans, what it keeps, and a real one on this machine."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import evidence
+from tests.factories.command_line import SMALL, SOURCE, accept, refused
+
+from accept.config import resources
+from accept.config.drill import Drill, Drilled
+from accept.config.faults import FAULTS
+from accept.core.catalog.faults import for_ranks
+from accept.core.runner.discovery import Candidate
+from accept.core.runner.fault_injection import cut_off
+from accept.core.typed import dump
+from accept.evidence import rundir
+
+OPTIONS = ("-m", "cpu", "--hosts", "h[1-8]")
+SUITE = SMALL + "- {check: gemm, params: {seconds: 0.2, alone: 0}}\n"
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    return tmp_path / "runs"
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (("--faults", "wrng"), "did you mean wrong?"),
+            (("--faults", "hang,bogus"), "there is no fault 'bogus'"),
+            (("--faults", ","), "--faults names none"),
+            (("--faults", "sockets"), "none of these faults can be planted here"),
+        ],
+    )
+    def test_bad_options_with_one_error(self, options: tuple[str, ...], said: str) -> None:
+        done = accept("drill", *OPTIONS, *options)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+        assert rundir.listed() == ()
+
+    @pytest.mark.parametrize("option", ["--plant", "--hold"])
+    def test_what_it_does_by_itself(self, option: str) -> None:
+        done = accept("drill", *OPTIONS, option, "1m")
+        assert done.code == 2
+        assert option in done.err
+
+
+class TestPlan:
+    def planned(self, *options: str) -> Any:
+        return json.loads(accept("drill", *OPTIONS, "--dry-run", "--json", *options).out)
+
+    def test_says_what_it_would_do_and_does_nothing(self) -> None:
+        done = accept("drill", *OPTIONS, "--dry-run")
+        assert done.code == 0
+        assert "unreachable@h" in done.out
+        assert "left out: sockets: does not apply" in done.out
+        assert rundir.listed() == ()
+
+    def test_is_the_same_for_the_same_seed_and_another_for_another(self) -> None:
+        faults = [self.planned("--seed", seed)["faults"] for seed in ("1", "1", "2")]
+        assert faults[0] == faults[1] != faults[2]
+
+    def test_costs_less_where_only_what_is_needed_runs(self) -> None:
+        assert self.planned("--only-needed")["seconds"] < self.planned()["seconds"]
+
+    def test_needs_the_first_of_steps_that_take_about_the_same(self, tmp_path: Path) -> None:
+        few = "check: all-reduce, params: {min: 4K, max: 64K, iters: 3, warmup: 1}"
+        checks = f"[{{{few}, groups: all}}, {{{few}, groups: pairs, rounds: 1}}]"
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(f"name: two\ndescription: Ours.\ndeadline: 5m\nchecks: {checks}\n")
+        options = "--suite", str(suite), "--faults", "wrong,slow", "--only-needed"
+        seconds = {one["fault"]: one["seconds"] for one in self.planned(*options)["faults"]}
+        # Who is slow is to be seen by pairs alone, which take less by a few tenths.
+        assert 0 < seconds["wrong"] - seconds["slow"] < 0.5
+
+    def test_takes_the_faults_that_are_named(self) -> None:
+        found = self.planned("--faults", "hang,wrong", "--faults", "die")["faults"]
+        assert {one["fault"] for one in found} == {"hang", "wrong", "die"}
+
+
+class TestKeeps:
+    @pytest.fixture
+    def drill(self) -> Path:
+        """The folder of a drill that is over, with one run."""
+        folder = rundir.create("d")
+        run = rundir.create("d-wrong", within=folder)
+        evidence.leave(run / rundir.EVIDENCE)
+        (run / rundir.RUN).write_text("{}")
+        one = Drilled(fault="wrong", planted="wrong@h1:0", result="missed", why="not rejected")
+        result = Drill(
+            schema=1, drill="d", machine="cpu", suite="quick", backend="ssh", seed=1,
+            hosts=("h1",), clean="pass", clean_attempt="d-clean", faults=(one,), exit=3,
+        )  # fmt: skip
+        (folder / rundir.DRILL).write_text(json.dumps(dump(result)))
+        return folder
+
+    def test_a_drill_is_listed_as_one(self, drill: Path) -> None:
+        assert "drill: 0 of 1 caught; missed: wrong" in accept("list", "runs").out
+        (drill / rundir.DRILL).write_text("{")
+        assert "cannot be read" in accept("list", "runs").out
+
+    @pytest.mark.parametrize("command", ["judge", "watch", "collect", "report", "cancel"])
+    @pytest.mark.parametrize("name", ["d", "last"])
+    def test_a_drill_is_no_run(self, drill: Path, command: str, name: str) -> None:
+        said = refused(command, name)
+        assert "d is a drill and no run" in said
+        assert "d-wrong" in said
+
+    def test_its_runs_are_found_by_name(self, drill: Path) -> None:
+        assert accept("judge", "d-wrong").code == accept("judge", drill / "d-wrong").code != 2
+
+    def test_there_is_a_schema_of_its_result(self, drill: Path) -> None:
+        known = json.loads(accept("schema", "drill").out)["properties"]
+        assert set(json.loads((drill / rundir.DRILL).read_text())) <= set(known)
+
+
+class TestPlanting:
+    def test_the_ranks_are_told_of_their_own_faults_alone(self) -> None:
+        planted = ("wrong@h1:0", "slow-link@h2", "full-disk@h3", "unreachable@h4", "sockets@*")
+        assert for_ranks(planted) == "wrong@h1:0,full-disk@h3"
+
+    def test_ranks_and_command_line_know_the_same_faults(self) -> None:
+        text = (resources.launchers() / "programs" / "rank_io.py").read_text()
+        (told,) = re.findall(r"^FAULTS = (\(.*\))$", text, re.MULTILINE)
+        assert ast.literal_eval(told) == FAULTS
+
+    @pytest.mark.parametrize("named", ["unreachable@h2", "unreachable@#1"])
+    def test_a_host_is_looked_for_at_a_closed_port(self, named: str) -> None:
+        given = tuple(Candidate(name=name, port=22) for name in ("h1", "h2", "h3"))
+        kept, facts = cut_off((named,), given)
+        assert [one.port for one in kept] == [22, 1, 22]
+        assert [(fact.name, fact.value, fact.host) for fact in facts] == [("planted", named, "h2")]
+
+    def test_the_host_that_leads_cannot_be_cut_off(self) -> None:
+        given = (Candidate(name="h1", local=True),)
+        kept, facts = cut_off(("unreachable@h1",), given)
+        assert (kept, facts[0].name) == (given, "not-planted")
+
+    def test_nothing_happens_without_a_plan_for_it(self) -> None:
+        given = (Candidate(name="h1", port=22), Candidate(name="h2", port=22))
+        assert cut_off((), given) == (given, ())
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("run_extra")
+class TestHere:
+    def test_what_can_be_found_on_one_host_is_caught_and_nothing_stays(
+        self, runs: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "small.yaml").write_text(SUITE)
+        options = ("-m", "cpu", "-s", tmp_path / "small.yaml", "--attempt", "d", "--json")
+        faults = "wrong,nan,flip,die,full-disk"
+        done = accept("drill", *options, "--only-needed", "--faults", faults)
+        result = json.loads(done.out)
+        shown = {one["fault"]: (one["result"], one["why"]) for one in result["faults"]}
+        host = os.uname().nodename
+        assert shown == {
+            "wrong": ("caught", f"{host}: wrong-data"),
+            "nan": ("caught", f"{host}: wrong-data"),
+            "flip": ("caught", f"{host}: wrong-result"),
+            "die": ("caught", f"{host}: crashed"),
+            "full-disk": ("caught", f"{host}: disk-full"),
+        }
+        assert done.code == 0
+        assert json.loads((runs / "d" / rundir.DRILL).read_text()) == result
+        assert not list(runs.glob("d/*/node")), "nothing but the evidence stays"
+        assert accept("judge", "d-die").out.startswith("drill: fail")
+        clean = json.loads((runs / "d/d-clean/evidence/verdict.json").read_text())
+        assert (clean["accepted"], clean["planted"]) == (True, [])
+
+    def test_ctrl_c_ends_it_and_tells_what_was_done(self, runs: Path, tmp_path: Path) -> None:
+        (tmp_path / "small.yaml").write_text(SUITE)
+        command = [sys.executable, "-m", "accept", "drill", "-m", "cpu", "--attempt", "d"]
+        command += ["-s", str(tmp_path / "small.yaml"), "--faults", "hang"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        drilled, said = False, []
+        for line in process.stderr:
+            said.append(line)
+            drilled = drilled or "[1/1] hang@" in line
+            if drilled and "20-connectivity (" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (130, ""), "".join([*said, err])
+        assert "the drill was interrupted" in err
+        assert "Traceback" not in err
+        kept = json.loads((runs / "d" / rundir.DRILL).read_text())
+        assert kept["brokenOff"] == "interrupted"
+        assert (runs / "d/d-hang/evidence/verdict.json").is_file()
+        assert not list(runs.glob("d/*/node"))
+
+    def test_a_fault_that_is_asked_for_and_cannot_be_found_here_is_never_caught(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "small.yaml").write_text(SUITE)
+        options = ("-m", "cpu", "-s", tmp_path / "small.yaml", "--faults", "slow,full-disk")
+        done = accept("drill", *options, "--json")
+        results = {one["fault"]: one["result"] for one in json.loads(done.out)["faults"]}
+        assert (results, done.code) == ({"slow": "left-out", "full-disk": "caught"}, 6)

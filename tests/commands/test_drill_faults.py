@@ -1,0 +1,246 @@
+"""What a drill decides without a run: on whom a fault is planted, and whether it was caught."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.verdicts import (
+    CPU,
+    FLOOR,
+    GPU,
+    found,
+    hosts,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+)
+
+from accept.commands.caught import Outcome, outcome
+from accept.commands.drill_faults import FAULTS, Choice, choose
+from accept.config.faults import FAULTS as ON_RANKS
+from accept.config.faults import read_plants
+from accept.core.catalog.faults import EVERYWHERE, ON_HOSTS
+from accept.core.checks import REGISTRY
+from accept.core.judge import judge
+from accept.core.model import Fact, Plan, Problem, Record, State
+
+ALL = step("all-reduce", "all")
+PAIRS = step("all-reduce", "pairs", rounds=3, number=20)
+TRAIN = step("train", "all", number=30)
+SUITE = plan(step("inventory", "each", number=1), ALL, PAIRS, TRAIN)
+FABRIC = replace(GPU, transport="gIB")
+
+
+class TestChoice:
+    @given(st.sampled_from([*FAULTS]), st.integers(1, 70), st.integers())
+    def test_is_one_of_the_hosts_and_the_same_for_the_same_seed(
+        self, fault: str, count: int, seed: int
+    ) -> None:
+        chosen = choose(SUITE, fault, hosts(count), seed)
+        assert chosen == choose(SUITE, fault, hosts(count), seed)
+        assert bool(chosen.planted) is not bool(chosen.reason)
+        if chosen.planted:
+            assert read_plants([chosen.planted], hosts(count)) == (chosen.planted,)
+            assert set(chosen.steps) <= {one.id for one in SUITE.steps}
+
+    @given(st.integers(2, 70), st.integers())
+    def test_never_cuts_off_the_host_that_leads(self, count: int, seed: int) -> None:
+        assert choose(SUITE, "unreachable", hosts(count), seed).planted != "unreachable@h0"
+
+    @given(st.integers())
+    def test_takes_a_rank_that_there_is(self, seed: int) -> None:
+        chosen = choose(plan(ALL, machine=GPU), "wrong", hosts(4), seed)
+        assert int(chosen.planted.rpartition(":")[2]) in range(8)
+
+    def test_differs_between_seeds_and_faults(self) -> None:
+        chosen = {
+            choose(SUITE, fault, hosts(64), seed).planted.partition("@")[2]
+            for fault in ("wrong", "hang")
+            for seed in range(8)
+        }
+        assert len(chosen) > 8
+
+    def test_knows_every_fault_that_can_be_planted(self) -> None:
+        assert {*ON_RANKS, *ON_HOSTS, *EVERYWHERE} <= {*FAULTS}
+
+
+#: Fault, plan, number of hosts, and what is said of it.
+LEFT_OUT = [
+    ("slow", SUITE, 1, "cannot be found on one host"),
+    ("slow", SUITE, 3, "without a bound"),
+    ("slow", plan(ALL, TRAIN), 8, "it takes a collective on pairs"),
+    ("slow-link", plan(step(groups="each")), 8, "it takes a collective on pairs"),
+    ("slow-link", plan(PAIRS, machine=GPU), 8, "bypass the queues"),
+    ("wrong", plan(step("inventory", "each")), 8, "not in this suite"),
+    ("wrong", plan(TRAIN), 1, "no step has enough ranks"),
+    ("flip", SUITE, 8, "not in this suite"),
+    ("sockets", SUITE, 8, "cpu promises no network"),
+    ("sockets", plan(ALL, machine=FABRIC), 1, "at least 2 hosts"),
+    ("unreachable", SUITE, 1, "at least 2 hosts"),
+]
+
+
+@pytest.mark.parametrize(("fault", "of", "count", "said"), LEFT_OUT)
+def test_what_cannot_be_found_is_left_out_by_name(
+    fault: str, of: Plan, count: int, said: str
+) -> None:
+    chosen = choose(of, fault, hosts(count), 1)
+    assert said in chosen.reason
+    assert (chosen.planted, chosen.steps) == ("", ())
+
+
+SEEN_BY = [
+    ("slow", SUITE, 4, (PAIRS.id,)),
+    ("slow", plan(step(groups="each")), 4, (step(groups="each").id,)),
+    ("slow", plan(PAIRS, references=(FLOOR,)), 3, (PAIRS.id,)),
+    ("wrong", SUITE, 2, (ALL.id, PAIRS.id, TRAIN.id)),
+    ("hang", SUITE, 1, (ALL.id, PAIRS.id, TRAIN.id)),
+    ("sockets", plan(ALL, machine=FABRIC), 2, (ALL.id,)),
+    ("unreachable", SUITE, 2, ()),
+]
+
+
+@pytest.mark.parametrize(("fault", "of", "count", "steps"), SEEN_BY)
+def test_what_is_to_see_a_fault_is_named(
+    fault: str, of: Plan, count: int, steps: tuple[str, ...]
+) -> None:
+    assert choose(of, fault, hosts(count), 1).steps == steps
+
+
+def drilled(
+    fault: str, planted: str, of: Plan, records: Sequence[Record], *, name: str = "planted"
+) -> Outcome:
+    """What is said of a run with these records, in which the fault struck where it was planted."""
+    where = planted.partition("@")[2].partition(":")[0]
+    mark = Fact(name=name, value=planted, check="hosts", host=where if where != "*" else None)
+    marked = replace(records[0], facts=(*records[0].facts, mark))
+    choice = Choice(fault=fault, planted=planted)
+    kept = (marked, *records[1:])
+    return outcome(choice, of, kept, judge(of, kept, checks=REGISTRY, attempt="a"))
+
+
+EIGHT = hosts(8)
+PAIRED = plan(PAIRS)
+
+
+def told(cause: str, *names: str) -> list[Record]:
+    """A run in which one execution says a cause of some hosts."""
+    problems = tuple(Problem(cause=cause, message="m", host=name) for name in names)
+    return [found(EIGHT), record(ALL, EIGHT, status=1, problems=problems)]
+
+
+class TestCaught:
+    @given(st.sampled_from(EIGHT))
+    def test_a_slow_host_that_the_pairs_name(self, bad: str) -> None:
+        records = [found(EIGHT), *measured(PAIRS, EIGHT, slow(bad))]
+        done = drilled("slow", f"slow@{bad}:0", PAIRED, records)
+        assert (done.result, done.why) == ("caught", f"{bad}: slow-outlier")
+
+    @given(st.sampled_from(EIGHT), st.sampled_from(EIGHT))
+    def test_only_where_the_right_one_is_blamed(self, bad: str, planted: str) -> None:
+        records = [found(EIGHT), *measured(PAIRS, EIGHT, slow(bad))]
+        done = drilled("slow", f"slow@{planted}:0", PAIRED, records)
+        assert done.result == ("caught" if bad == planted else "missed")
+        if bad != planted:
+            assert done.why == f"rejected, but blamed on {bad}"
+
+    @given(st.sampled_from(sorted(ON_RANKS)), st.sampled_from(EIGHT))
+    def test_never_where_nothing_was_rejected(self, fault: str, host: str) -> None:
+        records = [found(EIGHT), *measured(PAIRS, EIGHT, slow())]
+        done = drilled(fault, f"{fault}@{host}:0", PAIRED, records)
+        assert (done.result, done.why) == ("missed", "not rejected: pass")
+
+    def test_not_where_somebody_else_is_named_too(self) -> None:
+        done = drilled("hang", "hang@h3:0", plan(ALL), told("rank-hung", "h3", "h4"))
+        assert (done.result, done.why) == ("missed", "rejected, but blamed on h4 too")
+
+    @pytest.mark.parametrize(
+        ("gpus", "result"),
+        [(("3",), "caught"), (("GPU-1f",), "caught"), (("0",), "missed"), (("0", "3"), "caught")],
+    )
+    def test_only_where_the_right_gpu_is_among_those_numbered(
+        self, gpus: Sequence[str], result: str
+    ) -> None:
+        said = tuple(
+            Problem(cause="wrong-data", message="m", host="h3", gpu=gpu, rank=int(gpu[-1], 16))
+            for gpu in gpus
+        )
+        records = [found(EIGHT), record(ALL, EIGHT, status=1, problems=said)]
+        assert drilled("wrong", "wrong@h3:3", plan(ALL), records).result == result
+
+    def test_what_mostly_follows_from_another_cause_is_no_other_cause(self) -> None:
+        told_twice = (
+            Problem(cause="rank-hung", message="m", host="h3", rank=3),
+            Problem(cause="no-measurement", message="m", host="h3", gpu="2", rank=2),
+        )
+        records = [
+            found(EIGHT),
+            *(record(ALL, EIGHT, status=1, problems=(one,)) for one in told_twice),
+        ]
+        assert drilled("hang", "hang@h3:3", plan(ALL), records).result == "caught"
+
+    def test_not_where_nobody_is_named(self) -> None:
+        done = drilled("hang", "hang@h3:0", plan(ALL), told("timed-out"))
+        assert (done.result, done.why) == ("missed", "rejected, but blamed on nobody")
+
+    def test_not_for_another_cause(self) -> None:
+        done = drilled("wrong", "wrong@h3:0", plan(ALL), told("rank-hung", "h3"))
+        assert (done.result, done.why) == ("missed", "rejected, but for another cause: rank-hung")
+
+    def test_not_where_the_fault_never_struck(self) -> None:
+        records = told("rank-hung", "h3")
+        verdict = judge(plan(ALL), records, checks=REGISTRY, attempt="a")
+        done = outcome(Choice(fault="hang", planted="hang@h3:0"), plan(ALL), records, verdict)
+        assert (done.result, done.why[:15]) == ("missed", "it never struck")
+
+    def test_settings_of_all_hosts_are_nobodys_fault(self) -> None:
+        of = plan(ALL, machine=FABRIC, references=(FLOOR,))
+        said = (Fact(name="nccl-networks", value={"Socket": list(EIGHT)}),)
+        (ran,) = measured(ALL, EIGHT, slow(usual=350.0), ranks=8)
+        done = drilled("sockets", "sockets@*", of, [found(EIGHT), replace(ran, facts=said)])
+        assert (done.result, done.why) == ("caught", "transport-fallback")
+
+    def test_a_host_that_is_away_by_any_name_it_has(self) -> None:
+        away = Problem(cause="unreachable-refused", message="m", check="hosts", host="pod-1")
+        mark = Fact(name="planted", value="unreachable@#1", host="pod-1")
+        records = [replace(found(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
+        choice = Choice(fault="unreachable", planted="unreachable@#1")
+        done = outcome(
+            choice, plan(ALL), records, judge(plan(ALL), records, checks=REGISTRY, attempt="a")
+        )
+        assert done.result == "caught"
+
+    def test_what_was_refused_is_left_out_and_what_stays_behind_is_a_failure(self) -> None:
+        refused = drilled("slow-link", "x: no tc", PAIRED, [found(EIGHT)], name="not-planted")
+        assert (refused.result, refused.why) == ("left-out", "could not be planted: x: no tc")
+        left = drilled("slow-link", "h1: eth0", PAIRED, [found(EIGHT)], name="not-undone")
+        assert left.result == "missed"
+        assert "not undone" in left.why
+
+    def test_says_after_how_long(self) -> None:
+        """It was known when the pairs were done, and not before."""
+        of = plan(ALL, PAIRS)
+        ran = [*measured(ALL, EIGHT, slow("h2")), *measured(PAIRS, EIGHT, slow("h2"))]
+        timed = [replace(one, start=10.0 * i, end=10.0 * i + 9) for i, one in enumerate(ran, 1)]
+        first = replace(found(EIGHT), start=5.0, end=6.0)
+        done = drilled("slow", "slow@h2:0", of, [first, *timed])
+        assert done.after == timed[-1].end - 5.0
+
+
+def test_the_verdict_of_a_caught_fault_is_never_an_acceptance() -> None:
+    records = [found(EIGHT), *measured(PAIRS, EIGHT, slow("h1"))]
+    verdict = judge(replace(PAIRED, planted=("slow@h1:0",)), records, checks=REGISTRY, attempt="a")
+    assert not verdict.accepted
+    assert verdict.headline.startswith("drill: ")
+    assert verdict.state is not State.PASS
+
+
+def test_one_rank_a_host_is_enough_to_choose_from() -> None:
+    machine = replace(CPU, ranks=1)
+    assert choose(plan(PAIRS, machine=machine), "slow", EIGHT, 3).planted.endswith(":0")

@@ -1,0 +1,471 @@
+"""`accept judge` on whatever it is given: folders, archives, saved logs, and their damage."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.factories import evidence as factories_evidence
+from tests.factories import verdicts
+from tests.factories.command_line import accept, program, refused
+
+from accept.core import evidence
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return factories_evidence.leave(tmp_path / "evidence")
+
+
+class TestTheSameVerdict:
+    def test_from_folder_run_archive_and_log(self, tmp_path: Path, runs: Path) -> None:
+        folder = factories_evidence.leave(runs / "one" / "evidence")
+        archive = factories_evidence.archive(folder, tmp_path / "evidence.tar")
+        log = tmp_path / "pod.log"
+        log.write_text(factories_evidence.console(factories_evidence.record()))
+        places = (folder, runs / "one", "one", "last", archive, log)
+        found = [accept("judge", place, "--json") for place in places]
+        assert {done.code for done in found} == {0}
+        assert len({done.out for done in found}) == 1
+        assert json.loads(found[0].out)["headline"] == "pass (no GPU tested)"
+
+    def test_without_a_path_it_is_the_last_run(self, runs: Path) -> None:
+        factories_evidence.leave(runs / "one" / "evidence")
+        assert accept("judge").out.splitlines()[0] == "pass (no GPU tested)"
+
+    def test_no_matter_what_the_old_verdict_said(self, folder: Path) -> None:
+        verdict = folder / evidence.VERDICT
+        verdict.write_text(verdict.read_text().replace('"pass', '"fail'))
+        assert accept("judge", folder).code == 0
+
+    def test_figures_come_from_the_raw_log_and_not_from_the_record(self, folder: Path) -> None:
+        records = folder / evidence.RECORDS
+        records.write_text(records.read_text().replace("7.5", "9999.0"))
+        evidence.write_checksums(folder)
+        done = accept("judge", folder, "--expect", "script.speed>=8")
+        assert done.code == 3
+        assert "7.5" in done.out
+        assert "9999" not in done.out
+
+
+class TestExpect:
+    def test_a_threshold_of_the_users_own_is_applied_and_named(self, folder: Path) -> None:
+        assert accept("judge", folder, "--expect", "script.speed>=7").code == 0
+        done = accept("judge", folder, "--expect", "script.speed>=8")
+        assert done.code == 3
+        assert "--expect" in done.out
+        assert "8" in done.out
+
+    def test_what_the_run_was_given_holds_under_another_machine_too(self, folder: Path) -> None:
+        plan = json.loads((folder / evidence.PLAN).read_text())
+        own = {"check": "script", "metric": "speed", "unit": "m/s", "kind": "expectation"}
+        plan["references"] = [{**own, "source": "site.yaml:12", "lower": 8}]
+        (folder / evidence.PLAN).write_text(json.dumps(plan))
+        evidence.write_checksums(folder)
+        for machine in ((), ("--machine", "cpu")):
+            done = accept("judge", folder, *machine)
+            assert done.code == 3
+            assert "site.yaml:12" in done.out
+
+    def test_what_is_none_is_refused(self, folder: Path) -> None:
+        assert "is no expectation" in refused("judge", folder, "--expect", "fast")
+
+
+class TestSeveral:
+    def test_the_worst_decides(self, tmp_path: Path, folder: Path) -> None:
+        bad = factories_evidence.leave(tmp_path / "bad", status=1)
+        assert accept("judge", folder, bad).code == 3
+        assert accept("judge", bad, folder).code == 3
+
+    def test_the_order_is_that_of_one_run(self, tmp_path: Path) -> None:
+        """One run with an inconclusive and an untested check exits with 7, so two runs do, too."""
+        inconclusive = factories_evidence.leave(tmp_path / "inconclusive")
+        plan = json.loads((inconclusive / evidence.PLAN).read_text())
+        own = {"check": "script", "metric": "other", "unit": "m/s", "kind": "expectation"}
+        plan["references"] = [{**own, "source": "site.yaml:12", "lower": 8}]
+        (inconclusive / evidence.PLAN).write_text(json.dumps(plan))
+        evidence.write_checksums(inconclusive)
+        untested = factories_evidence.leave(
+            tmp_path / "untested", 'ACCEPT {"problem":"tool-missing","message":"no tool"}\n'
+        )
+        interrupted = factories_evidence.leave(tmp_path / "interrupted", whole=False)
+        alone = [accept("judge", path).code for path in (inconclusive, untested, interrupted)]
+        assert alone == [7, 6, 5]
+        assert accept("judge", inconclusive, untested).code == 7
+        assert accept("judge", untested, inconclusive).code == 7
+        assert accept("judge", untested, inconclusive, interrupted).code == 5
+
+    def test_as_json_they_are_one_list(self, tmp_path: Path, folder: Path) -> None:
+        bad = factories_evidence.leave(tmp_path / "bad", status=1)
+        done = accept("judge", folder, bad, "--json")
+        assert [one["state"] for one in json.loads(done.out)] == ["pass", "fail"]
+
+
+class TestIncomplete:
+    def test_a_file_that_was_edited_is_named(self, folder: Path) -> None:
+        (folder / factories_evidence.record().log).write_text(
+            factories_evidence.LOG.replace("7.5", "99")
+        )
+        said = refused("judge", folder, code=6)
+        assert "logs/10-script/0-0.log is not as it was written" in said
+
+    @pytest.mark.parametrize(
+        "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, factories_evidence.record().log]
+    )
+    def test_a_file_that_is_gone_is_named(self, folder: Path, name: str) -> None:
+        (folder / name).unlink()
+        assert name in refused("judge", folder, code=6)
+
+    @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END])
+    @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
+    def test_a_file_that_is_damaged_is_named(self, folder: Path, name: str, content: bytes) -> None:
+        (folder / name).write_bytes(content)
+        evidence.write_checksums(folder)
+        if name == evidence.RECORDS and not content:
+            # Readable, and says that nothing was ever done.
+            assert accept("judge", folder).code in (3, 6)
+        else:
+            assert name in refused("judge", folder, code=6)
+
+    def test_a_coordinator_that_died_is_no_pass(self, tmp_path: Path) -> None:
+        folder = factories_evidence.leave(tmp_path / "evidence", whole=False)
+        done = accept("judge", folder)
+        assert done.code == 5
+        assert "never finished" in done.out
+
+    def test_a_coordinator_that_died_after_a_failure_is_a_failure(self, tmp_path: Path) -> None:
+        folder = factories_evidence.leave(tmp_path / "evidence", status=1, whole=False)
+        assert accept("judge", folder).code == 3
+
+    def test_a_log_that_leads_outside_is_not_read(self, folder: Path) -> None:
+        records = folder / evidence.RECORDS
+        records.write_text(records.read_text().replace("logs/10-script/", "logs/../../"))
+        evidence.write_checksums(folder)
+        assert "is missing" in refused("judge", folder, code=6)
+
+    def test_a_run_that_was_not_collected_says_how(self, runs: Path) -> None:
+        (runs / "one").mkdir(parents=True)
+        (runs / "one" / "job.json").write_text("{}")
+        assert "accept collect one" in refused("judge", "one", code=6)
+
+
+@pytest.fixture
+def everything(folder: Path) -> Path:
+    """An evidence folder with every kind of file that a run leaves."""
+    for name in ("env.sh", "group", "steps/10-script.sh"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("text\n")
+    evidence.write_checksums(folder)
+    for name in (evidence.CONSOLE, f"{evidence.PODS}/0.log", "report.html"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("text\n")
+    return folder
+
+
+def files_of(folder: Path) -> list[str]:
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+#: Every path that this process opened.
+opened: list[str] = []
+
+
+def note_opened(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], (str, os.PathLike)):
+        opened.append(os.fspath(arguments[0]))
+
+
+sys.addaudithook(note_opened)
+
+
+class TestCoverage:
+    """Everything that a judgement uses is under the checksums."""
+
+    @pytest.mark.parametrize("edit", ["change", "cut", "remove", "replace"])
+    def test_a_file_that_is_edited_stops_the_judgement_or_is_not_used(
+        self, everything: Path, edit: str
+    ) -> None:
+        before = accept("judge", everything, "--json")
+        assert before.code == 0
+        used = []
+        for name in files_of(everything):
+            path = everything / name
+            content = path.read_bytes()
+            path.unlink()
+            if edit != "remove":
+                path.write_bytes(
+                    {
+                        "change": content.replace(b"pass", b"fail") + b"\n",
+                        "cut": content[: len(content) // 2],
+                        "replace": b"{}\n",
+                    }[edit]
+                )
+            after = accept("judge", everything, "--json")
+            if (after.code, after.out) != (before.code, before.out):
+                used.append(name)
+                # Evidence without SHA256SUMS is that of a run that never finished.
+                unfinished = name == evidence.CHECKSUMS and edit == "remove"
+                assert after.code == (5 if unfinished else 6), name
+            path.write_bytes(content)
+        assert set(used) >= {
+            evidence.PLAN,
+            evidence.RECORDS,
+            evidence.RUN_END,
+            evidence.CHECKSUMS,
+            "hosts.json",
+            factories_evidence.record().log,
+        }
+        listed = (everything / evidence.CHECKSUMS).read_text()
+        assert all(name == evidence.CHECKSUMS or f"  {name}\n" in listed for name in used)
+
+    def test_no_other_file_is_opened(self, everything: Path) -> None:
+        opened.clear()
+        assert accept("judge", everything).code == 0
+        names = {
+            Path(path).relative_to(everything).as_posix()
+            for path in opened
+            if Path(path).is_relative_to(everything) and Path(path).is_file()
+        }
+        listed = (everything / evidence.CHECKSUMS).read_text()
+        assert evidence.PLAN in names
+        assert {name for name in names if f"  {name}\n" not in listed} == {evidence.CHECKSUMS}
+
+
+class TestInterrupted:
+    @pytest.fixture
+    def cancelled(self, tmp_path: Path) -> Path:
+        return factories_evidence.leave(
+            tmp_path / "cancelled", interruption="the run was cancelled"
+        )
+
+    def test_run_is_never_a_pass(self, cancelled: Path) -> None:
+        done = accept("judge", cancelled, "--json")
+        assert done.code == 5
+        assert json.loads(done.out)["brokenOff"] == "the run was cancelled"
+
+    @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
+    def test_run_does_not_need_the_old_verdict(
+        self, cancelled: Path, content: bytes | None
+    ) -> None:
+        before = accept("judge", cancelled, "--json")
+        (cancelled / evidence.VERDICT).unlink()
+        if content is not None:
+            (cancelled / evidence.VERDICT).write_bytes(content)
+        assert accept("judge", cancelled, "--json") == before
+
+    @pytest.mark.parametrize("interruption", ["", "another reason"])
+    def test_run_is_judged_the_same_after_its_verdict_was_edited(
+        self, tmp_path: Path, interruption: str
+    ) -> None:
+        for name, reason in {"whole": "", "cut": "the run was cancelled"}.items():
+            folder = factories_evidence.leave(tmp_path / name, interruption=reason)
+            before = accept("judge", folder, "--json")
+            path = folder / evidence.VERDICT
+            verdict = json.loads(path.read_text())
+            path.write_text(json.dumps({**verdict, "brokenOff": interruption}))
+            assert accept("judge", folder, "--json") == before
+
+    def test_run_is_judged_the_same_after_its_report_was_written_again(
+        self, cancelled: Path
+    ) -> None:
+        before = accept("judge", cancelled, "--json")
+        assert accept("report", cancelled).code == 0
+        assert accept("judge", cancelled, "--json") == before
+
+    def test_run_of_an_older_version_is_no_pass_either(self, cancelled: Path) -> None:
+        factories_evidence.without_run_end(cancelled)
+        assert accept("judge", cancelled).code == 5
+
+    def test_run_end_that_the_checksums_do_not_cover_is_not_believed(
+        self, cancelled: Path, folder: Path
+    ) -> None:
+        factories_evidence.without_run_end(cancelled)
+        (cancelled / evidence.RUN_END).symlink_to(folder / evidence.RUN_END)
+        assert accept("judge", cancelled).code == 5
+
+    def test_run_of_an_older_version_that_ended_well_passes(self, folder: Path) -> None:
+        assert accept("judge", factories_evidence.without_run_end(folder)).code == 0
+
+    def test_run_of_an_older_version_needs_its_verdict(self, folder: Path) -> None:
+        factories_evidence.without_run_end(folder)
+        (folder / evidence.VERDICT).write_text("{")
+        assert evidence.VERDICT in refused("judge", folder, code=6)
+
+
+class TestPlan:
+    """The run's hash, which reports show, is the hash of the plan that is judged."""
+
+    def test_that_was_rendered_is_judged(self, tmp_path: Path) -> None:
+        folder = factories_evidence.leave(tmp_path / "evidence", plan=factories_evidence.HASHED)
+        assert accept("judge", folder).code == 0
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("hash", "0" * 64), ("filesHash", "0" * 64), ("seed", 2), ("planted", ["wrong@h0"])],
+    )
+    def test_that_was_edited_is_refused_even_with_new_checksums(
+        self, tmp_path: Path, key: str, value: object
+    ) -> None:
+        folder = factories_evidence.leave(tmp_path / "evidence", plan=factories_evidence.HASHED)
+        path = folder / evidence.PLAN
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+        evidence.write_checksums(folder)
+        assert evidence.PLAN in refused("judge", folder, code=6)
+
+    def test_that_was_edited_is_refused_in_a_log_too(self, tmp_path: Path) -> None:
+        kept = (verdicts.found(("h0",)), factories_evidence.record())
+        verdict = factories_evidence.verdict_of(factories_evidence.record())
+        log = tmp_path / "pod.log"
+        log.write_text(evidence.pack(factories_evidence.HASHED, kept, verdict))
+        assert accept("judge", log).code == 0
+        log.write_text(evidence.pack(replace(factories_evidence.HASHED, seed=2), kept, verdict))
+        assert "plan" in refused("judge", log, code=6)
+
+
+def test_a_pipe_in_the_place_of_the_hosts_is_not_waited_for(tmp_path: Path) -> None:
+    for whole, code in ((True, 6), (False, 5)):
+        folder = factories_evidence.leave(tmp_path / str(whole), whole=whole)
+        (folder / "hosts.json").unlink()
+        os.mkfifo(folder / "hosts.json")
+        assert accept("judge", folder).code == code
+
+
+class TestNoEvidence:
+    @pytest.mark.parametrize("content", [b"", b"text\n", b"\x00" * 10_000, bytes(range(256)) * 40])
+    def test_a_file_that_is_none_is_refused(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "file").write_bytes(content)
+        refused("judge", tmp_path / "file", code=6)
+
+    def test_a_folder_that_is_none_is_refused(self, tmp_path: Path) -> None:
+        assert "plan.json" in refused("judge", tmp_path, code=6)
+
+    @pytest.mark.parametrize(
+        "name", ["nosuch", "/no/such/place", "", "a\nb", "\x1b[31m", "x" * 5000]
+    )
+    def test_what_is_not_there_is_refused(self, name: str) -> None:
+        said = refused("judge", name)
+        assert "\x1b" not in said
+
+    def test_a_pipe_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        refused("judge", tmp_path / "pipe")
+
+
+class TestArchives:
+    def test_cut_off_anywhere_are_refused(self, tmp_path: Path, folder: Path) -> None:
+        whole = factories_evidence.archive(folder, tmp_path / "whole.tar").read_bytes()
+        end = len(whole.rstrip(b"\0"))
+        for cut in range(0, end, max(1, end // 23)):
+            (tmp_path / "cut.tar").write_bytes(whole[:cut])
+            refused("judge", tmp_path / "cut.tar", code=6)
+
+    def test_with_something_else_in_them_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "other").write_text("x")
+        with tarfile.open(tmp_path / "other.tar", "w") as tar:
+            tar.add(tmp_path / "other", arcname="other")
+        assert "holds no evidence" in refused("judge", tmp_path / "other.tar", code=6)
+
+    @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "evidence/../../outside"])
+    def test_that_reach_outside_write_nothing_there(self, tmp_path: Path, name: str) -> None:
+        info = tarfile.TarInfo(name.replace("/tmp", str(tmp_path)))
+        info.size = 1
+        with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+            tar.addfile(info, io.BytesIO(b"x"))
+        refused("judge", tmp_path / "bad.tar", code=6)
+        assert not list(tmp_path.rglob("outside"))
+
+    def test_with_a_link_to_the_outside_are_refused(self, tmp_path: Path) -> None:
+        info = tarfile.TarInfo("evidence/plan.json")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+            tar.addfile(info)
+        refused("judge", tmp_path / "bad.tar", code=6)
+
+    def test_a_bomb_is_refused_and_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(scratch))
+        bomb = tmp_path / "evidence.tar.gz"
+        with tarfile.open(bomb, "w:gz") as tar:
+            head = tarfile.TarInfo("evidence/plan.json")
+            head.size = 100 << 20
+            tar.addfile(head, io.BytesIO(bytes(head.size)))
+        assert "unpacks to more than 64 MiB" in refused("judge", bomb, code=6)
+        assert list(scratch.iterdir()) == []
+
+
+class TestLogs:
+    def test_cut_off_are_refused(self, tmp_path: Path) -> None:
+        text = factories_evidence.console(factories_evidence.record())
+        (tmp_path / "pod.log").write_text(text[: len(text) - 60])
+        assert "cut off" in refused("judge", tmp_path / "pod.log", code=6)
+
+    def test_that_were_edited_are_refused(self, tmp_path: Path) -> None:
+        lines = factories_evidence.console(factories_evidence.record()).splitlines()
+        lines[-2] = lines[-2][:50] + lines[-2][51:]
+        (tmp_path / "pod.log").write_text("\n".join(lines) + "\n")
+        assert "damaged" in refused("judge", tmp_path / "pod.log", code=6)
+
+    def test_that_failed_fail_again(self, tmp_path: Path) -> None:
+        (tmp_path / "pod.log").write_text(
+            factories_evidence.console(factories_evidence.record(status=1))
+        )
+        assert accept("judge", tmp_path / "pod.log").code == 3
+
+    def test_of_what_was_a_whole_folder_say_nothing_of_it(self, tmp_path: Path) -> None:
+        """Somebody took the plan away, or changed what it was held against."""
+        for left in (evidence.CHECKSUMS, evidence.RECORDS):
+            folder = factories_evidence.leave(tmp_path / left)
+            (folder / evidence.CONSOLE).write_text(
+                factories_evidence.console(factories_evidence.record())
+            )
+            (folder / evidence.PLAN).unlink()
+            for other in {evidence.CHECKSUMS, evidence.RECORDS} - {left}:
+                (folder / other).unlink()
+            assert evidence.PLAN in refused("judge", folder, code=6)
+
+
+class TestReport:
+    def test_files_are_written_beside_the_evidence_and_named(self, folder: Path) -> None:
+        for name in (evidence.REPORT, evidence.JUNIT):
+            (folder / name).unlink()
+        done = accept("report", folder)
+        assert done.out.splitlines() == [
+            f"{folder}/{name}" for name in ("verdict.json", "report.md", "junit.xml")
+        ]
+        assert (folder / evidence.REPORT).read_text().startswith("# pass")
+
+    def test_a_form_is_printed(self, folder: Path) -> None:
+        assert accept("report", folder, "--format", "md").out.startswith("# pass")
+        assert accept("report", folder, "--format", "junit").out.startswith("<?xml")
+
+    def test_as_json_it_is_json(self, folder: Path) -> None:
+        assert set(json.loads(accept("report", folder, "--json").out)) == {"files"}
+        assert set(json.loads(accept("report", folder, "--format", "md", "--json").out)) == {"md"}
+
+    def test_of_an_archive_needs_a_form(self, tmp_path: Path, folder: Path) -> None:
+        archive = factories_evidence.archive(folder, tmp_path / "evidence.tar")
+        assert "--format" in refused("report", archive)
+        assert accept("report", archive, "--format", "md").code == 0
+
+
+def test_a_crash_could_not_hide_here(tmp_path: Path) -> None:
+    """The exit codes above come from calls in this process; a program says the same."""
+    (tmp_path / "file").write_text("x")
+    done = program("judge", tmp_path / "file")
+    assert (done.code, done.out, "Traceback" in done.err) == (6, "", False)

@@ -1,0 +1,345 @@
+"""What is decided and refused before a run starts: back end, machine, hosts, and options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from tests.factories.api_server import ApiServer, api_server
+from tests.factories.command_line import Done, accept, refused
+
+from accept.__main__ import app
+from accept.core.errors import Exit
+from accept.evidence import rundir
+
+IMAGE = "kubernetes: {image: 'registry.example/accept:1'}\n"
+#: Calls `accept run` with a site file that names an image.
+Run = Callable[..., Done]
+
+
+def node(name: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
+    """A node as the API shows it."""
+    capacity = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {"capacity": capacity, "allocatable": capacity, "conditions": []},
+    }
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of runs, and no cluster that a test could meet by mistake."""
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A cluster of one B200 node."""
+    with api_server() as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path)))
+        b200 = node("n1", 8, **{"cloud.google.com/gke-accelerator": "nvidia-b200"})
+        cluster.says("/api/v1/nodes", {"items": [b200]})
+        cluster.says("/api/v1/pods", {"items": []})
+        yield cluster
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "site.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test that inspects this machine or opens an ssh connection."""
+
+    def contacted(*_: object) -> None:
+        raise AssertionError("a host was contacted")
+
+    monkeypatch.setattr("accept.backends.local.tools_here", contacted)
+    monkeypatch.setattr("accept.backends.ssh.on_all", contacted)
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestMachineOfACluster:
+    """The back end that will run is the one that is asked which machine it has."""
+
+    @pytest.mark.parametrize("nodes", ["64", "n1,n2"])
+    def test_comes_from_the_accelerator_label_of_its_nodes(
+        self, server: ApiServer, site: Callable[[str], Path], nodes: str
+    ) -> None:
+        done = accept("run", "--nodes", nodes, "--site", site(IMAGE), "--dry-run")
+        assert done.code == 0, done.err
+        assert "machine a4-highgpu-8g" in done.out
+        assert "over kubernetes" in done.out
+
+    def test_is_not_guessed_where_no_node_shows_gpus(
+        self, server: ApiServer, site: Callable[[str], Path]
+    ) -> None:
+        server.says("/api/v1/nodes", {"items": [node("n1")]})
+        said = refused("run", "--nodes", "2", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        assert "--machine" in said
+
+    def test_must_be_named_if_no_cluster_can_be_reached(
+        self, site: Callable[[str], Path], runs: Path
+    ) -> None:
+        refused("run", "--nodes", "64", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        assert not runs.exists()
+
+    def test_of_all_nodes_is_the_clusters_too(
+        self, server: ApiServer, site: Callable[[str], Path]
+    ) -> None:
+        server.says("/version", {"gitVersion": "v1.34.0"})
+        said = refused("run", "--nodes", "all", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        assert "a4-highgpu-8g" in said
+
+    def test_is_not_asked_for_before_the_image_is_named(self, server: ApiServer) -> None:
+        assert "image" in refused("run", "--nodes", "2")
+        assert server.seen == []
+
+    @pytest.mark.parametrize("nodes", ["64", "n1,n2"])
+    def test_must_be_named_to_render(
+        self, server: ApiServer, site: Callable[[str], Path], nodes: str
+    ) -> None:
+        assert "--machine" in refused("render", "--nodes", nodes, "--site", site(IMAGE))
+        assert server.seen == []
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestBackendAndHosts:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--backend", "local", "--hosts", "a,b"],
+            ["--backend", "local", "--hosts", "a"],
+            ["--backend", "local", "--nodes", "a,b"],
+            ["--backend", "local", "--nodes", "2"],
+            ["--backend", "local", "--nodes", "all"],
+            ["--backend", "ssh"],
+            ["--backend", "ssh", "--nodes", "2"],
+            ["--backend", "ssh", "--nodes", "all"],
+            ["--backend", "slurm"],
+            ["--backend", "slurm", "--nodes", "2"],
+        ],
+    )
+    @pytest.mark.parametrize("machine", [[], ["--machine", "cpu"]], ids=["detected", "named"])
+    @pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry-run"])
+    def test_that_contradict_each_other_are_refused(
+        self, options: list[str], machine: list[str], dry: list[str], runs: Path
+    ) -> None:
+        refused("run", *options, *machine, *dry)
+        assert not runs.exists()
+
+    def test_ssh_says_how_to_name_hosts(self) -> None:
+        assert "--hosts" in refused("run", "--backend", "ssh")
+
+    def test_a_back_end_that_does_not_exist_cannot_be_rendered(self) -> None:
+        refused("render", "--machine", "cpu", "--nodes", "2", "--backend", "slurm")
+
+    def test_hosts_of_the_site_file_are_no_part_of_a_local_run(
+        self, site: Callable[[str], Path]
+    ) -> None:
+        done = accept(
+            *("run", "--machine", "cpu", "--backend", "local", "--dry-run"),
+            *("--site", site("ssh: {hosts: [a, b]}\n")),
+        )
+        assert done.code == 0, done.err
+        assert "1 node over local" in done.out
+
+
+class TestRenderToStdout:
+    """Helm values are for a cluster; what runs elsewhere goes into a folder."""
+
+    @pytest.mark.parametrize("options", [["--hosts", "a,b"], [], ["--hosts", "a,b", "--json"]])
+    def test_of_a_run_without_a_cluster_is_refused(self, options: list[str]) -> None:
+        assert "--out" in refused("render", "--machine", "cpu", *options)
+
+    def test_into_a_folder_is_possible_everywhere(self, tmp_path: Path) -> None:
+        for number, options in enumerate((["--hosts", "a,b"], [])):
+            out = tmp_path / str(number)
+            assert accept("render", "--machine", "cpu", *options, "--out", out).code == 0
+            assert (out / rundir.RUN).is_file()
+
+
+#: What a host with a driver for eight GPUs answers, and what one without any does.
+EIGHT = {"mpirun": ["5.0.8"], "torch": ["2.9"], "mpi4py": ["4.1"], "gpus": ["8"], "pci": ["8"]}
+NONE = {**EIGHT, "gpus": ["0"], "pci": ["0"]}
+
+
+class TestGpusOfThisMachine:
+    """Of a machine with GPUs at least one must show before anything is measured."""
+
+    @pytest.mark.parametrize("machine", ["h100-8", "gpu"])
+    def test_none_at_all_is_no_start(
+        self, machine: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
+        said = refused("run", "--machine", machine, "--quiet", code=Exit.NOT_STARTED)
+        assert "GPU" in said
+        assert rundir.listed() == ()
+
+    @pytest.mark.parametrize(
+        "found", [{"gpus": ["4"], "pci": ["8"]}, {"gpus": ["0"], "pci": ["8"]}, {"gpus": ["4"]}]
+    )
+    def test_fewer_than_the_machine_has_are_for_the_verdict(
+        self, found: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: {**NONE, **found})
+        started = []
+        monkeypatch.setattr(
+            "accept.backends.local.subprocess.run", lambda *args, **_: started.append(args)
+        )
+        assert accept("submit", "--machine", "h100-8", "--quiet").code == 0
+        assert started
+
+    def test_none_on_a_machine_without_gpus_are_right(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
+        monkeypatch.setattr("accept.backends.local.subprocess.run", lambda *_, **__: None)
+        assert accept("submit", "--machine", "cpu", "--quiet").code == 0
+
+    def test_doctor_promises_no_check_without_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
+        done = accept("doctor", "--machine", "h100-8")
+        assert done.code == Exit.NOT_STARTED
+        assert "will run: nothing" in done.out
+
+    def test_doctor_says_what_will_run_with_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        four = {**EIGHT, "gpus": ["4"]}
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: four)
+        done = accept("doctor", "--machine", "h100-8")
+        assert done.code == Exit.NOT_STARTED
+        assert "will run: inventory" in done.out
+
+
+def blanks() -> Iterator[tuple[str, ...]]:
+    """Every command with each option that takes a value, and with all its arguments, left blank."""
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        options = [p for p in command.params if p.param_type_name == "option" and not p.is_flag]
+        yield from ((name, f"{option.opts[0]}=") for option in options)
+        if arguments := [p for p in command.params if p.param_type_name == "argument"]:
+            yield (name, *[""] * len(arguments))
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestEmptyValues:
+    """An unset shell variable never starts a run."""
+
+    @pytest.mark.parametrize("words", list(blanks()), ids=" ".join)
+    @pytest.mark.parametrize("blank", ["", " "], ids=["empty", "blank"])
+    def test_are_refused_by_every_command(self, words: tuple[str, ...], blank: str) -> None:
+        command, *rest = words
+        assert " is empty" in refused(command, *(f"{word}{blank}" for word in rest))
+
+    @pytest.mark.parametrize("option", ["--machine", "--hosts", "--attempt", "--rounds"])
+    def test_name_the_option(self, option: str) -> None:
+        assert f"{option} is empty" in refused("run", option, "")
+
+    def test_name_the_argument(self) -> None:
+        assert "RUN" in refused("submit", "")
+
+    def test_among_several_are_found(self) -> None:
+        assert "--set" in refused("run", "--set", "connectivity.pings=1", "--set", "")
+
+
+@pytest.mark.usefixtures("elsewhere")
+class TestNonsense:
+    """A dry run refuses what the run would refuse, and what no run can mean."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--attempt", "../../x"],
+            ["--attempt", "last"],
+            ["--release", "A B"],
+            ["--release=-x"],
+            ["--namespace", "a/../b"],
+            ["--plant", "wrong@nosuch:1"],
+            ["--plant", "wrong@nosuch:1", "--plant", "hang@nosuch"],
+            ["--set", "connectivity.pings=999999999999"],
+            ["--set", "train.minutes=1e18"],
+            ["--set", "all-reduce.max=999999999999T"],
+            ["--set", "all-reduce.iters=99999999999"],
+            ["--set", "health.limitedShare=1e300"],
+            ["--expect", "all-reduce@8G>=-1"],
+            ["--expect", "all-reduce@8G>=0"],
+            ["--expect", "connectivity<=1e308"],
+        ],
+        ids=" ".join,
+    )
+    def test_is_refused_by_run_and_dry_run(self, options: list[str], runs: Path) -> None:
+        for dry in ([], ["--dry-run"]):
+            refused("run", "--machine", "cpu", *options, *dry)
+        assert not runs.exists()
+
+    def test_more_gpus_than_any_node_has_are_refused(self) -> None:
+        words = ("run", "--machine", "gpu", "--dry-run", "--gpus-per-node")
+        assert accept(*words, 64).code == 0
+        assert "64" in refused(*words, 65)
+
+    def test_bounds_that_can_fail_are_taken(self) -> None:
+        for text in ("all-reduce@1M>=0.1", "all-reduce.wrong@1M<=0", "connectivity<=1e6"):
+            done = accept("run", "--machine", "cpu", "--expect", text, "--dry-run")
+            assert done.code == 0, done.err
+
+    def test_a_fault_on_this_machine_is_planned(self) -> None:
+        plant = f"wrong@{os.uname().nodename}:1"
+        assert accept("run", "--machine", "cpu", "--plant", plant, "--dry-run").code == 0
+
+    def test_a_name_that_is_taken_is_refused(self) -> None:
+        rundir.create("mine")
+        words = ("run", "--machine", "cpu", "--attempt", "mine")
+        for dry in ([], ["--dry-run"]):
+            assert "mine" in refused(*words, *dry)
+
+    def test_a_name_that_is_too_long_for_pods_is_refused(self, site: Callable[[str], Path]) -> None:
+        words = ("run", "-m", "cpu", "-n", 2, "--site", site(IMAGE), "--dry-run", "--release")
+        assert accept(*words, "a" * 20).code == 0
+        refused(*words, "a" * 60)
+
+    def test_a_limit_in_a_site_file_is_named_with_its_line(
+        self, site: Callable[[str], Path]
+    ) -> None:
+        text = "parameters:\n  connectivity:\n    pings: 999999999999\n"
+        said = refused("run", "--machine", "cpu", "--site", site(text), "--dry-run")
+        assert "site.yaml:3" in said
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["run", "-m", "cpu", "--set", "all-reduce.max=1Z"],
+            ["run", "-m", "cpu", "--set", "health.limited_share=0.02"],
+            ["run", "-m", "cpu", "--set", "gemm.sise=1"],
+            ["run", "-m", "cpu", "--deadline", "5x"],
+            ["delete", "--older-than", "5x"],
+        ],
+        ids=" ".join,
+    )
+    def test_a_hint_is_given_once(self, words: list[str]) -> None:
+        said = refused(*words)
+        assert said.count("such as") + said.count("known keys") == 1
+
+    def test_the_parameter_of_a_bad_size_is_named(self) -> None:
+        assert "all-reduce.max" in refused("run", "-m", "cpu", "--set", "all-reduce.max=1Z")
+
+    def test_a_namespace_that_breaks_yaml_is_refused(self) -> None:
+        refused("doctor", "--rbac", "--namespace", "x\ny: z")
+
+    def test_references_go_into_a_file_that_a_machine_can_be(self, tmp_path: Path) -> None:
+        out = tmp_path / "x.txt"
+        assert ".yaml" in refused("baseline", tmp_path, "--out", out)
+        assert not out.exists()

@@ -1,0 +1,349 @@
+"""Which run folders a command may act on, and what it says about runs that go on or have ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.factories import evidence as factories_evidence
+from tests.factories.command_line import accept, refused
+
+from accept.backends import Job, local
+from accept.commands import run
+from accept.core import evidence
+from accept.core.errors import BadInput, BrokenOff, Exit
+from accept.core.runner.coordinator import CANCELLED
+from accept.core.typed import dump
+from accept.evidence import rundir
+
+#: Commands that do what a run folder says: they start programs, reach hosts and remove folders.
+ACTING = ("watch", "collect", "cancel", "delete")
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(local, "_GRACE", 0.0)
+    return tmp_path / "runs"
+
+
+def job_of(folder: Path, *, node: Path | None = None) -> Job:
+    return Job(
+        schema=1, backend="local", attempt=folder.name, hosts=("h1",), first="",
+        folder=str(node or folder / "node"),
+    )  # fmt: skip
+
+
+def ssh_job() -> Job:
+    return Job(
+        schema=1, backend="ssh", attempt="one", hosts=("h1",), first="h1", folder="/tmp/accept-one"
+    )
+
+
+def submitted(folder: Path, job: Job | None = None) -> Path:
+    """Make the folder of a run that was started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    evidence.write(folder / rundir.JOB, json.dumps(dump(job or job_of(folder))))
+    return folder
+
+
+def trap(node: Path, marker: Path) -> Path:
+    """Make a folder whose kill.sh leaves a mark, and which looks like a run that has ended."""
+    (node / "evidence").mkdir(parents=True)
+    (node / "status").write_text("0\n")
+    (node / "kill.sh").write_text(f"touch '{marker}'\n")
+    return node
+
+
+class TestAFolderFromElsewhere:
+    """It may name commands to run and folders to remove, so it is only read."""
+
+    @pytest.fixture
+    def marker(self, tmp_path: Path) -> Path:
+        return tmp_path / "executed"
+
+    @pytest.fixture
+    def foreign(self, tmp_path: Path, marker: Path) -> Path:
+        folder = submitted(tmp_path / "case" / "one")
+        trap(folder / "node", marker)
+        return folder
+
+    @pytest.mark.parametrize("command", ACTING)
+    def test_is_refused(self, command: str, foreign: Path, marker: Path) -> None:
+        assert "accept judge" in refused(command, foreign)
+        assert (foreign / "node").is_dir()
+        assert not marker.exists()
+
+    @pytest.mark.parametrize("command", ACTING)
+    def test_is_not_found_by_name_in_the_working_folder(
+        self, command: str, foreign: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(foreign.parent)
+        refused(command, "one")
+        refused(command, "./one")
+        assert not marker.exists()
+
+    @pytest.mark.parametrize("command", ACTING)
+    def test_is_refused_through_a_link_in_the_runs_folder(
+        self, command: str, foreign: Path, marker: Path, runs: Path
+    ) -> None:
+        runs.mkdir()
+        (runs / "one").symlink_to(foreign)
+        for name in ("one", "last"):
+            refused(command, name)
+        assert not marker.exists()
+
+    def test_is_not_deleted_for_its_age_through_a_link(
+        self, foreign: Path, marker: Path, runs: Path
+    ) -> None:
+        old = replace(job_of(foreign), submitted="2020-01-01T00:00:00+00:00")
+        submitted(foreign, old)
+        runs.mkdir()
+        (runs / "one").symlink_to(foreign)
+        assert accept("delete", "--older-than", "24h").code == 0
+        assert (foreign / "node").is_dir()
+        assert not marker.exists()
+
+    @pytest.mark.parametrize("command", ACTING)
+    def test_inside_the_evidence_of_a_run_is_refused(
+        self, command: str, runs: Path, marker: Path
+    ) -> None:
+        """Evidence from a bucket may hold any file."""
+        inner = submitted(runs / "one" / "evidence")
+        (inner / rundir.RUN).write_text("{}")
+        trap(inner / "node", marker)
+        for name in ("evidence", inner):
+            refused(command, name)
+        assert not marker.exists()
+
+    def test_is_judged_and_reported(self, foreign: Path) -> None:
+        factories_evidence.leave(foreign / "evidence")
+        assert accept("judge", foreign).code == 0
+        assert accept("report", foreign).code == 0
+
+    def test_without_evidence_is_not_to_be_collected(self, foreign: Path) -> None:
+        said = refused("judge", foreign, code=Exit.INCOMPLETE)
+        assert f"accept collect {foreign.name}" not in said
+
+
+class TestAFolderBelowTheRuns:
+    def test_is_taken_by_name_and_by_path(self, runs: Path) -> None:
+        folder = rundir.create("one")
+        for name in ("one", "last", str(folder), f"{runs}/../runs/one"):
+            assert rundir.find_own(name) == folder
+
+    def test_may_be_of_a_drill(self) -> None:
+        drill = rundir.create("d")
+        (drill / rundir.DRILL).write_text("{}")
+        folder = rundir.create("d-wrong", within=drill)
+        (folder / rundir.RUN).write_text("{}")
+        assert rundir.find_own("d-wrong") == folder
+
+    def test_stays_the_same_after_a_change_of_the_working_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ACCEPT_RUNS", "a/../relative")
+        monkeypatch.chdir(tmp_path)
+        assert rundir.runs() == tmp_path.resolve() / "relative"
+
+    @pytest.mark.parametrize("command", ["collect", "cancel", "delete", "watch"])
+    def test_whose_job_names_another_folder_is_refused(
+        self, command: str, runs: Path, tmp_path: Path
+    ) -> None:
+        victim, marker = tmp_path / "victim", tmp_path / "executed"
+        trap(victim, marker)
+        submitted(runs / "one", job_of(runs / "one", node=victim))
+        refused(command, "one")
+        assert victim.is_dir()
+        assert not marker.exists()
+
+    def test_whose_node_folder_is_a_link_is_refused(self, runs: Path, tmp_path: Path) -> None:
+        victim, marker = tmp_path / "victim", tmp_path / "executed"
+        trap(victim, marker)
+        submitted(runs / "one")
+        (runs / "one" / "node").symlink_to(victim)
+        refused("delete", "one", "--no-collect")
+        assert (victim / "status").exists()
+        assert not marker.exists()
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is no coordinator of ours."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def start_time(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
+
+
+def begun(folder: Path, pid: int, started: str) -> Path:
+    """Make a run whose coordinator is said to be the process `pid`, started at that time."""
+    node = submitted(folder) / "node"
+    node.mkdir()
+    (node / "kill.sh").write_text("exit 0\n")
+    (node / "coordinator.start").write_text(f"{started}\n")
+    (node / "coordinator.pid").write_text(f"{pid}\n")
+    return node
+
+
+class TestAProcessIdThatWasGivenAgain:
+    def test_is_not_waited_for(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
+        begun(runs / "one", stranger.pid, "1")
+        assert accept("watch", "one").code == Exit.BROKEN_OFF
+
+    def test_is_not_killed(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
+        begun(runs / "one", stranger.pid, "1")
+        accept("cancel", "one")
+        assert stranger.poll() is None
+
+    def test_is_not_listed_as_running(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
+        begun(runs / "one", stranger.pid, "1")
+        assert "running" not in accept("list", "runs").out
+
+    def test_does_not_hinder_collecting(
+        self, runs: Path, stranger: subprocess.Popen[bytes]
+    ) -> None:
+        node = begun(runs / "one", stranger.pid, "1")
+        factories_evidence.leave(node / "evidence", whole=False)
+        assert accept("collect", "one").code == 0
+
+
+class TestARunThatGoesOn:
+    @pytest.fixture
+    def node(self, runs: Path, stranger: subprocess.Popen[bytes]) -> Path:
+        node = begun(runs / "one", stranger.pid, start_time(stranger.pid))
+        lines = "accept 1: run\n[1/6] 10-inventory: good\n[2/6] 20-connectivity: good\n"
+        (node / evidence.CONSOLE).write_text(lines)
+        return node
+
+    @pytest.mark.parametrize("command", ["judge", "report"])
+    @pytest.mark.parametrize("name", ["last", "one"])
+    def test_is_not_judged_and_named_with_its_step(
+        self, node: Path, command: str, name: str
+    ) -> None:
+        said = refused(command, name, code=Exit.INCOMPLETE)
+        assert "running" in said
+        assert "step 3 of 6" in said
+        assert f"accept watch {name}" in said
+
+    def test_is_listed_as_running(self, node: Path) -> None:
+        assert "running" in accept("list", "runs").out
+
+    def test_that_has_ended_is_to_be_collected(self, node: Path) -> None:
+        (node / "status").write_text("0\n")
+        assert "accept collect one" in refused("judge", "one", code=Exit.INCOMPLETE)
+        assert "running" not in accept("list", "runs").out
+
+    def test_on_other_hosts_is_listed_as_submitted(self, runs: Path) -> None:
+        submitted(runs / "one", ssh_job())
+        assert accept("list", "runs").out.split() == ["one", "submitted"]
+
+
+class TestCancel:
+    def outcome(self, code: int = 0) -> str:
+        done = accept("cancel", "one", "--json")
+        assert done.code == code, done.err
+        return str(json.loads(done.out)["outcome"])
+
+    def test_of_a_run_that_was_collected_says_that_it_had_ended(self, runs: Path) -> None:
+        factories_evidence.leave(submitted(runs / "one") / "evidence")
+        assert self.outcome() == "had-ended"
+        assert not accept("cancel", "one").out.startswith("cancelled")
+
+    def test_of_a_run_that_has_ended_collects_it_and_says_so(self, runs: Path) -> None:
+        node = submitted(runs / "one") / "node"
+        node.mkdir()
+        factories_evidence.leave(node / "evidence")
+        (node / "status").write_text("0\n")
+        (node / "kill.sh").write_text("exit 0\n")
+        assert self.outcome() == "had-ended"
+        assert (runs / "one" / "evidence").is_dir()
+
+    @pytest.mark.parametrize(
+        ("why", "outcome"), [("", "had-ended"), (CANCELLED, "cancelled"), ("late", "had-ended")]
+    )
+    def test_of_a_run_elsewhere_follows_what_its_evidence_says(
+        self, why: str, outcome: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        submitted(runs / "one", ssh_job())
+
+        def collect(job: Job, *, folder: Path, say: object) -> Path:
+            left = factories_evidence.leave(folder / "evidence")
+            verdict = replace(
+                factories_evidence.verdict_of(factories_evidence.record()), broken_off=why
+            )
+            evidence.write_judgement(left, factories_evidence.PLAN, verdict)
+            return left
+
+        monkeypatch.setattr("accept.backends.ssh.cancel", lambda *_, **__: None)
+        monkeypatch.setattr("accept.backends.ssh.collect", collect)
+        assert self.outcome() == outcome
+
+    def test_that_cannot_confirm_the_end_still_collects_what_was_measured(
+        self, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        submitted(runs / "one", ssh_job())
+
+        def cancel(job: Job, *, folder: Path, say: object) -> None:
+            raise BrokenOff("h1 does not answer")
+
+        def collect(job: Job, *, folder: Path, say: object) -> Path:
+            return factories_evidence.leave(folder / "evidence")
+
+        monkeypatch.setattr("accept.backends.ssh.cancel", cancel)
+        monkeypatch.setattr("accept.backends.ssh.collect", collect)
+        refused("cancel", "one", code=Exit.BROKEN_OFF)
+        assert (runs / "one" / "evidence").is_dir()
+
+    def test_of_a_run_that_cannot_be_found_is_no_success(self, runs: Path) -> None:
+        submitted(runs / "one")
+        assert self.outcome(Exit.INCOMPLETE) == "not-found"
+
+    def test_of_a_run_whose_coordinator_was_never_seen_is_no_success(self, runs: Path) -> None:
+        node = submitted(runs / "one") / "node"
+        node.mkdir()
+        (node / "kill.sh").write_text("exit 0\n")
+        assert self.outcome(Exit.INCOMPLETE) == "still-running"
+
+
+def test_a_job_of_another_run_is_told_by_its_folder(runs: Path) -> None:
+    rundir.create("one")
+    folder = submitted(rundir.create("two"), job_of(runs / "one"))
+    (runs / "one" / "node").mkdir()
+    with pytest.raises(BadInput):
+        run.load_job(folder)
+
+
+def test_watching_a_run_whose_folder_is_gone_says_so(runs: Path) -> None:
+    folder = submitted(runs / "one")
+    with pytest.raises(BrokenOff):
+        local.watch(job_of(folder), folder=folder, say=print)
+
+
+def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Path) -> None:
+    """The script that starts it keeps both, for the commands to compare."""
+    script = Path(__file__).parent.parent / "launchers" / "coordinate.sh"
+    (tmp_path / "coordinate.sh").write_bytes(script.read_bytes())
+    (tmp_path / "run").write_text("one\n")
+    python = tmp_path / "python with space"
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in *tarfile*) exit 0 ;; esac\n'
+        "until [ -s coordinator.pid ]; do sleep 0.01; done\n"
+        'echo "$$"; cat "/proc/$$/stat"\n'
+    )
+    python.chmod(0o755)
+    subprocess.run(["sh", tmp_path / "coordinate.sh", python], check=True, cwd=tmp_path)
+    pid, stat = (tmp_path / "console.log").read_text().split("\n", 1)
+    assert (tmp_path / "coordinator.pid").read_text().strip() == pid
+    started = (tmp_path / "coordinator.start").read_text().strip()
+    assert started == stat.rpartition(") ")[2].split()[19]
+    written = [(tmp_path / f"coordinator.{kind}").stat().st_mtime_ns for kind in ("start", "pid")]
+    assert written == sorted(written)

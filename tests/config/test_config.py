@@ -1,0 +1,520 @@
+"""Machines, suites and sites: every mistake a file can hold, and what a user is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accept import config
+from accept.config.expectations import parse_duration, parse_expectation
+from accept.config.floors import bounds
+from accept.config.machine import check_gpus_per_node
+from accept.core.errors import BadInput
+from accept.core.model import Reference
+from accept.core.shape import Invalid
+from accept.core.typed import dump, read
+
+MACHINE = """\
+name: mine
+description: A machine of my own.
+gpus:
+  count: 8
+nccl:
+  profiles:
+    default: {}
+references:
+  - check: all-reduce
+    kind: floor
+    value: 400
+    share: 0.6
+    size: 8G
+    source: https://example.org/figures
+"""
+
+SUITE = """\
+name: mine
+description: A suite of my own.
+checks:
+  - check: all-reduce
+    groups: pairs
+    rounds: 2
+    timeout: 5m
+    params: {max: 8G}
+"""
+
+
+def refusal(kind: str, file: Path, text: str) -> tuple[str, str, str]:
+    """The place, the message after it, and the hint."""
+    file.write_text(text)
+    loaders: dict[str, Any] = {
+        "machine": config.load_machine,
+        "suite": config.load_suite,
+        "site": config.load_site,
+    }
+    with pytest.raises(BadInput) as caught:
+        loaders[kind](str(file))
+    where, message = caught.value.message.split(": ", 1)
+    assert "\n" not in message + caught.value.hint
+    return where, message, caught.value.hint
+
+
+class TestMachine:
+    def test_a_file_of_the_users_own(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.yaml"
+        file.write_text(MACHINE)
+        machine = config.load_machine(str(file)).value
+        assert machine.planned().gpus == 8
+        assert machine.planned().ranks is None
+        assert bounds(machine) == (
+            Reference(
+                check="all-reduce",
+                metric="busbw",
+                unit="GB/s",
+                kind="floor",
+                source="https://example.org/figures",
+                value=400.0,
+                lower=240.0,
+                size=8 << 30,
+            ),
+        )
+
+    @pytest.mark.parametrize(
+        ("old", "new", "line", "message", "hint"),
+        [
+            ("  count: 8", "  cuont: 8", 4, "gpus.cuont: there is no such key", "mean count?"),
+            ("  count: 8", "  count: eight", 4, "gpus.count: expected a whole number or", "detect"),
+            ("  count: 8", "  count: -1", 4, "gpus.count: the number -1", "at least 0"),
+            ("  count: 8", "  count: 8.5", 4, "gpus.count: expected a whole number or", ""),
+            ("  count: 8", "  count: 0", 1, "ranksPerNode: a machine without GPUs", "such as 2"),
+            ("name: mine", "name: My Machine", 1, "name: expected a name of a-z", ""),
+            ("    default: {}", "    fast: {}", 6, 'nccl.profiles: a profile called "default"', ""),
+            (
+                "    default: {}",
+                "    default: {env: {NCCL_ALGO: Ring}}",
+                7,
+                "nccl.profiles.default.env: settings need a source",
+                "add `source:`",
+            ),
+            (
+                "    default: {}",
+                "    default: {source: 'https://a.b', env: {'NCCL ALGO': Ring}}",
+                7,
+                "nccl.profiles.default.env.NCCL ALGO: this is no name",
+                "",
+            ),
+            (
+                "    default: {}",
+                "    default: {source: 'https://a.b', env: {NCCL_NVLS_ENABLE: true}}",
+                7,
+                "nccl.profiles.default.env.NCCL_NVLS_ENABLE: expected text or a whole number",
+                "quotes",
+            ),
+            ("    size: 8G", "    size: 8X", 13, "references[0].size: '8X' is no size", "8G"),
+            ("    size: 8G", "    size: 0", 13, "references[0].size: the number 0", "at least 1"),
+            ("    size: 8G", "    minNodes: 0", 13, "references[0].minNodes: the number 0", "1"),
+            (
+                "    size: 8G",
+                "    minNodes: 4\n    maxNodes: 2",
+                14,
+                "references[0].maxNodes: 2 is less than minNodes 4",
+                "",
+            ),
+            (
+                "    kind: floor",
+                "    kind: floor\n    metric: busBW",
+                11,
+                "references[0].metric: all-reduce has no metric 'busBW'",
+                "mean busbw?",
+            ),
+            (
+                "    kind: floor",
+                "    kind: floor\n    unit: MB/s",
+                11,
+                "references[0].unit: all-reduce busbw is measured in GB/s",
+                "",
+            ),
+            ("gpus:", "noise: 0\ngpus:", 3, "noise: the number 0", "at least"),
+            (
+                "gpus:",
+                "parameters: {all-reduce: {max: -5}}\ngpus:",
+                3,
+                "parameters.all-reduce.max: '-5' is no size",
+                "",
+            ),
+            ("    share: 0.6", "", 9, "references[0]: the figure has no bound", "add `share`"),
+            ("    share: 0.6", "    share: 60", 12, "references[0].share: the number 60", "most 1"),
+            ("    value: 400", "", 12, "references[0].share: a share needs `value`", ""),
+            (
+                "    kind: floor",
+                "    kind: flor",
+                10,
+                'references[0].kind: the text "flor" is not possible',
+                "mean floor?",
+            ),
+            (
+                "    kind: floor",
+                "    kind: expectation",
+                10,
+                "references[0].kind: an expectation is the user's",
+                "expect",
+            ),
+            (
+                "  - check: all-reduce",
+                "  - check: allreduce",
+                9,
+                "references[0].allreduce: there is no such check",
+                "mean all-reduce?",
+            ),
+            (
+                "https://example.org/figures",
+                "hearsay",
+                14,
+                "references[0].source: expected a URL",
+                "",
+            ),
+        ],
+    )
+    def test_mistakes(
+        self, tmp_path: Path, old: str, new: str, line: int, message: str, hint: str
+    ) -> None:
+        file = tmp_path / "mine.yaml"
+        where, said, advice = refusal("machine", file, MACHINE.replace(old, new))
+        assert where == f"{file}:{line}"
+        assert said.startswith(message)
+        assert hint in advice or hint in said
+
+    def test_parameters_of_a_check_that_does_not_exist(self, tmp_path: Path) -> None:
+        text = MACHINE + "parameters:\n  allgather: {max: 8G}\n"
+        where, said, hint = refusal("machine", tmp_path / "m.yaml", text)
+        assert where.endswith(":16")
+        assert said == "parameters.allgather: there is no such check"
+        assert "did you mean all-gather?" in hint
+
+    def test_7_gpus_of_8(self, tmp_path: Path) -> None:
+        (tmp_path / "m.yaml").write_text(MACHINE)
+        machine = config.load_machine(str(tmp_path / "m.yaml")).value
+        with pytest.raises(Invalid, match=r"7 of the 8 GPUs of mine \(possible: 1, 2, 4, 8\)"):
+            check_gpus_per_node(machine, 7)
+        with pytest.raises(Invalid, match="16 of the 8 GPUs"):
+            check_gpus_per_node(machine, 16)
+        with pytest.raises(Invalid, match="0 GPUs a node"):
+            check_gpus_per_node(machine, 0)
+        check_gpus_per_node(machine, 4)
+
+    def test_figures_are_about_whole_nodes(self, tmp_path: Path) -> None:
+        (tmp_path / "m.yaml").write_text(MACHINE)
+        machine = config.load_machine(str(tmp_path / "m.yaml")).value
+        assert bounds(machine, gpus_per_node=4) == ()
+        assert bounds(machine, gpus_per_node=8) == bounds(machine)
+
+    def test_no_gpu_can_be_used_of_a_machine_without(self) -> None:
+        with pytest.raises(Invalid, match="1 GPUs a node is not possible on cpu"):
+            check_gpus_per_node(config.load_machine("cpu").value, 1)
+
+
+class TestSuite:
+    def test_a_file_of_the_users_own(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.yaml"
+        file.write_text(SUITE)
+        loaded = config.load_suite(str(file))
+        check = loaded.value.checks[0]
+        assert check.timeout == 300.0
+        assert check.params == {"max": "8G"}
+        assert loaded.document.where(("checks", 0, "params", "max")) == f"{file}:8"
+
+    @pytest.mark.parametrize(
+        ("old", "new", "line", "message", "hint"),
+        [
+            (
+                "check: all-reduce",
+                "check: all-redcue",
+                4,
+                "checks[0].check: check 'all-redcue' does not exist",
+                "did you mean all-reduce?",
+            ),
+            ("groups: pairs", "groups: pair", 5, "checks[0].groups: the text", "mean pairs?"),
+            ("rounds: 2", "rounds: 0", 6, "checks[0].rounds: the number 0", "at least 1"),
+            ("groups: pairs", "groups: all", 6, "checks[0].rounds: only `groups: pairs`", ""),
+            ("timeout: 5m", "timeout: 5 minutes", 7, "checks[0].timeout: '5 minutes'", "15m"),
+            ("timeout: 5m", "timeout: 0", 7, "checks[0].timeout: the number 0", "at least"),
+            ("timeout: 5m", "optional: yes", 7, "checks[0].optional: expected true or", "plain"),
+            ("timeout: 5m", "script: x.sh", 7, "checks[0].script: only the check `script`", ""),
+            ("timeout: 5m", "params_: 1", 7, "checks[0].params_: there is no such key", "params?"),
+            ("check: all-reduce", "check: script", 4, "checks[0].rounds", ""),
+            ("name: mine\n", "", 1, "key missing: name", ""),
+        ],
+    )
+    def test_mistakes(
+        self, tmp_path: Path, old: str, new: str, line: int, message: str, hint: str
+    ) -> None:
+        file = tmp_path / "mine.yaml"
+        text = SUITE.replace(old, new)
+        if "check: script" in new:
+            text, message = text.replace("    rounds: 2\n", ""), "checks[0]: the check `script`"
+        where, said, advice = refusal("suite", file, text)
+        assert where == f"{file}:{line}"
+        assert said.startswith(message)
+        assert hint in advice or hint in said
+
+    def test_a_suite_without_checks(self, tmp_path: Path) -> None:
+        text = "name: a\ndescription: b\nchecks: []\n"
+        _, said, hint = refusal("suite", tmp_path / "s.yaml", text)
+        assert said == "checks: the length 0 is not possible here"
+        assert hint == "it must be at least 1"
+
+    def test_a_script_of_the_users_own(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.yaml"
+        file.write_text(
+            "name: a\ndescription: b\nchecks:\n  - {check: script, script: my.sh, name: mine}\n"
+        )
+        check = config.load_suite(str(file)).value.checks[0]
+        assert (check.script, check.name) == ("my.sh", "mine")
+
+
+class TestSite:
+    @pytest.mark.parametrize(
+        ("text", "line", "message", "hint"),
+        [
+            ("backend: slurm\n", 1, "backend: the text", "kubernetes"),
+            ("ssh:\n  prot: 22\n", 2, "ssh.prot: there is no such key", "did you mean port?"),
+            ("ssh: {port: 70000}\n", 1, "ssh.port: the number 70000", "at most 65535"),
+            ("ssh: {hosts: a}\n", 1, "ssh.hosts: expected a list", ""),
+            ("gpusPerNode: 0\n", 1, "gpusPerNode: the number 0", "at least 1"),
+            ("requireAllNodes: 1\n", 1, "requireAllNodes: expected true or false", ""),
+            ("results: {location: my-bucket}\n", 1, "results.location: expected gs://", ""),
+            (
+                'results: {location: "/a\\tb"}\n',
+                1,
+                "results.location: expected gs://",
+                "",
+            ),
+            ('tools: {scratch: "/a\'b"}\n', 1, "tools.scratch: expected an absolute", "letters"),
+            ("tools: {scratch: /a b}\n", 1, "tools.scratch: expected an absolute", "letters"),
+            ("tools: {venv: venv}\n", 1, "tools.venv: expected an absolute path", ""),
+            ("keep: forever\n", 1, "keep: 'forever' is no duration", "15m"),
+            (
+                "expect:\n  - all-reduce@8G>=380\n  - all-reduce@8X>=380\n",
+                3,
+                "expect[1]: '8X' is no size",
+                "",
+            ),
+            (
+                "expect: [all-redcue@8G>=380]\n",
+                1,
+                "expect[0]: check 'all-redcue' does not exist",
+                "did you mean all-reduce?",
+            ),
+            (
+                "parameters: {trian: {}}\n",
+                1,
+                "parameters.trian: there is no",
+                "did you mean train?",
+            ),
+            ("nccl: {env: {A-B: 1}}\n", 1, "nccl.env.A-B: this is no name", ""),
+            ("kubernetes: {controller: pod}\n", 1, "kubernetes.controller: the text", "jobset"),
+            (
+                "kubernetes: {securityContext: {capabilities: {add: [CAP_SYS_ADMIN]}}}\n",
+                1,
+                "kubernetes.securityContext.capabilities.add: CAP_SYS_ADMIN: Kubernetes names",
+                "write SYS_ADMIN",
+            ),
+            ("kubernetes: {namespace: My_NS}\n", 1, "kubernetes.namespace: expected a name", ""),
+        ],
+    )
+    def test_mistakes(self, tmp_path: Path, text: str, line: int, message: str, hint: str) -> None:
+        file = tmp_path / "site.yaml"
+        where, said, advice = refusal("site", file, text)
+        assert where == f"{file}:{line}"
+        assert said.startswith(message)
+        assert hint in advice or hint in said
+
+    def test_a_capability_of_a_container_beside_is_named_as_kubernetes_does(
+        self, tmp_path: Path
+    ) -> None:
+        context = "securityContext: {capabilities: {drop: [CAP_CHOWN]}}"
+        text = f"kubernetes:\n  extraSidecars:\n    - {context}\n"
+        where, said, hint = refusal("site", tmp_path / "site.yaml", text)
+        assert where.endswith("site.yaml:3")
+        assert said.startswith("kubernetes.extraSidecars[0].securityContext.capabilities.drop: CAP")
+        assert hint == "write CHOWN"
+
+    def test_expectations_name_their_file_and_line(self, tmp_path: Path) -> None:
+        file = tmp_path / "site.yaml"
+        file.write_text("expect:\n  - all-reduce@8G>=380\n  - connectivity<=50\n")
+        bounds = config.site_expectations(config.load_site(str(file)))
+        assert [bound.source for bound in bounds] == [f"{file}:2", f"{file}:3"]
+
+
+class TestNames:
+    @pytest.mark.parametrize(("kind", "name"), [("machine", "a4-high"), ("suite", "quik")])
+    def test_a_name_that_does_not_exist(self, kind: str, name: str) -> None:
+        load: Any = config.load_machine if kind == "machine" else config.load_suite
+        with pytest.raises(BadInput) as caught:
+            load(name)
+        assert caught.value.message == f"{kind} '{name}' does not exist"
+        expected = "a4-highgpu-8g" if kind == "machine" else "quick"
+        assert caught.value.hint.startswith(f"did you mean {expected}? known: ")
+
+    def test_a_file_that_looks_like_a_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mine").write_text(MACHINE)
+        with pytest.raises(BadInput) as caught:
+            config.load_machine("mine")
+        assert caught.value.hint == "for the file of that name write ./mine"
+        assert config.load_machine("./mine").value.name == "mine"
+
+    def test_a_file_that_is_not_there(self) -> None:
+        with pytest.raises(BadInput, match=r"nowhere\.yaml: No such file"):
+            config.load_machine("nowhere.yaml")
+
+
+class TestExpectations:
+    def test_as_in_the_manual(self) -> None:
+        assert parse_expectation("all-reduce@8G>=380", source="--expect") == Reference(
+            check="all-reduce",
+            metric="busbw",
+            unit="GB/s",
+            kind="expectation",
+            source="--expect",
+            value=380.0,
+            lower=380.0,
+            size=8 << 30,
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "attributes"),
+        [
+            ("all-reduce@8G/2>=600", {"min_nodes": 2, "max_nodes": 2}),
+            ("all-reduce@8G/4-64>=300", {"min_nodes": 4, "max_nodes": 64}),
+            ("all-reduce@8G/3->=300", {"min_nodes": 3, "max_nodes": None}),
+            ("all-reduce.time@1M <= 90 us", {"metric": "time", "upper": 90.0, "lower": None}),
+            ("all-gather@512K>=1e2", {"size": 512 << 10, "lower": 100.0}),
+            ("connectivity<=50", {"metric": "ping", "unit": "us", "upper": 50.0, "size": None}),
+            ("train>=1000", {"metric": "throughput", "unit": "samples/s", "lower": 1000.0}),
+            ("train.step-p50<=0.2", {"metric": "step-p50", "unit": "s"}),
+            ("script.files>=3", {"metric": "files", "unit": ""}),
+        ],
+    )
+    def test_forms(self, text: str, attributes: dict[str, Any]) -> None:
+        bound = parse_expectation(text, source="x")
+        assert {name: getattr(bound, name) for name in attributes} == attributes
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "is no expectation"),
+            ("all-reduce", "is no expectation"),
+            ("all-reduce@8G=380", "is no expectation"),
+            ("all-reduce@8G>380", "is no expectation"),
+            ("all-reduce@8G>=", "is no expectation"),
+            ("all-reduce@8G>=fast", "'fast' is no number"),
+            ("all-reduce@8G>=nan", "'nan' is no number"),
+            ("all-reduce>=380", "all-reduce needs a size"),
+            ("all-reduce@8X>=380", "'8X' is no size"),
+            ("all-reduce@0>=380", "'0' is no size"),
+            ("all-reduce.bw@8G>=380", "all-reduce has no metric 'bw'"),
+            ("all-reduce@8G>=380 Gbit/s", "all-reduce busbw is measured in GB/s"),
+            ("all-reduce@8G/0>=380", "0 to 0 nodes is no range"),
+            ("all-reduce@8G/8-4>=380", "8 to 4 nodes is no range"),
+            ("reduce@8G>=380", "check 'reduce' does not exist"),
+            ("inventory>=1", "inventory has no metric of its own"),
+        ],
+    )
+    def test_mistakes(self, text: str, message: str) -> None:
+        with pytest.raises(Invalid) as caught:
+            parse_expectation(text, source="x")
+        assert message in caught.value.message
+
+    @given(st.text(max_size=40))
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
+        try:
+            bound = parse_expectation(text, source="x")
+        except Invalid:
+            return
+        assert bound.kind == "expectation"
+
+
+class TestDurations:
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [
+            ("90s", 90),
+            ("15m", 900),
+            ("1h30m", 5400),
+            ("2h", 7200),
+            ("7d", 604800),
+            ("600", 600),
+            ("0.5s", 0.5),
+            (" 1H ", 3600),
+            ("1m30", 90),
+        ],
+    )
+    def test_forms(self, text: str, seconds: float) -> None:
+        assert parse_duration(text) == seconds
+
+    @pytest.mark.parametrize("text", ["", "0", "0s", "-5m", "5 m", "m", "1m1h", "1.5h", "5x", "٣m"])
+    def test_mistakes_name_the_forms(self, text: str) -> None:
+        with pytest.raises(ValueError, match="such as 90s, 15m or 1h30m"):
+            parse_duration(text)
+
+
+class TestMerging:
+    def test_later_wins_and_its_origin_is_known(self) -> None:
+        values, origins = config.merge_parameters(
+            ({"max": "1G", "iters": 20}, "quick.yaml:9"),
+            ({"max": "8G"}, "a4-highgpu-8g.yaml:88"),
+            ({}, "site.yaml:1"),
+            ({"iters": 5}, "--set"),
+        )
+        assert values == {"max": "8G", "iters": 5}
+        assert origins == {"max": "a4-highgpu-8g.yaml:88", "iters": "--set"}
+
+
+class TestSchemas:
+    @pytest.mark.parametrize("what", config.SCHEMAS)
+    def test_each_is_json_and_strict(self, what: str) -> None:
+        schema = json.loads(json.dumps(config.schema_for(what)))
+        assert schema["additionalProperties"] is False
+        for definition in schema.get("$defs", {}).values():
+            assert definition["additionalProperties"] is False
+            assert definition["description"]
+
+    @pytest.mark.parametrize("what", ["machine", "suite", "site"])
+    def test_every_key_of_a_file_is_explained(self, what: str) -> None:
+        schema = config.schema_for(what)
+        for definition in (schema, *schema["$defs"].values()):
+            for key, value in definition["properties"].items():
+                assert _explained(value), key
+
+    def test_of_something_else(self) -> None:
+        with pytest.raises(BadInput) as caught:
+            config.schema_for("machin")
+        assert caught.value.hint.startswith("did you mean machine?")
+
+
+def _explained(value: dict[str, Any]) -> bool:
+    inside = [*value.get("anyOf", []), value.get("items", {})]
+    return (
+        "description" in value
+        or "$ref" in value
+        or any("$ref" in v or "description" in v for v in inside)
+    )
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("name", config.names("machines"))
+    def test_machines(self, name: str) -> None:
+        machine = config.load_machine(name).value
+        assert read(config.Machine, dump(machine)) == machine
+
+    @pytest.mark.parametrize("name", config.names("suites"))
+    def test_suites(self, name: str) -> None:
+        suite = config.load_suite(name).value
+        assert read(config.Suite, dump(suite)) == suite

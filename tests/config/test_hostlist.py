@@ -1,0 +1,98 @@
+"""Host lists as people write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accept.config.hostlist import MOST_HOSTS, expand
+from accept.core.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("texts", "hosts"),
+    [
+        (["a"], ["a"]),
+        (["a,b, c"], ["a", "b", "c"]),
+        (["b,a"], ["b", "a"]),
+        (["a", "b"], ["a", "b"]),
+        (["node[1-3]"], ["node1", "node2", "node3"]),
+        (["node[08-10]"], ["node08", "node09", "node10"]),
+        (["n[1,3,7-8]"], ["n1", "n3", "n7", "n8"]),
+        (["n[1-2],m"], ["n1", "n2", "m"]),
+        (["r[1-2]n[1-2]"], ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        (["n[1-2].example.org"], ["n1.example.org", "n2.example.org"]),
+        (["10.0.0.7,fe80::1"], ["10.0.0.7", "fe80::1"]),
+        ([], []),
+    ],
+)
+def test_reads_lists_and_patterns_in_their_order(texts: list[str], hosts: list[str]) -> None:
+    assert expand(texts) == tuple(hosts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "a,,b", "a,", "a b", "a;b", "a/b", "$(x)", "-oProxyCommand=x", "a" * 300,
+        "n[2-1]", "n[1-]", "n[-1]", "n[]", "n[a-b]", "n[1-2", "n\u00b2", f"n[{'1' * 5000}]",
+        "n[1-99999999999999]", f"n[1-{MOST_HOSTS + 2}]", "n[1-9999]m[1-9999]",
+    ],
+)  # fmt: skip
+def test_refuses_what_is_no_host_in_one_line_and_says_what_to_write(text: str) -> None:
+    with pytest.raises(BadInput) as error:
+        expand([text])
+    assert "\n" not in error.value.message
+    assert error.value.hint
+
+
+@pytest.mark.parametrize("texts", [["a,b,a"], ["a", "a"], ["n[1-3],n2"]])
+def test_names_a_host_that_is_there_twice(texts: list[str]) -> None:
+    with pytest.raises(BadInput, match=r"(a|n2) is named twice"):
+        expand(texts)
+
+
+class TestFiles:
+    def test_hold_a_host_a_line_with_comments(self, tmp_path: Path) -> None:
+        (tmp_path / "hosts").write_text("# ours\na slots=8\n\n b # spare\nn[1-2]\n")
+        assert expand([f"@{tmp_path}/hosts"]) == ("a", "b", "n1", "n2")
+
+    @pytest.mark.parametrize("content", [b"", b"# none\n", b"\xff\xfe"])
+    def test_without_a_host_are_refused(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "hosts").write_bytes(content)
+        with pytest.raises(BadInput):
+            expand([f"@{tmp_path}/hosts"])
+
+    def test_that_have_no_end_are_refused(self) -> None:
+        with pytest.raises(BadInput, match="more than 1 MiB"):
+            expand(["@/dev/zero"])
+
+    def test_that_are_no_file_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match="Is a directory") as error:
+            expand([f"@{tmp_path}"])
+        assert "Errno" not in str(error.value)
+
+    def test_that_are_not_there_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match="No such file"):
+            expand([f"@{tmp_path}/hosts"])
+
+
+@given(st.text(max_size=40))
+def test_any_text_gives_hosts_that_are_safe_on_a_command_line_or_bad_input(text: str) -> None:
+    try:
+        hosts = expand([text]) if not text.startswith("@") else ()
+    except BadInput:
+        return
+    for host in hosts:
+        assert host[0] != "-"
+        assert not set(host) & set(" \t\n'\"$`;&|<>()[]/\\*?")
+
+
+@given(st.integers(0, 10**6), st.integers(0, 200), st.integers(1, 8))
+def test_a_range_keeps_its_leading_zeros(low: int, more: int, width: int) -> None:
+    first = str(low).zfill(width)
+    hosts = expand([f"n[{first}-{low + more}]"])
+    assert hosts[0] == f"n{first}"
+    assert [int(host[1:]) for host in hosts] == list(range(low, low + more + 1))

@@ -1,0 +1,279 @@
+"""A machine out of nothing but YAML: the page's example, on top of others, up to a verdict."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.factories import verdicts
+
+from accept import config
+from accept.config import resources
+from accept.core.checks import REGISTRY
+from accept.core.errors import BadInput
+from accept.core.judge import judge
+from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
+from accept.core.report.text import junit, markdown
+from accept.core.report.text import table as table_of
+from accept.core.sizes import parse_size
+from accept.plan.resolve import Options, resolve
+
+PAGE = (Path(__file__).parent.parent / "docs" / "machines.md").read_text()
+TOP = parse_size("8G")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
+#: Healthy figures of 64 nodes with 8 GPUs and 8 NICs of 400 Gbit/s, in GB/s, as measured on B200
+#: by others: the sources in values/floors.yaml.
+HEALTHY = {
+    "all-reduce": 389.0,
+    "all-gather": 371.0,
+    "reduce-scatter": 371.0,
+    "alltoall": 45.0,
+    "sendrecv": 14.5,
+}
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """The machine that the page shows."""
+    found = re.search(r"^```yaml mine.yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert found
+    (tmp_path / "mine.yaml").write_text(found[1])
+    return tmp_path / "mine.yaml"
+
+
+def planned(machine: Path | str, nodes: int, *checks: str, expect: tuple[str, ...] = ()) -> Plan:
+    """The plan of the quick suite on a machine: the inventory, and the checks named."""
+    options = Options(
+        machine=str(machine), nodes=nodes, backend="ssh", hosts=verdicts.hosts(nodes), expect=expect
+    )
+    plan = resolve(options).plan
+    kept = ("inventory", *checks)
+    steps = [s for s in plan.steps if s.groups == "all" or s.checks == ("inventory",)]
+    left = [replace(s, checks=tuple(c for c in s.checks if c in kept)) for s in steps]
+    return replace(plan, steps=tuple(step for step in left if step.checks))
+
+
+def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
+    """Records of a run in which everything reached a share of what is healthy."""
+    names = verdicts.hosts(plan.nodes or 1)
+    inventory, step = plan.steps
+    told = [
+        verdicts.record(inventory, (host,), facts=(node(plan, host),), number=number, ranks=8)
+        for number, host in enumerate(names)
+    ]
+    network_used = Fact(name="nccl-networks", value={network: list(names)})
+    tables = [m for check in step.checks for m in table(check, HEALTHY[check] * share)]
+    ranks = 8 * len(names)
+    return [
+        verdicts.found(names),
+        *told,
+        verdicts.record(step, names, *tables, facts=(network_used,), ranks=ranks),
+    ]
+
+
+def node(plan: Plan, host: str) -> Fact:
+    """What a host with the machine's GPUs and RDMA devices says of itself."""
+    machine = plan.machine
+    gpus = [{**gpu, "name": machine.device} for gpu in verdicts.gpus(host)]
+    up = {"speed": int(machine.rdma_gbps * 1000), "state": "active", "rdma": True}
+    nics = [{"name": f"mlx5_{n}", **up} for n in range(machine.rdma_devices)]
+    return verdicts.inventory_of(host, gpus=gpus, nics=nics)
+
+
+def table(check: str, busbw: float) -> Sequence[Metric]:
+    rows = [
+        Metric(
+            check=check,
+            name="busbw",
+            value=busbw * size / TOP,
+            unit="GB/s",
+            size=size,
+            placement="out",
+        )
+        for size in (TOP // 2, TOP)
+    ]
+    right = Metric(check=check, name="wrong", value=0, unit="elements", placement="out")
+    return (*rows, right)
+
+
+def verdict(plan: Plan, share: float, **more: str) -> Verdict:
+    return judge(plan, measured(plan, share, **more), checks=REGISTRY, attempt="one")
+
+
+def states(found: Verdict) -> dict[str, State]:
+    return {one.check: one.state for one in found.checks if one.check in COLLECTIVES}
+
+
+class TestSixtyFourNodes:
+    """Sixty-four nodes of a machine of which only two-node figures are published."""
+
+    plan = planned("a4-highgpu-8g", 64, *COLLECTIVES)
+
+    def test_a_healthy_cluster_is_accepted(self) -> None:
+        found = verdict(self.plan, 1.0)
+        assert (found.headline, found.accepted, found.exit) == ("pass", True, 0)
+
+    def test_a_uniformly_slow_one_is_rejected(self) -> None:
+        found = verdict(self.plan, 0.5)
+        assert (found.state, found.accepted, found.exit) == (State.FAIL, False, 3)
+        assert found.suspects == ()
+
+    def test_the_verdict_says_what_the_bound_is_a_share_of(self) -> None:
+        (held,) = [
+            finding
+            for check in verdict(self.plan, 0.5).checks
+            for finding in check.findings
+            if finding.check == "all-gather" and finding.judgement == "absolute"
+        ]
+        assert held.message == (
+            "busbw at 8G of 185.5 GB/s is outside >= 240 GB/s (floor) on h0, h1, h2, h3 and 60 more"
+        )
+        assert held.peak_share == pytest.approx(185.5 / 400)
+        assert "gpu-network-bandwidth" in held.source
+
+    def test_each_figure_stands_beside_its_share_of_the_peak(self) -> None:
+        found = verdict(self.plan, 1.0)
+        (shown,) = [one for one in found.checks if one.check == "all-gather"]
+        assert shown.measured == "371 GB/s at 8G (64 hosts, 93% of the peak)"
+        source = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
+        assert f"peak 400 GB/s: {source}" in shown.against
+        assert "93%" in table_of(found)
+        for text in (markdown(found, self.plan), junit(found)):
+            assert "93% of the peak" in text
+            assert source in text.replace("\\", "")
+
+    def test_the_users_expectation_goes_first(self) -> None:
+        plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=395",))
+        assert verdict(plan, 1.0).state is State.FAIL
+        plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=100",))
+        assert states(verdict(plan, 0.5)) == {"all-reduce": State.PASS}
+
+    def test_without_any_bound_it_is_inconclusive_and_says_what_to_add(self) -> None:
+        plan = replace(self.plan, references=())
+        found = verdict(plan, 1.0)
+        assert set(states(found).values()) == {State.INCONCLUSIVE}
+        said = [f.message for one in found.checks for f in one.findings]
+        assert any("--expect 'all-gather@8G>=GB/s'" in text for text in said)
+
+
+def test_the_shim_before_a_plugin_is_no_fall_back() -> None:
+    plan = planned("a3-megagpu-8g", 2, "all-reduce")
+    assert verdict(plan, 1.0, network="uninitialized_shim_v7").state is State.PASS
+    assert verdict(plan, 1.0, network="Socket").state is State.FAIL
+
+
+def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
+    """4 GiB of each GPU on A3 High, before the run begins."""
+    plan = planned("a3-highgpu-8g", 2, "all-reduce")
+
+    def causes(used: int) -> set[str]:
+        named = {"memoryUsedMiB": used, "name": plan.machine.device}
+        held = [{**gpu, **named} for gpu in verdicts.gpus("h0")]
+        hosts, first, *rest = measured(plan, 1.0, network="GPUDirectTCPX")
+        first = replace(first, facts=(verdicts.inventory_of("h0", gpus=held),))
+        found = judge(plan, [hosts, first, *rest], checks=REGISTRY, attempt="one")
+        return {f.cause for one in found.checks for f in one.findings if f.cause}
+
+    assert "gpu-busy" not in causes(4600)
+    assert "gpu-busy" in causes(9000)
+
+
+@pytest.mark.parametrize("name", config.names("machines"))
+def test_the_place_of_a_node_is_asked_by_what_an_image_has(name: str, tmp_path: Path) -> None:
+    """Python alone, and what it is to run can be read by it."""
+    code = 'import sys; compile(sys.argv[2], "topology", "exec"); print("/a/b")'
+    (tmp_path / "code.py").write_text(code)
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/code.py "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    topology = config.load_machine(name).value.topology
+    done = subprocess.run(
+        ["/bin/sh", "-c", topology], env={"PATH": str(tmp_path)}, capture_output=True, check=True
+    )
+    assert done.stdout == (b"/a/b\n" if topology else b"")
+
+
+class TestOneOfYourOwn:
+    def test_is_one_file_on_top_of_another(self, mine: Path) -> None:
+        machine = config.load_machine(str(mine)).value
+        base = config.load_machine("h100-8").value
+        assert (machine.nics and machine.nics.count, machine.nics and machine.nics.gbps) == (4, 400)
+        assert machine.gpus == base.gpus
+        assert machine.nccl == base.nccl
+        assert machine.kubernetes == base.kubernetes
+        assert len(machine.references) == 1 + len(base.references)
+
+    def test_is_judged_by_its_own_hardware(self, mine: Path) -> None:
+        plan = planned(mine, 64, "all-gather")
+        assert verdict(plan, 0.4, network="IB").state is not State.FAIL
+        assert verdict(plan, 0.25, network="IB").state is State.FAIL
+
+    def test_its_own_figure_holds_where_it_was_measured_alone(self, mine: Path) -> None:
+        assert verdict(planned(mine, 4, "all-gather"), 0.4, network="IB").state is State.FAIL
+        assert verdict(planned(mine, 5, "all-gather"), 0.4, network="IB").state is not State.FAIL
+
+    def test_is_rendered_with_what_its_bases_promise(self, mine: Path) -> None:
+        machine = planned(mine, 2, "all-reduce").machine
+        assert (machine.name, machine.device) == ("mine", "NVIDIA H100 80GB HBM3")
+        assert (machine.transport, machine.gpu_direct, machine.peer_to_peer) == ("IB", True, True)
+
+
+class TestBases:
+    def refusal(self, folder: Path, text: str) -> BadInput:
+        (folder / "mine.yaml").write_text(f"name: mine\ndescription: Mine.\n{text}")
+        with pytest.raises(BadInput) as caught:
+            config.load_machine(str(folder / "mine.yaml"))
+        return caught.value
+
+    def test_an_earlier_base_goes_before_a_later_one(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("interface: eth7\nnoise: 0.03\n")
+        (tmp_path / "mine.yaml").write_text(
+            "name: mine\ndescription: Mine.\nbase: [./a.yaml, h100-8]\nnoise: 0.02\n"
+        )
+        machine = config.load_machine(str(tmp_path / "mine.yaml")).value
+        assert (machine.interface, machine.noise, machine.gpus.count) == ("eth7", 0.02, 8)
+
+    def test_one_that_does_not_exist_is_answered_with_the_nearest(self, tmp_path: Path) -> None:
+        error = self.refusal(tmp_path, "base: [h100-9]\n")
+        assert error.message.endswith("mine.yaml:3: base[0]: base 'h100-9' does not exist")
+        assert "did you mean h100-8?" in error.hint
+
+    def test_one_that_leads_to_itself_is_refused(self, tmp_path: Path) -> None:
+        assert "one leads to itself" in self.refusal(tmp_path, "base: [./mine.yaml]\n").message
+
+    @pytest.mark.parametrize("key", ["gpuDirect: true", "transportAliases: [shim]"])
+    def test_what_is_said_of_a_network_needs_its_name(self, tmp_path: Path, key: str) -> None:
+        error = self.refusal(tmp_path, f"gpus: {{count: 8}}\nnccl: {{{key}}}\n")
+        assert f"nccl.{key.partition(':')[0]}: of which network?" in error.message
+
+    @pytest.mark.parametrize("text", ["base: h100-8\n", "base: [1]\n"])
+    def test_a_list_of_names_is_wanted(self, tmp_path: Path, text: str) -> None:
+        assert "expected" in self.refusal(tmp_path, text).message
+
+    def test_an_error_names_the_file_that_it_is_in(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("gpus: {count: 8}\nnics:\n  count: none\n")
+        error = self.refusal(tmp_path, "base: [./a.yaml]\n")
+        assert error.message.startswith(f"{tmp_path}/a.yaml:3: nics.count: ")
+
+    def test_an_error_among_added_references_names_its_own_line(self, tmp_path: Path) -> None:
+        figure = "  - {check: all-reduce, kind: floor, lower: 1, source: 'https://a'}\n"
+        wrong = "  - {check: all-reduce, kind: flor, lower: 1, source: 'https://a'}\n"
+        (tmp_path / "a.yaml").write_text(f"references:\n{figure}{wrong}")
+        text = f"base: [./a.yaml]\ngpus: {{count: 8}}\nreferences:\n{figure}"
+        error = self.refusal(tmp_path, text)
+        assert error.message.startswith(f"{tmp_path}/a.yaml:3: references[2].kind: ")
+
+
+def test_the_page_lists_every_machine() -> None:
+    table = PAGE[PAGE.index("| whose |") : PAGE.index("None of them")]
+    listed = set(re.findall(r"`([a-z0-9-]+)`", table))
+    assert listed == set(config.names("machines"))
+
+
+def test_what_machines_share_is_no_machine() -> None:
+    shared = {path.stem for path in (resources.values() / "machines" / "base").glob("*.yaml")}
+    assert shared.isdisjoint(config.names("machines"))

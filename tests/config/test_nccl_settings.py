@@ -1,0 +1,112 @@
+"""NCCL settings: what is said of them before a run, and the list that this comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accept import config
+from accept.config.nccl_settings import remarks, settings
+from accept.plan.resolve import Options, resolve
+
+A4 = config.load_machine("a4-highgpu-8g").value
+RACK = config.load_machine("gb200-4x").value
+
+
+def said(
+    env: dict[str, str], machine: config.Machine = A4, profile: str = "default"
+) -> tuple[str, ...]:
+    return remarks(env, machine, profile)
+
+
+def test_a_misspelt_one_is_answered_with_the_nearest() -> None:
+    (line,) = said({"NCCL_IB_HAC": "mlx5"})
+    assert line == (
+        "NCCL_IB_HAC is no setting that NCCL is known to read: did you mean NCCL_IB_HCA?"
+    )
+
+
+@pytest.mark.parametrize("name", ["nccl_ib_hca", "NCCL_COLNET_ENABLE", "NCCL_PROTOCOL"])
+def test_an_unknown_one_is_said(name: str) -> None:
+    (line,) = said({name: "1"})
+    assert line.startswith(f"{name} is no setting that NCCL is known to read: ")
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_ALGO", "NCCL_FASTRAK_NUM_FLOWS", "NCCL_TESTS_SPLIT", "UCX_TLS", "CUDA_X"]
+)
+def test_what_nccl_or_a_plugin_reads_or_is_of_others_is_not(name: str) -> None:
+    assert said({name: "1"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("machine", "env", "words"),
+    [
+        (A4, {"NCCL_NET": "Socket"}, "plain sockets"),
+        (A4, {"NCCL_NET": "IB"}, "promises the network gIB"),
+        (A4, {"NCCL_IB_DISABLE": "1"}, "plain sockets"),
+        (A4, {"NCCL_P2P_DISABLE": "1"}, "NVLink"),
+        (A4, {"NCCL_P2P_LEVEL": "LOC"}, "NVLink"),
+        (A4, {"NCCL_NET_GDR_LEVEL": "LOC"}, "host memory"),
+        (A4, {"NCCL_MIN_NCHANNELS": "32"}, "more than the 8 NICs"),
+        (A4, {"NCCL_MAX_NCHANNELS": "4"}, "fewer than the 8 NICs"),
+        (A4, {"NCCL_DEBUG": "WARN"}, "inconclusive"),
+        (RACK, {"NCCL_MNNVL_ENABLE": "0"}, "NVLink between nodes"),
+    ],
+)
+def test_one_that_contradicts_the_machine_is_said(
+    machine: config.Machine, env: dict[str, str], words: str
+) -> None:
+    assert any(words in line for line in said(env, machine))
+
+
+def test_what_a_machine_has_not_cannot_be_contradicted() -> None:
+    assert (
+        said({"NCCL_MNNVL_ENABLE": "0", "NCCL_P2P_DISABLE": "0", "NCCL_MIN_NCHANNELS": "8"}) == ()
+    )
+    cpu = config.load_machine("cpu").value
+    assert (
+        said({"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN", "NCCL_MIN_NCHANNELS": "99"}, cpu) == ()
+    )
+
+
+def test_what_a_profile_turns_off_is_meant_so() -> None:
+    assert said({"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}, A4, "sockets") == ()
+    assert said({"NCCL_P2P_DISABLE": "1"}, A4, "network") == ()
+
+
+def test_it_is_said_before_the_run_of_the_site_file_and_the_option(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("nccl: {env: {NCCL_ALGOS: Ring}}\n")
+    options = Options(
+        machine="a4-highgpu-8g",
+        nodes=2,
+        backend="ssh",
+        hosts=("a", "b"),
+        site=str(tmp_path / "site.yaml"),
+        nccl=("NCCL_NET=Socket",),
+    )
+    notes = "\n".join(resolve(options).notes)
+    assert "did you mean NCCL_ALGO?" in notes
+    assert "NCCL_NET=Socket contradicts a4-highgpu-8g" in notes
+
+
+def test_every_setting_of_a_machine_is_on_the_list() -> None:
+    for name in config.names("machines"):
+        machine = config.load_machine(name).value
+        for profile in machine.nccl.profiles.values():
+            env = dict.fromkeys(profile.env, "")
+            assert [one for one in remarks(env, machine, "default") if "known" in one] == []
+
+
+def test_the_list_is_sorted_and_says_a_name_once() -> None:
+    names = settings().names
+    assert list(names) == sorted(set(names))
+
+
+@given(st.dictionaries(st.text(max_size=12).map("NCCL_".__add__), st.text(max_size=12)))
+def test_any_setting_gives_lines_of_text(env: dict[str, str]) -> None:
+    for line in said(env):
+        assert line.isprintable()

@@ -1,0 +1,296 @@
+"""The checks there are: how they are found, what they need, how their logs are read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.real_logs import FOLDERS, folder_name
+from tests.factories.verdicts import COLLECTIVE, TOP, step
+
+from accept.core import checks
+from accept.core.checks import launch_seconds, parse_log, with_problems_seen
+from accept.core.checks.collectives import Params
+from accept.core.judge.collective_metrics import (
+    message_sizes,
+    nominal,
+    planned_sizes,
+    reached,
+    read,
+)
+from accept.core.model import Problem
+from accept.core.sizes import format_size, parse_size
+from accept.core.typed import Invalid
+from accept.core.typed import read as read_typed
+
+ROOT = Path(__file__).parents[1]
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
+
+
+# -- sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("512", 512), ("1K", 1024), ("8g", 8 << 30), (" 2T ", 2 << 40)]
+)
+def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["8X", "", "-1", "0", "1.5G", "8GB", "1 G", "²", "9" * 40])
+def test_what_is_no_size_is_refused_with_the_forms_there_are(text: str) -> None:
+    with pytest.raises(ValueError, match="K, M, G or T"):
+        parse_size(text)
+
+
+@given(st.integers(1, 1 << 50))
+def test_a_formatted_size_is_read_back(size: int) -> None:
+    assert parse_size(format_size(size)) == size
+
+
+# -- the list ------------------------------------------------------------------------------------
+
+
+def test_the_checks_are_the_modules_of_the_folder() -> None:
+    assert set(checks.names()) == {
+        *COLLECTIVES, "latency", "inventory", "health", "connectivity", "train", "script",
+        "gemm", "memory",
+    }  # fmt: skip
+
+
+def test_a_check_that_does_not_exist_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        checks.load("all_reduce")
+
+
+@pytest.mark.parametrize("name", checks.names())
+def test_each_check_is_whole(name: str) -> None:
+    check = checks.load(name)
+    assert check.name == name
+    assert len(check.summary) < 100
+    assert (ROOT / "launchers" / "steps" / check.template).is_file()
+    assert check.groups
+    assert check.needs
+    defaults = check.params()
+    for item in fields(check.params):
+        assert item.metadata["doc"], item.name
+    assert 0 < check.estimate(defaults, 1, 1) <= check.estimate(defaults, 1000, 8) < 3600
+
+
+def test_the_collectives_share_one_launch_one_parser_and_their_parameters() -> None:
+    loaded = [checks.load(name) for name in COLLECTIVES]
+    assert {check.launch for check in loaded} == {"collectives"}
+    assert len({check.parse for check in loaded}) == 1
+    assert {check.params for check in loaded} == {Params}
+
+
+def test_starting_takes_longer_on_more_hosts() -> None:
+    assert launch_seconds(1) < launch_seconds(128) < 60
+
+
+@pytest.mark.parametrize(
+    ("check", "params", "says"),
+    [
+        ("all-reduce", {"min": "8X"}, "8X"),
+        ("all-reduce", {"min": "8M", "max": "1M"}, "smaller than min"),
+        ("all-reduce", {"factor": 1}, "factor"),
+        ("all-reduce", {"iters": 0}, "iters"),
+        ("all-reduce", {"itres": 5}, "itres"),
+        ("train", {"steps": 3}, "steps"),
+        ("train", {"ratio": 1.5}, "ratio"),
+        ("train", {"batch": 3}, "batch"),
+        ("train", {"by": 61}, "by is step 61"),
+        ("train", {"every": 0}, "every must be at least 1"),
+        ("train", {"model": "gpt-2"}, "model"),
+        ("train", {"dataset": "cifar-10"}, "path"),
+        ("train", {"dataset": "cifar-10", "path": "data"}, "absolute"),
+        ("train", {"dataset": "cifar-10", "path": "/data", "model": "gpt-tiny"}, "reads text"),
+        ("train", {"download": True}, "download"),
+        ("connectivity", {"pings": -1}, "pings"),
+        ("script", {"seconds": 0}, "seconds"),
+        ("health", {"few": -1}, "few"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused_by_name(
+    check: str, params: dict[str, object], says: str
+) -> None:
+    with pytest.raises(Invalid, match=says):
+        read_typed(checks.load(check).params, params)
+
+
+# -- sizes of a step -----------------------------------------------------------------------------
+
+
+def test_a_step_goes_through_the_sizes_nccl_tests_goes_through() -> None:
+    assert message_sizes("1M", "10M", 2) == (1 << 20, 2 << 20, 4 << 20, 8 << 20)
+    assert planned_sizes(step()) == (1 << 20, 2 << 20, 4 << 20)
+    assert planned_sizes(step(params={"min": "?"})) == ()
+
+
+@given(st.integers(1, TOP))
+def test_a_measured_size_stands_for_the_planned_one_it_was_rounded_down_from(size: int) -> None:
+    planned = nominal(size, step())
+    assert planned >= size
+    assert planned == size or planned in planned_sizes(step())
+    assert nominal(planned, step()) == planned
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+HEADER = """\
+# Collective test starting: {name}_perf
+# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 1 iters: 5
+#
+# Using devices
+#  Rank  0 Group  0 Pid  100 on     h0 device  0 [0000:1b:00] NVIDIA B200
+#  Rank  1 Group  0 Pid  200 on     h1 device  0 [0000:1b:00] NVIDIA B200
+#
+#   size   count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong
+#    (B)  (elements)                 (us) (GB/s) (GB/s)         (us) (GB/s) (GB/s)
+"""
+ROW = "{size:>12} {count:>12} float sum -1 {t} 10.00 {bus} 0 {t} 10.00 {bus} {wrong}\n"
+
+
+def log(name: str, in_place: str = "0") -> str:
+    """A complete table of three sizes over two ranks, at 10 GB/s of algbw."""
+    text = HEADER.format(name=name)
+    split = name != "all_reduce"
+    for size in (1 << 20, 2 << 20, 4 << 20):
+        text += ROW.format(
+            size=size,
+            count=size // 8 if split else size // 4,
+            t=f"{size / 10e3:.1f}",
+            bus="5.00" if split else "10.00",
+            wrong=in_place,
+        )
+    return text + (
+        f"# Out of bounds values : 0 OK\n# Avg bus bandwidth    : {5 if split else 10} \n#\n"
+        f"# Collective test concluded: {name}_perf\n"
+    )
+
+
+def lines(text: str) -> list[bytes]:
+    return text.encode().splitlines(keepends=True)
+
+
+def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
+    text = (
+        log("all_reduce")
+        + 'ACCEPT {"fact":"began","value":1000.5}\n'
+        + log("all_gather")
+        + 'ACCEPT {"problem":"wrong-data","message":"rank 1","check":"all-gather","host":"h1"}\n'
+    )
+    parsed = parse_log(("all-reduce", "all-gather"), lines(text), ("h0", "h1"))
+    for check, busbw in (("all-reduce", 10.0), ("all-gather", 5.0)):
+        found = read(parsed.metrics, check)
+        assert (found.value, found.top, found.wrong, found.unchecked) == (busbw, TOP, 0, ())
+        assert reached(found, step(check))
+    assert [fact.value for fact in parsed.facts if fact.name == "began"] == [1000.5]
+    assert [(p.cause, p.check, p.host) for p in parsed.problems] == [
+        ("wrong-data", "all-gather", "h1")
+    ]
+
+
+def test_in_place_alltoall_is_not_checked_and_no_problem() -> None:
+    parsed = parse_log(("alltoall",), lines(log("alltoall", in_place="N/A")))
+    assert parsed.problems == ()
+    assert read(parsed.metrics, "alltoall").unchecked == ()
+
+
+def test_in_place_all_reduce_must_be_checked() -> None:
+    parsed = parse_log(("all-reduce",), lines(log("all_reduce", in_place="N/A")))
+    assert read(parsed.metrics, "all-reduce").unchecked == ("in",)
+
+
+def test_where_a_tool_is_missing_the_missing_table_is_no_news() -> None:
+    said = 'ACCEPT {"problem":"tool-missing","message":"no mpirun"}\n'
+    parsed = parse_log(("all-reduce",), lines(said))
+    assert [problem.cause for problem in parsed.problems] == ["tool-missing"]
+    assert parse_log(("all-reduce",), lines("nothing\n")).problems
+
+
+def test_what_a_group_of_one_host_says_is_said_of_that_host() -> None:
+    text = 'ACCEPT {"fact":"inventory","value":{"cpus":4}}\n'
+    assert parse_log(("inventory",), lines(text), ("h7",)).facts[0].host == "h7"
+    assert parse_log(("inventory",), lines(text), ("h7", "h8")).facts[0].host is None
+
+
+def test_whom_the_launcher_names_is_who_the_run_knows_by_that_name() -> None:
+    words = "prterun noticed that process rank 1 with PID 153 on node h8 exited on"
+    text = f"{words}\nsignal 9 (Killed).\n"
+
+    def named(*hosts: str) -> set[str | None]:
+        found = parse_log(("all-reduce",), lines(log("all_reduce") + text), hosts).problems
+        return {problem.host for problem in found}
+
+    assert named("h7", "h8") == {"h8"}
+    assert named("h7.rack", "h8.rack") == {"h8.rack"}
+    assert named("node-a", "node-b") == {None}, "the name of a pod is none of a node"
+
+
+@given(
+    st.lists(st.sampled_from(checks.names()), min_size=1, max_size=3),
+    st.lists(
+        st.binary(max_size=80)
+        | st.sampled_from(lines(log("all_reduce")))
+        | st.binary(max_size=60).map(lambda tail: b"ACCEPT {" + tail)
+    ),
+)
+def test_no_log_makes_a_check_raise(names: list[str], raw: list[bytes]) -> None:
+    parsed = parse_log(names, raw, ("h0",))
+    for metric in parsed.metrics:
+        assert isinstance(metric.value, float)
+
+
+def crashed(rank: int, message: str) -> bytes:
+    return json.dumps({"problem": "crashed", "rank": rank, "message": message}).encode()
+
+
+def test_what_several_ranks_see_is_told_once() -> None:
+    raw = [b"ACCEPT " + crashed(rank, f"rank {rank} says") for rank in (0, 1, 0)]
+    parsed = parse_log(["script"], raw, ("h0",))
+    assert [p.message for p in parsed.problems] == ["rank 0 says", "rank 1 says"]
+
+
+PROBLEMS = st.lists(
+    st.builds(
+        Problem,
+        cause=st.sampled_from(["crashed", "rank-hung"]),
+        message=st.text(max_size=4),
+        check=st.just("script"),
+        rank=st.none() | st.integers(0, 2),
+        nic=st.none() | st.just("mlx5_0"),
+    )
+)
+
+
+@given(PROBLEMS, st.lists(st.tuples(st.integers(0, 2), st.text(max_size=4))))
+def test_a_log_that_is_read_again_leaves_the_problems_as_they_were(
+    outside: list[Problem], ranks: list[tuple[int, str]]
+) -> None:
+    parsed = parse_log(["script"], [b"ACCEPT " + crashed(*one) for one in ranks], ("h0",))
+    told = with_problems_seen(outside, parsed)
+    assert with_problems_seen(told, parsed) == told
+    assert set(parsed.problems) <= set(told)
+    what = [(p.cause, p.host, p.rank, p.nic) for p in told]
+    assert len(set(what)) == len(what)
+    assert {(p.cause, p.host, p.rank, p.nic) for p in outside} <= set(what)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=folder_name)
+def test_recorded_pairs_of_a_real_cluster_are_read_whole(folder: Path) -> None:
+    paths = sorted(folder.glob("pairwise/*.log"))
+    assert paths
+    for path in paths:
+        with path.open("rb") as file:
+            parsed = parse_log(("all-reduce",), file)
+        readings = [read(parsed.metrics, check) for check in COLLECTIVES]
+        assert [one for one in readings if one.value and not one.wrong and not one.unchecked], path
+
+
+def test_the_parameters_of_the_imagined_runs_are_those_of_the_check() -> None:
+    assert vars(read_typed(Params, COLLECTIVE)) == COLLECTIVE

@@ -1,0 +1,179 @@
+"""Small messages: read from the log, held against bounds, compared among groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.factories import verdicts
+
+from accept.core.checks import REGISTRY, load, parse_log
+from accept.core.judge import judge
+from accept.core.judge.collective_metrics import LATENCY, read
+from accept.core.model import Fact, Metric, Plan, Record, Reference, State, Step, Verdict
+
+SIZES = (8, 16, 32)
+PARAMS = {"min": "8", "max": "32", "factor": 2, "iters": 100, "warmup": 20, "noise": 0.1}
+UPPER = Reference(
+    check="latency",
+    metric="time",
+    unit="us",
+    kind="measured",
+    source="somebody",
+    value=13.0,
+    upper=40.0,
+    size=8,
+)
+#: Times in us of 8 H100 in one node: https://github.com/NVIDIA/dgxc-benchmarking, nccl/README.md.
+TIMES = {8: (13.67, 13.03), 16: (13.00, 13.07), 32: (68.14, 13.52)}
+
+
+def log() -> bytes:
+    """What nccl-tests prints of them."""
+    rest = "   0.00    0.00      0"
+    rows = [
+        f"{size:12d}{size // 4:14d}     float     sum      -1 {out:8.2f}{rest} {into:8.2f}{rest}"
+        for size, (out, into) in TIMES.items()
+    ]
+    names = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    lines = (
+        "# Collective test starting: all_reduce_perf",
+        "# nThread 1 nGpus 1 minBytes 8 maxBytes 32 step: 2(factor) warmup iters: 20 iters: 100",
+        "#\n# Using devices",
+        *(f"#  Rank  {n} Group  0 Pid {n} on h0 device  {n} [0000:19:00] H100" for n in range(8)),
+        f"#\n# {names}",
+        *rows,
+        "# Out of bounds values : 0 OK",
+        "# Avg bus bandwidth    : 0.001",
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def step(groups: str = "each") -> Step:
+    return verdicts.step("latency", groups, params=PARAMS, rounds=3 if groups == "pairs" else 1)
+
+
+def times(microseconds: float, *, wrong: float = 0) -> tuple[Metric, ...]:
+    """A table in which one size stands out, as it does on healthy machines."""
+    found = [
+        Metric(
+            check="latency",
+            name="time",
+            value=microseconds * (5 if size == 16 else 1),
+            unit="us",
+            size=size,
+            placement=placement,
+        )
+        for size in SIZES
+        for placement in ("out", "in")
+    ]
+    right = [
+        Metric(check="latency", name="wrong", value=wrong, unit="elements", placement=placement)
+        for placement in ("out", "in")
+    ]
+    return (*found, *right)
+
+
+def each(of: Step, took: Sequence[float], *facts: Fact) -> list[Record]:
+    return [
+        verdicts.record(of, (f"h{n}",), *times(value), number=n, facts=facts)
+        for n, value in enumerate(took)
+    ]
+
+
+def verdict(of: Step, took: Sequence[float], *facts: Fact, **more: object) -> Verdict:
+    names = verdicts.hosts(len(took))
+    plan: Plan = verdicts.plan(of, machine=verdicts.GPU, nodes=len(took), **more)
+    return judge(
+        plan, [verdicts.found(names), *each(of, took, *facts)], checks=REGISTRY, attempt="one"
+    )
+
+
+def state(found: Verdict) -> State:
+    return next(one.state for one in found.checks if one.check == "latency")
+
+
+def test_a_log_of_all_reduces_is_read_as_times() -> None:
+    parsed = parse_log(("latency",), log().splitlines(keepends=True), ("h0",))
+    assert parsed.problems == ()
+    assert {(m.check, m.name) for m in parsed.metrics} == {
+        ("latency", "time"),
+        ("latency", "wrong"),
+    }
+    least = next(m for m in parsed.metrics if m.size == 8 and m.placement == "out")
+    assert (least.value, least.unit) == (13.67, "us")
+
+
+def test_one_size_that_stands_out_does_not_count() -> None:
+    parsed = parse_log(("latency",), log().splitlines(keepends=True), ("h0",))
+    calls = read(parsed.metrics, "latency", LATENCY).value
+    assert calls is not None
+    assert round(1e6 / calls, 2) == 13.67
+
+
+def test_it_runs_nccl_tests_all_reduce() -> None:
+    assert load("latency").runs == "all_reduce"
+
+
+def test_times_within_a_bound_pass() -> None:
+    found = verdict(step(), [13, 13, 13.5, 13], references=(UPPER,))
+    assert state(found) is State.PASS
+    shown = next(one for one in found.checks if one.check == "latency")
+    assert shown.measured == "13.5 us up to 32 (slowest of 4 each)"
+    assert "time <= 40 us, measured: somebody" in shown.against
+
+
+def test_all_slow_alike_fail_by_the_bound() -> None:
+    found = verdict(step(), [50] * 4, references=(UPPER,))
+    (bad,) = [f for one in found.checks for f in one.findings if f.judgement == "absolute"]
+    assert (bad.state, bad.cause) == (State.FAIL, "below-reference")
+    assert bad.message.startswith("time at 8 of 50 us is outside <= 40 us (measured)")
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [(UPPER, State.INCONCLUSIVE), (replace(UPPER, kind="expectation"), State.FAIL)],
+    ids=["of nccl-tests", "expected"],
+)
+def test_times_of_nccl_tests_bound_no_other_program(bound: Reference, expected: State) -> None:
+    told = Fact(name="program", value="collective.py")
+    found = verdict(step(), [50] * 4, told, references=(bound,))
+    assert state(found) is expected
+    said = [f.message for one in found.checks for f in one.findings]
+    own = bound.kind == "expectation"
+    assert own or any("no bound for latency on this machine but for nccl-tests" in s for s in said)
+
+
+def test_one_slow_host_is_named_among_its_equals() -> None:
+    found = verdict(step(), [13, 13.2, 12.9, 30, 13.1, 13], references=(UPPER,))
+    assert [(s.kind, s.name, s.cause) for s in found.suspects] == [("node", "h3", "slow-outlier")]
+
+
+@pytest.mark.parametrize("wobble", [0.95, 1.2])
+def test_what_varies_on_healthy_hosts_accuses_nobody(wobble: float) -> None:
+    found = verdict(step(), [13, 13.2, 12.9, 13 * wobble, 13.1, 13], references=(UPPER,))
+    assert found.suspects == ()
+
+
+def test_without_a_bound_it_is_inconclusive_and_says_what_to_add() -> None:
+    found = verdict(step(), [13] * 4)
+    assert state(found) is State.INCONCLUSIVE
+    said = [f.message for one in found.checks for f in one.findings]
+    assert any("--expect 'latency@8<=us'" in text for text in said)
+
+
+def test_where_no_speed_is_promised_the_data_must_be_right_and_no_more() -> None:
+    of = step()
+    plan = verdicts.plan(of, nodes=4)
+    records = [verdicts.found(verdicts.hosts(4)), *each(of, [13, 13, 13, 130])]
+    found = judge(plan, records, checks=REGISTRY, attempt="one")
+    assert (state(found), found.suspects) == (State.PASS, ())
+
+
+def test_wrong_data_are_a_failure_however_fast() -> None:
+    of = step()
+    records = [verdicts.record(of, ("h0",), *times(13, wrong=2))]
+    plan = verdicts.plan(of, machine=verdicts.GPU, nodes=1, references=(UPPER,))
+    found = judge(plan, [verdicts.found(("h0",)), *records], checks=REGISTRY, attempt="one")
+    assert state(found) is State.FAIL

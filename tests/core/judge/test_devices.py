@@ -1,0 +1,653 @@
+"""gemm and memory: who is named when one GPU of sixteen is slow, wrong, or says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.factories import verdicts
+
+from accept import config
+from accept.config.expectations import parse_expectation
+from accept.config.floors import bounds
+from accept.core import checks
+from accept.core.checks import REGISTRY
+from accept.core.judge import judge as judge_run
+from accept.core.judge.evidence import Evidence, Judged
+from accept.core.model import Fact, Metric, Plan, Problem, Record, State, Step, Verdict
+from accept.plan.resolve import Options, resolve
+
+GPUS = 8
+HOSTS = verdicts.hosts(2)
+#: Healthy figures of an H200 in TFLOP/s and GB/s, as imagined: all above the floors.
+HEALTHY = {"bf16": 780.0, "fp8": 1450.0, "tf32": 370.0, "fp32": 50.0}
+STEP: Step = verdicts.step("gemm", "each", params={}, checks=("gemm",))
+MEMORY_STEP: Step = verdicts.step("memory", "each", params={}, checks=("memory",), number=20)
+MACHINE = config.load_machine("h200-8").value
+
+#: (host, GPU, metric, its healthy value) -> what it measured; None: nothing.
+Change = Callable[[str, int, str, float], float | None]
+
+
+def same(_host: str, _gpu: int, _name: str, value: float) -> float | None:
+    return value
+
+
+def only(where: tuple[str, int], factor: float | None, *names: str) -> Change:
+    """One GPU at a share of what is healthy, in some metrics (none named: in all); None: none."""
+
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        if (host, gpu) != where or (names and name not in names):
+            return value
+        return None if factor is None else value * factor
+
+    return change
+
+
+def metric(check: str, host: str, gpu: int, name: str, value: float, unit: str) -> Metric:
+    return Metric(check=check, name=name, value=value, unit=unit, host=host, rank=gpu, gpu=str(gpu))
+
+
+def healthy(check: str) -> dict[str, tuple[float, str]]:
+    if check == "memory":
+        rates = ("copy", "triad", "copy-p5", "copy-alone")
+        ways = {"host-to-device": 55.0, "device-to-host": 55.0, "p2p-out": 390.0, "p2p-in": 390.0}
+        found = dict.fromkeys(rates, (4200.0, "GB/s")) | {k: (v, "GB/s") for k, v in ways.items()}
+        shares = {"tested": (0.9, ""), "p2p-least": (0.97, "")}
+        return found | shares | {"wrong": (0.0, "count")}
+    return {
+        f"{kind}{tail}": (
+            0.0 if tail == "-wrong" else value,
+            "count" if "wrong" in tail else "TFLOP/s",
+        )
+        for kind, value in HEALTHY.items()
+        for tail in ("", "-p5", "-alone", "-wrong")
+    }
+
+
+def digest(gpu: int, **changes: Any) -> dict[str, Any]:
+    equal = {"device": "NVIDIA H200", "software": "torch 2.9, CUDA 13.0"}
+    return {"type": "bf16", "size": 8192, "exact": "aa", "random": "bb", **equal, **changes}
+
+
+def _digested(host: str, gpu: int, kind: str) -> Fact:
+    value = digest(gpu, type=kind)
+    return Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)
+
+
+def records(
+    change: Change = same,
+    *,
+    step: Step = STEP,
+    facts: Callable[[str, int], list[Fact]] = lambda _host, _gpu: [],
+    problems: tuple[Problem, ...] = (),
+    status: int | None = 0,
+) -> list[Record]:
+    """What all GPUs of two hosts say, each a few tenths of a percent from the others."""
+    check = step.checks[0]
+    made = []
+    for number, host in enumerate(HOSTS):
+        metrics, told = [], []
+        for gpu in range(GPUS):
+            for name, (value, unit) in healthy(check).items():
+                usual = value * (1 + 0.001 * ((gpu * 3 + number) % 5))
+                found = change(host, gpu, name, usual)
+                if found is not None:
+                    metrics.append(metric(check, host, gpu, name, found, unit))
+            said = facts(host, gpu)
+            types = {f.value.get("type") for f in said if isinstance(f.value, dict)}
+            told += [*said, *(_digested(host, gpu, k) for k in HEALTHY if k not in types)]
+        mine = tuple(problem for problem in problems if problem.host == host)
+        made.append(
+            verdicts.record(
+                step,
+                (host,),
+                *metrics,
+                number=number,
+                ranks=GPUS,
+                facts=tuple(told),
+                problems=mine,
+                status=status if mine or status == 0 else 0,
+            )
+        )
+    return made
+
+
+def planned(step: Step = STEP, **more: Any) -> Plan:
+    return verdicts.plan(
+        step, machine=MACHINE.planned(), references=more.pop("references", bounds(MACHINE)), **more
+    )
+
+
+def judged(found: list[Record], step: Step = STEP, **more: Any) -> Judged:
+    evidence = Evidence(
+        check=step.checks[0],
+        plan=planned(step, **more),
+        steps=(step,),
+        records=tuple(found),
+        hosts=HOSTS,
+        devices=("NVIDIA H200",),
+    )
+    return checks.load(step.checks[0]).judge(evidence)
+
+
+def blamed(found: Judged) -> dict[str, str]:
+    return {suspect.name: suspect.cause for suspect in found.suspects}
+
+
+def failed(found: Judged) -> set[str | None]:
+    return {f.cause for f in found.verdict.findings if f.state is State.FAIL}
+
+
+# -- speed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [STEP, MEMORY_STEP], ids=["gemm", "memory"])
+def test_healthy_gpus_pass_and_the_table_says_the_share_of_the_peak(step: Step) -> None:
+    found = judged(records(step=step), step)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    rate = "bf16 780 TFLOP/s" if step is STEP else "copy 4200 GB/s"
+    share = "79%" if step is STEP else "88%"
+    assert f"{rate} (slowest of 16 GPUs, {share} of the peak)" in found.verdict.measured
+
+
+WAYS = ("host-to-device", "device-to-host")
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.52, 0.85))
+def test_memory_of_the_other_socket_accuses_no_gpu(host: str, gpu: int, share: float) -> None:
+    found = judged(records(only((host, gpu), share, *WAYS), step=MEMORY_STEP), MEMORY_STEP)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+
+
+def near_and_far(host: str, gpu: int, name: str, value: float) -> float | None:
+    """Half of the GPUs reach the host's memory through its other socket, at 0.6 of the rate."""
+    return value * 0.6 if name in WAYS and gpu % 2 else value
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.01, 0.25))
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("usual", [same, near_and_far])
+def test_a_gpu_whose_way_to_the_host_is_a_fraction_of_the_others_is_named(
+    usual: Change, way: str, host: str, gpu: int, share: float
+) -> None:
+    slow = only((host, gpu), share, way)
+
+    def change(where: str, number: int, name: str, value: float) -> float | None:
+        found = usual(where, number, name, value)
+        return None if found is None else slow(where, number, name, found)
+
+    found = judged(records(change, step=MEMORY_STEP), MEMORY_STEP)
+    assert blamed(found) == {f"{host}:{gpu}": "slow-outlier"}
+    assert f"{way} " in found.suspects[0].why
+
+
+BAD = {"h1:3": "pcie-degraded"}
+FULL = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
+
+
+def linked(link: Any, gigabytes: float) -> dict[str, str]:
+    """Who is blamed where the link of GPU 3 of h1 was like this while it carried so many GB/s."""
+
+    def facts(host: str, gpu: int) -> list[Fact]:
+        value = link if (host, gpu) == ("h1", 3) else FULL
+        return [Fact(name="pcie", value=value, check="memory", host=host, rank=gpu)]
+
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        return gigabytes if (host, gpu) == ("h1", 3) and name in WAYS else value
+
+    return blamed(judged(records(change, step=MEMORY_STEP, facts=facts), MEMORY_STEP))
+
+
+@pytest.mark.parametrize(
+    ("less", "gigabytes", "accused"),
+    [
+        ({}, 30.0, {}),
+        # Half of the lanes: too little for the run's median to tell.
+        ({"width": 8}, 28.0, BAD),
+        ({"generation": 4}, 28.0, BAD),
+        # More than that link carries: another way, or a moment of rest.
+        ({"width": 1, "generation": 1}, 55.0, {}),
+        ({"generation": 9, "generation-max": 10}, 30.0, {}),
+        ({"width": "8"}, 28.0, {}),
+    ],
+)
+def test_a_gpu_whose_link_has_less_than_it_can_while_it_carries_data_is_named(
+    less: dict[str, Any], gigabytes: float, accused: dict[str, str]
+) -> None:
+    assert linked({**FULL, **less}, gigabytes) == accused
+
+
+@pytest.mark.parametrize("link", [None, [], {"unread": "no pynvml"}, {"width": True}])
+def test_a_link_that_was_not_read_accuses_nobody(link: Any) -> None:
+    assert linked(link, 28.0) == {}
+
+
+def test_ways_to_the_host_that_are_uneven_accuse_nobody() -> None:
+    found = judged(records(near_and_far, step=MEMORY_STEP), MEMORY_STEP)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    assert any("host-to-device 44.07 (none below 50%)" in f.message for f in found.verdict.findings)
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.3, 0.85))
+def test_one_slow_gpu_of_sixteen_is_named_and_no_other(host: str, gpu: int, share: float) -> None:
+    found = judged(records(only((host, gpu), share)))
+    assert found.verdict.state is State.FAIL
+    assert list(blamed(found)) == [f"{host}:{gpu}"]
+    assert found.suspects[0].kind == "gpu"
+
+
+def test_a_gpu_that_is_slow_only_with_the_others_is_said_to_be_hot() -> None:
+    def load(host: str, gpu: int) -> list[Fact]:
+        held = {"thermal-hardware": 0.8 if (host, gpu) == ("h1", 3) else 0.0}
+        value = {"type": "bf16", "held": held, "MHz": [900, 1200, 1980], "C": [60, 91, 92]}
+        return [Fact(name="load", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(only(("h1", 3), 0.7, "bf16", "bf16-p5"), facts=load))
+    (suspect,) = found.suspects
+    assert (suspect.name, suspect.cause) == ("h1:3", "slow-outlier")
+    assert "alone it is as fast as the others: heat or power" in suspect.why
+    assert "thermal-hardware 80% of the time, 1200 MHz, 91 C" in suspect.why
+
+
+def test_nothing_is_said_of_the_heat_of_a_gpu_that_is_not_there() -> None:
+    def slow_together(host: str, gpu: int, name: str, value: float) -> float:
+        return value * (0.5 if (host, gpu) == (HOSTS[1], 2) and name == "bf16" else 1)
+
+    found = records(slow_together)
+    without = replace(
+        found[1],
+        metrics=tuple(replace(m, gpu=None) if m.rank == 2 else m for m in found[1].metrics),
+    )
+    (suspect,) = judged([found[0], without]).suspects
+    assert suspect.kind == "node"
+    assert "heat" not in suspect.why
+
+
+def test_a_gpu_that_is_slow_alone_too_is_not() -> None:
+    (suspect,) = judged(records(only(("h1", 3), 0.7))).suspects
+    assert "heat" not in suspect.why
+
+
+@pytest.mark.parametrize(
+    ("slow", "accused"), [(1, {}), (2, {"h0:5": "intermittent"}), (5, {"h0:5": "below-reference"})]
+)
+def test_a_gpu_that_is_slow_in_some_of_five_executions(slow: int, accused: dict[str, str]) -> None:
+    bad = [one for _ in range(slow) for one in records(only(("h0", 5), 0.6, "bf16"))]
+    found = judged([*bad, *(one for _ in range(5 - slow) for one in records())])
+    assert blamed(found) == accused
+    if slow == 2:
+        assert "slow in 2 of 5 executions" in found.suspects[0].why
+
+
+def test_a_gpu_that_is_slow_at_times_shows_in_the_slowest_twentieth() -> None:
+    found = judged(records(only(("h0", 5), 0.5, "bf16-p5")))
+    assert blamed(found) == {"h0:5": "slow-outlier"}
+
+
+@given(st.floats(0.1, 0.6))
+@example(0.53515625)
+def test_gpus_that_are_all_slow_fail_against_the_floor_and_nobody_is_named(share: float) -> None:
+    found = judged(records(lambda _h, _g, _n, value: value * share))
+    assert found.verdict.state is State.FAIL
+    assert failed(found) == {"below-reference"}
+    assert found.suspects == ()
+    said = next(f for f in found.verdict.findings if f.metric == "bf16")
+    assert "in 16 of 16 devices, worst on GPU" in said.message
+    assert said.peak == 989
+
+
+def test_the_users_own_expectation_goes_first() -> None:
+    wanted = parse_expectation("gemm.bf16>=900", source="--expect")
+    found = judged(records(), references=(wanted, *bounds(MACHINE)))
+    assert failed(found) == {"below-reference"}
+    assert any(f.bound_kind == "expectation" for f in found.verdict.findings)
+
+
+def test_without_any_bound_it_is_inconclusive_and_says_what_to_add() -> None:
+    found = judged(records(), references=())
+    assert found.verdict.state is State.INCONCLUSIVE
+    assert any("--expect 'gemm.bf16>=TFLOP/s'" in f.message for f in found.verdict.findings)
+
+
+def test_a_bound_of_which_nothing_was_measured_is_no_pass() -> None:
+    found = judged(records(lambda _h, _g, name, v: None if name.startswith("fp8") else v))
+    assert found.verdict.state is State.INCONCLUSIVE
+    left = Fact(name="left-out", value={"fp8": "not asked for"}, check="gemm", host="h0", rank=0)
+    told = records(
+        lambda _h, _g, name, v: None if name.startswith("fp8") else v, facts=lambda *_: [left]
+    )
+    assert judged(told).verdict.state is State.PASS
+
+
+def test_a_bad_link_of_one_gpu_is_its_own() -> None:
+    found = judged(
+        records(only(("h1", 6), 0.4, "p2p-out", "p2p-in"), step=MEMORY_STEP), MEMORY_STEP
+    )
+    assert blamed(found) == {"h1:6": "below-reference"}
+
+
+@pytest.mark.parametrize("usual", [0.97, 0.42])
+def test_a_slow_pair_of_gpus_is_named(usual: float) -> None:
+    """Where some of all ways are slow, as without NVLink, a slower one still is."""
+
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        if name != "p2p-least":
+            return value
+        return 0.1 if host == "h1" and gpu in (2, 5) else usual
+
+    def way(host: str, gpu: int) -> list[Fact]:
+        told = "GPU 2 to GPU 5: 39 GB/s" if gpu in (2, 5) else "GPU 0 to GPU 1: 390 GB/s"
+        return [Fact(name="p2p-least", value=told, check="memory", host=host, rank=gpu)]
+
+    found = judged(records(change, step=MEMORY_STEP, facts=way), MEMORY_STEP)
+    assert blamed(found) == {"h1:2": "slow-outlier", "h1:5": "slow-outlier"}
+    assert "p2p-least 0.1 (GPU 2 to GPU 5: 39 GB/s), " in found.suspects[1].why
+
+
+def test_on_machines_that_promise_no_speed_nobody_is_slow() -> None:
+    found = judged(records(only(("h1", 3), 0.1)))
+    assert found.suspects
+    evidence = Evidence(
+        check="gemm",
+        plan=verdicts.plan(STEP, machine=replace(verdicts.CPU, ranks=GPUS)),
+        steps=(STEP,),
+        records=tuple(records(only(("h1", 3), 0.1))),
+        hosts=HOSTS,
+    )
+    found = checks.load("gemm").judge(evidence)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    assert "no speed promised" in found.verdict.against
+
+
+# -- right or wrong ------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1))
+def test_a_gpu_that_counts_wrong_elements_is_named(host: str, gpu: int) -> None:
+    def change(at: str, number: int, name: str, value: float) -> float | None:
+        return 1.0 if (at, number, name) == (host, gpu, "bf16-wrong") else value
+
+    found = judged(records(change))
+    assert found.verdict.state is State.FAIL
+    assert blamed(found) == {f"{host}:{gpu}": "wrong-result"}
+
+
+def test_a_gpu_whose_digest_is_not_that_of_its_equals_is_named() -> None:
+    def facts(host: str, gpu: int) -> list[Fact]:
+        odd = {"random": "cc"} if (host, gpu) == ("h0", 2) else {}
+        value = digest(gpu, **odd)
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(facts=facts))
+    assert blamed(found) == {"h0:2": "wrong-result"}
+    assert "another result than 15 of 16 equal devices" in found.suspects[0].why
+
+
+def test_what_a_problem_says_already_its_digest_does_not_say_again() -> None:
+    wrong = Problem(
+        cause="wrong-result", message="GPU 1 of h0", check="gemm", host="h0", rank=1, gpu="1"
+    )
+
+    def facts(host: str, gpu: int) -> list[Fact]:
+        value = digest(gpu, exact="cc" if (host, gpu) == ("h0", 1) else "aa")
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(facts=facts, problems=(wrong,), status=7))
+    (finding,) = [f for f in found.verdict.findings if f.state is State.FAIL]
+    assert finding.message == "GPU 1 of h0"
+
+
+def test_other_devices_and_software_may_give_other_bits_but_not_of_the_known_product() -> None:
+    def facts(host: str, gpu: int) -> list[Fact]:
+        other = {"random": "cc", "software": "torch 2.6, CUDA 12.4"} if host == "h1" else {}
+        value = digest(gpu, **other)
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    assert judged(records(facts=facts)).verdict.state is State.PASS
+
+    def exact(host: str, gpu: int) -> list[Fact]:
+        value = digest(gpu, exact="dd" if host == "h1" else "aa", software=host)
+        return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(facts=exact))
+    # Half of them each: something is wrong, and nobody can be named.
+    assert (failed(found), found.suspects) == ({"wrong-result"}, ())
+
+
+# -- nothing missing is a pass -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bf16", "bf16-wrong", "fp8", "bf16-alone"])
+def test_a_gpu_that_lacks_what_the_others_have_is_no_pass(name: str) -> None:
+    found = judged(records(only(("h1", 7), None, name)))
+    assert found.verdict.state is State.FAIL
+    assert blamed(found)["h1:7"] == "no-measurement"
+
+
+@pytest.mark.parametrize("name", ["host-to-device", "device-to-host"])
+def test_ways_that_are_not_compared_must_have_been_measured_by_all(name: str) -> None:
+    verdict = judged(records(only(("h1", 3), None, name), step=MEMORY_STEP), MEMORY_STEP)
+    assert verdict.verdict.state is State.FAIL
+    assert blamed(verdict) == {"h1:3": "no-measurement"}
+
+
+def broken(rank: int, check: str) -> tuple[Problem, ...]:
+    said = f"GPU {rank} of h1 failed in copies"
+    return (
+        Problem(cause="crashed", message=said, check=check, host="h1", rank=rank, gpu=str(rank)),
+    )
+
+
+def without_ways(host: str, gpu: int, name: str, value: float) -> float | None:
+    """The first GPU of h1 measured nothing, nor the ways between the GPUs of its host."""
+    gone = host == "h1" and (gpu == 0 or name.startswith("p2p"))
+    return None if gone else value
+
+
+@pytest.mark.parametrize(
+    ("check", "accused"), [("memory", {}), ("gemm", {"h1:0": "no-measurement"})]
+)
+def test_where_the_first_gpu_of_a_host_fails_the_others_are_not_accused(
+    check: str, accused: dict[str, str]
+) -> None:
+    """Its own problem is told by the record, whichever check it is of."""
+    made = records(without_ways, step=MEMORY_STEP, problems=broken(0, check), status=1)
+    assert blamed(judged(made, MEMORY_STEP)) == accused
+
+
+def test_where_another_gpu_fails_the_ways_of_its_host_are_still_asked_for() -> None:
+    def change(host: str, gpu: int, name: str, value: float) -> float | None:
+        gone = host == "h1" and (gpu == 3 or (gpu == 5 and name == "p2p-in"))
+        return None if gone else value
+
+    made = records(change, step=MEMORY_STEP, problems=broken(3, "memory"), status=1)
+    assert blamed(judged(made, MEMORY_STEP)) == {"h1:5": "no-measurement"}
+
+
+def test_a_host_that_says_why_it_left_out_the_ways_between_its_gpus_is_not_accused() -> None:
+    def left(host: str, gpu: int) -> list[Fact]:
+        why = dict.fromkeys(("p2p-out", "p2p-in"), "rank 0 sees 1 of 8 GPUs")
+        told = Fact(name="left-out", value=why, check="memory", host="h1", rank=0)
+        return [told] if (host, gpu) == ("h1", 0) else []
+
+    def change(host: str, _gpu: int, name: str, value: float) -> float | None:
+        return None if host == "h1" and name.startswith("p2p") else value
+
+    found = judged(records(change, step=MEMORY_STEP, facts=left), MEMORY_STEP)
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    assert any("sees 1 of 8 GPUs" in f.message for f in found.verdict.findings)
+    silent = judged(records(change, step=MEMORY_STEP), MEMORY_STEP)
+    assert silent.verdict.state is State.FAIL, "who gives no reason is asked for it"
+
+
+@pytest.mark.parametrize("ranks", [range(GPUS), range(1, GPUS, 2)])
+@pytest.mark.parametrize("lacks", ["all", "exact", "random"])
+def test_a_gpu_that_says_nothing_of_its_products_is_no_pass(ranks: range, lacks: str) -> None:
+    def cut(fact: Fact) -> Fact:
+        kept = {} if lacks == "all" else {k: v for k, v in fact.value.items() if k != lacks}
+        return replace(fact, value=kept) if fact.rank in ranks else fact
+
+    made = [replace(r, facts=tuple(map(cut, r.facts))) for r in records()]
+    assert failed(judged(made)) == {"no-measurement"}
+
+
+@pytest.mark.parametrize("tested", [None, 0.0, 0.3])
+def test_a_gpu_whose_memory_was_hardly_tested_is_no_pass(tested: float | None) -> None:
+    def change(host: str, gpu: int, name: str, usual: float) -> float | None:
+        return tested if (host, gpu, name) == ("h1", 7, "tested") else usual
+
+    found = judged(records(change, step=MEMORY_STEP), MEMORY_STEP)
+    assert blamed(found) == {"h1:7": "no-measurement"}
+
+
+@pytest.mark.parametrize(("tested", "state"), [(0.004, State.PASS), (0.0, State.FAIL)])
+def test_of_a_cpu_hosts_memory_a_little_is_enough(tested: float, state: State) -> None:
+    made = [
+        replace(
+            r,
+            metrics=tuple(
+                replace(m, gpu=None, value=tested if m.name == "tested" else m.value)
+                for m in r.metrics
+            ),
+        )
+        for r in records(step=MEMORY_STEP)
+    ]
+    machine = replace(verdicts.CPU, ranks=GPUS)
+    evidence = Evidence(
+        check="memory",
+        plan=verdicts.plan(MEMORY_STEP, machine=machine),
+        steps=(MEMORY_STEP,),
+        records=tuple(made),
+        hosts=HOSTS,
+    )
+    assert checks.load("memory").judge(evidence).verdict.state is state
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, 1e12])
+def test_a_speed_that_cannot_be_is_none(value: float) -> None:
+    def change(host: str, gpu: int, name: str, usual: float) -> float | None:
+        return value if (host, gpu, name) == ("h1", 7, "bf16") else usual
+
+    assert "no-measurement" in failed(judged(records(change)))
+
+
+def test_a_log_that_says_nothing_is_no_pass() -> None:
+    found = judged(records(lambda *_: None))
+    assert found.verdict.state is State.FAIL
+    assert failed(found) == {"no-measurement"}
+
+
+def test_not_a_number_in_a_log_is_a_failure_of_that_gpu() -> None:
+    line = (
+        b'ACCEPT {"metric":"bf16","value":"nan","unit":"TFLOP/s","check":"gemm",'
+        b'"host":"h1","rank":7,"gpu":"7"}\n'
+    )
+    (problem,) = checks.load("gemm").parse([line]).problems
+    assert (problem.cause, problem.host, problem.gpu) == ("not-finite", "h1", "7")
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
+def test_facts_that_are_damaged_are_no_reason_to_end(value: Any) -> None:
+    names = ("digest", "load", "left-out")
+    told = [Fact(name=name, value=value, check="gemm", host="h0", rank=0) for name in names]
+    held = Fact(name="load", value={"type": "bf16", "held": value, "MHz": value}, rank=3)
+    judged(records(only(("h1", 3), 0.5), facts=lambda *_: [*told, held]))
+
+
+# -- one device does not hide the others ---------------------------------------------------------
+
+
+def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
+    broke = Problem(
+        cause="crashed", message="GPU 4 of h1 failed", check="gemm", host="h1", rank=4, gpu="4"
+    )
+    gone = only(("h1", 4), None)
+    found = verdict(records(gone, problems=(broke,), status=1))
+    assert (found.state, found.exit) == (State.FAIL, 3)
+    assert [(s.kind, s.name) for s in found.suspects] == [("gpu", "h1:4")]
+
+
+def test_a_wrong_gpu_is_in_the_first_line() -> None:
+    wrong = Problem(
+        cause="wrong-result",
+        message="GPU 4 of h1: 1 of 9",
+        check="gemm",
+        host="h1",
+        rank=4,
+        gpu="4",
+    )
+    found = verdict(records(problems=(wrong,), status=7))
+    assert found.headline == "degraded: h1:4 wrong-result (strong)"
+    assert any("computed wrong numbers" in line for line in found.advice)
+
+
+def verdict(found: list[Record]) -> Verdict:
+    step = verdicts.step("inventory", "each", number=5)
+    told = [
+        verdicts.record(
+            step,
+            (host,),
+            facts=(verdicts.inventory_of(host, gpus=_h200(host)),),
+            number=number,
+            ranks=GPUS,
+        )
+        for number, host in enumerate(HOSTS)
+    ]
+    machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
+    plan = verdicts.plan(step, STEP, machine=machine, nodes=2, references=bounds(MACHINE))
+    return judge_run(plan, [verdicts.found(HOSTS), *told, *found], checks=REGISTRY, attempt="one")
+
+
+def _h200(host: str) -> list[dict[str, Any]]:
+    return [{**gpu, "name": "NVIDIA H200"} for gpu in verdicts.gpus(host)]
+
+
+# -- bounds and plans ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", config.names("machines"))
+def test_every_gpu_machine_has_a_bound_for_compute_and_for_memory(name: str) -> None:
+    machine = config.load_machine(name).value
+    bounded = {bound.check for bound in bounds(machine)}
+    wanted = {"gemm", "memory"} if machine.gpus.count != 0 else set()
+    assert bounded >= wanted
+    assert machine.gpus.count != 0 or not bounded
+
+
+@pytest.mark.parametrize("name", ["g4-standard-48", "g4-standard-384"])
+def test_a_machine_that_states_its_pcie_has_a_bound_for_the_ways_to_its_host(name: str) -> None:
+    found = {one.metric: one for one in bounds(config.load_machine(name).value)}
+    assert [found[way].lower for way in WAYS] == [pytest.approx(19.2)] * 2
+    assert all("nvidia.com" in found[way].source for way in WAYS)
+    assert not {one.metric for one in bounds(MACHINE)}.intersection(WAYS), "it states none"
+
+
+def test_bounds_of_single_gpus_hold_where_a_part_of_a_node_is_measured() -> None:
+    part = bounds(MACHINE, "default", 4)
+    assert {bound.check for bound in part} == {"gemm", "memory"}
+
+
+@pytest.mark.parametrize("suite", config.names("suites"))
+def test_both_checks_share_one_launch_in_every_suite(suite: str) -> None:
+    for machine in ("cpu", "h200-8"):
+        steps = resolve(
+            Options(machine=machine, suite=suite, nodes=2, hosts=HOSTS, backend="ssh")
+        ).plan.steps
+        (step,) = [one for one in steps if "gemm" in one.checks]
+        assert (step.checks, step.groups) == (("gemm", "memory"), "each")
+
+
+def test_soak_keeps_all_gpus_at_their_limit_for_an_hour_and_ends_before_its_deadline() -> None:
+    options = Options(machine="h200-8", suite="soak", nodes=2, hosts=HOSTS, backend="ssh")
+    plan = resolve(options).plan
+    (step,) = [one for one in plan.steps if "gemm" in one.checks]
+    assert step.params["seconds"] * len(HEALTHY) >= 3600
+    assert step.timeout > 1.5 * step.estimate
+    (train,) = [one for one in plan.steps if one.checks == ("train",)]
+    assert train.estimate < step.estimate, "a small model leaves a GPU nearly idle"
+    assert sum(one.estimate for one in plan.steps) < 0.8 * plan.deadline_seconds

@@ -1,0 +1,416 @@
+"""Health: how a run reads its hosts between the steps, and what is concluded from it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories import verdicts
+from tests.factories.verdicts import CPU, GPU, found, hosts, plan, record, step
+
+from accept.core import checks
+from accept.core.checks import REGISTRY
+from accept.core.health_readings import Change, Device, Log, Reading
+from accept.core.judge import judge
+from accept.core.judge.counters import RULES, allowed
+from accept.core.model import CheckVerdict, Fact, PlannedMachine, Record, State, Verdict
+from accept.core.runner.health_sweep import Watch, sweep
+from accept.core.runner.ssh import Answer, Host
+from accept.core.runner.state import Run
+from accept.core.typed import dump
+
+HEALTH = step("health", "each", number=10, params={})
+LATER = step("script", "all", number=20, params={"name": "load"})
+LIMITS = checks.load("health").params()
+ANY = PlannedMachine(name="any", gpus=None, ranks=None)
+
+
+def reading(*, gpus: int = 0, **more: Any) -> Reading:
+    devices = [Device(kind="net", name="eth0", levels={"active": 1.0, "run": 1.0})]
+    devices += [Device(kind="gpu", name=str(i), pci=f"0000:{i:02x}:00") for i in range(gpus)]
+    values: dict[str, Any] = {"uptime": 9.0, "devices": tuple(devices), "whole": True}
+    return Reading(**values | more)
+
+
+def run_of(
+    *changes: tuple[str, int, Change],
+    count: int = 4,
+    machine: PlannedMachine = CPU,
+    first: Reading | None = None,
+    sweeps: tuple[int, ...] = (1, 2, 3),
+) -> Verdict:
+    """The verdict of a run of two steps; a change is of a host, in a sweep."""
+    names = hosts(count)
+    whole = first or reading(gpus=machine.gpus or 0)
+    records = [found(names)]
+    for number in sweeps:
+        facts = [
+            Fact(name="health-change", check="health", host=host, value=dump(change))
+            for host, at, change in changes
+            if at == number
+        ]
+        records.append(replace(found(names), wave=number, facts=tuple(facts)))
+    for index, name in enumerate(names):
+        fact = Fact(name="health", check="health", host=name, value=dump(whole))
+        records.append(record(HEALTH, (name,), number=index, facts=(fact,)))
+    records.append(record(LATER, names))
+    return judge(
+        plan(HEALTH, LATER, machine=machine, nodes=count), records, checks=REGISTRY, attempt="one"
+    )
+
+
+def health_of(verdict: Verdict) -> CheckVerdict:
+    return next(one for one in verdict.checks if one.check == "health")
+
+
+def grown(device: str, seconds: float = 60.0, **more: Any) -> Change:
+    counters = {name.replace("_of_", "."): n for name, n in more.pop("counters").items()}
+    return Change(since=2, seconds=seconds, counters={device: counters}, **more)
+
+
+def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
+    return {(one.kind, one.name, one.cause) for one in verdict.suspects}
+
+
+class TestJudging:
+    def test_where_nothing_changed_it_passes_and_says_what_was_watched(self) -> None:
+        verdict = health_of(run_of())
+        assert (verdict.state, verdict.findings) == (State.PASS, ())
+        assert verdict.measured == "no GPU, 4 NICs on 4 hosts, read 3 times"
+
+    @pytest.mark.parametrize(
+        ("device", "counters", "cause", "kind"),
+        [
+            ("gpu 3", {"ecc-uncorrected": 1}, "gpu-ecc", "gpu"),
+            ("gpu 3", {"rows-remapped-uncorrected": 1}, "gpu-row-remap", "gpu"),
+            ("gpu 3", {"limited-thermal": 700_000_000}, "gpu-throttled", "gpu"),
+            ("gpu 3", {"nvlink-replay.7": 1}, "nvlink-errors", "gpu"),
+            ("gpu 3", {"nvlink-crc-data.7": 6001}, "nvlink-errors", "gpu"),
+            ("gpu 3", {"pcie-replay": 9}, "pcie-errors", "gpu"),
+            ("rdma mlx5_2/1", {"link_downed": 1}, "link-down", "nic"),
+            ("rdma mlx5_2/1", {"symbol_error": 25}, "nic-errors", "nic"),
+            ("memory mc0", {"ue_count": 1}, "host-errors", "node"),
+        ],
+    )
+    def test_what_grew_too_much_is_held_against_its_device(
+        self, device: str, counters: dict[str, int], cause: str, kind: str
+    ) -> None:
+        change = grown(device, counters=counters, rates={device: 400.0})
+        verdict = run_of(("h1", 3, change), machine=GPU)
+        name = "h1" if kind == "node" else f"h1:{device.partition(' ')[2]}"
+        assert blamed(verdict) == {(kind, name, cause)}
+        (finding,) = health_of(verdict).findings
+        assert finding.state is State.FAIL
+        assert finding.message.startswith("during 20-script-all: ")
+        assert f"on {device} of h1" in finding.message
+
+    @pytest.mark.parametrize(
+        ("device", "counters"),
+        [
+            ("gpu 3", {"limited-thermal": 500_000_000}),
+            ("gpu 3", {"limited-power": 60_000_000_000}),
+            ("gpu 3", {"ecc-corrected": 4000}),
+            ("gpu 3", {"nvlink-crc-data.7": 5999}),
+            ("gpu 3", {"pcie-replay": 8}),
+            ("rdma mlx5_2/1", {"symbol_error": 23}),
+            ("rdma mlx5_2/1", {"out_of_sequence": 100_000}),
+            ("memory mc0", {"ce_count": 12}),
+            ("host", {"oom_kill": 1}),
+        ],
+    )
+    def test_what_a_healthy_machine_counts_is_a_note(
+        self, device: str, counters: dict[str, int]
+    ) -> None:
+        change = grown(device, counters=counters, rates={device: 400.0})
+        verdict = run_of(("h1", 3, change), machine=GPU)
+        assert health_of(verdict).state is State.PASS
+        assert [f"on {device} of h1" in f.message for f in health_of(verdict).findings] == [True]
+        assert verdict.suspects == ()
+
+    def test_only_interfaces_that_carry_the_run_are_blamed(self) -> None:
+        change = grown("net eth7", counters={"carrier_down_count": 1, "rx_errors": 10**6})
+        assert health_of(run_of(("h1", 3, change))).state is State.PASS
+        own = replace(change, run=("net eth7",))
+        assert blamed(run_of(("h1", 3, own))) == {("nic", "h1:eth7", "link-down")}
+
+    def test_errors_of_a_port_of_unknown_speed_are_no_rate(self) -> None:
+        change = grown("net eth0", counters={"rx_errors": 10**6}, run=("net eth0",))
+        assert health_of(run_of(("h1", 3, change))).state is State.PASS
+
+    @pytest.mark.parametrize(
+        ("device", "level", "values", "cause"),
+        [
+            ("rdma mlx5_2/1", "active", (1.0, 0.0), "link-down"),
+            ("rdma mlx5_2/1", "rate", (400.0, 200.0), "link-down"),
+            ("gpu 3", "pcie-width", (16.0, 8.0), "pcie-degraded"),
+            ("gpu 3", "nvlinks", (18.0, 17.0), "nvlink-errors"),
+            ("gpu 3", "remap-failure", (0.0, 1.0), "gpu-row-remap"),
+            ("gpu 3", "reasons", (0.0, 64.0), "gpu-throttled"),
+        ],
+    )
+    def test_a_level_that_was_lost(
+        self, device: str, level: str, values: tuple[float, ...], cause: str
+    ) -> None:
+        verdict = run_of(("h1", 3, Change(since=2, levels={device: {level: values}})), machine=GPU)
+        assert {one.cause for one in verdict.suspects} == {cause}
+
+    def test_what_is_held_against_a_gpu_says_what_it_was_like(self) -> None:
+        state = {"temperature": 91.0, "power": 640.5, "sm-clock": 345.0}
+        change = grown("gpu 3", counters={"ecc-uncorrected": 1}, states={"gpu 3": state})
+        (finding,) = health_of(run_of(("h1", 3, change), machine=GPU)).findings
+        assert finding.message.endswith(
+            "+1 ecc-uncorrected was seen on gpu 3 of h1 (after it 91 C, 640.5 W, 345 MHz)"
+        )
+
+    def test_a_gpu_that_is_no_longer_there(self) -> None:
+        verdict = run_of(("h1", 3, Change(since=2, gone=("gpu 3",))), machine=GPU)
+        assert blamed(verdict) == {("gpu", "h1:3", "gpu-missing")}
+
+    def test_a_fault_that_all_hosts_share_is_nobodys(self) -> None:
+        change = grown("rdma mlx5_0/1", counters={"link_downed": 1})
+        verdict = run_of(*((host, 3, change) for host in hosts(4)), machine=GPU)
+        assert (health_of(verdict).state, verdict.suspects) == (State.FAIL, ())
+
+    def test_the_rest_passes_without_the_host_whose_port_is_bad(self) -> None:
+        change = grown("rdma mlx5_0/1", counters={"link_downed": 1})
+        verdict = run_of(("h1", 3, change), machine=GPU)
+        assert (verdict.state, health_of(verdict).state) == (State.DEGRADED, State.DEGRADED)
+
+    def test_the_steps_are_named_that_a_change_may_have_come_with(self) -> None:
+        change = grown("gpu 3", counters={"ecc-uncorrected": 1})
+        late = health_of(run_of(("h1", 3, replace(change, since=1)), machine=GPU))
+        assert late.findings[0].message.startswith("between 10-health-each and 20-script-all: ")
+
+    def test_counters_that_went_backwards_are_told(self) -> None:
+        verdict = health_of(run_of(("h1", 3, Change(since=2, back=("gpu 3 pcie-replay",)))))
+        assert verdict.state is State.PASS
+        assert "gpu 3 pcie-replay" in verdict.findings[0].message
+
+    def test_notes_are_few_however_many_there_are(self) -> None:
+        change = grown("host", counters={"oom_kill": 1})
+        verdict = health_of(run_of(*((host, 3, change) for host in hosts(40)), count=40))
+        assert len(verdict.findings) == 21
+        assert verdict.findings[-1].message == "20 more notes"
+
+
+class TestXid:
+    @staticmethod
+    def seen(kind: str, code: int | str, title: str = "gpu 3", fatal: str = "") -> Verdict:
+        event = (title, kind, str(code), fatal, "0000:1b:00")
+        return run_of(("h1", 3, Change(since=2, events=(event,))), machine=GPU)
+
+    def test_one_of_the_hardware_is_the_gpus(self) -> None:
+        assert blamed(self.seen("xid", 79)) == {("gpu", "h1:3", "gpu-xid")}
+
+    def test_one_of_an_unknown_gpu_is_the_hosts(self) -> None:
+        verdict = self.seen("xid", 79, title="")
+        assert blamed(verdict) == {("node", "h1", "gpu-xid")}
+        assert "0000:1b:00" in health_of(verdict).findings[0].message
+
+    @pytest.mark.parametrize("code", ["²", "9" * 5000, "-1", ""])
+    def test_one_whose_number_is_none_is_the_gpus_too(self, code: str) -> None:
+        assert blamed(self.seen("xid", code)) == {("gpu", "h1:3", "gpu-xid")}
+
+    @pytest.mark.parametrize("code", [13, 31, 43, 45])
+    def test_one_that_programs_bring_about_is_a_note(self, code: int) -> None:
+        verdict = self.seen("xid", code)
+        assert (health_of(verdict).state, verdict.suspects) == (State.PASS, ())
+        assert f"Xid {code} on gpu 3 of h1" in health_of(verdict).findings[0].message
+
+    def test_a_switch_is_blamed_for_what_is_fatal(self) -> None:
+        assert blamed(self.seen("sxid", 20034, "", "fatal")) == {("node", "h1", "gpu-xid")}
+        assert self.seen("sxid", 12028, "").suspects == ()
+
+
+class TestWhatIsNotKnown:
+    def test_on_a_machine_with_gpus_they_must_be_read(self) -> None:
+        refused = reading(unread=("GPUs (no pynvml; nvidia-smi tells nothing)",))
+        verdict = health_of(run_of(machine=GPU, first=refused))
+        assert verdict.state is State.NOT_TESTED
+        assert "no pynvml" in verdict.measured
+
+    def test_a_machine_with_gpus_whose_driver_shows_none(self) -> None:
+        assert health_of(run_of(machine=ANY, first=reading())).state is State.NOT_TESTED
+
+    def test_on_one_without_nothing_is_missed(self) -> None:
+        refused = reading(unread=("Xid in the kernel log (Permission denied)",))
+        verdict = health_of(run_of(first=refused))
+        assert verdict.state is State.PASS
+        assert verdict.measured.endswith("not read: Xid in the kernel log (Permission denied)")
+
+    def test_a_host_that_could_be_read_no_longer(self) -> None:
+        late = Change(since=2, unread=("anything: health.py hangs (no answer within 40 s)",))
+        verdict = run_of(("h1", 3, late))
+        assert health_of(verdict).state is State.NOT_TESTED
+        assert "during 20-script-all: not read on h1" in health_of(verdict).findings[0].message
+        assert verdict.suspects == ()
+
+    def test_a_host_that_said_nothing(self) -> None:
+        names = hosts(2)
+        records = [replace(found(names), wave=n) for n in (0, 1, 2)]
+        records += [record(HEALTH, (name,), number=i) for i, name in enumerate(names)]
+        verdict = judge(plan(HEALTH, nodes=2), records, checks=REGISTRY, attempt="one")
+        assert health_of(verdict).state is State.NOT_TESTED
+
+    def test_every_reading_must_have_left_its_record(self) -> None:
+        verdict = health_of(run_of(sweeps=(1, 2)))
+        assert verdict.state is State.NOT_TESTED
+        assert verdict.findings[0].cause == "evidence-missing"
+
+    @given(
+        st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5)
+    )
+    def test_a_change_that_cannot_be_read_is_no_pass(self, value: Any) -> None:
+        names = hosts(1)
+        broken = Fact(name="health-change", check="health", host="h0", value=value)
+        whole = Fact(name="health", check="health", host="h0", value=dump(reading()))
+        records = [
+            found(names),
+            replace(found(names), wave=1),
+            replace(found(names), wave=2, facts=(broken,)),
+            record(HEALTH, names, facts=(whole,)),
+        ]
+        verdict = judge(plan(HEALTH, nodes=1), records, checks=REGISTRY, attempt="one")
+        assert health_of(verdict).state is State.NOT_TESTED
+
+    def test_what_was_bad_before_is_a_note(self) -> None:
+        old = Device(kind="gpu", name="0", counters={"ecc-uncorrected-aggregate": 2})
+        log = Log(last=5.0, events=())
+        verdict = run_of(machine=GPU, first=reading(devices=(old,), log=log))
+        assert health_of(verdict).state is State.PASS
+        assert "before the run: ecc-uncorrected-aggregate 2 on gpu 0 of h0" in {
+            finding.message for finding in health_of(verdict).findings
+        }
+
+
+@given(
+    st.sampled_from(sorted(RULES)), st.floats(0.1, 1e5), st.floats(0.1, 1e5), st.floats(1.0, 1000.0)
+)
+def test_more_time_never_allows_less(name: str, a: float, b: float, gbps: float) -> None:
+    short, long = sorted((a, b))
+    rule = RULES[name]
+    less, more = (allowed(rule, LIMITS, seconds=s, gbps=gbps) for s in (short, long))
+    assert 0 <= less <= more
+
+
+# -- reading the hosts between the steps ---------------------------------------------------------
+
+READING = {
+    "uptime": 10.0,
+    "read": {"net": ["rx_errors", "rx_dropped"]},
+    "devices": [{"kind": "net", "name": "eth0", "counters": {}, "levels": {"active": 1, "run": 1}}],
+    "whole": True,
+}
+
+
+def said(**changes: Any) -> str:
+    value = {**READING, **changes}
+    return "echo 'ACCEPT " + json.dumps({"fact": "health", "value": value}) + "'"
+
+
+class TestSweeps:
+    @pytest.fixture
+    def state(self, tmp_path: Path) -> Run:
+        """Two hosts, both this machine, whose health.sh is the test's to write."""
+        for name in ("evidence", "programs"):
+            (tmp_path / name).mkdir()
+        two = [
+            Host(name=n, mpi_name=n, address="127.0.0.1", port=0, slots=1, local=True)
+            for n in ("h0", "h1")
+        ]
+        self.program = tmp_path / "programs/health.sh"
+        self.program.write_text(said())
+        return Run(
+            folder=tmp_path, attempt="one", plan=verdicts.plan(HEALTH, LATER), hosts=tuple(two)
+        )
+
+    def sweep(
+        self, state: Run, watch: Watch, number: int, program: str, *, final: bool = False
+    ) -> Record:
+        self.program.write_text(program)
+        asyncio.run(sweep(state, watch, number, final=final))
+        return state.records[-1]
+
+    def test_without_the_check_only_the_sign_of_life_is_asked_for(self, state: Run) -> None:
+        state.plan = verdicts.plan(LATER)
+        asyncio.run(sweep(state, Watch.of(state), 1, final=False))
+        assert (state.records, state.lost) == ([], {})
+
+    def test_where_nothing_changed_the_record_holds_no_fact(self, state: Run) -> None:
+        watch = Watch.of(state)
+        self.sweep(state, watch, 1, said())
+        one = self.sweep(state, watch, 2, said(uptime=70.0))
+        assert (one.step, one.wave, one.hosts, one.facts) == ("00-hosts", 2, ("h0", "h1"), ())
+
+    def test_a_change_is_kept_with_the_number_of_the_reading_before(self, state: Run) -> None:
+        watch = Watch.of(state)
+        self.sweep(state, watch, 1, said())
+        device = {**READING["devices"][0], "counters": {"rx_errors": 3, "rx_dropped": 8}}  # type: ignore[index]
+        one = self.sweep(state, watch, 2, said(uptime=70.0, devices=[device]))
+        assert [fact.host for fact in one.facts] == ["h0", "h1"]
+        assert one.facts[0].value == {
+            "since": 1,
+            "seconds": 60.0,
+            "counters": {"net eth0": {"rx_errors": 3}},
+            "run": ["net eth0"],
+        }
+        last = self.sweep(state, watch, 3, said(uptime=90.0, devices=[device]), final=True)
+        assert [fact.name for fact in last.facts] == ["health-total"] * 2
+        assert last.facts[0].value["counters"] == {"net eth0": {"rx_dropped": 8}}
+
+    def test_a_host_whose_reading_is_killed_lives_on(self, state: Run) -> None:
+        watch = Watch.of(state)
+        self.sweep(state, watch, 1, said())
+        one = self.sweep(state, watch, 2, "kill -KILL $$")
+        assert state.lost == {}
+        assert "anything: " in one.facts[0].value["unread"][0]
+        again = self.sweep(state, watch, 3, said(uptime=70.0))
+        assert again.facts == (), "it is asked again"
+
+    def test_a_host_whose_reading_hangs_lives_on_and_is_not_asked_to_read_again(
+        self, state: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.core.runner.health_sweep.READ_SECONDS", 0.1)
+        watch = Watch.of(state)
+        ask = state.ask
+
+        async def briefly(host: Host, command: str, timeout: float = 1.0, more: float = 0.0) -> Any:
+            return await ask(host, command, 1.0, more)
+
+        monkeypatch.setattr(state, "ask", briefly)
+        one = self.sweep(state, watch, 1, "sleep 600")
+        assert state.lost == {}
+        assert watch.hung == {"h0", "h1"}
+        assert "health.py hangs" in one.facts[0].value["unread"][0]
+        after = self.sweep(state, watch, 2, "echo asked > $0.asked; sleep 600")
+        assert "health.py hangs" in after.facts[0].value["unread"][0]
+        assert not self.program.with_name("health.sh.asked").exists()
+
+    def test_a_host_that_is_late_once_lives_on(
+        self, state: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ask, asked = state.ask, []
+
+        async def late_once(host: Host, *words: Any, **times: Any) -> Answer:
+            asked.append(host.name)
+            if asked.count(host.name) == 1 and host.name == "h1":
+                return Answer(exit=None, out="", err="no answer within 10 s")
+            return await ask(host, *words, **times)
+
+        monkeypatch.setattr(state, "ask", late_once)
+        self.sweep(state, Watch.of(state), 1, said())
+        assert (state.lost, sorted(asked)) == ({}, ["h0", "h1", "h1"])
+
+    def test_a_host_that_gives_no_sign_of_life_is_lost(self, state: Run) -> None:
+        far = Host(name="h2", mpi_name="h2", address="127.0.0.1", port=1, slots=1)
+        state.hosts = (*state.hosts, far)
+        one = self.sweep(state, Watch.of(state), 1, said())
+        assert list(state.lost) == ["h2"]
+        assert [problem.cause for problem in one.problems] == ["host-died"]
+        assert one.hosts == ("h0", "h1")

@@ -1,0 +1,143 @@
+"""Racks whose nodes share NVLink: what is asked within one, and what between two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.factories.verdicts import (
+    found,
+    gpus,
+    hosts,
+    inventory_of,
+    measured,
+    plan,
+    record,
+    step,
+    table,
+)
+
+from accept.core.checks import REGISTRY
+from accept.core.groups import Group
+from accept.core.judge import judge
+from accept.core.judge.hosts import domains
+from accept.core.judge.remeasure import waves_again
+from accept.core.model import PlannedMachine, Record, Reference, State, Verdict
+
+EIGHT = hosts(8)
+RACK = {host: f"cluster/{place // 4}" for place, host in enumerate(EIGHT)}
+MACHINE = PlannedMachine(name="racks", gpus=8, ranks=2, device="B200", noise=0.01)
+INVENTORY = step("inventory", "each", number=10)
+PAIRS = step("all-reduce", "pairs", rounds=5, number=20)
+NICS = Reference(
+    check="all-reduce",
+    metric="busbw",
+    unit="GB/s",
+    kind="floor",
+    source="the NICs' data sheet",
+    lower=120.0,
+    min_nodes=2,
+)
+NVLINK = replace(NICS, source="NVLink's data sheet", lower=450.0, max_nodes=18, one_domain=True)
+
+Speed = Callable[[Group], float]
+
+
+def speed(**slow: float) -> Speed:
+    """800 GB/s by NVLink, 190 by NICs; slow hosts reach a share of it."""
+
+    def of(group: Group) -> float:
+        together = len({RACK[host] for host in group.hosts}) == 1
+        return (800 if together else 190) * min(slow.get(host, 1.0) for host in group.hosts)
+
+    return of
+
+
+def records(reached: Speed, racks: dict[str, str]) -> list[Record]:
+    told = [
+        record(
+            INVENTORY,
+            [host],
+            facts=(inventory_of(host, gpus=gpus(host), domain=racks.get(host)),),
+            number=number,
+        )
+        for number, host in enumerate(EIGHT)
+    ]
+    return [found(EIGHT), *told, *measured(PAIRS, EIGHT, reached)]
+
+
+def judged(reached: Speed, racks: dict[str, str] = RACK) -> Verdict:
+    run = plan(INVENTORY, PAIRS, machine=MACHINE, references=(NVLINK, NICS))
+    return judge(run, records(reached, racks), checks=REGISTRY, attempt="one")
+
+
+def causes(verdict: Verdict) -> set[str]:
+    return {f.cause for one in verdict.checks for f in one.findings if f.cause}
+
+
+def test_pairs_of_two_racks_are_held_against_nics_alone() -> None:
+    verdict = judged(speed())
+    assert (verdict.headline, verdict.suspects) == ("pass", ())
+
+
+def test_pairs_of_one_rack_are_held_against_nvlink() -> None:
+    """They fell back to the NICs, and say so by nothing but their speed."""
+    verdict = judged(lambda _: 190.0)
+    assert verdict.state is State.FAIL
+    assert "below-reference" in causes(verdict)
+
+
+@pytest.mark.parametrize("bad", ["h1", "h6"])
+def test_a_slow_host_is_named_among_pairs_of_its_own_kind(bad: str) -> None:
+    verdict = judged(speed(**{bad: 0.8}))
+    assert {suspect.name for suspect in verdict.suspects} == {bad}
+
+
+@pytest.mark.parametrize("alone", [("h7",), ("h3", "h7")])
+def test_a_healthy_host_alone_in_its_rack_is_neither_slow_nor_far(alone: tuple[str, ...]) -> None:
+    """Its rack is known, and nothing about it has to be asked."""
+    racks = {host: f"cluster/{host}" if host in alone else rack for host, rack in RACK.items()}
+
+    def reached(group: Group) -> float:
+        return 800 if len({racks[host] for host in group.hosts}) == 1 else 190
+
+    verdict = judged(reached, racks)
+    assert (verdict.headline, verdict.suspects) == ("pass", ())
+    done = [one for one in records(reached, racks) if one.step == PAIRS.id]
+    known = domains(records(reached, racks))
+    assert (
+        waves_again(plan(PAIRS, machine=MACHINE), PAIRS, done, EIGHT, {}, known, checks=REGISTRY)
+        == ()
+    )
+
+
+def test_blocks_of_a_ladder_are_compared_with_those_of_their_own_kind() -> None:
+    blocks = step("all-reduce", "ladder", number=30)
+    pairs = [EIGHT[i : i + 2] for i in range(7)]
+    made = [
+        record(blocks, pair, *table("all-reduce", speed()(Group(hosts=pair))), number=number)
+        for number, pair in enumerate(pairs)
+    ]
+    run = plan(INVENTORY, blocks, machine=MACHINE, references=(NVLINK, NICS))
+    told = [one for one in records(speed(), RACK) if one.step != PAIRS.id]
+    assert judge(run, [*told, *made], checks=REGISTRY, attempt="one").suspects == ()
+
+
+def test_what_is_measured_again_is_told_by_racks_too() -> None:
+    healthy = [one for one in records(speed(), RACK) if one.step == PAIRS.id]
+    run = plan(INVENTORY, PAIRS, machine=MACHINE)
+    racks = (frozenset(EIGHT[:4]), frozenset(EIGHT[4:]))
+    assert waves_again(run, PAIRS, healthy, EIGHT, {}, racks, checks=REGISTRY) == ()
+
+
+def test_where_no_host_tells_its_rack_nvlink_between_hosts_is_not_tested() -> None:
+    verdict = judged(lambda _: 190.0, {})
+    assert verdict.state is State.INCONCLUSIVE
+    assert causes(verdict) == {"no-measurement"}
+
+
+def test_a_host_outside_of_all_racks_is_named() -> None:
+    racks = {host: rack for host, rack in RACK.items() if host != "h3"}
+    named = {(s.name, s.cause) for s in judged(speed(), racks).suspects}
+    assert ("h3", "inventory-mismatch") in named

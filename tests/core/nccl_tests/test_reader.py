@@ -1,0 +1,779 @@
+"""The reader of nccl-tests output: right on every version's text, honest about every damage."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from benchmarks.nccl_text import COLLECTIVES, row_text, table_text
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.factories.real_logs import FOLDERS, PUBLISHED, folder_name
+
+from accept.core import nccl_tests
+from accept.core.model import Metric
+from accept.core.nccl_tests import (
+    Log,
+    Table,
+    bus_factor,
+    metrics,
+    nccl_info,
+    nccl_reader,
+    parse,
+    read,
+)
+from accept.core.nccl_tests import reader as nccl_tests_reader
+from accept.core.nccl_tests.nccl_reader import Reader
+
+LOGS = Path(__file__).parent / "logs"
+
+CLEAN = table_text().encode()
+NCCL = b"node2:41001:41050 [1] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA\n"
+
+
+def only(log: Log) -> Table:
+    assert len(log.tables) == 1
+    return log.tables[0]
+
+
+def tolerant(text: bytes) -> Log:
+    """The same without any short cut."""
+    reader = Reader(quick=False)
+    for start in range(0, len(text), 1 << 20):
+        reader.feed(text[start : start + (1 << 20)])
+    return reader.close()
+
+
+def fixture(name: str) -> bytes:
+    return (LOGS / f"{name}.log").read_bytes()
+
+
+def causes(log: Log) -> list[str]:
+    return [problem.cause for problem in log.problems]
+
+
+def lines_of(text: bytes) -> list[bytes]:
+    return text.splitlines(keepends=True)
+
+
+def without(text: bytes, part: bytes) -> bytes:
+    """The text without the lines that contain `part`."""
+    kept = [line for line in lines_of(text) if part not in line]
+    assert len(kept) < len(lines_of(text))
+    return b"".join(kept)
+
+
+#: Damaged logs, by what is wrong with them.
+BROKEN = {
+    "it does not name its collective": without(CLEAN, b"Collective test starting"),
+    "its collective is unknown": CLEAN.replace(b"all_reduce", b"all_confuse"),
+    "no parameters": without(CLEAN, b"nThread"),
+    "no devices": without(CLEAN, b"#  Rank "),
+    "a gap in the devices": without(CLEAN, b"#  Rank  1"),
+    "no column names": without(CLEAN, b"redop"),
+    "no rows": without(CLEAN, b"    float"),
+    "a row too few": without(CLEAN, b"     4194304"),
+    "other sizes": CLEAN.replace(b"     8388608       2097152", b"    33554432       8388608"),
+    "sizes without an end": CLEAN.replace(b"step: 2(factor)", b"step: 0(bytes)"),
+    "a row that contradicts itself": CLEAN.replace(b"   54.78", b"   99.78"),
+    "a row that was cut": CLEAN.replace(b"   232.01   36.16   54.23       0\n", b"   232.01"),
+    "no footer": without(CLEAN, b"Avg bus"),
+    "another mean": CLEAN.replace(b"45.4313", b"95.4313"),
+    "a mean that is not finite": CLEAN.replace(b"45.4313", b"nan"),
+    "a bandwidth that is not finite": CLEAN.replace(b"   54.78", b"     inf"),
+    "one wrong element": CLEAN.replace(b"54.78       0", b"54.78       1"),
+    "wrong elements": CLEAN.replace(b"54.78       0", b"54.78      32"),
+    "values out of bounds": CLEAN.replace(b"values : 0 OK", b"values : 4 FAILED"),
+    "nothing was checked": CLEAN.replace(b"54.78       0", b"54.78     N/A"),
+    "several groups": CLEAN.replace(b"Rank  3 Group  0", b"Rank  3 Group  1"),
+    "no table": b"hello\n" * 50,
+    "no MPI": (LOGS / "no-mpi.log").read_bytes(),
+    "a crash": (LOGS / "crashed.log").read_bytes(),
+    "too few GPUs": b"Invalid number of GPUs: 8 requested but only 4 were found\n",
+}
+#: Verbs of which a message needs one to be a sentence.
+VERBS = re.compile(
+    r"\b(is|are|was|were|has|have|ran|had|shows|reports|reported|gives|contradicts|ended)\b"
+)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_problem_is_reported_as_full_sentences(name: str) -> None:
+    messages = [problem.message for problem in parse(BROKEN[name]).problems]
+    assert messages
+    for message in messages:
+        head, _, rest = message.partition(": ")
+        # What follows "reported" is a quotation.
+        sentences = (rest if rest and not head.endswith("reported") else head).split("; ")
+        assert [sentence for sentence in sentences if not VERBS.search(sentence)] == []
+
+
+# -- what a clean log says ------------------------------------------------------------------------
+
+
+def test_a_clean_table_is_read_whole() -> None:
+    log = parse(CLEAN)
+    table = only(log)
+    assert log.problems == ()
+    assert (table.collective, table.check, table.version) == ("all_reduce", "all-reduce", "2.17.8")
+    assert (table.min_bytes, table.max_bytes, table.top_size) == (1 << 20, 1 << 23, 1 << 23)
+    assert (table.ranks, table.complete, table.reduced_max) == (4, True, None)
+    assert [row.size for row in table.rows] == [1 << 20, 1 << 21, 1 << 22, 1 << 23]
+    first = table.rows[0]
+    assert (first.type, first.redop, first.root) == ("float", "sum", -1)
+    assert first.out_of_place == (46.21, 34.03, 0)
+    assert first.in_place == (46.68, 33.70, 0)
+
+
+def test_devices_are_the_ranks_with_host_and_name() -> None:
+    devices = only(parse(CLEAN)).devices
+    assert [device.rank for device in devices] == [0, 1, 2, 3]
+    assert [device.host for device in devices] == ["node1", "node1", "node2", "node2"]
+    assert devices[3].device == 1
+    assert devices[3].bus == "0000:1c:00"
+    assert devices[3].name == "NVIDIA H100 80GB HBM3"
+
+
+def test_a_log_holds_a_table_for_each_collective() -> None:
+    text = "\n".join(table_text(name) for name in COLLECTIVES).encode()
+    log = parse(text)
+    assert log.problems == ()
+    assert [table.collective for table in log.tables] == list(COLLECTIVES)
+
+
+def test_a_single_rank_has_no_bus_bandwidth_and_that_is_right() -> None:
+    log = parse(table_text(ranks=1).encode())
+    assert log.problems == ()
+    assert {side.busbw for row in only(log).rows for _, side in row.sides() if side} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "factor"),
+    [
+        ("all_reduce", 16, 1.875),
+        ("all_gather", 4, 0.75),
+        ("sendrecv", 4, 1.0),
+        ("alltoall", 2, 0.5),
+    ],
+)
+def test_bus_factors_are_those_of_nccl_tests(name: str, ranks: int, factor: float) -> None:
+    assert bus_factor(name, ranks) == factor
+
+
+def test_a_collective_without_a_known_formula_has_no_factor() -> None:
+    assert bus_factor("hypercube", 4) is None
+    assert bus_factor("all_reduce", None) is None
+
+
+# -- versions -------------------------------------------------------------------------------------
+
+
+def test_columns_per_iteration_and_time_stamps_are_borne() -> None:
+    log = parse(fixture("per-iteration"))
+    assert log.problems == ()
+    assert [row.in_place for row in only(log).rows] == [(50.0, 10.49, 0), (91.0, 11.52, 0)]
+
+
+def test_old_builds_do_not_say_which_collective_it_is() -> None:
+    log = parse(fixture("deviation"))
+    assert causes(log) == ["incomplete-log"]
+    assert metrics(log) == ()
+
+
+def test_a_deviation_is_no_count_of_wrong_elements() -> None:
+    log = parse(fixture("deviation"), collective="all_reduce")
+    assert log.problems == ()
+    table = only(log)
+    assert table.ranks == 2
+    assert [(row.root, row.out_of_place) for row in table.rows] == [
+        (-1, (52.43, 20.0, 0)),
+        (-1, (104.9, 19.99, 0)),
+    ]
+
+
+def test_the_footer_judges_deviations() -> None:
+    text = fixture("deviation").replace(b": 0 OK", b": 2 FAILED")
+    log = parse(text, collective="all_reduce")
+    assert causes(log) == ["wrong-data"]
+    assert [m.value for m in metrics(log, names=("wrong",))] == [2.0, 2.0]
+
+
+def test_cpu_times_do_not_have_to_agree_with_the_bandwidth() -> None:
+    row = row_text("all_reduce", 4, 1 << 23)
+    text = CLEAN.replace(row.encode(), row.replace(row.split()[5], " 12.00", 1).encode())
+    assert causes(parse(text)) == ["incomplete-log"]
+    assert causes(parse(text.replace(b"     time", b"  cputime"))) == []
+
+
+# -- what stands around lines ---------------------------------------------------------------------
+
+PREFIXES: dict[str, Callable[[int, bytes], bytes]] = {
+    "Open MPI 4": lambda i, line: b"[1,0]<stdout>:" + line,
+    "Open MPI 5": lambda i, line: b"[prterun-node1-77@1,0]<stdout>: " + line,
+    "srun": lambda i, line: b"0: " + line,
+    "srun of many tasks": lambda i, line: b"   0: " + line,
+    "hydra": lambda i, line: b"[0] " + line,
+    "host and rank": lambda i, line: b"[node1:0]: " + line,
+    "kubectl": lambda i, line: b"[pod/accept-0-x7k2p/accept] " + line,
+    "kubectl with times": lambda i, line: (
+        b"[pod/run-workers-0-0-x7k2p/accept] 2026-07-10T12:00:%02d.123456789Z " % (i % 60) + line
+    ),
+    "stern": lambda i, line: b"accept-0-x7k2p accept \xe2\x80\xba " + line,
+    "compose": lambda i, line: b"accept-1  | " + line,
+    "pdsh": lambda i, line: b"node1: " + line,
+    "time": lambda i, line: b"2026-07-10T12:00:%02d.123456789Z " % (i % 60) + line,
+    "time in brackets": lambda i, line: b"[2026-07-10 12:00:%02d] " % (i % 60) + line,
+    "containerd": lambda i, line: b"2026-07-10T12:00:%02d.1Z stdout F " % (i % 60) + line,
+    "time and tag": lambda i, line: b"2026-07-10T12:00:%02d.1Z [1,0]<stdout>:" % (i % 60) + line,
+    "colours": lambda i, line: b"\x1b[32m[1,0]<stdout>:\x1b[0m" + line[:-1] + b"\x1b[K\n",
+    "carriage returns": lambda i, line: line[:-1] + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_what_launchers_and_collectors_add_changes_nothing(name: str) -> None:
+    add = PREFIXES[name]
+    text = b"".join(add(i, line) for i, line in enumerate(lines_of(CLEAN)))
+    assert parse(text) == parse(CLEAN)
+
+
+@pytest.mark.parametrize("at", range(1, len(lines_of(CLEAN)[13])))
+def test_a_line_of_nccl_may_land_at_any_byte_of_a_row(at: int) -> None:
+    lines = lines_of(CLEAN)
+    assert lines[13].split()[0] == b"1048576"
+    lines[13] = lines[13][:at] + NCCL + lines[13][at:]
+    log = parse(b"".join(lines))
+    assert (log.tables, log.problems) == (parse(CLEAN).tables, ())
+    assert log.networks == {"IB": ("node2",)}
+
+
+@pytest.mark.parametrize("number", range(1, 14))
+def test_lines_of_nccl_may_stand_between_any_two_lines(number: int) -> None:
+    lines = lines_of(CLEAN)
+    log = parse(b"".join([*lines[:number], NCCL, NCCL, *lines[number:]]))
+    assert (log.tables, log.problems) == (parse(CLEAN).tables, ())
+    assert log.nccl_lines == 2
+
+
+def test_rows_cut_by_tagged_lines_and_by_warnings_are_mended() -> None:
+    log = parse(fixture("interleaved"))
+    assert log.problems == ()
+    assert [row.out_of_place for row in only(log).rows] == [
+        (52.43, 20.0, 0),
+        (104.86, 20.0, 0),
+        (209.72, 20.0, 0),
+    ]
+    assert log.warnings == ("node2: NET/Socket : slow",)
+
+
+def test_networks_are_those_that_nccl_uses_with_the_hosts_that_say_so() -> None:
+    assert parse(fixture("interleaved")).networks == {"IB": ("node1",), "Socket": ("node2",)}
+
+
+@pytest.mark.parametrize(
+    ("message", "networks"),
+    [
+        ("Using network gIB", ["gIB"]),
+        ("Using network AWS Libfabric", ["AWS Libfabric"]),
+        ("Channel 01/0 : 3[3] -> 8[0] [receive] via NET/FasTrak/3/GDRDMA/Shared", ["FasTrak"]),
+        ("NET/IB : No device found.", []),
+        ("NET/Plugin: Loaded net plugin gIB (v10)", []),
+    ],
+)
+def test_a_network_that_is_only_looked_for_is_not_used(message: str, networks: list[str]) -> None:
+    line = f"node1:1:2 [0] NCCL INFO {message}\n".encode()
+    assert [*parse(line * 3 + CLEAN).networks] == networks
+
+
+def test_ways_that_may_be_slower_are_kept_with_the_hosts_that_took_them() -> None:
+    a4, pod = "a4-ray-cluster-gpu-group-worker-pbkpw", "llama-3-8b-node-0-0"
+    lines = fixture("ways")
+    for text in (lines, lines + CLEAN, CLEAN + lines, b"[1,3]<stdout>:" + lines):
+        assert parse(text).detours == {
+            "NET": tuple(sorted((a4, pod, "node1", "node2"))),
+            "NET/Socket": (pod,),
+            "NET/IB": ("node2",),
+            "SHM": ("dbaaa2700fd2", pod),
+            "P2P off": ("node2",),
+        }
+
+
+# -- what is missing ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"hello\n", b"\x00\xff" * 50, NCCL])
+def test_a_file_without_a_table_is_a_problem(text: bytes) -> None:
+    log = parse(text)
+    assert causes(log) == ["unparsable"]
+    assert log.tables == ()
+
+
+@pytest.mark.parametrize(
+    "part", [b"nThread", b"Rank  2", b"#wrong", b"   4194304 ", b"Out of bounds", b"Avg bus"]
+)
+def test_a_table_that_lacks_a_line_is_incomplete(part: bytes) -> None:
+    log = parse(without(CLEAN, part))
+    assert causes(log) == ["incomplete-log"]
+    assert not log.tables[0].complete
+
+
+@pytest.mark.parametrize("end", range(CLEAN.index(b"   1048576 "), CLEAN.index(b"# Avg") + 20))
+def test_a_killed_run_is_incomplete_wherever_it_ends(end: int) -> None:
+    log = parse(CLEAN[:end])
+    assert causes(log) == ["incomplete-log"]
+    whole = only(parse(CLEAN)).rows
+    assert set(only(log).rows) <= set(whole)
+
+
+def test_rows_without_any_header_are_incomplete() -> None:
+    rows = b"".join(line for line in lines_of(CLEAN) if line.startswith(b" "))
+    log = parse(rows)
+    assert causes(log) == ["incomplete-log"]
+    assert len(only(log).rows) == 4
+
+
+def test_rows_after_the_footer_are_not_counted_to_the_table() -> None:
+    log = parse(CLEAN + row_text("all_reduce", 4, 1 << 24).encode() + b"\n")
+    assert [table.complete for table in log.tables] == [True, False]
+    assert causes(log) == ["incomplete-log"]
+
+
+def test_repeated_runs_over_all_sizes_are_complete() -> None:
+    rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
+    text = CLEAN.replace(rows[-1], rows[-1] + b"".join(rows))
+    log = parse(text)
+    assert log.problems == ()
+    assert len(only(log).rows) == 8
+    assert causes(parse(text.replace(rows[1], b"", 1))) == ["incomplete-log"]
+
+
+def test_a_reduced_maximum_is_noted() -> None:
+    rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
+    note = b"#\n# Reducing maxBytes to 5000000 due to memory limitation\n#\n# "
+    mean = sum(float(row.split()[i]) for row in rows[:3] for i in (7, 11)) / 6
+    text = CLEAN.replace(rows[3], b"").replace(b"#\n#  ", note, 1)
+    text = text.replace(
+        CLEAN[CLEAN.index(b"# Avg") :].split(b"\n")[0], b"# Avg bus bandwidth : %f" % mean
+    )
+    table = only(parse(text))
+    assert table.complete
+    assert (table.max_bytes, table.reduced_max, table.top_size) == (1 << 23, 5000000, 1 << 22)
+
+
+def test_sizes_that_our_program_leaves_out_are_not_missing() -> None:
+    rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
+    mean = sum(float(row.split()[i]) for row in rows[1:] for i in (7, 11)) / 6
+    text = CLEAN.replace(rows[0], b"# Size 1048576 left out: less than 16 B a rank\n")
+    text = text.replace(
+        CLEAN[CLEAN.index(b"# Avg") :].split(b"\n")[0], b"# Avg bus bandwidth : %f" % mean
+    )
+    assert parse(text).problems == ()
+
+
+def test_a_footer_that_the_rows_do_not_add_up_to_is_a_problem() -> None:
+    log = parse(CLEAN.replace(b"Avg bus bandwidth    : ", b"Avg bus bandwidth    : 1"))
+    assert causes(log) == ["incomplete-log"]
+
+
+# -- what is damaged ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", [0, 5, 7, 9, 11])
+def test_a_row_that_contradicts_itself_is_no_measurement(cell: int) -> None:
+    row = row_text("all_reduce", 4, 1 << 22)
+    right = row.split()[cell]
+    damaged = row.replace(right, str(int(right[0]) % 9 + 1) + right[1:])
+    log = parse(CLEAN.replace(row.encode(), damaged.encode()))
+    assert causes(log) == ["incomplete-log"]
+    assert [row.size for row in only(log).rows] == [1 << 20, 1 << 21, 1 << 23]
+
+
+@pytest.mark.parametrize("word", ["nan", "-nan", "inf"])
+def test_numbers_that_are_none_are_problems_and_not_metrics(word: str) -> None:
+    row = row_text("all_reduce", 4, 1 << 23)
+    damaged = row.replace(row.split()[7], f"{word:>{len(row.split()[7])}}", 1)
+    log = parse(CLEAN.replace(row.encode(), damaged.encode()))
+    assert causes(log) == ["not-finite"]
+    found = metrics(log, names=("busbw",))
+    assert [m.size for m in found if m.placement == "out"] == [1 << 20, 1 << 21, 1 << 22]
+    assert [m.size for m in found if m.placement == "in"][-1] == 1 << 23
+
+
+@pytest.mark.parametrize("text", ["1_048_576", "+-1", "0x10", "1e3", "9" * 30, "-5"])
+def test_sizes_that_are_no_plain_numbers_make_no_row(text: str) -> None:
+    log = parse(CLEAN.replace(b"     1048576  ", text.encode() + b"  ", 1))
+    assert causes(log) == ["incomplete-log"]
+    assert len(only(log).rows) == 3
+
+
+def test_an_unknown_collective_is_a_problem() -> None:
+    assert causes(parse(CLEAN.replace(b"all_reduce", b"all_rodeos"))) == ["incomplete-log"]
+
+
+# -- whether the data were right ------------------------------------------------------------------
+
+
+def marked(collective: str, out: str, inp: str, bounds: str = "0 OK") -> Log:
+    """A log whose rows all carry these two cells."""
+    row = partial(row_text, wrong=(out, inp))
+    return parse(table_text(collective, row=row, bounds=bounds).encode())
+
+
+def test_data_that_were_not_checked_are_a_problem_and_never_zero() -> None:
+    log = marked("all_reduce", "N/A", "N/A")
+    assert causes(log) == ["no-measurement"]
+    assert {side.wrong for row in only(log).rows for _, side in row.sides() if side} == {None}
+    assert metrics(log, names=("wrong",)) == ()
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "sendrecv"])
+def test_what_cannot_be_checked_in_place_is_no_problem(collective: str) -> None:
+    log = marked(collective, "0", "N/A")
+    assert log.problems == ()
+    assert [(m.placement, m.value) for m in metrics(log, names=("wrong",))] == [("out", 0.0)]
+    assert causes(marked(collective, "N/A", "N/A")) == ["no-measurement"]
+
+
+def test_one_unchecked_size_leaves_the_placement_unchecked() -> None:
+    row = row_text("all_reduce", 4, 1 << 21)
+    text = CLEAN.replace(row.encode(), row[:-1].encode() + b"N/A")
+    log = parse(text)
+    assert causes(log) == ["no-measurement"]
+    assert [m.placement for m in metrics(log, names=("wrong",))] == ["out"]
+
+
+@pytest.mark.parametrize(("cell", "count"), [("1", 1), ("12", 12), ("1.2e+06", 1_200_000)])
+def test_wrong_elements_are_counted(cell: str, count: int) -> None:
+    log = marked("all_reduce", cell, "0", bounds="4 FAILED")
+    assert causes(log) == ["wrong-data"]
+    assert log.problems[0].check == "all-reduce"
+    assert [m.value for m in metrics(log, names=("wrong",))] == [4 * count, 4.0]
+
+
+def test_the_footer_alone_can_say_that_data_are_wrong() -> None:
+    assert causes(marked("all_reduce", "0", "0", bounds="3 FAILED")) == ["wrong-data"]
+
+
+# -- what went wrong ------------------------------------------------------------------------------
+
+
+def test_a_build_without_mpi_is_recognized_and_measures_nothing() -> None:
+    log = parse(fixture("no-mpi"), collective="all_reduce")
+    assert causes(log) == ["rank-count"]
+    assert "Rank 0 x 2" in log.problems[0].message
+    assert metrics(log) == ()
+
+
+def test_single_gpus_one_after_another_are_no_build_without_mpi() -> None:
+    assert parse(table_text(ranks=1, hosts=["node1"]).encode() * 2).problems == ()
+
+
+def test_the_same_table_from_two_hosts_of_one_rank_is_a_build_without_mpi() -> None:
+    text = table_text(ranks=1, hosts=["node1"]) + table_text(ranks=1, hosts=["node2"])
+    assert causes(parse(text.encode())) == ["rank-count"]
+
+
+def test_a_crash_names_the_host_also_where_its_message_is_glued_to_a_row() -> None:
+    log = parse(fixture("crashed"))
+    assert [(p.cause, p.host) for p in log.problems] == [
+        ("crashed", "node1"),
+        ("timed-out", "node2"),
+        ("incomplete-log", None),
+    ]
+    assert "Test NCCL failure common.cu:303 'remote" in log.problems[0].message
+
+
+def test_a_crash_before_the_first_table_is_a_crash() -> None:
+    log = parse(
+        b"[1,3]<stdout>:node7: Test CUDA failure common.cu:892 'invalid device ordinal'\n" * 9
+    )
+    assert [(p.cause, p.host) for p in log.problems] == [("crashed", "node7")]
+
+
+def test_too_few_gpus_are_named() -> None:
+    log = parse(b"Invalid number of GPUs: 8 requested but only 7 were found.\n")
+    assert causes(log) == ["gpu-missing"]
+
+
+def test_groups_of_a_split_run_have_their_own_number_of_ranks() -> None:
+    text = table_text(ranks=2).replace("Using devices\n", "Using devices\n" + "%s")
+    more = "".join(
+        f"#  Rank {rank:2d} Group  1 Pid  41000 on      node3 device  0 [0000:1b:00] NVIDIA H100\n"
+        for rank in (2, 3)
+    )
+    lines = text.replace("%s", "").splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if "Rank" in line)
+    log = parse("".join([*lines[: last + 1], more, *lines[last + 1 :]]).encode())
+    # The bandwidth is that of two ranks; the mean over the groups says nothing of any of them.
+    assert (causes(log), only(log).complete, only(log).split) == (["no-measurement"], True, True)
+    assert (only(log).ranks, metrics(log)) == (4, ())
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+def test_metrics_are_one_per_size_and_placement() -> None:
+    found = metrics(parse(CLEAN))
+    busbw = [m for m in found if m.name == "busbw"]
+    assert len(busbw) == 8
+    assert {(m.check, m.unit) for m in busbw} == {("all-reduce", "GB/s")}
+    assert [m.value for m in busbw if m.size == 1 << 20] == [34.03, 33.7]
+    assert [m.placement for m in busbw if m.size == 1 << 20] == ["out", "in"]
+    time = [m.value for m in found if m.name == "time"]
+    assert time[0] == 46.21
+
+
+def test_metrics_can_be_chosen() -> None:
+    assert {m.name for m in metrics(parse(CLEAN), names=("wrong", "time"))} == {"time", "wrong"}
+
+
+def test_metrics_made_in_haste_equal_others() -> None:
+    found = metrics(parse(CLEAN), names=("busbw",))[0]
+    made = Metric(
+        check="all-reduce", name="busbw", value=34.03, unit="GB/s", size=1 << 20, placement="out"
+    )
+    assert found == made
+    assert vars(found) == vars(made)
+
+
+def test_read_gives_metrics_facts_and_problems() -> None:
+    parsed = read(fixture("interleaved"))
+    assert parsed.problems == ()
+    facts = {fact.name: fact for fact in parsed.facts}
+    assert facts["nccl-tests"].check == "all-reduce"
+    assert facts["nccl-tests"].value["topSize"] == 1 << 22
+    assert facts["nccl-networks"].value == {"IB": ["node1"], "Socket": ["node2"]}
+    assert facts["nccl-warnings"].value == ["node2: NET/Socket : slow"]
+
+
+# -- sources and limits ---------------------------------------------------------------------------
+
+
+def test_a_log_may_come_as_bytes_as_pieces_or_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(CLEAN)
+    with path.open("rb") as file:
+        assert parse(file) == parse(CLEAN)
+    assert parse(io.BytesIO(CLEAN)) == parse(CLEAN)
+    assert parse(lines_of(CLEAN)) == parse(CLEAN)
+    assert parse(b"" for _ in range(3)).tables == ()
+
+
+def test_a_line_beyond_the_limit_is_left_out() -> None:
+    long = b"x" * 200_000
+    lines = lines_of(CLEAN)
+    lines.insert(13, long + b"\n")
+    assert parse(b"".join(lines)) == parse(CLEAN)
+    assert parse([*lines[:13], long[:70_000], long, b"\n", *lines[14:]]) == parse(CLEAN)
+    lines[13] = lines[12][:-1] + b" " * 70_000 + b"\n"
+    assert parse(b"".join(lines)) == parse(CLEAN)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_more_rows_than_can_be_kept_are_a_problem(
+    monkeypatch: pytest.MonkeyPatch, *, quick: bool
+) -> None:
+    monkeypatch.setattr(nccl_tests_reader, "MAX_ROWS", 6)
+    reader = Reader(quick=quick)
+    reader.feed(CLEAN * 3)
+    log = reader.close()
+    assert sum(len(table.rows) for table in log.tables) == 6
+    assert "more rows" in log.problems[-1].message
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_more_devices_or_tables_than_can_be_kept_are_a_problem(
+    monkeypatch: pytest.MonkeyPatch, *, quick: bool
+) -> None:
+    monkeypatch.setattr(nccl_tests_reader, "MAX_DEVICES", 6)
+    monkeypatch.setattr(nccl_tests_reader, "MAX_TABLES", 2)
+    reader = Reader(quick=quick)
+    reader.feed(CLEAN * 3)
+    log = reader.close()
+    assert [table.ranks for table in log.tables] == [4, None]
+    assert "more devices and tables" in log.problems[-1].message
+
+
+def test_failures_and_warnings_are_bounded() -> None:
+    lines = [b"h%d: Test NCCL failure x.cu:1 'y'\n" % i for i in range(1000)]
+    lines += [b"h%d:1:2 [0] NCCL WARN broken\n" % i for i in range(1000)]
+    log = parse(lines)
+    assert len(log.problems) == nccl_reader.MAX_FAILURES
+    assert len(log.warnings) == nccl_info.MAX_WARNINGS
+
+
+# -- properties -----------------------------------------------------------------------------------
+
+TEXTS = [
+    CLEAN,
+    b"\n".join(table_text(name, ranks=3).encode() for name in COLLECTIVES),
+    *(path.read_bytes() for path in sorted(LOGS.glob("*.log"))),
+]
+#: Bus bandwidths by collective, size and placement, over all of them.
+TRUTH: dict[tuple[str | None, int, str], list[float]] = defaultdict(list)
+for _text in TEXTS:
+    for _table in parse(_text, collective="all_reduce").tables:
+        for _row in _table.rows:
+            for _place, _side in _row.sides():
+                assert _side
+                TRUTH[_table.collective, _row.size, _place].append(_side.busbw)
+
+#: What may land anywhere in a log.
+FOREIGN = st.sampled_from(
+    [
+        NCCL,
+        b"[1,1]<stdout>:" + NCCL,
+        b"\n" + NCCL.replace(b"INFO", b"WARN"),
+        b"[2026-07-10 12:00:00] node1:1:2 [0] misc/x.cc:1 NCCL WARN no\n",
+        b"node1:1:2 [0] NCCL INFO Using network IB\n",
+        b"node1:1:2 [0] NCCL INFO Using network IB",
+        b"node1:1:2 [0] NCCL INFO Channel 0 via NET/IB\n",
+        b" NCCL INFO Channel 0 via NET/IB",
+        b'ACCEPT {"fact": "began", "value": 1}\n',
+        b"node2: Test NCCL failure common.cu:1 'x / y'\n",
+        b"\x1b[0m",
+        b"\r",
+        b"\n",
+        b"#",
+        b"# ",
+        b"#\n",
+        b" NCCL ",
+        b"...",
+        b"_",
+        b"N/A",
+        b"nan",
+        b"7",
+        b"\xff",
+        b"\x00",
+    ]
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A log with foreign text in it, bytes lost or changed, lines lost, doubled and cut."""
+    text = bytearray(draw(st.sampled_from(TEXTS)))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(text)))
+        match draw(
+            st.sampled_from(["insert", "lose", "change", "drop line", "double line", "cut"])
+        ):
+            case "insert":
+                text[at:at] = draw(FOREIGN)
+            case "lose":
+                del text[at : at + draw(st.integers(1, 40))]
+            case "change":
+                text[at : at + 1] = bytes([draw(st.integers(0, 255))])
+            case "drop line":
+                end = text.find(b"\n", at)
+                del text[text.rfind(b"\n", 0, at) + 1 : end + 1 if end >= 0 else len(text)]
+            case "double line":
+                end = text.find(b"\n", at)
+                start = text.rfind(b"\n", 0, at) + 1
+                text[start:start] = text[start : end + 1 if end >= 0 else len(text)]
+            case _:
+                del text[at + 1000 :]
+    if draw(st.integers(0, 3)) == 0:
+        add = PREFIXES[draw(st.sampled_from(sorted(PREFIXES)))]
+        return b"".join(add(i, line) for i, line in enumerate(lines_of(bytes(text))))
+    return bytes(text)
+
+
+@settings(max_examples=400)
+@given(text=damaged())
+@example(text=CLEAN)
+@example(text=CLEAN.replace(b"HBM3", b"HBM3 NCCL INFO"))
+@example(text=NCCL + b"node2:41001:41050 [1]x\n" + CLEAN)
+@example(text=b"# h: Test NCCL failure x\n" + CLEAN)
+def test_short_cuts_change_no_result(text: bytes) -> None:
+    assert parse(text) == tolerant(text)
+
+
+@settings(max_examples=200)
+@given(text=damaged(), seed=st.integers(0, 1 << 32))
+def test_how_a_log_is_cut_into_pieces_changes_no_result(text: bytes, seed: int) -> None:
+    chance = random.Random(seed)
+    cuts = sorted(chance.randrange(len(text) + 1) for _ in range(5))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert parse(pieces) == parse(text)
+
+
+@settings(max_examples=300)
+@given(
+    text=st.binary(max_size=300)
+    | st.text("0123456789 .eE#-/NAna_\n\r\t", max_size=300).map(str.encode)
+)
+def test_no_bytes_make_it_raise(text: bytes) -> None:
+    rows = b"".join(lines_of(CLEAN)[:12])
+    for whole in (text, CLEAN + text, rows + text, rows + b"  1048576  262144  float" + text):
+        log = parse(whole)
+        assert log == tolerant(whole)
+        metrics(log)
+        nccl_tests.facts(log)
+
+
+@settings(max_examples=400)
+@given(text=damaged())
+def test_damage_never_becomes_a_number_that_nobody_complains_about(text: bytes) -> None:
+    log = parse(text, collective="all_reduce")
+    for table in log.tables if not log.problems else ():
+        for row in table.rows:
+            for place, side in row.sides():
+                truth = TRUTH[table.collective, row.size, place]
+                assert side is not None
+                assert any(abs(side.busbw - known) <= 0.02 + 0.02 * known for known in truth)
+
+
+# -- real logs ------------------------------------------------------------------------------------
+
+
+real_logs = pytest.mark.parametrize("logs", FOLDERS, ids=folder_name)
+
+
+@real_logs
+@pytest.mark.parametrize("folder", ["single-node", "pairwise", "multi-node"])
+def test_real_logs_are_read_as_their_makers_summarized_them(logs: Path, folder: str) -> None:
+    with (logs / folder / "summary.csv").open() as file:
+        summary = list(csv.DictReader(file))
+    assert summary
+    parsed = {
+        name: parse((logs / folder / name).read_bytes()) for name in {r["file"] for r in summary}
+    }
+    assert [log.problems for log in parsed.values()] == [()] * len(parsed)
+    for line in summary:
+        name = line["test"].removesuffix("_perf")
+        table = next(t for t in parsed[line["file"]].tables if t.collective == name)
+        assert table.complete
+        assert table.ranks == int(line["N"]) * int(line["G"])
+        assert (table.min_bytes, table.max_bytes) == (int(line["minBytes"]), int(line["maxBytes"]))
+        assert table.average == float(line["avg_bus_bw_GBs"])
+        peak = max(side.busbw for row in table.rows for _, side in row.sides() if side)
+        assert peak == float(line["peak_busbw_GBs"])
+
+
+@real_logs
+def test_short_cuts_change_nothing_in_real_logs(logs: Path) -> None:
+    paths = [*logs.glob("*/*.log"), *PUBLISHED.glob("*.log")]
+    assert paths
+    for path in paths:
+        text = path.read_bytes()
+        assert parse(text) == tolerant(text)
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.log")), ids=lambda path: path.stem)
+def test_excerpts_from_documentation_are_read_row_by_row(path: Path) -> None:
+    """The output of nccom-test is another format: it has no table of nccl-tests."""
+    text = path.read_text()
+    log = parse(text.encode())
+    rows = re.findall(r"^\S* +\d+ +\d+ +float ", text, re.MULTILINE)  # maybe after a prefix
+    average = re.findall(r"Avg bus bandwidth +: ([\d.]+)", text)
+    assert sum(len(table.rows) for table in log.tables) == len(rows)
+    assert [table.average for table in log.tables if table.average] == [float(a) for a in average]
+    assert bool(log.tables) == (path.stem != "aws-nccom-slurm")

@@ -1,0 +1,356 @@
+"""The verdict as text: enough to open a ticket, and nothing in it that acts."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.verdicts import (
+    FLOOR,
+    GPU,
+    found,
+    gpus,
+    hosts,
+    inventory_of,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+    table,
+)
+
+from accept.core.checks import REGISTRY
+from accept.core.judge import judge
+from accept.core.judge.states import worst
+from accept.core.model import (
+    CheckVerdict,
+    Finding,
+    Metric,
+    Plan,
+    Problem,
+    Reference,
+    Skipped,
+    State,
+    Suspect,
+    Verdict,
+)
+from accept.core.report import text as report_text
+from accept.core.text import decimal, markdown, plain, visible
+
+EIGHT = hosts(8)
+INVENTORY = step("inventory", "each", number=10)
+ALL = step("all-reduce", "all", number=20)
+PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
+PLAN = plan(
+    INVENTORY,
+    ALL,
+    PAIRS,
+    machine=GPU,
+    references=(replace(FLOOR, lower=350.0),),
+    skipped=(Skipped(check="train", reason="torch is not on h0", optional=True),),
+)
+
+
+def degraded() -> Verdict:
+    """h5 halves everything it takes part in."""
+    speed = slow("h5", usual=380)
+    listed = [
+        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
+        for i, h in enumerate(EIGHT)
+    ]
+    records = [found(EIGHT), *listed, *measured(ALL, EIGHT, speed), *measured(PAIRS, EIGHT, speed)]
+    return judge(PLAN, records, checks=REGISTRY, attempt="demo-1")
+
+
+def passing() -> Verdict:
+    of = plan(ALL)
+    return judge(
+        of, [found(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-2"
+    )
+
+
+def inconclusive() -> Verdict:
+    of = plan(ALL, references=(Reference(**{**vars(FLOOR), "kind": "expectation", "size": 1}),))
+    return judge(
+        of, [found(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
+    )
+
+
+def found_by(*findings: Finding) -> str:
+    check = CheckVerdict(
+        check="all-reduce", state=worst(f.state for f in findings), findings=findings
+    )
+    return report_text.table(replace(passing(), state=check.state, checks=(check,)))
+
+
+def finding(state: State, cause: str, judgement: str = "completeness") -> Finding:
+    message = f"because of {cause}"
+    return Finding(
+        check="all-reduce", judgement=judgement, state=state, cause=cause, message=message
+    )
+
+
+# -- terminal ------------------------------------------------------------------------------------
+
+
+def test_the_first_line_is_the_headline() -> None:
+    assert report_text.table(passing()).splitlines()[0] == "pass (no GPU tested)"
+
+
+def test_the_last_screen_of_a_failed_run_is_enough_for_a_ticket() -> None:
+    text = report_text.table(degraded(), width=100)
+    flat = " ".join(text.split())
+    assert "node h5: slow-outlier (strong)" in flat
+    assert "190 GB/s" in flat
+    assert ">= 350 GB/s (floor)" in flat
+    assert f"source: {FLOOR.source}" in flat
+    assert "logs/30-all-reduce-pairs/" in flat
+    assert "swap the host out" in flat
+    assert len(text.splitlines()) < 50
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    body = report_text.table(degraded(), width=width).splitlines()[1:]
+    assert max(map(len, body)) <= width
+
+
+def test_what_follows_from_something_else_is_not_shown_beside_it() -> None:
+    slow_one = finding(State.FAIL, "below-reference", "absolute")
+    shown = found_by(slow_one, finding(State.FAIL, "crashed"))
+    assert ("because of below-reference" in shown, "because of crashed" in shown) == (True, False)
+
+
+def test_what_is_less_grave_hides_no_failure() -> None:
+    unheld = finding(State.INCONCLUSIVE, "no-reference", "absolute")
+    assert "because of crashed" in found_by(unheld, finding(State.FAIL, "crashed"))
+
+
+def test_that_data_were_not_checked_is_always_shown() -> None:
+    metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
+    made = record(ALL, EIGHT, *metrics)
+    verdict = judge(
+        plan(ALL, references=(FLOOR,)), [found(EIGHT), made], checks=REGISTRY, attempt="demo-4"
+    )
+    shown = report_text.table(verdict)
+    assert "below-reference" in shown
+    assert "the results were not checked" in shown
+
+
+def test_color_only_where_asked() -> None:
+    assert "\x1b[" not in report_text.table(degraded())
+    assert "\x1b[33m" in report_text.table(degraded(), color=True)
+
+
+def test_what_is_excused_says_so() -> None:
+    assert "not-tested (opt.)" in report_text.table(degraded())
+
+
+# -- Markdown ------------------------------------------------------------------------------------
+
+
+def test_the_page_stands_alone() -> None:
+    page = report_text.markdown(degraded(), PLAN)
+    for title in ("## Checks", "## Suspects", "## Findings", "## What to do next", "## Plan"):
+        assert title in page
+    assert "node h5" in page
+    assert "(48% of the peak 400 GB/s: the machine's data sheet)" in page
+    assert "h0, h1, h2, h3, h4, h5, h6, h7" in page
+
+
+def test_the_page_leads_to_what_each_cause_means() -> None:
+    page = report_text.markdown(degraded(), PLAN)
+    led = {line for line in page.splitlines() if "accept show cause" in line}
+    assert led == {
+        f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
+        for cause in ("slow-outlier", "below-reference")
+        if cause in page.partition("docs/causes.md")[0]
+    }
+    assert any("slow-outlier" in line for line in led)
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
+    rows = [
+        line for line in report_text.markdown(degraded(), PLAN).splitlines() if line.startswith("|")
+    ]
+    widths = {line.replace("\\|", "").count("|") for line in rows}
+    assert widths <= {5, 6, 8}
+
+
+# -- JUnit ---------------------------------------------------------------------------------------
+
+
+def cases(verdict: Verdict) -> dict[str, set[str]]:
+    root = ElementTree.fromstring(report_text.junit(verdict))
+    return {
+        case.get("name", ""): {child.tag for child in case} - {"system-out"}
+        for case in root.iter("testcase")
+    }
+
+
+def test_an_accepted_run_has_only_green_cases() -> None:
+    assert set().union(*cases(passing()).values()) == set()
+
+
+def test_each_state_has_its_own_junit_outcome() -> None:
+    assert cases(degraded()) == {
+        "verdict": {"failure"},
+        "hosts": set(),
+        "inventory": set(),
+        "all-reduce": {"failure"},
+        "train": {"skipped"},
+    }
+    assert cases(inconclusive())["all-reduce"] == {"error"}
+
+
+def test_the_counts_of_the_suite_are_those_of_its_cases() -> None:
+    suite = ElementTree.fromstring(report_text.junit(degraded())).find("testsuite")
+    assert suite is not None
+    counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "5", "failures": "2", "errors": "0", "skipped": "1"}
+
+
+# -- untrusted text ------------------------------------------------------------------------------
+
+EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x` [a](http://b)\x00"
+
+
+def evil() -> tuple[Verdict, Plan]:
+    said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
+    of = plan(ALL, planted=(EVIL,))
+    records = [found([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
+    return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of
+
+
+def test_nothing_from_a_host_reaches_the_terminal_as_control() -> None:
+    text = report_text.table(evil()[0])
+    assert {c for c in text if unicodedata.category(c)[0] == "C"} == {"\n"}
+    assert "owned" not in text
+
+
+def test_nothing_from_a_host_acts_in_markdown() -> None:
+    page = report_text.markdown(*evil())
+    assert "<script>" not in page
+    assert "](http" not in page
+    assert "\x1b" not in page
+
+
+def test_nothing_from_a_host_breaks_the_junit_file() -> None:
+    assert "verdict" in cases(evil()[0])
+
+
+def test_long_text_is_cut() -> None:
+    assert len(plain("x" * 10_000, 100)) == 100
+    assert plain("x" * 10_000, 100).endswith("…")
+
+
+ANY = st.text(max_size=40)
+STATES = st.sampled_from(State)
+FINDINGS = st.builds(
+    Finding,
+    check=ANY,
+    judgement=ANY,
+    state=STATES,
+    message=ANY,
+    cause=st.none() | ANY,
+    value=st.none() | st.floats(),
+    source=ANY,
+    peak_share=st.none() | st.floats(),
+    hosts=st.lists(ANY, max_size=2).map(tuple),
+    evidence=st.lists(ANY, max_size=2).map(tuple),
+)
+VERDICTS = st.builds(
+    Verdict,
+    headline=ANY,
+    machine=ANY,
+    suite=ANY,
+    run=ANY,
+    attempt=ANY,
+    hosts=st.lists(ANY, max_size=3).map(tuple),
+    missing=st.lists(ANY, max_size=3).map(tuple),
+    checks=st.lists(
+        st.builds(
+            CheckVerdict,
+            check=ANY,
+            state=STATES,
+            optional=st.booleans(),
+            measured=ANY,
+            against=ANY,
+            findings=st.lists(FINDINGS, max_size=3).map(tuple),
+        ),
+        max_size=3,
+    ).map(tuple),
+    suspects=st.lists(
+        st.builds(
+            Suspect,
+            kind=st.sampled_from(["node", "gpu", "rail", "link", "switch"]),
+            name=ANY,
+            cause=ANY,
+            strength=st.sampled_from(["strong", "weak"]),
+            why=ANY,
+        ),
+        max_size=2,
+    ).map(tuple),
+    advice=st.lists(ANY, max_size=2).map(tuple),
+    planted=st.lists(ANY, max_size=1).map(tuple),
+    broken_off=ANY,
+)
+
+
+@given(VERDICTS, st.integers(-5, 300))
+def test_any_text_gives_a_clean_screen_page_and_valid_xml(verdict: Verdict, width: int) -> None:
+    screen = report_text.table(verdict, width)
+    assert {c for c in screen if unicodedata.category(c)[0] == "C"} <= {"\n"}
+    ElementTree.fromstring(report_text.junit(verdict))
+    page = report_text.markdown(verdict, PLAN)
+    assert {c for c in page if unicodedata.category(c)[0] == "C"} <= {"\n"}
+
+
+@given(st.text())
+def test_escaped_text_has_no_bare_markup(text: str) -> None:
+    escaped = markdown(text)
+    assert "<" not in escaped
+    assert "|" not in escaped.replace("\\|", "")
+
+
+# -- the log of a run ----------------------------------------------------------------------------
+
+
+def test_a_step_is_summed_up_in_a_line_a_check() -> None:
+    assert report_text.measured(measured(PAIRS, EIGHT, slow("h5"))) == [
+        "all-reduce: 5 to 10 GB/s at 4M"
+    ]
+    train = step("train")
+    speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
+    assert report_text.measured([record(train, EIGHT, speed)]) == [
+        "train: throughput 12346 samples/s"
+    ]
+    assert report_text.measured([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
+
+
+def test_measured_bears_anything() -> None:
+    odd: Any = Metric(check="x\x1b[2J", name="ping", value=float("inf"), unit="\n")
+    assert report_text.measured([record(ALL, EIGHT, odd)]) == ["x: ping inf"]
+
+
+def test_lines_that_are_shown_as_they_are_do_nothing_to_a_terminal() -> None:
+    said = "a\x1b]0;title\x07  b\x1b[2J\x1b[31mpass\x1b[0m\tc\u202e\r\n  d…"
+    assert visible(said) == "a  bpass c\n  d…"
+
+
+@given(st.text() | st.integers().map(str))
+def test_a_number_is_decimal_digits_and_not_many(text: str) -> None:
+    few = re.fullmatch("[0-9]{1,18}", text)
+    assert decimal(text) == (int(text) if few else None)
+
+
+@pytest.mark.parametrize("text", ["", "²", "٣", " 1", "+1", "-1", "1_0", "1\n", "9" * 5000])
+def test_what_is_no_number_is_none(text: str) -> None:
+    assert decimal(text) is None

@@ -1,0 +1,95 @@
+"""A run whose time is over: it ends, and says who held it up where that can be known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accept.core import evidence
+from accept.core.runner import supervise
+from accept.core.runner.coordinator import HOSTS, Launch, coordinate
+from accept.core.runner.discovery import Candidate
+from accept.core.typed import dump
+from accept.plan.bundle import render
+from accept.plan.resolve import Options, resolve
+
+#: Rank 1 waits for rank 0, which never entered operation 8; neither has moved for a minute.
+HELD_UP = """\
+mkdir -p "$ACCEPT_PROGRESS"
+cd "$ACCEPT_PROGRESS"
+echo '7 all_reduce 4096' > 0
+echo '8 all_reduce 4096' > 1
+touch -d '-1 minute' 0 1
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """What the coordinator finds on one host, with a plan of one script of the user's own."""
+    (tmp_path / "own.sh").write_text("#!/bin/sh\n")
+    entry = "{check: script, script: own.sh, groups: all, timeout: 5m}"
+    (tmp_path / "own.yaml").write_text(f"name: own\ndescription: Ours.\nchecks: [{entry}]\n")
+    folder = tmp_path / "node"
+    (folder / "tmp").mkdir(parents=True)
+    render(resolve(Options(machine="cpu", nodes=1, suite=str(tmp_path / "own.yaml")))).write(folder)
+    plan = json.loads((folder / evidence.PLAN).read_text())
+    plan["steps"] = [step for step in plan["steps"] if step["checks"] == ["script"]]
+    plan["deadlineSeconds"] = 5
+    (folder / evidence.PLAN).write_text(json.dumps(plan))
+    for name, text in {"host": "h0\n", "run": "one\n"}.items():
+        (folder / name).write_text(text)
+    here = Candidate(name="h0", local=True)
+    launch = Launch(attempt="one", hosts=(here,), start_seconds=2.0)
+    (folder / HOSTS).write_text(json.dumps(dump(launch)))
+    return folder
+
+
+def judged(node: Path, script: str) -> Any:
+    """Coordinate a run whose one step does this and then never ends, and return its verdict."""
+    (own,) = (node / "steps").glob("*.user")
+    own.write_text(f"#!/bin/sh\necho begun\n{script}\nexec sleep 600\n")
+    code = asyncio.run(coordinate(node))
+    verdict = json.loads((node / "evidence" / evidence.VERDICT).read_text())
+    assert verdict["exit"] == code
+    return verdict
+
+
+def end(node: Path, script: str) -> Any:
+    """The same of a run that its deadline ends."""
+    verdict = judged(node, script)
+    assert verdict["brokenOff"] == "the run did not end within 7 s"
+    return verdict
+
+
+def test_who_holds_a_run_up_is_named(node: Path) -> None:
+    verdict = end(node, HELD_UP)
+    assert (verdict["state"], verdict["exit"]) == ("fail", 3)
+    (suspect,) = verdict["suspects"]
+    assert (suspect["name"], suspect["cause"]) == ("h0", "rank-hung")
+    assert "rank 0 on h0 stopped at operation 7" in suspect["why"]
+
+
+def test_a_launch_that_failed_and_does_not_end_is_ended(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_LOOK", 0.1)
+    monkeypatch.setattr(supervise, "_ENDING_SECONDS", 0.1)
+    plan = json.loads((node / evidence.PLAN).read_text())
+    plan["deadlineSeconds"] = 600
+    plan["steps"][0]["checks"] = ["all-reduce"]
+    (node / evidence.PLAN).write_text(json.dumps(plan))
+    verdict = judged(node, "echo A daemon failed to report back after being spawned.")
+    assert (verdict["state"], verdict["brokenOff"]) == ("fail", "")
+    (found,) = (f for one in verdict["checks"] for f in one["findings"])
+    assert found["cause"] == "launch-failed"
+
+
+def test_that_there_was_no_more_time_is_nobodys_fault(node: Path) -> None:
+    verdict = end(node, "")
+    assert (verdict["state"], verdict["exit"]) == ("not-tested", 5)
+    assert verdict["suspects"] == []
+    assert not any("cause" in found for check in verdict["checks"] for found in check["findings"])

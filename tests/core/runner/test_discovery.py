@@ -1,0 +1,85 @@
+"""Finding the hosts of a run, all of them this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accept.core.runner.discovery import Candidate, Found, discover
+from accept.core.runner.ssh import Answer
+
+#: Ends when two hosts run it at the same time.
+MEET = "if mkdir first; then read -r _ < meet; else echo > meet; fi; echo rack"
+
+
+def test_a_host_that_is_slow_to_tell_its_gpus_does_not_keep_others_from_being_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accept.core.runner.discovery._HANDSHAKES", 1)
+    monkeypatch.setattr("accept.core.runner.discovery._SMI_SECONDS", 0.0)
+    (tmp_path / "host").write_text("h0\n")
+    os.mkfifo(tmp_path / "meet")
+    found = asyncio.run(
+        discover(
+            [Candidate(name="h0", local=True)] * 2,
+            folder=tmp_path,
+            attempt="one",
+            ranks=1,
+            topology=MEET,
+            seconds=1.0,
+        )
+    )
+    assert [host.name for host in found.hosts] == ["h0"]
+    assert [problem.message for problem in found.problems] == [
+        "h0 is on h0 too, which was counted already"
+    ]
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> Found:
+    """What is known of a host that answered these lines: clock, name, own name, place, GPUs."""
+
+    async def say(*_: Any, **__: Any) -> Answer:
+        return Answer(exit=0, out="\n".join([*lines, "h0", ""]), err="")
+
+    monkeypatch.setattr("accept.core.runner.discovery.run", say)
+    return asyncio.run(
+        discover(
+            [Candidate(name="h0", local=True)],
+            folder=folder,
+            attempt="one",
+            ranks=None,
+            topology="",
+            seconds=0.1,
+        )
+    )
+
+
+@pytest.mark.parametrize("own", ["gpu 2", "*", "-oX", "a[$(x)]", "h\t2", "n" * 300, ""])
+def test_what_no_host_can_be_called_is_not_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    (host,) = answered(monkeypatch, tmp_path, "1700000000.5", "h0", own, "", "8").hosts
+    assert (host.mpi_name, host.slots) == ("h0", 8)
+
+
+def test_a_hosts_own_name_is_the_one_for_mpi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (host,) = answered(monkeypatch, tmp_path, "1700000000.", "h0", "node-7.x", "", "").hosts
+    assert (host.mpi_name, host.slots) == ("node-7.x", 1)
+
+
+@pytest.mark.parametrize(
+    ("clock", "gpus"),
+    [("inf", "8"), ("nan", "8"), ("-5", "8"), ("9" * 400, "8"), ("1", "-5"), ("1", "9" * 5000)],
+)
+def test_a_host_that_answers_nonsense_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, gpus: str
+) -> None:
+    found = answered(monkeypatch, tmp_path, clock, "h0", "h0", "", gpus)
+    assert found.hosts == ()
+    assert [problem.cause for problem in found.problems] == ["launch-failed"]

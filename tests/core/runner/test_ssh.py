@@ -1,0 +1,53 @@
+"""Commands of the coordinator on other hosts, over the run's own ssh."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accept.core.runner.ssh import Answer, Host, marked_arguments, run
+
+#: A stand-in for ssh: the login shell prints a greeting, then runs the command, the last argument.
+SSH = """\
+#!/bin/sh
+for command; do :; done
+cat "{greeting}"
+exec sh -c "$command"
+"""
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """Runs a command on a host whose login shell prints `greeting`."""
+    greeting, program = tmp_path / "greeting", tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(SSH.format(greeting=greeting))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    def ask(command: str, *, text: str, local: bool = False) -> Answer:
+        greeting.write_text(text)
+        host = Host(name="h1", mpi_name="h1", address="10.0.0.1", port=22, slots=1, local=local)
+        return asyncio.run(run(marked_arguments(tmp_path, host, command), timeout=60))
+
+    return ask
+
+
+@pytest.mark.parametrize("text", ["", "Welcome\n", "no newline", "x" * 200_000])
+def test_what_a_login_shell_prints_is_not_part_of_the_answer(
+    ask: Callable[..., Answer], text: str
+) -> None:
+    answer = ask("echo one; echo two", text=text)
+    assert (answer.exit, answer.out) == (0, "one\ntwo\n")
+
+
+def test_a_command_on_the_own_host_has_all_of_its_output(ask: Callable[..., Answer]) -> None:
+    assert ask("echo one", text="", local=True).out == "one\n"
+
+
+def test_a_remote_command_without_output_has_an_empty_answer(ask: Callable[..., Answer]) -> None:
+    answer = ask("exit 3", text="Welcome\n")
+    assert (answer.exit, answer.out) == (3, "")

@@ -1,0 +1,298 @@
+"""The folder a run leaves: written whole, read strictly, packed for the end of a log."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import tarfile
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories import evidence as factories_evidence
+from tests.factories.disks import full_disk
+
+from accept.core import evidence
+from accept.core.errors import BadEvidence
+from accept.core.model import Fact
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return factories_evidence.leave(tmp_path / "evidence")
+
+
+#: The function that reads each file.
+READERS: dict[str, Callable[[Path], object]] = {
+    evidence.PLAN: evidence.read_plan,
+    evidence.RECORDS: evidence.read_records,
+    evidence.RUN_END: evidence.read_interruption,
+    evidence.VERDICT: evidence.read_verdict,
+}
+
+
+class TestFolder:
+    def test_is_read_back_as_it_was_written(self, folder: Path) -> None:
+        assert evidence.read_plan(folder) == factories_evidence.PLAN
+        assert evidence.read_records(folder)[1] == factories_evidence.record()
+        assert evidence.read_verdict(folder) == factories_evidence.verdict_of(
+            factories_evidence.record()
+        )
+
+    def test_a_file_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
+        evidence.write(tmp_path / "a", "first")
+        with pytest.raises(UnicodeEncodeError):
+            evidence.write(tmp_path / "a", "second \udcff")
+        assert (tmp_path / "a").read_text() == "first"
+
+    @pytest.mark.parametrize("before", [None, "first"])
+    def test_a_write_that_fails_leaves_no_other_file(
+        self, tmp_path: Path, before: str | None
+    ) -> None:
+        if before:
+            (tmp_path / "a").write_text(before)
+        with full_disk(free=100), pytest.raises(OSError, match="too large"):
+            evidence.write(tmp_path / "a", "x" * 1000)
+        assert [path.read_text() for path in tmp_path.iterdir()] == ([before] if before else [])
+
+    def test_a_report_on_a_full_disk_does_not_spoil_the_evidence(self, folder: Path) -> None:
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        verdict = factories_evidence.verdict_of(factories_evidence.record())
+        with full_disk(), pytest.raises(OSError, match="too large"):
+            evidence.write_judgement(folder, factories_evidence.PLAN, verdict)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        assert evidence.check_checksums(folder) == ()
+
+    @pytest.mark.parametrize("name", sorted(READERS))
+    @pytest.mark.parametrize(
+        "content", [b"", b"{}", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b'{"schema":"x"}']
+    )
+    def test_a_damaged_file_is_named_and_nothing_else_is_raised(
+        self, folder: Path, name: str, content: bytes
+    ) -> None:
+        (folder / name).write_bytes(content)
+        if name == evidence.RECORDS and not content:
+            assert evidence.read_records(folder) == ()
+            return
+        with pytest.raises(BadEvidence) as error:
+            READERS[name](folder)
+        assert name in error.value.message
+        assert error.value.hint
+
+    @pytest.mark.parametrize("reason", ["", "the run was cancelled"])
+    def test_says_why_the_run_was_interrupted(self, tmp_path: Path, reason: str) -> None:
+        folder = factories_evidence.leave(tmp_path / "evidence", interruption=reason)
+        assert evidence.read_interruption(folder) == reason
+        (folder / evidence.VERDICT).unlink()
+        assert evidence.read_interruption(folder) == reason
+
+    @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
+    def test_what_is_no_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
+        make(tmp_path / evidence.PLAN)
+        with pytest.raises(BadEvidence, match="no file"):
+            evidence.read_plan(tmp_path)
+
+    def test_a_file_larger_than_any_evidence_is_not_read(self, tmp_path: Path) -> None:
+        with (tmp_path / evidence.RECORDS).open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(BadEvidence, match="no file of a size"):
+            evidence.read_records(tmp_path)
+
+    def test_a_damaged_record_is_named_by_its_line(self, folder: Path) -> None:
+        path = folder / evidence.RECORDS
+        path.write_text(path.read_text() + '{"step":\n')
+        with pytest.raises(BadEvidence, match=r"records\.jsonl:3"):
+            evidence.read_records(folder)
+
+
+class TestChecksums:
+    def test_are_those_of_sha256sum(self, folder: Path) -> None:
+        done = subprocess.run(
+            ["sha256sum", "--check", "--strict", evidence.CHECKSUMS],
+            cwd=folder,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_hold_every_file_that_a_judgement_rests_on(self, folder: Path) -> None:
+        text = (folder / evidence.CHECKSUMS).read_text()
+        log = factories_evidence.record().log
+        for name in (evidence.PLAN, evidence.RECORDS, evidence.RUN_END, "hosts.json", log):
+            assert f"  {name}\n" in text
+        assert evidence.check_checksums(folder) == ()
+
+    def test_a_new_judgement_does_no_harm(self, folder: Path) -> None:
+        (folder / evidence.REPORT).write_text("another")
+        assert evidence.check_checksums(folder) == ()
+
+    def test_ignore_what_a_write_that_was_killed_left(self, folder: Path) -> None:
+        for name in (evidence.VERDICT, evidence.REPORT, evidence.JUNIT, evidence.CHECKSUMS):
+            (folder / f"{name}.new").write_text("half of it")
+        assert evidence.check_checksums(folder) == ()
+        evidence.write_checksums(folder)
+        assert ".new" not in (folder / evidence.CHECKSUMS).read_text()
+
+    def test_ignore_no_other_file_of_such_a_name(self, folder: Path) -> None:
+        (folder / "logs" / "10-script" / "0-1.log.new").write_text("x")
+        assert len(evidence.check_checksums(folder)) == 1
+
+    def test_name_what_changed_and_what_is_gone(self, folder: Path) -> None:
+        (folder / evidence.PLAN).write_text("{}")
+        (folder / factories_evidence.record().log).unlink()
+        assert evidence.check_checksums(folder) == (
+            "logs/10-script/0-0.log is missing",
+            "plan.json is not as it was written",
+        )
+
+    def test_that_are_missing_mean_it_was_never_finished(self, tmp_path: Path) -> None:
+        folder = factories_evidence.leave(tmp_path / "evidence", whole=False)
+        assert "never finished" in evidence.check_checksums(folder)[0]
+
+
+class TestLogs:
+    def test_of_many_groups_go_into_one_archive_and_are_found_there(self, folder: Path) -> None:
+        log = factories_evidence.record().log
+        loose = list(evidence.open_log(folder, log) or ())
+        evidence.archive_logs(folder, "10-script")
+        assert not (folder / log).exists()
+        assert (
+            list(evidence.open_log(folder, log) or ()) == loose == [factories_evidence.LOG.encode()]
+        )
+
+    def test_come_out_of_an_archive_in_pieces_of_whole_lines(self, folder: Path) -> None:
+        text = b"".join(b"line %d\n" % n for n in range(300_000))
+        for name in ("0-0.log", "0-1.log"):
+            (folder / "logs" / "20-more").mkdir(exist_ok=True)
+            (folder / "logs" / "20-more" / name).write_bytes(text)
+        evidence.archive_logs(folder, "20-more")
+        blocks = list(evidence.open_log(folder, "logs/20-more/0-1.log") or ())
+        assert b"".join(blocks) == text
+        assert len(blocks) > 1
+        assert all(block.endswith(b"\n") for block in blocks)
+
+    @pytest.mark.parametrize(
+        ("kind", "target"),
+        [
+            (tarfile.SYMTYPE, "0-0.log"),
+            (tarfile.SYMTYPE, "/etc/hostname"),
+            (tarfile.LNKTYPE, "0-0.log"),
+            (tarfile.FIFOTYPE, ""),
+        ],
+    )
+    def test_that_are_no_files_in_an_archive_are_not_opened(
+        self, folder: Path, kind: bytes, target: str
+    ) -> None:
+        member = tarfile.TarInfo("0-0.log")
+        member.type, member.linkname = kind, target
+        with tarfile.open(folder / "logs" / "20-more.tar", "w") as archive:
+            archive.addfile(member)
+        assert evidence.open_log(folder, "logs/20-more/0-0.log") is None
+
+    def test_a_pipe_in_the_place_of_an_archive_is_not_waited_for(self, folder: Path) -> None:
+        os.mkfifo(folder / "logs" / "20-more.tar")
+        assert evidence.open_log(folder, "logs/20-more/0-0.log") is None
+
+    @pytest.mark.parametrize(
+        "log",
+        [
+            "logs/../plan.json",
+            "logs/x/../../plan.json",
+            "/etc/passwd",
+            "plan.json",
+            "logs",
+            "logs/",
+            "logs/x/9-9.log",
+            "logs/x/" + "9" * 5000,
+            "logs/x/\0",
+            "logs/x/\ud800",
+            "",
+        ],
+    )
+    def test_elsewhere_or_nowhere_are_not_opened(self, folder: Path, log: str) -> None:
+        assert evidence.open_log(folder, log) is None
+
+
+def crafted(raw: bytes) -> list[bytes]:
+    """Packed lines as somebody else could make them, with the right checksum."""
+    coded = base64.b64encode(zlib.compress(raw))
+    begin = f"-----BEGIN ACCEPT EVIDENCE----- {hashlib.sha256(raw).hexdigest()}".encode()
+    return [begin, coded, b"-----END ACCEPT EVIDENCE-----"]
+
+
+class TestPacked:
+    def test_is_read_back_from_a_log_with_prefixes(self) -> None:
+        text = factories_evidence.console(factories_evidence.record())
+        for prefix in ("", "2026-01-01T00:00:00Z stdout F ", "[pod/accept-0/accept] "):
+            lines = [f"{prefix}{line}\n".encode() for line in text.splitlines()]
+            plan, records, verdict = evidence.unpack(lines, "pod.log")
+            assert (plan, records[1]) == (factories_evidence.PLAN, factories_evidence.record())
+            assert verdict == factories_evidence.verdict_of(factories_evidence.record())
+
+    def test_the_last_one_counts(self) -> None:
+        first = factories_evidence.console(factories_evidence.record(status=1))
+        text = first + factories_evidence.console(factories_evidence.record())
+        _, records, _ = evidence.unpack(text.encode().splitlines(), "pod.log")
+        assert records[1].exit == 0
+
+    def test_is_bounded_and_says_what_was_left_out(self) -> None:
+        # Digests, as text that repeats would pack well.
+        noise = (hashlib.sha256(str(n).encode()).hexdigest() for n in range(30_000))
+        facts = tuple(Fact(name="noise", value=text, check="script") for text in noise)
+        big = replace(factories_evidence.record(), facts=facts)
+        text = evidence.pack(
+            factories_evidence.PLAN,
+            [big, big],
+            factories_evidence.verdict_of(factories_evidence.record()),
+        )
+        assert len(text) <= evidence.PACKED_LIMIT
+        with pytest.raises(BadEvidence, match="2 records were too many"):
+            evidence.unpack(text.encode().splitlines(), "pod.log")
+
+    @pytest.mark.parametrize("data", [[], 3, "x", None, {"records": 3}, {"records": [[]]}, {}])
+    def test_of_another_form_is_damaged(self, data: object) -> None:
+        with pytest.raises(BadEvidence):
+            evidence.unpack(crafted(json.dumps(data).encode()), "pod.log")
+
+    @pytest.mark.parametrize("raw", [b" " * (200 << 20), b"[" * 1_000_000, b"9" * 100_000])
+    def test_a_bomb_is_refused(self, raw: bytes) -> None:
+        with pytest.raises(BadEvidence, match="damaged"):
+            evidence.unpack(crafted(raw), "pod.log")
+
+    def test_lines_without_an_end_are_not_held(self, tmp_path: Path) -> None:
+        path = tmp_path / "pod.log"
+        with path.open("wb") as file:
+            file.truncate(256 << 20)
+        tracemalloc.start()
+        with path.open("rb") as lines, pytest.raises(BadEvidence, match="holds no packed"):
+            evidence.unpack(lines, "pod.log")
+        assert tracemalloc.get_traced_memory()[1] < 32_000_000
+        tracemalloc.stop()
+
+    @given(st.data())
+    def test_damage_is_never_read_as_evidence(self, data: st.DataObject) -> None:
+        raw = bytearray(
+            evidence.pack(factories_evidence.PLAN, (), factories_evidence.verdict_of()).encode()
+        )
+        begin = raw.index(b"\n") + 1
+        place = data.draw(st.integers(begin, len(raw) - 40))
+        raw[place] = data.draw(st.integers(0, 255).filter(lambda byte: byte != raw[place]))
+        try:
+            plan, records, _ = evidence.unpack(bytes(raw).splitlines(keepends=True), "pod.log")
+        except BadEvidence:
+            return
+        # A byte of base64 that stands for the same bits, or white space.
+        assert (plan, records) == (factories_evidence.PLAN, ())
+
+    @given(st.lists(st.binary(max_size=200), max_size=20))
+    def test_any_lines_are_evidence_or_bad_evidence(self, lines: list[bytes]) -> None:
+        with pytest.raises(BadEvidence):
+            evidence.unpack(lines, "pod.log")

@@ -1,0 +1,74 @@
+"""Schedules: groups of a wave are disjoint, nobody meets twice, nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accept.core.groups import pair_rounds, waves
+
+
+def names(n: int) -> tuple[str, ...]:
+    return tuple(f"h{i}" for i in range(n))
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(2, 4096), rounds=st.integers(1, 6), seed=st.integers())
+def test_pair_rounds_are_disjoint_and_no_pair_meets_twice(n: int, rounds: int, seed: int) -> None:
+    result = pair_rounds(names(n), rounds=rounds, seed=seed)
+    assert len(result) == min(rounds, n - 1 if n % 2 == 0 else n)
+    met = set()
+    for wave in result:
+        seen = [host for group in wave for host in group.hosts]
+        assert len(seen) == len(set(seen)) == n - n % 2
+        for group in wave:
+            pair = frozenset(group.hosts)
+            assert len(pair) == 2
+            assert pair not in met
+            met.add(pair)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 16, 33])
+def test_all_rounds_together_are_all_pairs(n: int) -> None:
+    met = [g.hosts for wave in pair_rounds(names(n), rounds=n, seed=7) for g in wave]
+    assert len({frozenset(p) for p in met}) == len(met) == n * (n - 1) // 2
+
+
+@given(n=st.integers(1, 300), ranks=st.integers(1, 8))
+def test_rails_have_one_group_over_all_hosts_a_local_rank(n: int, ranks: int) -> None:
+    result = waves("rails", names(n), ranks=ranks)
+    if n == 1:
+        assert result == ()
+        return
+    (wave,) = result
+    assert [g.local_ranks for g in wave] == [(r,) for r in range(ranks)]
+    assert all(g.hosts == names(n) for g in wave)
+
+
+@given(n=st.integers(2, 300))
+def test_the_ladder_doubles_with_disjoint_blocks_and_ends_with_all(n: int) -> None:
+    result = waves("ladder", names(n))
+    assert result[-1][0].hosts == names(n)
+    for step, wave in enumerate(result[:-1]):
+        assert all(len(g.hosts) == 2 ** (step + 1) for g in wave)
+        seen = [h for g in wave for h in g.hosts]
+        assert len(seen) == len(set(seen))
+
+
+@given(n=st.integers(2, 300))
+def test_halves_split_the_hosts(n: int) -> None:
+    ((first, second),) = waves("halves", names(n))
+    assert first.hosts + second.hosts == names(n)
+    assert abs(len(first.hosts) - len(second.hosts)) <= 1
+
+
+@given(n=st.integers(1, 300))
+def test_all_is_one_group_and_each_is_one_group_a_host(n: int) -> None:
+    assert [[g.hosts for g in w] for w in waves("all", names(n))] == [[names(n)]]
+    assert [[g.hosts for g in w] for w in waves("each", names(n))] == [[(h,) for h in names(n)]]
+
+
+@pytest.mark.parametrize("kind", ["all", "each", "pairs", "rails", "ladder", "halves"])
+def test_no_hosts_give_no_waves(kind: str) -> None:
+    assert waves(kind, ()) == ()  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""What changed between two readings: only growth is, and only of what both could read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accept.core.health_readings import (
+    MOST,
+    Change,
+    Device,
+    Event,
+    Log,
+    Reading,
+    change,
+    reading_of,
+)
+from accept.core.judge.counters import WATCHED
+from accept.core.model import Fact
+from accept.core.typed import dump, read
+
+NAMES = ("ecc-uncorrected", "pcie-replay", "nvlink-replay", "limited-power", "ecc-corrected")
+COUNTS = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 40))
+
+
+def gpu(name: str = "0", pci: str = "0000:1b:00", **more: Any) -> Device:
+    return Device(kind="gpu", name=name, pci=pci, **more)
+
+
+def reading(*devices: Device, **more: Any) -> Reading:
+    known = {"gpu": NAMES, "rdma": ("link_downed", "symbol_error"), "net": ("rx_errors",)}
+    values: dict[str, Any] = {"uptime": 10.0, "read": known, "devices": devices, "whole": True}
+    return Reading(**values | more)
+
+
+def moved(before: Reading, after: Reading, *, others: bool = False) -> Change:
+    return change(before, after, since=1, watched=WATCHED, others=others)
+
+
+@given(COUNTS, COUNTS)
+def test_growth_is_told_exactly_and_never_below_one(
+    was: dict[str, int], now: dict[str, int]
+) -> None:
+    before, after = reading(gpu(counters=was)), reading(gpu(counters=now))
+    watched, rest = moved(before, after), moved(before, after, others=True)
+    grown = {n: now.get(n, 0) - was.get(n, 0) for n in NAMES if now.get(n, 0) > was.get(n, 0)}
+    told = watched.counters.get("gpu 0", {}) | rest.counters.get("gpu 0", {})
+    assert told == grown
+    assert set(watched.counters.get("gpu 0", {})) <= WATCHED
+    assert not set(rest.counters.get("gpu 0", {})) & WATCHED
+    back = {f"gpu 0 {n}" for n in WATCHED if now.get(n, 0) < was.get(n, 0)}
+    assert set(watched.back) == back
+
+
+@given(COUNTS)
+def test_a_reading_does_not_differ_from_itself(counters: dict[str, int]) -> None:
+    one = reading(gpu(counters=counters, levels={"temperature": 60.0}))
+    assert not moved(one, replace(one, uptime=99.0))
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_changes_add_up(a: dict[str, int], b: dict[str, int], c: dict[str, int]) -> None:
+    """Where nothing goes backwards, two steps counted what both together did."""
+    b = {n: a.get(n, 0) + b.get(n, 0) for n in NAMES}
+    c = {n: b[n] + c.get(n, 0) for n in NAMES}
+    one, two, three = (reading(gpu(counters=counters)) for counters in (a, b, c))
+    first, second, both = (
+        moved(*pair).counters.get("gpu 0", {}) for pair in ((one, two), (two, three), (one, three))
+    )
+    assert both == {n: first.get(n, 0) + second.get(n, 0) for n in {**first, **second}}
+
+
+@given(st.integers(0, 200))
+def test_what_is_kept_of_one_host_is_bounded_and_says_what_is_not(count: int) -> None:
+    devices = [gpu(str(i), pci=f"0000:{i:02x}:00") for i in range(count)]
+    grown = [replace(device, counters={"pcie-replay": 5}) for device in devices]
+    told = moved(reading(*devices), reading(*grown))
+    assert len(told.counters) == min(count, MOST)
+    assert told.cut == max(0, count - MOST)
+
+
+def test_a_counter_that_could_not_be_read_did_not_grow() -> None:
+    blind = gpu(missing=("ecc-uncorrected",))
+    seen = gpu(counters={"ecc-uncorrected": 9})
+    assert not moved(reading(blind), reading(seen)).counters
+    assert not moved(reading(seen), reading(blind)).back
+    assert not moved(reading(gpu(), read={}), reading(seen)).counters
+
+
+def test_links_of_one_device_are_told_apart() -> None:
+    told = moved(reading(gpu()), reading(gpu(counters={"nvlink-replay.3": 2})))
+    assert told.counters == {"gpu 0": {"nvlink-replay.3": 2}}
+
+
+def test_a_reboot_is_told_and_nothing_is_compared() -> None:
+    before = reading(gpu(counters={"pcie-replay": 9}), boot="a")
+    assert moved(before, reading(gpu(), boot="b")) == Change(since=1, rebooted=True)
+
+
+def test_gpus_are_known_by_their_address_when_they_are_numbered_anew() -> None:
+    before = reading(gpu("0"), gpu("1", "0000:2c:00"))
+    told = moved(before, reading(gpu("0", "0000:2c:00", counters={"pcie-replay": 1})))
+    assert told.gone == ("gpu 0",)
+    assert told.counters == {"gpu 1": {"pcie-replay": 1}}, "by the name it had"
+
+
+def test_gpus_that_were_not_asked_are_not_gone() -> None:
+    assert not moved(reading(gpu()), reading(whole=False)).gone
+
+
+def test_a_temperature_is_no_change() -> None:
+    cold, hot = gpu(levels={"temperature": 30.0}), gpu(levels={"temperature": 80.0})
+    assert not moved(reading(cold), reading(hot))
+
+
+def test_of_a_gpu_that_something_happened_to_its_state_is_kept() -> None:
+    hot = {"temperature": 91.0, "power": 640.0, "sm-clock": 345.0, "utilization": 3.0}
+    kept = {name: hot[name] for name in ("temperature", "power", "sm-clock")}
+    counted = moved(reading(gpu()), reading(gpu(counters={"pcie-replay": 1}, levels=hot)))
+    assert counted.states == {"gpu 0": kept}
+    log = Log(last=5.0, events=(Event(at=4.0, kind="xid", pci="0000:1b:00", code=79),))
+    struck = moved(reading(gpu(), log=Log(last=3.0)), reading(gpu(levels=hot), log=log))
+    assert struck.states == {"gpu 0": kept}
+    others = reading(gpu(), gpu("1", "0000:2c:00"))
+    now = reading(gpu(levels=hot), gpu("1", "0000:2c:00", levels=hot, counters={"pcie-replay": 1}))
+    assert list(moved(others, now).states) == ["gpu 1"], "of the others nothing is"
+
+
+class TestLevels:
+    @staticmethod
+    def lost(kind: Any, was: dict[str, float], now: dict[str, float]) -> dict[str, Any]:
+        one = Device(kind=kind, name="x", levels=was)
+        told = moved(reading(one), reading(replace(one, levels=now)))
+        return told.levels.get(f"{kind} x", {})
+
+    def test_a_port_that_is_no_longer_active_or_slower(self) -> None:
+        was = {"active": 1.0, "rate": 400.0, "pcie-width": 16.0}
+        assert self.lost("rdma", was, {**was, "active": 0.0}) == {"active": (1.0, 0.0)}
+        assert self.lost("rdma", was, {**was, "rate": 200.0}) == {"rate": (400.0, 200.0)}
+        assert self.lost("rdma", was, {**was, "pcie-width": 8.0}) == {"pcie-width": (16.0, 8.0)}
+        assert self.lost("rdma", {**was, "rate": 200.0}, was) == {}, "faster is no loss"
+
+    def test_a_gpu_at_rest_may_have_a_slow_and_narrow_link(self) -> None:
+        full = {"pcie-width": 16.0, "pcie-width-max": 16.0, "pcie-generation": 5.0}
+        full["pcie-generation-max"] = 5.0
+        idle = {**full, "pcie-width": 8.0, "pcie-generation": 1.0, "utilization": 0.0}
+        assert self.lost("gpu", full, idle) == {}
+        busy = self.lost("gpu", full, {**idle, "utilization": 90.0})
+        assert busy == {"pcie-width": (16.0, 8.0), "pcie-generation": (5.0, 1.0)}
+
+    def test_heat_is_told_by_the_moment_only_where_no_counter_tells_it(self) -> None:
+        was, now = {"utilization": 90.0}, {"utilization": 90.0, "reasons": float(0x4 | 0x40)}
+        assert self.lost("gpu", was, now) == {"reasons": (0.0, float(0x40))}
+        before, after = reading(gpu(levels=was)), reading(gpu(levels=now))
+        read_: dict[str, tuple[str, ...]] = {"gpu": ("limited-thermal",)}
+        assert not moved(replace(before, read=read_), replace(after, read=read_)).levels
+
+    def test_a_remapping_that_has_become_pending(self) -> None:
+        assert self.lost("gpu", {"remap-pending": 0.0}, {"remap-pending": 1.0}) == {
+            "remap-pending": (0.0, 1.0)
+        }
+
+    def test_a_port_that_nobody_uses_may_do_as_it_likes(self) -> None:
+        down = Device(kind="rdma", name="x", levels={"active": 0.0})
+        flapped = replace(down, counters={"link_downed": 4})
+        assert not moved(reading(down), reading(flapped))
+
+
+class TestLog:
+    EVENT = Event(at=12.0, kind="xid", pci="0000:1b:00", code=79)
+
+    def test_new_lines_are_those_after_the_last_one_seen(self) -> None:
+        old = Log(last=12.0, events=(self.EVENT,))
+        new = Log(last=13.0, events=(self.EVENT, replace(self.EVENT, at=12.5, code=48)))
+        told = moved(reading(gpu("3"), log=old), reading(gpu("3"), log=new))
+        assert told.events == (("gpu 3", "xid", "48", "", "0000:1b:00"),)
+
+    def test_a_log_that_could_not_be_read_before_has_no_new_lines(self) -> None:
+        assert not moved(reading(gpu()), reading(gpu(), log=Log(last=13.0, events=(self.EVENT,))))
+
+
+class TestFacts:
+    def test_facts_of_one_host_make_one_reading(self) -> None:
+        parts = [{"uptime": 5.0, "unread": ["a"]}, {"devices": [dump(gpu())], "whole": True}]
+        found = reading_of([Fact(name="health", value=part) for part in parts])
+        assert (found.uptime, found.devices, found.unread) == (5.0, (gpu(),), ("a",))
+
+    def test_a_reading_without_its_last_part_broke_off(self) -> None:
+        found = reading_of([Fact(name="health", value={"uptime": 5.0})])
+        assert found.unread == ("GPUs (the reading broke off)",)
+
+    @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
+    def test_what_is_no_reading_is_said_to_be_unread(self, value: Any) -> None:
+        assert reading_of([Fact(name="health", value=value)]).unread
+
+    @given(COUNTS, COUNTS)
+    def test_a_change_is_read_back_as_it_was_written(
+        self, was: dict[str, int], now: dict[str, int]
+    ) -> None:
+        told = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
+        assert read(Change, dump(told)) == told

@@ -1,0 +1,341 @@
+"""Typed data: what is read, what is refused and how it is said, and that writing is the inverse."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accept.config.schema import schema
+from accept.core import model
+from accept.core.typed import (
+    Bounds,
+    Doc,
+    Invalid,
+    NonFinite,
+    Pattern,
+    Text,
+    dump,
+    from_json,
+    read,
+    to_json,
+)
+
+
+class Colour(Enum):
+    RED = "red"
+    DARK_BLUE = "dark-blue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """A leaf."""
+
+    name: str
+    size_gb: Annotated[int, Bounds(min=1, max=8), Doc("How large.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    leaves: tuple[Leaf, ...] = ()
+    by_name: dict[str, Leaf] = field(default_factory=dict)
+    colour: Colour = Colour.RED
+    kind: Literal["oak", "elm", 3] = "oak"
+    share: float = 0.5
+    alive: bool = True
+    count: int | None = None
+    gpus: Annotated[int, Bounds(min=0)] | Literal["detect"] = 0
+    code: Annotated[str, Pattern(r"[a-z]+", "small letters")] = "a"
+    wait: Annotated[float, Bounds(min=0), Text(lambda text: float(text[:-1]), "such as 3s")] = 1.0
+    wild: Annotated[float, NonFinite()] = 0.0
+    anything: Any = None
+    nested: Leaf | None = None
+    #: How many there
+    #: must be.
+    at_most: int | None = 5
+
+    def __post_init__(self) -> None:
+        if self.share > 10:
+            raise ValueError("a share above 10")
+        if self.share > 5:
+            raise Invalid(("share",), "a share above 5", "use less")
+
+
+def refusal(data: Any, cls: type[Any] = Tree) -> tuple[str, str, str]:
+    """Path, message and hint of the refusal."""
+    with pytest.raises(Invalid) as caught:
+        read(cls, data)
+    error = caught.value
+    return str(error).split(": ")[0] if error.path else "", error.message, error.hint
+
+
+class TestReading:
+    def test_keys_are_camel_case_outside_and_nowhere_else(self) -> None:
+        tree = read(Tree, {"byName": {"the_key": {"name": "x", "sizeGB": 3}}})
+        assert tree.by_name == {"the_key": Leaf(name="x", size_gb=3)}
+        assert dump(tree)["byName"] == {"the_key": {"name": "x", "sizeGB": 3}}
+
+    def test_an_int_is_a_good_float(self) -> None:
+        share = read(Tree, {"share": 1}).share
+        assert share == 1.0
+        assert isinstance(share, float)
+
+    def test_a_list_becomes_a_tuple(self) -> None:
+        assert read(Tree, {"leaves": [{"name": "a"}]}).leaves == (Leaf(name="a"),)
+
+    def test_union_takes_each_of_its_types(self) -> None:
+        assert read(Tree, {"gpus": 8}).gpus == 8
+        assert read(Tree, {"gpus": "detect"}).gpus == "detect"
+        assert read(Tree, {"count": None}).count is None
+
+    def test_text_stands_for_a_number_where_allowed(self) -> None:
+        assert read(Tree, {"wait": "3s"}).wait == 3.0
+
+    def test_non_finite_only_where_allowed(self) -> None:
+        assert math.isnan(read(Tree, {"wild": "nan"}).wild)
+        assert read(Tree, {"wild": "-inf"}).wild == -math.inf
+
+    def test_a_plain_type_can_be_read_too(self) -> None:
+        assert read(dict[str, int], {"a": 1}) == {"a": 1}
+
+    def test_path_goes_before_the_path_inside(self) -> None:
+        with pytest.raises(Invalid) as caught:
+            read(Tree, {"leaves": [{}]}, path=("forest", 2))
+        assert caught.value.path == ("forest", 2, "leaves", 0)
+        assert str(caught.value) == "forest[2].leaves[0]: key missing: name"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("data", "path", "message", "hint"),
+        [
+            ([], "", "expected a mapping, found a list", "known keys: "),
+            ({"colur": "red"}, "colur", "there is no such key", "did you mean colour? known keys:"),
+            ({"by_name": {}}, "by_name", "there is no such key", "did you mean byName?"),
+            (
+                {"leaves": [{"nme": "x"}]},
+                "leaves[0].nme",
+                "there is no such key",
+                "did you mean name?",
+            ),
+            ({"leaves": [{}]}, "leaves[0]", "key missing: name", ""),
+            ({"leaves": {}}, "leaves", "expected a list, found a mapping", ""),
+            ({"byName": []}, "byName", "expected a mapping, found a list", ""),
+            ({"byName": {"a": 1}}, "byName.a", "expected a mapping, found the number 1", ""),
+            ({"colour": "blue"}, "colour", 'the text "blue" is not possible here', "dark-blue"),
+            ({"kind": "elk"}, "kind", 'the text "elk" is not possible here', "did you mean elm?"),
+            ({"kind": 3.0}, "kind", "the number 3.0 is not possible here", "oak, elm, 3"),
+            ({"kind": []}, "kind", "a list is not possible here", ""),
+            (
+                {"alive": "yes"},
+                "alive",
+                'expected true or false, found the text "yes"',
+                "plain text",
+            ),
+            ({"alive": 1}, "alive", "expected true or false, found the number 1", ""),
+            ({"count": True}, "count", "expected a whole number, found true", ""),
+            ({"count": 1.0}, "count", "expected a whole number, found the number 1.0", ""),
+            ({"count": "1"}, "count", 'expected a whole number, found the text "1"', ""),
+            ({"share": "x"}, "share", 'expected a number, found the text "x"', ""),
+            ({"share": True}, "share", "expected a number, found true", ""),
+            ({"share": math.nan}, "share", "expected a number, found the number nan", ""),
+            ({"share": math.inf}, "share", "expected a number, found the number inf", ""),
+            ({"share": "inf"}, "share", 'expected a number, found the text "inf"', ""),
+            ({"share": 10**400}, "share", "expected a number, found a number of more than", ""),
+            ({"share": None}, "share", "expected a number, found nothing", ""),
+            ({"share": 11}, "", "a share above 10", ""),
+            ({"share": 6}, "share", "a share above 5", "use less"),
+            ({"gpus": -1}, "gpus", "the number -1 is not possible here", "at least 0"),
+            (
+                {"gpus": "detekt"},
+                "gpus",
+                'expected a whole number or "detect"',
+                "did you mean detect?",
+            ),
+            ({"nested": {"name": 5}}, "nested.name", "expected text, found the number 5", "quotes"),
+            ({"nested": 5}, "nested", "expected a mapping, found the number 5", ""),
+            (
+                {"leaves": [{"name": "a", "sizeGB": 9}]},
+                "leaves[0].sizeGB",
+                "the number 9 is not possible here",
+                "it must be at most 8",
+            ),
+            ({"code": "A1"}, "code", 'expected small letters, found the text "A1"', ""),
+            ({"wait": "xs"}, "wait", "could not convert", "expected such as 3s"),
+            ({"wait": "-3s"}, "wait", "the number -3.0 is not possible here", "at least 0"),
+            ({"anything": {1: 2}}, "anything", "keys must be text, found the number 1", "quotes"),
+            ({"anything": [{"a": math.nan}]}, "anything[0].a", "expected a number", ""),
+            ({"anything": {"a": {1, 2}}}, "anything.a", "expected plain data, found set", ""),
+            ({7: 1}, "", "keys must be text, found the number 7 as a key", "quotes"),
+        ],
+    )
+    def test_says_where_what_and_what_to_do(
+        self, data: Any, path: str, message: str, hint: str
+    ) -> None:
+        got = refusal(data)
+        assert got[0] == path
+        assert got[1].startswith(message)
+        assert hint in got[2]
+
+    def test_all_missing_keys_at_once(self) -> None:
+        cls = make_dataclass("Pair", [("a", int), ("b", int)], frozen=True, kw_only=True)
+        assert refusal({}, cls)[1] == "keys missing: a, b"
+
+    def test_one_line_whatever_the_input(self) -> None:
+        _, message, hint = refusal({"colour": "a\nb\x1b[31m" + "x" * 1000})
+        assert "\n" not in message + hint
+        assert "\x1b" not in message + hint
+        assert len(message) < 120
+
+    def test_a_value_nested_without_end(self) -> None:
+        data: Any = []
+        for _ in range(10_000):
+            data = [data]
+        assert "nested deeper than 50 levels" in refusal({"anything": data})[1]
+
+    def test_a_type_without_a_reader_is_a_programming_error(self) -> None:
+        with pytest.raises(TypeError, match="no reader for the type"):
+            read(set[int], [1])
+
+
+class TestJson:
+    def test_equal_values_give_equal_bytes(self) -> None:
+        one = Tree(by_name={"a": Leaf(name="1"), "b": Leaf(name="2")}, anything={"x": 1, "y": 2})
+        two = Tree(by_name={"b": Leaf(name="2"), "a": Leaf(name="1")}, anything={"y": 2, "x": 1})
+        assert to_json(one) == to_json(two)
+
+    def test_fields_keep_their_order_and_none_is_left_out(self) -> None:
+        step = model.Step(id="1", checks=("a",), script="s", groups="all")
+        assert list(json.loads(to_json(step)))[:4] == ["id", "checks", "script", "groups"]
+        assert "size" not in dump(model.Metric(check="a", name="b", value=1.0, unit=""))
+
+    def test_none_is_written_where_it_is_not_the_default(self) -> None:
+        assert dump(Tree(at_most=None))["atMost"] is None
+        assert read(Tree, dump(Tree(at_most=None))).at_most is None
+        machine = model.PlannedMachine(name="gpu", gpus=None, ranks=None)
+        assert dump(machine)["gpus"] is None
+
+    def test_one_line(self) -> None:
+        assert "\n" not in to_json(Tree(code="a", anything="x\ny"))
+
+    def test_not_a_number_is_text(self) -> None:
+        assert json.loads(to_json(Tree(wild=math.inf)))["wild"] == "inf"
+
+    @pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000, '{"a": 1} x'])
+    def test_text_that_is_no_json(self, text: str | bytes) -> None:
+        with pytest.raises(Invalid, match="no JSON"):
+            from_json(Tree, text)
+
+    def test_what_no_json_can_hold(self) -> None:
+        with pytest.raises(TypeError):
+            dump({1, 2})
+
+
+_words = st.text(max_size=4)
+_numbers = st.floats(allow_nan=False, allow_infinity=False)
+_plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_words, inner, max_size=3),
+    max_leaves=8,
+)
+_leaves = st.builds(Leaf, name=_words, size_gb=st.integers(1, 8))
+_trees = st.builds(
+    Tree,
+    leaves=st.lists(_leaves, max_size=3).map(tuple),
+    by_name=st.dictionaries(_words, _leaves, max_size=3),
+    colour=st.sampled_from(Colour),
+    kind=st.sampled_from(["oak", "elm", 3]),
+    share=st.floats(0, 1),
+    alive=st.booleans(),
+    count=st.none() | st.integers(),
+    gpus=st.just("detect") | st.integers(min_value=0),
+    code=st.from_regex(r"[a-z]+", fullmatch=True),
+    wait=st.floats(0, 1e9),
+    wild=st.floats(allow_nan=False),
+    anything=_plain,
+    nested=st.none() | _leaves,
+    at_most=st.none() | st.integers(),
+)
+
+
+class TestProperties:
+    @given(_trees)
+    def test_reading_undoes_writing(self, tree: Tree) -> None:
+        assert read(Tree, dump(tree)) == tree
+        assert from_json(Tree, to_json(tree)) == tree
+
+    @pytest.mark.parametrize("cls", [model.Plan, model.Record, model.Verdict])
+    @settings(max_examples=25)
+    @given(st.data())
+    def test_so_it_does_for_what_a_run_leaves(self, cls: type[Any], data: st.DataObject) -> None:
+        value = data.draw(_instances(cls))
+        assert from_json(cls, to_json(value)) == value
+
+    @given(_plain)
+    def test_any_data_is_read_or_refused(self, data: Any) -> None:
+        for cls in (Tree, model.Plan, model.Record):
+            with suppress(Invalid):
+                read(cls, data)
+
+
+def _instances(cls: Any) -> st.SearchStrategy[Any]:
+    """Instances of a dataclass by its types: finite numbers, short lists, plain data."""
+    hints = get_type_hints(cls)
+    return st.builds(cls, **{item.name: _values(hints[item.name]) for item in fields(cls)})
+
+
+def _values(hint: Any) -> st.SearchStrategy[Any]:
+    args = get_args(hint)
+    if is_dataclass(hint):
+        return _instances(hint)
+    if get_origin(hint) is UnionType:
+        return st.one_of(*map(_values, args))
+    if get_origin(hint) is tuple:
+        return st.lists(_values(args[0]), max_size=2).map(tuple)
+    if get_origin(hint) is dict:
+        return st.dictionaries(_words, _values(args[1]), max_size=2)
+    simple = {str: _words, float: _numbers, Any: _plain}
+    return simple[hint] if hint in simple else st.from_type(hint)
+
+
+class TestSchema:
+    def test_describes_what_is_read(self) -> None:
+        tree = schema(Tree)
+        assert tree["$schema"].endswith("2020-12/schema")
+        assert tree["additionalProperties"] is False
+        properties = tree["properties"]
+        assert properties["gpus"] == {
+            "anyOf": [{"type": "integer", "minimum": 0}, {"enum": ["detect"]}],
+            "default": 0,
+        }
+        assert properties["colour"] == {"enum": ["red", "dark-blue"], "default": "red"}
+        assert properties["leaves"]["items"] == {"$ref": "#/$defs/Leaf"}
+        assert properties["code"]["pattern"] == "^(?:[a-z]+)$"
+        assert properties["wait"]["anyOf"][1]["type"] == "string"
+        assert properties["atMost"]["description"] == "How many there must be."
+        leaf = tree["$defs"]["Leaf"]
+        assert leaf["required"] == ["name"]
+        assert leaf["description"] == "A leaf."
+        assert leaf["properties"]["sizeGB"] == {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 8,
+            "description": "How large.",
+            "default": 1,
+        }
+
+    def test_a_comment_above_a_field_describes_it(self) -> None:
+        machine = schema(model.Plan)["$defs"]["PlannedMachine"]["properties"]
+        assert machine["device"]["description"].startswith("What `nvidia-smi` calls the device")

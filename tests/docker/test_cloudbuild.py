@@ -1,0 +1,105 @@
+"""cloudbuild.yml: what it refers to exists, and what it ends with can go into a site file.
+
+Its build step is run for real in tests/cluster/test_image.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.factories import cloudbuild
+
+from accept import __version__
+
+#: https://cloud.google.com/build/docs/build-config-file-schema
+KEYS = {"artifacts", "availableSecrets", "images", "logsBucket", "options", "queueTtl"} | {
+    "secrets", "serviceAccount", "steps", "substitutions", "tags", "timeout",
+}  # fmt: skip
+STEP_KEYS = {"allowFailure", "args", "automapSubstitutions", "dir", "entrypoint", "env", "id"} | {
+    "name", "script", "secretEnv", "timeout", "volumes", "waitFor",
+}  # fmt: skip
+DIGEST = f"sha256:{'1a' * 32}"
+
+
+def test_has_only_keys_that_cloud_build_knows() -> None:
+    document = cloudbuild.document()
+    assert set(document) <= KEYS
+    assert [set(step) - STEP_KEYS for step in document["steps"]] == [set()] * len(document["steps"])
+
+
+def test_every_substitution_has_a_default_and_every_reference_a_substitution() -> None:
+    """A name that nothing defines fails a build that `gcloud builds submit` started."""
+    document = cloudbuild.document()
+    own = document.pop("substitutions")
+    assert all(re.fullmatch(r"_[A-Z0-9_]+", name) for name in own)
+    assert all(isinstance(value, str) for value in own.values())
+    used = cloudbuild.names(yaml.safe_dump(document))
+    within = {name for value in own.values() for name in cloudbuild.names(value)}
+    assert used | within <= set(own) | set(cloudbuild.BUILT_IN)
+    # One that nothing uses fails the build as well.
+    assert set(own) <= used | within
+    assert document["options"]["dynamicSubstitutions"] is True
+
+
+def test_no_value_is_left_unfilled() -> None:
+    known = cloudbuild.values()
+    assert [value for value in known.values() if "$" in value] == []
+    assert known["_NAME"] == "region1-docker.pkg.dev/project1/accept/accept"
+    assert known["_VERSION"] == __version__
+
+
+def test_waits_no_longer_than_it_says_on_a_machine_that_it_names() -> None:
+    document = cloudbuild.document()
+    assert re.fullmatch(r"[1-9]\d*s", document["timeout"])
+    assert document["options"]["machineType"]
+
+
+def test_pushes_the_tags_that_it_built() -> None:
+    steps = cloudbuild.steps()
+    built = {word.removeprefix("--tag=") for word in steps["build"].args if "--tag=" in word}
+    pushed = {step.args[1] for step in steps.values() if step.args[0] == "push"}
+    assert built == pushed
+    images = {
+        cloudbuild.filled(text, cloudbuild.values()) for text in cloudbuild.document()["images"]
+    }
+    assert images <= built
+    assert list(steps)[-1] == "digest"
+
+
+def test_the_cache_is_a_tag_that_an_earlier_version_has_left() -> None:
+    def cache(version: str) -> list[str]:
+        words = cloudbuild.steps(_VERSION=version)["build"].args
+        return [word.partition("=")[2] for word in words if word.startswith("--cache-from=")]
+
+    assert cache("1.0.0") == cache("2.0.0")
+    (name,) = cache("2.0.0")
+    assert f"--tag={name}" in cloudbuild.steps(_VERSION="1.0.0")["build"].args
+
+
+@pytest.fixture
+def said_by_digest_step(tmp_path: Path) -> str:
+    """Its output, where docker knows the image by two names of which one is another registry's."""
+    step = cloudbuild.steps()["digest"]
+    name = cloudbuild.values()["_NAME"]
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho other.example/accept@{DIGEST}\necho {name}@{DIGEST}\n")
+    docker.chmod(0o755)
+    done = subprocess.run(
+        [str(step.entrypoint), *step.args],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_ends_with_a_piece_of_a_site_file(said_by_digest_step: str) -> None:
+    _, _, piece = said_by_digest_step.partition("\n")
+    name = cloudbuild.values()["_NAME"]
+    assert yaml.safe_load(piece) == {"kubernetes": {"image": f"{name}@{DIGEST}"}}

@@ -1,0 +1,93 @@
+"""docker/Dockerfile: what it builds on is pinned, what it can be given is written down, no secret.
+
+Its target `cpu` is built for real in tests/cluster/test_image.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+from tests.factories import cloudbuild, dockerfile
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "docker" / "README.md").read_text()
+RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
+SECRET = re.compile(r"passw|secret|token|credential|private|key", re.IGNORECASE)
+
+
+def test_what_it_builds_on_is_pinned_by_tag_and_digest() -> None:
+    assert PINNED.fullmatch(dockerfile.arguments()["BASE"])
+    own = dockerfile.stages()
+    assert {base for base in own.values() if base not in own} == {"${BASE}"}
+    assert "latest" not in dockerfile.FILE.read_text()
+
+
+def test_both_ways_of_building_take_the_same_base_with_gpus() -> None:
+    base = cloudbuild.values()["_BASE"]
+    assert PINNED.fullmatch(base)
+    assert RELEASE["env"]["GPU_BASE"] == base
+    assert base in README
+
+
+def test_nothing_is_fetched_but_packages_and_one_commit() -> None:
+    """ADD takes addresses, of which nothing says what is there tomorrow; COPY takes stages only."""
+    found = dockerfile.instructions()
+    assert {one.word for one in found} <= {"ARG", "COPY", "FROM", "LABEL", "RUN", "WORKDIR"}
+    assert all(one.rest.startswith("--from=") for one in found if one.word == "COPY")
+    runs = " ".join(one.rest for one in found if one.word == "RUN")
+    assert not re.search(r"\b(curl|wget|https?://)", runs)
+    assert re.fullmatch(r"[0-9a-f]{40}", dockerfile.arguments()["NCCL_TESTS_COMMIT"])
+
+
+def test_no_argument_and_no_label_is_a_secret() -> None:
+    """What a build is told stays readable in the image's history."""
+    told = [one.rest for one in dockerfile.instructions() if one.word in ("ARG", "ENV", "LABEL")]
+    assert [text for text in told if SECRET.search(text.partition("=")[0])] == []
+
+
+def test_host_keys_go_in_the_layer_that_made_them() -> None:
+    makers = [one.rest for one in dockerfile.instructions() if "openssh-server" in one.rest]
+    assert makers
+    assert all(re.search(r"rm -rf .*/etc/ssh/ssh_host_\*", text) for text in makers)
+
+
+def test_every_build_argument_is_documented_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `([A-Z][A-Z_]+)` \| `?([^`|]*?)`? \|", README, re.MULTILINE))
+    assert rows == {name: value or "\u2013" for name, value in dockerfile.arguments().items()}
+
+
+def test_every_target_is_documented() -> None:
+    targets = set(dockerfile.stages()) - set(dockerfile.stages().values()) - {"nccl-tests"}
+    assert targets == {"cpu", "gpu"}
+    assert all(f"| `{name}` |" in README for name in targets)
+
+
+def test_packages_of_python_are_those_of_the_lock() -> None:
+    locked: dict[str, set[str | None]] = {}
+    for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
+        locked.setdefault(package["name"], set()).add(package.get("version"))
+    wanted = dict(one.split("==") for one in dockerfile.arguments()["PIP_PACKAGES"].split())
+    assert set(wanted) == {"mpi4py", "numpy", "nvidia-ml-py", "obstore", "torch"}
+    assert {name for name, version in wanted.items() if version not in locked[name]} == set()
+
+
+def test_what_builders_pass_is_an_argument_and_a_stage() -> None:
+    jobs = RELEASE["jobs"]
+    texts = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    texts.append(" ".join(cloudbuild.steps()["build"].args))
+    # BuildKit's own: https://docs.docker.com/build/cache/backends/inline/
+    known = {*dockerfile.arguments(), "BUILDKIT_INLINE_CACHE"}
+    passed = {name for text in texts for name in re.findall(r"--build-arg[ =]\"?(\w+)=", text)}
+    assert passed <= known
+    assert {"BASE", "VERSION"} <= passed
+    assert set(jobs["image"]["strategy"]["matrix"]["target"]) <= set(dockerfile.stages())
+    assert cloudbuild.values()["_TARGET"] in dockerfile.stages()
+
+
+def test_documents_every_substitution_of_cloud_build() -> None:
+    rows = set(re.findall(r"^\| `(_[A-Z]+)` \|", README, re.MULTILINE))
+    assert rows == set(cloudbuild.document()["substitutions"])

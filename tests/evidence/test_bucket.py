@@ -1,0 +1,236 @@
+"""Evidence in buckets, through obstore: S3 is moto's, Google's a stand-in (tests/factories/buckets.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.kube.build import cache
+from tests.factories import buckets
+from tests.factories.buckets import BUCKET, Proxy
+from tests.factories.command_line import refused
+from tests.factories.upload import command, evidence_in, send
+
+from accept.core.errors import BadEvidence, NotStarted
+from accept.evidence import bucket
+
+pytest.importorskip("obstore", reason="the extra `storage` is not installed")
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def server(request: pytest.FixtureRequest) -> Iterator[Proxy]:
+    if request.param == "s3":
+        with buckets.s3() as found:
+            yield found
+        return
+    built = sorted((cache() / "bin").glob("fake-gcs-server-*"))
+    if not built:
+        pytest.skip("fake-gcs-server is not built: make programs")
+    with buckets.gs(built[-1]) as found:
+        yield found
+
+
+@pytest.fixture
+def place(
+    server: Proxy, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A URL of the test's own."""
+    for name in [n for n in os.environ if n.startswith(("AWS_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    server.written.clear()
+    server.down = False
+    scheme = "gs" if server.google else "s3"
+    yield f"{scheme}://{BUCKET}/{abs(hash(request.node.name))}"
+    server.down = False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return evidence_in(tmp_path)
+
+
+def names(server: Proxy) -> list[str]:
+    return [name.partition("/runs/a1/")[2] for name in server.written]
+
+
+def test_all_of_it_arrives_and_the_manifest_last(
+    folder: Path, place: str, server: Proxy, tmp_path: Path
+) -> None:
+    done = send(folder, place)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert names(server)[-1] == "MANIFEST.json"
+    assert len(names(server)) == 4
+    assert bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+    for path in (p for p in folder.rglob("*") if p.is_file()):
+        assert (tmp_path / "fetched" / path.relative_to(folder)).read_bytes() == path.read_bytes()
+
+
+def test_a_resumed_upload_writes_the_rest_only(folder: Path, place: str, server: Proxy) -> None:
+    assert send(folder, place, "--partial").returncode == 0
+    server.written.clear()
+    (folder / "logs" / "new.log").write_text("new\n")
+    assert send(folder, place).returncode == 0
+    assert names(server) == ["logs/new.log", "MANIFEST.json"]
+    server.written.clear()
+    assert send(folder, place).returncode == 0
+    assert names(server) == []
+
+
+def test_what_is_finished_is_not_written_over(folder: Path, place: str, server: Proxy) -> None:
+    assert send(folder, place).returncode == 0
+    server.written.clear()
+    (folder / "records.jsonl").write_text("two\n")
+    done = send(folder, place)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "nothing was written over" in done.stderr
+    assert names(server) == []
+
+
+def test_a_bucket_that_is_down_is_one_line_and_then_gone_on_with(
+    folder: Path, place: str, server: Proxy
+) -> None:
+    server.down = True
+    done = send(folder, place, "--seconds", "6")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "send again: it goes on from here" in done.stderr
+    # More than one try.
+    assert server.refused > 1
+    server.down = False
+    assert send(folder, place).returncode == 0
+
+
+def test_a_bucket_that_is_back_in_time_costs_nothing(
+    folder: Path, place: str, server: Proxy
+) -> None:
+    server.down, before = True, server.refused
+    with subprocess.Popen(command(folder, place), stdout=subprocess.PIPE, text=True) as running:
+        while server.refused == before:
+            assert running.poll() is None
+        server.down = False
+        said, _ = running.communicate(timeout=90)
+    assert (running.returncode, said[:16]) == (0, "sent 3 of 3 file")
+
+
+def test_a_bucket_that_is_not_there_is_said_at_once(
+    folder: Path, place: str, server: Proxy
+) -> None:
+    scheme = place.partition(":")[0]
+    done = send(folder, f"{scheme}://nobody-made-this/x")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "is not there: make the bucket" in done.stderr
+    assert "is not there" in refused("judge", f"{scheme}://nobody-made-this/x", code=6)
+
+
+def test_one_who_may_not_read_is_told_so(
+    place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = bucket._places()
+
+    class PermissionDeniedError(Exception):
+        pass
+
+    def no(self: object) -> object:
+        raise PermissionDeniedError("403")
+
+    monkeypatch.setattr(places.Bucket, "look", no)
+    with pytest.raises(BadEvidence, match="may not be read or written; check rights"):
+        bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+
+
+def test_credentials_that_are_none_are_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", "no key at all")
+    done = send(folder, f"gs://{BUCKET}/x")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "check its address and credentials" in done.stderr
+    assert "no key at all" not in done.stderr
+    assert "check its address" in refused("judge", f"gs://{BUCKET}/x", code=6)
+
+
+def test_a_system_without_certificate_authorities_is_told_what_to_install(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nowhere"))
+    done = send(folder, f"s3://{BUCKET}/x")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "no certificate authorities here; install ca-certificates" in done.stderr
+
+
+def test_what_grows_while_it_is_read_is_bounded(
+    folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert send(folder, place, "--partial").returncode == 0
+    endless = iter(lambda: b"x" * 1000, None)
+    monkeypatch.setattr(bucket._places().Bucket, "read", lambda _, name: endless)
+    monkeypatch.setattr(bucket._places(), "manifest_in", lambda _: None)
+    with pytest.raises(BadEvidence, match="it grew while it was read"):
+        bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+
+
+def test_names_that_lead_out_are_refused(
+    folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket._places().Bucket, "look", lambda _: {"../../x": (1, "")})
+    with pytest.raises(BadEvidence, match="holds an object named"):
+        bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+    assert [p.name for p in tmp_path.iterdir()] == ["evidence"]
+
+
+def test_what_is_unfinished_is_never_judged(folder: Path, place: str) -> None:
+    assert send(folder, place, "--partial").returncode == 0
+    assert "never finished" in refused("judge", f"{place}/runs/a1", code=6)
+
+
+def test_what_was_changed_after_the_end_is_named(folder: Path, place: str, tmp_path: Path) -> None:
+    import obstore
+    from obstore.store import from_url
+
+    assert send(folder, place).returncode == 0
+    options = {"allow_http": True}
+    store = from_url(f"{place}/runs/a1", client_options=options)
+    obstore.put(store, "records.jsonl", b"two\n", mode="overwrite", use_multipart=False)
+    with pytest.raises(BadEvidence, match=r"records\.jsonl is not as it was written"):
+        bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+
+
+def test_without_the_extra_it_is_named(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(NotStarted) as raised:
+        bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+    assert "[storage]'" in (raised.value.hint or "")
+
+
+def test_the_key_of_a_stand_in_is_no_secret() -> None:
+    key = json.loads(buckets.google("http://127.0.0.1:1")["GOOGLE_SERVICE_ACCOUNT_KEY"])
+    assert key["private_key"] == ""
+
+
+class TestABucketIsReached:
+    def test_where_it_can_be_listed(self, place: str) -> None:
+        assert bucket.reach(place) == (True, "")
+
+    def test_not_where_there_is_none(self, place: str) -> None:
+        there, why = bucket.reach(f"{place.partition('://')[0]}://nobodys-bucket/x")
+        assert there is False
+        assert "nobodys-bucket" in why
+
+    def test_perhaps_where_nothing_answers(
+        self, place: str, server: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bucket, "_FIRST", 1.0)
+        server.down = True
+        there, why = bucket.reach(place)
+        assert there is None
+        assert why
+        assert "send again" not in why

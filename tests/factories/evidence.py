@@ -1,0 +1,94 @@
+"""What a run leaves, written by the product's own functions, without a run."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+from tests.factories import verdicts
+
+from accept.core import evidence
+from accept.core.checks import REGISTRY, parse_log
+from accept.core.judge import judge
+from accept.core.model import Plan, Record, Step, Verdict
+from accept.core.typed import dump
+
+STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups="all")
+PLAN: Plan = verdicts.plan(STEP, nodes=1)
+#: The same plan with the hashes that rendering adds; PLAN is as versions left it that had none.
+HASHED: Plan = replace(PLAN, files_hash="f" * 64)
+HASHED = replace(HASHED, hash=evidence.plan_hash(dump(HASHED)))
+LOG = 'ACCEPT {"metric":"speed","value":7.5,"unit":"m/s"}\nsome text\n'
+
+
+def record(log: str = LOG, *, status: int = 0) -> Record:
+    """The record of the one step, with what its log says."""
+    parsed = parse_log(STEP.checks, log.encode().splitlines(keepends=True), ("h0",))
+    return Record(
+        step=STEP.id,
+        checks=STEP.checks,
+        wave=0,
+        group=0,
+        hosts=("h0",),
+        ranks=2,
+        exit=status,
+        log=evidence.log_path(STEP.id, 0, 0),
+        metrics=parsed.metrics,
+        facts=parsed.facts,
+        problems=parsed.problems,
+    )
+
+
+def verdict_of(*records: Record, interruption: str = "") -> Verdict:
+    """Return the coordinator's verdict."""
+    kept = (verdicts.found(("h0",)), *records)
+    return judge(PLAN, kept, checks=REGISTRY, attempt="one", broken_off=interruption)
+
+
+def leave(
+    folder: Path,
+    log: str = LOG,
+    *,
+    plan: Plan = PLAN,
+    status: int = 0,
+    whole: bool = True,
+    interruption: str = "",
+) -> Path:
+    """Write an evidence folder. If it is not `whole`, the coordinator died before the end."""
+    records = (verdicts.found(("h0",)), record(log, status=status))
+    path = folder / records[1].log
+    path.parent.mkdir(parents=True)
+    path.write_text(log)
+    evidence.write(folder / evidence.PLAN, json.dumps(dump(plan)))
+    evidence.write(folder / "hosts.json", json.dumps({"attempt": "one"}))
+    for one in records:
+        evidence.append_record(folder, one)
+    if whole:
+        evidence.write_run_end(folder, interruption)
+        verdict = verdict_of(records[1], interruption=interruption)
+        evidence.write_judgement(folder, plan, verdict)
+        evidence.write_checksums(folder)
+    return folder
+
+
+def without_run_end(folder: Path) -> Path:
+    """Make evidence of an older version, where the verdict alone says what interrupted the run."""
+    (folder / evidence.RUN_END).unlink()
+    evidence.write_checksums(folder)
+    return folder
+
+
+def archive(folder: Path, target: Path) -> Path:
+    """The folder as the archive that is fetched from the first host."""
+    with tarfile.open(target, "w") as tar:
+        tar.add(folder, arcname="evidence")
+    return target
+
+
+def console(*records: Record) -> str:
+    """A coordinator's log that ends with everything packed."""
+    kept = (verdicts.found(("h0",)), *records)
+    packed = evidence.pack(PLAN, kept, verdict_of(*records))
+    return f"some progress\nverdict of the coordinator:\n{packed}"

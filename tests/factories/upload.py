@@ -1,0 +1,32 @@
+"""Evidence, and upload.py started on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from accept.config import resources
+
+PROGRAM = resources.launchers() / "programs" / "upload.py"
+
+
+def evidence_in(folder: Path) -> Path:
+    """What a run leaves, small."""
+    made = folder / "evidence"
+    (made / "logs").mkdir(parents=True)
+    (made / "plan.json").write_text("{}")
+    (made / "records.jsonl").write_text("one\n")
+    (made / "logs" / "odd name %20 ü.log").write_bytes(b"\xff\x00")
+    return made
+
+
+def command(source: Path, place: Path | str, *options: str) -> list[str]:
+    """The command line that sends as attempt `a1`."""
+    return [sys.executable, str(PROGRAM), str(source), str(place), "--attempt", "a1", *options]
+
+
+def send(source: Path, place: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Send to the end."""
+    words = command(source, place, *options)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=90)

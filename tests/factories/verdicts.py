@@ -1,0 +1,206 @@
+"""Plans and records of runs that never took place, for tests of what judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from accept.core.groups import Group, Wave, waves
+from accept.core.model import (
+    Fact,
+    Metric,
+    Plan,
+    PlannedMachine,
+    Problem,
+    Record,
+    Reference,
+    Step,
+)
+
+COLLECTIVE = {"min": "1M", "max": "4M", "factor": 2, "iters": 5, "warmup": 1, "dtype": "float"}
+TOP = 4 << 20
+CPU = PlannedMachine(name="cpu", gpus=0, ranks=2, speed_promised=False, noise=0.05)
+#: As many ranks a host as `record` says there are, if nothing else is said.
+GPU = PlannedMachine(name="big", gpus=8, ranks=2, device="B200", noise=0.01)
+FLOOR = Reference(
+    check="all-reduce",
+    metric="busbw",
+    unit="GB/s",
+    kind="floor",
+    source="the machine's data sheet",
+    lower=300.0,
+    peak=400.0,
+)
+
+
+def hosts(count: int) -> tuple[str, ...]:
+    return tuple(f"h{i}" for i in range(count))
+
+
+def step(
+    check: str = "all-reduce",
+    groups: Any = "all",
+    *,
+    rounds: int = 1,
+    number: int = 10,
+    **more: Any,
+) -> Step:
+    return Step(
+        id=f"{number}-{check}-{groups}",
+        checks=more.pop("checks", (check,)),
+        script=f"steps/{number}.sh",
+        groups=groups,
+        params=more.pop("params", COLLECTIVE if check not in ("train", "inventory") else {}),
+        rounds=rounds,
+        **more,
+    )
+
+
+def plan(
+    *steps: Step, machine: PlannedMachine = CPU, nodes: int | None = None, **more: Any
+) -> Plan:
+    return Plan(
+        schema=1,
+        version="0",
+        hash="0123456789abcdef",
+        machine=machine,
+        suite="imagined",
+        nodes=nodes,
+        steps=steps,
+        **more,
+    )
+
+
+def found(names: Sequence[str], *problems: Problem, metrics: tuple[Metric, ...] = ()) -> Record:
+    """The record of the step that finds the hosts."""
+    return Record(
+        step="00-hosts",
+        checks=("hosts",),
+        wave=0,
+        group=0,
+        hosts=tuple(names),
+        exit=0,
+        problems=problems,
+        metrics=metrics,
+    )
+
+
+def table(check: str, busbw: float, *, top: int = TOP, wrong: float = 0) -> tuple[Metric, ...]:
+    """The metrics of a whole nccl-tests table whose speeds grow with the size."""
+    sizes = [size for size in (1 << 20, 2 << 20, 4 << 20) if size <= top]
+    placements = ("out", "in") if check not in ("alltoall", "sendrecv") else ("out",)
+    rows = [
+        Metric(
+            check=check,
+            name="busbw",
+            value=busbw * size / TOP,
+            unit="GB/s",
+            size=size,
+            placement=placement,
+        )
+        for size in sizes
+        for placement in ("out", "in")
+    ]
+    counts = [
+        Metric(check=check, name="wrong", value=wrong, unit="elements", placement=placement)
+        for placement in placements
+    ]
+    return (*rows, *counts)
+
+
+def record(
+    of: Step,
+    group: Group | Sequence[str],
+    *metrics: Metric,
+    wave: int = 0,
+    number: int = 0,
+    status: int | None = 0,
+    problems: tuple[Problem, ...] = (),
+    facts: tuple[Fact, ...] = (),
+    ranks: int | None = None,
+) -> Record:
+    where = group if isinstance(group, Group) else Group(hosts=tuple(group))
+    return Record(
+        step=of.id,
+        checks=of.checks,
+        wave=wave,
+        group=number,
+        hosts=where.hosts,
+        local_ranks=where.local_ranks,
+        ranks=(len(where.local_ranks) or 2) * len(where.hosts) if ranks is None else ranks,
+        exit=status,
+        log=f"logs/{of.id}/{wave}-{number}.log",
+        metrics=metrics,
+        facts=facts,
+        problems=problems,
+    )
+
+
+Speed = Callable[[Group], float | None]
+
+
+def measured(
+    of: Step, names: Iterable[str], speed: Speed, *, seed: int = 1, ranks: int = 2
+) -> list[Record]:
+    """All records of a collective step, each group at its speed; None: it crashed."""
+    planned = waves(of.groups, tuple(names), rounds=of.rounds, seed=seed, ranks=ranks)
+    return executed(of, planned, speed)
+
+
+def executed(of: Step, planned: Iterable[Wave], speed: Speed) -> list[Record]:
+    """The records of these waves, each group at its speed; None: it crashed."""
+    result = []
+    for wave, groups in enumerate(planned):
+        for number, group in enumerate(groups):
+            busbw = speed(group)
+            tables = [] if busbw is None else [m for c in of.checks for m in table(c, busbw)]
+            made = record(
+                of,
+                group,
+                *tables,
+                wave=wave,
+                number=number,
+                status=0 if busbw is not None else 1,
+            )
+            result.append(made)
+    return result
+
+
+def slow(*names: str, usual: float = 10.0, factor: float = 0.5) -> Speed:
+    """Groups that hold one of `names` run at a share of the usual speed."""
+    return lambda group: usual * (factor if set(names) & set(group.hosts) else 1.0)
+
+
+def inventory_of(host: str, **changes: Any) -> Fact:
+    """What a host without GPUs says of itself."""
+    value: dict[str, Any] = {
+        "cpus": 16,
+        "memoryBytes": 64 << 30,
+        "gpus": [],
+        "pciNvidia": 0,
+        "nics": [{"name": "eth0", "speed": 10000, "state": "up"}],
+        "memlock": "unlimited",
+        "kernel": "6.1.0",
+        "versions": {"mpi": "5.0.8", "python": "3.11.2"},
+        "env": {},
+    }
+    return Fact(name="inventory", check="inventory", host=host, value={**value, **changes})
+
+
+def gpus(host: str, count: int = 8, **changes: Any) -> list[dict[str, Any]]:
+    """GPUs as an inventory lists them; `changes` apply to the first."""
+    listed: list[dict[str, Any]] = [
+        {
+            "index": i,
+            "uuid": f"GPU-{host}-{i}",
+            "name": "NVIDIA B200",
+            "memoryMiB": 183359,
+            "memoryUsedMiB": 0,
+            "driver": "570.1",
+            "eccUncorrected": 0,
+            "processes": [],
+        }
+        for i in range(count)
+    ]
+    listed[0].update(changes)
+    return listed

@@ -1,0 +1,329 @@
+"""What our programs decide on GPUs, on a fake of torch: there are none here, nor other releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.launchers.programs.fake_torch import fake_torch
+
+import exact_gemm
+import inventory
+import p2p_matrix
+import patterns
+import sampler
+import torch_io
+from gemm import lacking
+from memory import Memory
+from rank_io import Ended, Identity
+from train_options import MODELS
+
+#: The transformers; what they are made of comes with torch.
+GPTS = [name for name in MODELS if name.startswith("gpt-")]
+ME = Identity(rank=11, size=16, local_rank=3, local_size=8, host="h1")
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No setting of GPUs in the environment."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return monkeypatch
+
+
+def records(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    lines = capsys.readouterr().out.splitlines()
+    return [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+
+
+# -- which types are measured --------------------------------------------------------------------
+
+
+def why_no_fp8(size: int = 8192, **torch: Any) -> str:
+    return lacking(fake_torch(**torch), "cuda:0", "fp8", "", size)
+
+
+def test_fp8_is_measured_where_torch_and_gpu_have_it() -> None:
+    assert why_no_fp8() == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "returns"), [("2.1.0", 2), ("2.4.1", 2), ("2.5.0a0+872d972", 2), ("2.0.1", None)]
+)
+def test_fp8_is_left_out_where_torch_has_no_product_with_one_result(
+    version: str, returns: int | None
+) -> None:
+    why = why_no_fp8(version=version, fp8_returns=returns)
+    assert version in why
+    assert "2.5" in why
+
+
+def test_fp8_is_left_out_on_gpus_without_it() -> None:
+    assert why_no_fp8(capability=(8, 0)) == "compute capability 8.0"
+
+
+@given(st.integers(254, 1 << 16))
+def test_fp8_is_measured_at_sizes_alone_that_it_takes(size: int) -> None:
+    taken = size >= 2032 and size % 16 == 0
+    assert (why_no_fp8(size) == "") is taken
+    if taken:
+        assert exact_gemm.inner(size) % 16 == 0
+
+
+def test_sizes_that_fp8_does_not_take_stop_no_other_type() -> None:
+    assert lacking(fake_torch(), "cuda:0", "bf16", "", 256) == ""
+
+
+# -- a GPU that cannot be used -------------------------------------------------------------------
+
+
+def imported(monkeypatch: pytest.MonkeyPatch, fake: Any) -> None:
+    """Whoever imports torch from now on gets the fake."""
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace())
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    def fail() -> float:
+        raise RuntimeError(said)
+
+    imported(monkeypatch, fake_torch(first_kernel=fail))
+    with pytest.raises(Ended):
+        torch_io.pick_device(ME, "cuda")
+
+
+def test_a_usable_gpu_is_taken_by_the_local_rank(torch: pytest.MonkeyPatch) -> None:
+    imported(torch, fake_torch())
+    assert torch_io.pick_device(ME, "cuda") == "cuda:3"
+
+
+def test_a_gpu_that_refuses_is_named_with_its_host(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(torch, "CUDA error: uncorrectable ECC error encountered")
+    (one,) = records(capsys)
+    assert (one["problem"], one["host"], one["rank"], one["gpu"]) == ("gpu-unusable", "h1", 11, "3")
+    assert "ECC" in one["message"]
+
+
+def test_a_torch_without_kernels_for_a_gpu_is_no_fault_of_the_gpu(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(torch, "CUDA error: no kernel image is available for execution on the device")
+    (one,) = records(capsys)
+    assert one["problem"] == "tool-missing"
+    assert "gpu" not in one
+    assert "2.5.1" in one["message"]
+
+
+# -- what GPUs are called ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "index", "number"),
+    [
+        (None, 3, "3"),
+        ("4,5,6,7", 3, "7"),
+        ("6", 0, "6"),
+        ("GPU-12ab", 0, "3"),
+        ("4,5", 3, "3"),
+    ],
+)
+def test_gpus_are_called_as_nvidia_smi_calls_them(
+    torch: pytest.MonkeyPatch, shown: str | None, index: int, number: str
+) -> None:
+    if shown is not None:
+        torch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert torch_io.gpu_number(index, ME.local_rank) == number
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, uuid: str | None) -> Any:
+    """The handle that NVML is asked for, of cuda:2."""
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    imported(monkeypatch, fake_torch("2.3.0", uuid=uuid))
+    return sampler._open("cuda:2")[1]
+
+
+def test_a_gpu_is_looked_at_by_its_uuid(torch: pytest.MonkeyPatch) -> None:
+    torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert opened(torch, "12ab") == b"GPU-12ab"
+
+
+def test_a_torch_that_tells_no_uuid_has_its_gpus_looked_at_by_number(
+    torch: pytest.MonkeyPatch,
+) -> None:
+    assert opened(torch, None) == 2
+
+
+def link(torch: pytest.MonkeyPatch, *widths: int) -> dict[str, Any]:
+    """What is seen of a link that has so many lanes at each look."""
+    left = list(widths)
+    answers = {name: lambda _: 5 for name in sampler.LINK.values()}
+    answers["nvmlDeviceGetMaxPcieLinkWidth"] = lambda _: 16
+    answers["nvmlDeviceGetCurrPcieLinkWidth"] = lambda _: left.pop(0)
+    torch.setattr(sampler, "_open", lambda _: (SimpleNamespace(**answers), None))
+    found = sampler.Link("cuda:0")
+    for _ in widths:
+        found.look()
+    return found.seen
+
+
+def test_of_a_link_that_wakes_up_the_widest_is_told(torch: pytest.MonkeyPatch) -> None:
+    whole = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
+    assert link(torch, 4, 16, 16) == whole
+    assert link(torch, 8, 8) == {**whole, "width": 8}
+
+
+def test_where_nothing_tells_of_the_link_the_reason_is(torch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> Any:
+        raise ImportError("No module named 'pynvml'")
+
+    torch.setattr(sampler, "_open", refuse)
+    found = sampler.Link("cuda:0")
+    found.look()
+    assert "pynvml" in found.seen["unread"]
+
+
+def test_no_other_gpu_is_looked_at_where_numbers_may_differ(torch: pytest.MonkeyPatch) -> None:
+    torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    with pytest.raises(LookupError, match="UUID"):
+        opened(torch, None)
+
+
+# -- a driver that is slow -----------------------------------------------------------------------
+
+
+def smi(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
+    """A fake of nvidia-smi, of these lines of sh."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    smi(monkeypatch, tmp_path, "exec sleep 600")
+    monkeypatch.setattr(inventory, "SECONDS", 0.05)
+    assert inventory.gpus() is None
+    assert "cuda" not in inventory.versions()
+
+
+def test_gpus_are_told_with_who_uses_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu = "0, GPU-12ab, NVIDIA H200, 143771, 4, 570.1, 0, 00000000:1B:00.0"
+    apps = "*compute-apps*) echo 'GPU-12ab, 77, python' ;;"
+    smi(monkeypatch, tmp_path, f"case $1 in {apps} *) echo '{gpu}' ;; esac")
+    (one,) = inventory.gpus() or []
+    assert (one["index"], one["memoryMiB"], one["processes"]) == (0, 143771, ["77 python"])
+
+
+def test_a_host_without_a_driver_has_no_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert inventory.gpus() == []
+
+
+# -- GPUs that take one process only -------------------------------------------------------------
+
+
+def test_ways_between_gpus_that_one_process_cannot_use_are_left_out_and_accuse_nobody(
+    torch: pytest.MonkeyPatch,
+) -> None:
+    said: dict[str, Any] = {}
+    fake = fake_torch()
+    fake.cuda.empty_cache = lambda: None
+    bench: Any = SimpleNamespace(
+        me=Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1"),
+        device="cuda:0",
+        fact=lambda _check, name, value: said.update({name: value}),
+    )
+
+    def exclusive(*_: object) -> None:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+
+    torch.setattr(patterns, "pattern", exclusive)
+    checked = Memory(bench, seconds=1.0, alone=0.0, share=0.9, most=1 << 20, seed=1)
+    checked.torch = fake
+    checked._peers()
+    assert said.keys() == {"left-out"}
+    assert said["left-out"].keys() == {"p2p-out", "p2p-in"}
+    assert "busy or unavailable" in said["left-out"]["p2p-out"]
+
+
+def matrix(slow: dict[tuple[int, int], float], gpus: int = 8) -> list[list[float]]:
+    return [[slow.get((i, j), 400.0) if i != j else 0.0 for j in range(gpus)] for i in range(gpus)]
+
+
+def told_of_ways(
+    rates: list[list[float]], capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, float], dict[int, str]]:
+    """`p2p-least` of each GPU, by its number, and the way that each rank's fact names."""
+    me = Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1")
+    p2p_matrix.print_p2p("memory", me, rates)
+    said = records(capsys)
+    shares = {one["gpu"]: one["value"] for one in said if one.get("metric") == "p2p-least"}
+    return shares, {one["rank"]: one["value"] for one in said if "fact" in one}
+
+
+def test_one_slow_way_is_told_of_the_two_gpus_it_joins(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shares, ways = told_of_ways(matrix({(2, 5): 40.0}), capsys)
+    assert shares == {str(gpu): 0.1 if gpu in (2, 5) else 1.0 for gpu in range(8)}
+    assert ways[10] == ways[13] == "GPU 2 to GPU 5: 40 GB/s"
+
+
+def test_a_gpu_that_is_slow_with_all_others_makes_none_of_them_slow(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = {way: 40.0 for gpu in range(8) for way in ((gpu, 6), (6, gpu))}
+    shares, _ = told_of_ways(matrix(slow), capsys)
+    assert set(shares.values()) == {1.0}, "its medians tell it"
+
+
+@given(st.integers(2, 8), st.floats(1.0, 400.0))
+def test_gpus_on_two_sockets_have_no_slow_way(near: int, far: float) -> None:
+    slow = {(i, j): far for i in range(8) for j in range(8) if (i < near) != (j < near)}
+    assert min(share for share, _, _ in p2p_matrix.slowest_paths(matrix(slow))) >= 1.0
+
+
+# -- memory of comparisons -----------------------------------------------------------------------
+
+
+@pytest.mark.real
+@given(st.sampled_from(GPTS), st.integers(1, 64))
+def test_compared_samples_with_their_attention_take_no_more_than_a_piece(
+    name: str, micro: int
+) -> None:
+    from train_models import GPT
+
+    gpt = GPT[name]
+    count = gpt.fitting(micro)
+    whole = 46 * gpt.width + 5 * gpt.heads * gpt.sequence
+    assert count == 1 or count * whole <= micro * 34 * gpt.width
+    assert 1 <= count <= micro
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [name for name in GPTS if name != "gpt-tiny"])
+def test_one_sample_with_its_attention_fits_into_the_gpu_that_a_model_is_for(name: str) -> None:
+    from train_models import GPT
+
+    gpt = GPT[name]
+    more = 12 * gpt.width + 5 * gpt.heads * gpt.sequence
+    one = gpt.gigabytes + gpt.fitting(gpt.micro) * gpt.sequence * gpt.layers * more / 1e9
+    assert one <= 0.95 * float(name.partition("-")[2])

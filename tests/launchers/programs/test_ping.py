@@ -1,0 +1,70 @@
+"""ping.py: who every rank is, and the round trip between every two hosts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.launchers.programs.conftest import Start
+
+from ping import own_gpu, rounds
+
+real = pytest.mark.real
+UUIDS = ["GPU-a", "GPU-b", "GPU-c"]
+
+
+@real
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_every_rank_is_reported_once_and_every_pair_pinged(start: Start, ranks: int) -> None:
+    ran = start("ping.py", ranks, "--pings", "5")
+    hosts = [f"h{rank}" for rank in range(ranks)]
+    assert (ran.exit, ran.problems) == (0, [])
+    values = [record["value"] for record in ran.records if record.get("fact") == "mpi-rank"]
+    assert [(value["rank"], value["host"], value["size"]) for value in values] == [
+        (rank, f"h{rank}", ranks) for rank in range(ranks)
+    ]
+    for name in ("ping", "ping-worst"):
+        found = [record for record in ran.records if record.get("metric") == name]
+        assert [record["host"] for record in found] == hosts
+        assert all(record["value"] > 0 and record["unit"] == "us" for record in found)
+    pairs = ran.fact("ping-pairs")
+    assert pairs["hosts"] == hosts
+    assert [len(row) for row in pairs["us"]] == list(range(ranks))
+    assert all(value > 0 for row in pairs["us"] for value in row)
+
+
+@real
+def test_a_single_host_has_nobody_to_ping(start: Start) -> None:
+    ran = start("ping.py", 1)
+    assert (ran.exit, ran.problems) == (0, [])
+    assert not any("metric" in record for record in ran.records)
+
+
+@given(st.integers(1, 200))
+def test_rounds_are_of_disjoint_pairs_and_hold_every_pair_once(count: int) -> None:
+    found = rounds(count)
+    for pairs in found:
+        seats = [seat for pair in pairs for seat in pair]
+        assert len(seats) == len(set(seats))
+    assert sorted(pair for pairs in found for pair in pairs) == list(
+        itertools.combinations(range(count), 2)
+    )
+    assert len(found) <= count
+
+
+def test_a_rank_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [own_gpu(UUIDS, local) for local in range(4)] == ["GPU-a", "GPU-b", "GPU-c", None]
+
+
+@pytest.mark.parametrize(
+    ("visible", "own"),
+    [("2", "GPU-c"), ("2,0", "GPU-a"), ("GPU-b", "GPU-b"), ("7", None), ("", None)],
+)
+def test_a_rank_that_is_shown_some_gpus_has_one_of_these(
+    monkeypatch: pytest.MonkeyPatch, visible: str, own: str | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert own_gpu(UUIDS, 1) == own

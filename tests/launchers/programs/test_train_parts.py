@@ -1,0 +1,680 @@
+"""The parts of train.py that need no ranks: comparing, timing, models, data sets, checkpoints."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import pickle
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.factories.ports import free_port
+from tests.launchers.programs import conftest  # noqa: F401  # makes the programs importable
+
+import train_options
+from rank_io import Identity, Plant, Progress, Unusable
+from train import END, GO_ON, LOOK_SECONDS, Clock
+from train_compare import (
+    NAMED,
+    Replica,
+    accuse,
+    deviation,
+    odd_ones,
+    reference_of,
+    went_wrong,
+)
+from train_compare import settings as settings_of
+from train_options import LEAST_STEPS
+from train_times import Split, Summary, Windows, summary
+
+real = pytest.mark.real
+
+FAIR = Replica(samples=1, parameters=2, gradient=3, length=10.0, sum=4.0)
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    found = pytest.importorskip("torch")
+    found.set_num_threads(1)
+    return found
+
+
+# -- who is odd ----------------------------------------------------------------------------------
+
+
+def test_the_minority_is_odd_and_without_a_majority_nobody_is() -> None:
+    assert odd_ones(["a", "a", "a"]) == []
+    assert odd_ones(["a", "b", "a"]) == [1]
+    assert odd_ones(["a", "b", "a", "a", "c"]) == [1, 4]
+    assert odd_ones(["a", "b"]) is None
+    assert odd_ones(["a", "a", "b", "b"]) is None
+
+
+def accused(
+    ranks: dict[int, Replica],
+    *,
+    of: int = 8,
+    repeats: tuple[int, ...] = (),
+    devices: list[str] | None = None,
+) -> set[tuple[str, tuple[int, ...]]]:
+    """Whom eight fair ranks accuse; `ranks` got something else, `repeats` never the same twice."""
+    replicas = [ranks.get(rank, FAIR) for rank in range(of)]
+    steady = [rank not in repeats for rank in range(of)]
+    found = accuse(replicas, devices or ["one"] * of, steady, 1e-3)
+    return {(one.cause, one.ranks) for one in found}
+
+
+@given(st.integers(3, 40), st.data())
+def test_one_rank_with_another_bit_is_named_and_fair_ones_never_are(
+    ranks: int, data: st.DataObject
+) -> None:
+    bad = data.draw(st.integers(0, ranks - 1))
+    field = data.draw(st.sampled_from(["samples", "parameters", "gradient"]))
+    cause = {"samples": "wrong-data", "parameters": "parameters-differ"}
+    found = accused({bad: FAIR._replace(**{field: 9})}, of=ranks)
+    assert found == {(cause.get(field, "gradients-differ"), (bad,))}
+    assert accused({}, of=ranks) == set()
+
+
+def test_of_two_that_differ_nobody_is_named() -> None:
+    assert accused({1: FAIR._replace(gradient=9)}, of=2) == {("gradients-differ", ())}
+    many = {rank: FAIR._replace(gradient=rank + 9) for rank in range(NAMED + 1)}
+    assert accused(many, of=3 * NAMED) == {("gradients-differ", ())}
+
+
+def test_other_parameters_explain_another_gradient() -> None:
+    other = FAIR._replace(parameters=9, gradient=9)
+    assert accused({3: other}) == {("parameters-differ", (3,))}
+
+
+def test_kernels_that_add_in_any_order_are_compared_within_a_tolerance() -> None:
+    everyone = tuple(range(8))
+    near = {rank: FAIR._replace(gradient=rank, length=10.0 + rank / 1e4) for rank in everyone}
+    assert accused(near, repeats=everyone) == set()
+    near[5] = near[5]._replace(sum=4.5)
+    assert accused(near, repeats=everyone) == {("gradients-differ", (5,))}
+    near[5] = near[5]._replace(sum=float("nan"))
+    assert accused(near, repeats=everyone) == {("gradients-differ", (5,))}
+
+
+def test_one_rank_that_does_not_repeat_itself_is_broken() -> None:
+    found = accused({2: FAIR._replace(gradient=9)}, repeats=(2,))
+    assert found == {("gradients-differ", (2,))}
+
+
+def test_devices_of_different_kinds_need_not_agree_in_every_bit() -> None:
+    kinds = ["one"] * 4 + ["other"] * 4
+    others = {rank: FAIR._replace(gradient=9) for rank in range(4, 8)}
+    assert accused(others, devices=kinds) == set()
+    others[6] = FAIR._replace(gradient=8)
+    assert accused(others, devices=kinds) == {("gradients-differ", (6,))}
+
+
+def test_who_first_was_not_finite_is_named_and_all_at_once_are_nobody() -> None:
+    assert went_wrong([-1, -1]) is None
+    first = went_wrong([8, 61, -1])
+    assert first is not None
+    assert (first.cause, first.ranks) == ("not-finite", (0,))
+    assert first.seen.startswith("loss not finite at step 4")
+    everyone = went_wrong([61, 61])
+    assert everyone is not None
+    assert everyone.ranks == ()
+    assert "gradient" in everyone.seen
+
+
+@real
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_a_single_flipped_bit_changes_the_digest(torch: Any, data: st.DataObject) -> None:
+    from train_compare import Digests
+
+    kind = data.draw(st.sampled_from(["float32", "bfloat16", "int64"]))
+    tensors = [torch.zeros(size, dtype=getattr(torch, kind)) for size in (3, 300_000)]
+    digests = Digests("cpu")
+    before = int(digests.digest(tensors))
+    bits = tensors[1].view(
+        {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensors[1].element_size()]
+    )
+    at, bit = data.draw(st.integers(0, 299_999)), data.draw(st.integers(0, 14))
+    bits[at] ^= 1 << bit
+    assert int(digests.digest(tensors)) != before
+    bits[at] ^= 1 << bit
+    assert int(digests.digest(tensors)) == before
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=200))
+def test_percentiles_are_measured_values_in_order(values: list[float]) -> None:
+    steps = [Split(whole=value, input=0.0, own=value, communication=0.0) for value in values]
+    found = summary(steps)
+    assert {found.p50, found.p95, found.p99} <= set(values)
+    assert found.p50 <= found.p95 <= found.p99 <= max(values)
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    step = Split(whole=10.0, input=1.0, own=6.0, communication=3.0)
+    found = summary([step, step])
+    assert (found.input, found.compute, found.communication) == (1.0, 6.0, 3.0)
+    assert found.total == 20.0
+
+
+def window(*own: float, steps: int = 20) -> tuple[list[Summary], list[float]]:
+    """What ranks with these own times say of so many steps, which all take the longest of them."""
+    whole = max(own)
+    ranks = [[Split(whole=whole, input=0.0, own=each, communication=0.0)] * steps for each in own]
+    return [summary(each) for each in ranks], [whole] * steps
+
+
+def told(*windows: tuple[list[Summary], list[float]]) -> Windows:
+    found = Windows()
+    for rows, slowest in windows:
+        found.add(rows, slowest)
+    return found
+
+
+def test_a_rank_that_was_slow_for_most_of_a_run_is_told_though_it_ended_well() -> None:
+    found = told(*[window(0.1, 0.1, 0.15)] * 5, window(0.1, 0.1, 0.1))
+    assert [row.own for row in found.worst] == [0.1, 0.1, 0.15]
+
+
+def test_who_is_slow_is_told_by_one_window_and_not_by_how_fast_all_were() -> None:
+    found = told(window(0.1, 0.1, 0.15), window(0.4, 0.4, 0.41))
+    assert [row.own for row in found.worst] == [0.1, 0.1, 0.15]
+
+
+@given(st.permutations([40, 30, 3]))
+def test_a_few_steps_at_the_end_accuse_nobody(steps: list[int]) -> None:
+    windows = [window(0.1, 0.9 if few < 20 else 0.1, 0.1, steps=few) for few in steps]
+    found = told(*windows)
+    assert [row.own for row in found.worst] == [0.1, 0.1, 0.1]
+    assert found.p50 == 0.1
+    # Where there is nothing else they are what there is.
+    assert told(window(0.1, 0.1, 0.9, steps=3)).worst[2].own == 0.9
+
+
+def test_the_rate_is_that_of_the_whole_run_and_the_median_that_of_its_slowest_part() -> None:
+    found = told(window(0.1, steps=30), window(0.2, steps=30), window(0.1, steps=30))
+    assert found.rate == pytest.approx(90 / 12)
+    assert found.p50 == 0.2
+
+
+@given(st.integers(1, 300), st.integers(21, 1000), st.floats(1e-6, 100))
+def test_the_clock_is_looked_at_in_time_and_at_every_comparison(
+    every: int, step: int, last: float
+) -> None:
+    options = train_options.options_of(["--every", str(every)])
+    ahead = Clock(options, lambda *_: (GO_ON, 1)).ahead(step, last)
+    assert ahead == 1 or ahead * last <= LOOK_SECONDS
+    assert 1 <= ahead <= every - step % every
+
+
+def test_all_ranks_do_what_rank_0_wishes_and_ask_it_again_at_the_same_step() -> None:
+    """Steps of 30 s: rank 0 is asked at each, and its clock alone ends the run."""
+    options = train_options.options_of(["--minutes", "0.00001", "--report", "1000"])
+    said: list[tuple[int, int]] = []
+
+    def wished(*mine: int) -> tuple[int, int]:
+        said.append((mine[0], mine[1]))
+        return said[-1]
+
+    first = Clock(options, wished)
+    other = Clock(train_options.options_of(["--minutes", "1000"]), lambda *mine: said[-1])
+    time.sleep(0.001)
+    for step in range(22):
+        expected = END if step == LEAST_STEPS + 1 else GO_ON
+        assert [clock.look(step, 30.0) for clock in (first, other)] == [expected] * 2
+    assert first.next == other.next == LEAST_STEPS + 2
+
+
+# -- models --------------------------------------------------------------------------------------
+
+
+@real
+def test_the_models_are_those_of_the_command_line(torch: Any) -> None:
+    import train_models
+
+    assert train_models.MODELS == train_options.MODELS
+
+
+@real
+@pytest.mark.parametrize("name", ["gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192"])
+def test_a_transformer_fills_the_memory_it_is_for(torch: Any, name: str) -> None:
+    from train_models import GPT
+
+    assert 0.7 <= GPT[name].gigabytes / int(name[4:]) <= 0.9
+
+
+@real
+def test_a_transformer_has_the_parameters_that_its_dimensions_say(torch: Any) -> None:
+    from train_models import GPT, build
+
+    model = build("gpt-tiny", (32,), 0, norm="group", width=0)
+    assert sum(p.numel() for p in model.parameters()) == GPT["gpt-tiny"].parameters
+    text = torch.randint(256, (2, 32))
+    changed = text.clone()
+    changed[:, 20:] = 7
+    with torch.no_grad():
+        one, other = model(text), model(changed)
+    assert one.shape == (2, 32, 256)
+    # Causal: what comes later changes nothing before.
+    assert torch.equal(one[:, :20], other[:, :20])
+    assert not torch.equal(one[:, 20:], other[:, 20:])
+
+
+@real
+@pytest.mark.parametrize(
+    # Published with batch norms, which have as many parameters: He et al. 2015, torchvision.
+    ("name", "parameters"),
+    [("resnet18", 11_689_512), ("resnet50", 25_557_032)],
+)
+def test_a_resnet_has_the_published_number_of_parameters(
+    torch: Any, name: str, parameters: int
+) -> None:
+    from train_models import build
+
+    model = build(name, (3, 64, 64), 1000, norm="group", width=0)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+
+
+@real
+def test_operations_are_those_of_layers_forward_and_twice_backward(torch: Any) -> None:
+    from train_models import GPT, build, flops_of
+
+    mlp = build("mlp", (64,), 10, norm="group", width=256)
+    assert flops_of(mlp, torch.zeros(3, 64)) == 6 * (64 * 256 + 256 * 256 + 256 * 10)
+    tiny = GPT["gpt-tiny"]
+    model = build("gpt-tiny", (32,), 0, norm="group", width=0)
+    weights = 12 * tiny.layers * tiny.width**2 + tiny.vocabulary * tiny.width
+    per_token = 6 * weights + 12 * tiny.layers * tiny.width * tiny.sequence
+    assert flops_of(model, torch.zeros(2, 32, dtype=torch.int64)) == 32 * per_token
+
+
+@real
+@pytest.mark.parametrize(
+    ("model", "shape", "classes"), [("gpt-tiny", (3, 8, 8), 10), ("mlp", (32,), 0)]
+)
+def test_a_model_refuses_data_it_cannot_read(
+    torch: Any, model: str, shape: tuple[int, ...], classes: int
+) -> None:
+    from train_models import build
+
+    with pytest.raises(Unusable, match="cannot learn such data"):
+        build(model, shape, classes, norm="group", width=8)
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def loaded(*arguments: str) -> Any:
+    import train_data
+
+    options = train_options.options_of(list(arguments))
+    return train_data.load(options, options.batch, "cpu")
+
+
+@real
+@pytest.mark.parametrize("model", ["mlp", "resnet18", "gpt-tiny"])
+def test_a_sample_is_the_same_whatever_it_is_taken_with(torch: Any, model: str) -> None:
+    data, again = loaded("--model", model), loaded("--model", model)
+    inputs, labels = data.take(40, 20)
+    for first, count in ((40, 7), (47, 13)):
+        some, theirs = again.take(first, count)
+        assert torch.equal(some, inputs[first - 40 : first - 40 + count])
+        assert torch.equal(theirs, labels[first - 40 : first - 40 + count])
+    assert inputs.shape[1:] == (data.shape if model != "gpt-tiny" else (32,))
+
+
+def fashion(folder: Path) -> None:
+    """FashionMNIST of six images of 28 x 28, in its own format."""
+    pixels = bytes(n % 251 for n in range(6 * 28 * 28))
+    images = struct.pack(">HBBIII", 0, 8, 3, 6, 28, 28) + pixels
+    labels = struct.pack(">HBBI", 0, 8, 1, 6) + bytes(range(6))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in (("images-idx3", images), ("labels-idx1", labels)):
+        (folder / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(data))
+
+
+def rows(labels: int) -> bytes:
+    """Four CIFAR images, image n full of n, with `labels` labels, the last one n."""
+    return b"".join(bytes([99] * (labels - 1) + [n]) + bytes([n]) * 3072 for n in range(4))
+
+
+def pickled(labels: str) -> bytes:
+    """The same as CIFAR's Python version has them."""
+    numpy = pytest.importorskip("numpy")
+    data = numpy.repeat(numpy.arange(4, dtype=numpy.uint8), 3072).reshape(4, 3072)
+    return pickle.dumps({b"data": data, labels.encode(): [0, 1, 2, 3]}, protocol=2)
+
+
+@real
+def test_fashion_mnist_is_read_out_of_its_idx_files(torch: Any, tmp_path: Path) -> None:
+    import train_files
+
+    fashion(tmp_path / "FashionMNIST" / "raw")
+    pixels, labels = train_files.read("fashion-mnist", str(tmp_path))
+    assert pixels.shape == (6, 1, 28, 28)
+    assert pixels.view(-1)[:252].tolist() == [n % 251 for n in range(252)]
+    assert labels.tolist() == list(range(6))
+    data = loaded("--dataset", "fashion-mnist", "--path", str(tmp_path))
+    inputs, _ = data.take(0, 16)
+    assert (inputs.shape, data.classes) == ((16, 1, 28, 28), 6)
+
+
+@real
+@pytest.mark.parametrize("form", ["binary", "python"])
+@pytest.mark.parametrize("name", ["cifar-10", "cifar-100"])
+def test_both_versions_of_cifar_are_read(torch: Any, tmp_path: Path, name: str, form: str) -> None:
+    import train_files
+
+    ten = name == "cifar-10"
+    names = [f"data_batch_{n}" for n in range(1, 6)] if ten else ["train"]
+    data = (
+        rows(1 if ten else 2) if form == "binary" else pickled("labels" if ten else "fine_labels")
+    )
+    for file in names:
+        (tmp_path / (file + ".bin" * (form == "binary"))).write_bytes(data)
+    pixels, labels = train_files.read(name, str(tmp_path))
+    assert pixels.shape == (4 * len(names), 3, 32, 32)
+    assert labels.tolist() == [0, 1, 2, 3] * len(names)
+    assert torch.equal(pixels[:, 2, 31, 31].long(), labels)
+
+
+class Trap:
+    """What a hostile pickle would have run."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SimpleNamespace, ()
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("train", pickle.dumps({b"data": Trap()}, protocol=2), "it names types.SimpleNamespace"),
+        ("train", pickle.dumps({b"data": 7}, protocol=2), "damaged"),
+        ("train", b"", "damaged"),
+        ("train.bin", rows(2)[:-1], "damaged"),
+        ("other", b"", "there should be"),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_refused_and_nothing_in_it_is_run(
+    torch: Any, tmp_path: Path, name: str, data: bytes, says: str
+) -> None:
+    import train_files
+
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(Unusable, match=says):
+        train_files.read("cifar-100", str(tmp_path))
+
+
+@real
+def test_a_damaged_idx_file_is_refused(torch: Any, tmp_path: Path) -> None:
+    import train_files
+
+    fashion(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08"))
+    with pytest.raises(Unusable, match="damaged"):
+        train_files.read("fashion-mnist", str(tmp_path))
+
+
+@real
+def test_a_folder_of_images_says_that_it_needs_pillow(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(Unusable, match="pip install pillow"):
+        loaded("--dataset", "image-folder", "--path", str(tmp_path))
+
+
+@real
+def test_a_folder_of_images_is_classes_by_name(torch: Any, tmp_path: Path) -> None:
+    import PIL.Image
+
+    for number, name in enumerate(("ant", "bee")):
+        (tmp_path / name).mkdir()
+        for size in ((40, 20), (20, 40)):
+            shade = (200 * number,) * 3
+            PIL.Image.new("RGB", size, shade).save(tmp_path / name / f"{size[0]}.png")
+    data = loaded("--dataset", "image-folder", "--path", str(tmp_path), "--image", "16")
+    inputs, labels = data.take(0, 4)
+    assert inputs.shape == (4, 3, 16, 16)
+    assert sorted(labels.tolist()) == [0, 0, 1, 1]
+    assert torch.equal(inputs[:, 0, 0, 0] > 0, labels == 1)
+    (tmp_path / "bee" / "40.png").write_bytes(b"none")
+    with pytest.raises(Unusable, match="no image that can be read"):
+        data.take(0, 4)
+
+
+# -- a run on one rank, in this process ----------------------------------------------------------
+
+Made = Callable[..., Any]
+
+
+@pytest.fixture
+def made(torch: Any) -> Iterator[Made]:
+    """made(*ARGUMENTS): the training that a command line asks for, on the only rank."""
+    import torch.distributed as dist
+
+    import train
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    me = Identity(rank=0, size=1, local_rank=0, local_size=1, host="h")
+    nothing = Plant(faults=frozenset())
+
+    def make(*arguments: str) -> Any:
+        options = train_options.options_of(list(arguments))
+        return train.Training(options, me, nothing, Progress(0, ""), "cpu")
+
+    yield make
+    dist.destroy_process_group()
+
+
+def reference(training: Any) -> tuple[list[float], float]:
+    found = reference_of(settings_of(training.options, training.batch), training.options.precision)
+    assert found is not None
+    return found
+
+
+def loss_now(training: Any) -> float:
+    """The mean loss of the batch of this step, before it."""
+    first = training.step_now * training.batch
+    with training.torch.no_grad():
+        pieces = [training.take(first + piece.start, len(piece)) for piece in training.pieces]
+        losses = [training.loss_of(training.layers, *piece) for piece in pieces]
+    return float(sum(losses) / training.batch)
+
+
+@real
+def test_resnet18_takes_its_first_steps_along_its_reference_curve(made: Made) -> None:
+    training = made("--model", "resnet18", "--micro", "16")
+    training.step()
+    training.step_now += 1
+    (first,) = training.parallel.settle()
+    curve, tolerance = reference(training)
+    assert deviation([first / training.batch, loss_now(training)], curve) <= tolerance
+
+
+@real
+def test_resnet50_begins_where_its_reference_curve_does_and_learns(made: Made) -> None:
+    curve, tolerance = reference(training := made("--model", "resnet50", "--micro", "8"))
+    assert deviation([loss_now(training)], curve) <= tolerance
+    # A step of this takes seconds, so of small images.
+    small = made("--model", "resnet50", "--image", "16", "--batch", "16", "--rate", "0.001")
+    before = loss_now(small)
+    small.step()
+    assert loss_now(small) < before
+
+
+def records(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The last of each metric and fact that was printed, by name."""
+    lines = capsys.readouterr().out.splitlines()
+    told = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+    return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in told}
+
+
+@real
+def test_a_rank_says_what_it_computed_so_that_others_elsewhere_can_be_held_against_it(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for seed in ("1", "1", "2"):
+        made("--steps", "20", "--seed", seed).run()
+        told.append(records(capsys)["digest"])
+    assert told[0] == told[1]
+    assert set(told[0]) == {"type", "size", "random", "device"}
+    assert told[0]["random"] != told[2]["random"]
+
+
+@real
+@pytest.mark.parametrize("precision", ["autocast", "bf16"])
+def test_in_less_precision_the_curve_is_that_of_float32_within_its_tolerance(
+    made: Made, capsys: pytest.CaptureFixture[str], precision: str
+) -> None:
+    assert made("--precision", precision).run()
+    told = records(capsys)
+    # Not the same either: then nothing would have been computed in it.
+    assert 1e-5 < told["curve-deviation"] <= told["curve-tolerance"]
+    assert len(told["loss-curve"]) == 60
+
+
+@real
+def test_a_run_of_minutes_ends_by_the_clock(
+    made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ten seconds pass from look to look: they are at steps 21, 30, 40 and so on.
+    ticks = itertools.count(0, 10).__next__
+    clock = SimpleNamespace(monotonic=ticks, perf_counter=time.perf_counter)
+    monkeypatch.setattr("train.time", clock)
+    assert made("--minutes", "1", "--every", "10", "--report", "35").run()
+    told = records(capsys)
+    assert len(told["loss-curve"]) == 70
+    assert told["loss-last"] < told["loss-target"] * told["loss-first"]
+
+
+# -- ranks that wait ------------------------------------------------------------------------------
+
+
+def launched(work: Callable[[Identity], object], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Exit status of two ranks: 1 for a wait in vain.
+
+    Each is a fork of this process, which has torch already: importing it takes seconds.
+    """
+    monkeypatch.setenv("ACCEPT_MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("ACCEPT_MASTER_PORT", str(free_port()))
+    started = []
+    for rank in range(2):
+        me = Identity(rank=rank, size=2, local_rank=rank, local_size=2, host=f"h{rank}")
+        child = os.fork()
+        if child == 0:
+            status = 2
+            try:
+                work(me)
+                status = 0
+            except RuntimeError:
+                status = 1
+            finally:
+                os._exit(status)
+        started.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in started]
+
+
+#: From 3.12 on Python warns of it in a process with threads, as xdist's are.
+forks = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+#: Seconds that ranks wait for each other, and how much later than the other one of them is.
+SHORT, LATE = 2.0, 3.5
+#: The same where nobody may be found to wait.
+LONG, LATER = 6.0, 8.0
+
+
+@real
+@forks
+def test_a_rank_that_comes_too_late_ends_the_wait_of_all(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_io
+
+    def work(me: Identity) -> None:
+        torch_io.join(me, "cpu", SHORT)
+        time.sleep(LATE * me.rank)
+        torch_io.wait_for_all()
+
+    assert launched(work, monkeypatch) == [1, 1]
+
+
+@real
+@forks
+def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_io
+    import train_data
+    import train_files
+
+    def slowly(_: str, folder: str) -> None:
+        time.sleep(LATER)
+        fashion(Path(folder))
+
+    monkeypatch.setattr(train_files, "download", slowly)
+    asked = "--dataset", "fashion-mnist", "--path", str(tmp_path), "--download"
+    options = train_options.options_of(list(asked))
+
+    def work(me: Identity) -> None:
+        torch_io.join(me, "cpu", LONG)
+        train_data.fetch(options, me, Progress(me.rank, ""))
+        train_data.load(options, options.batch, "cpu")
+
+    assert launched(work, monkeypatch) == [0, 0]
+
+
+@real
+@forks
+def test_so_may_the_checkpoint_of_one_rank(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_io
+    import train
+    from train_checkpoint import save_and_load as save
+
+    def slowly(folder: str, tensors: Sequence[Any], me: Identity) -> Any:
+        time.sleep(LATER * me.rank)
+        return save(folder, tensors, me)
+
+    monkeypatch.setattr("train_report.save_and_load", slowly)
+    options = train_options.options_of(["--steps", "20", "--checkpoint", str(tmp_path)])
+
+    def work(me: Identity) -> None:
+        torch_io.join(me, "cpu", LONG)
+        plant = Plant(faults=frozenset())
+        train.Training(options, me, plant, Progress(me.rank, ""), "cpu").run()
+
+    assert launched(work, monkeypatch) == [0, 0]
+
+
+# -- checkpoints ---------------------------------------------------------------------------------
+
+
+@real
+def test_a_checkpoint_is_read_back_and_removed(torch: Any, tmp_path: Path) -> None:
+    from train_checkpoint import save_and_load
+
+    me = Identity(rank=3, size=4, local_rank=3, local_size=4, host="h")
+    moved = save_and_load(str(tmp_path / "new"), [torch.randn(100, 3), torch.ones(7)], me)
+    assert moved.same
+    assert moved.bytes >= 4 * 307
+    assert min(moved.write, moved.read) > 0
+    assert list((tmp_path / "new").iterdir()) == []

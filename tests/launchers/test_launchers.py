@@ -1,0 +1,645 @@
+"""The scripts that run on nodes: plain sh, no host needed to show what each of them does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from accept.config import resources
+from accept.plan.bundle import render
+from accept.plan.resolve import Options, resolve
+
+LAUNCHERS = resources.launchers()
+SCRIPTS = sorted(path.relative_to(LAUNCHERS).as_posix() for path in LAUNCHERS.rglob("*.sh"))
+#: A process that ends by itself only long after the test.
+SLEEP = (sys.executable, "-c", "import sys, time; print(flush=True); time.sleep(600)")
+
+
+def sh(script: str | Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with nothing but PATH and what is given in its environment."""
+    return subprocess.run(
+        ["sh", str(script), *args],
+        env={"PATH": os.environ["PATH"], **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+#: One for each thing that templates look at: GPUs or none, a script, devices to be found.
+MACHINES = ("cpu", "gpu", "a4-highgpu-8g")
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that would run, of some machines, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("rendered")
+    for machine in MACHINES:
+        (folder / machine).mkdir()
+        options = Options(
+            machine=machine, hosts=("a", "b"), suite="standard", nccl=("NCCL_X=a 'b'",)
+        )
+        render(resolve(options)).write(folder / machine)
+    return folder
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_is_rendered_is_sh_that_parses(rendered: Path, machine: str) -> None:
+    scripts = sorted((rendered / machine).rglob("*.sh"))
+    assert len(scripts) > 12
+    for script in scripts:
+        for shell in filter(shutil.which, ("sh", "bash", "dash")):
+            command = [shell, "-n", str(script)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), script
+
+
+def test_what_is_rendered_passes_shellcheck(rendered: Path) -> None:
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    checker = shutil.which("shellcheck", path=beside)
+    if not checker:
+        pytest.skip("no shellcheck here")
+    # With GPUs and without: the templates know no other difference.
+    folders = [rendered / "cpu", rendered / "gpu"]
+    scripts = [path for f in folders for path in (*sorted(f.glob("steps/*.sh")), f / "env.sh")]
+    command = [checker, "--external-sources", f"--source-path={LAUNCHERS}", *map(str, scripts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_name_sh_and_no_bash(name: str) -> None:
+    first = (LAUNCHERS / name).read_text().splitlines()[0]
+    assert first in ("#!/bin/sh", "# shellcheck shell=sh")
+
+
+class TestKill:
+    """kill.sh ends what carries its mark, wherever it went, and nothing else."""
+
+    @pytest.fixture
+    def started(self) -> Iterator[list[subprocess.Popen[bytes]]]:
+        processes: list[subprocess.Popen[bytes]] = []
+        yield processes
+        for process in processes:
+            process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+    def start(
+        self, started: list[subprocess.Popen[bytes]], mark: str, *command: str
+    ) -> subprocess.Popen[bytes]:
+        name, _, value = mark.partition("=")
+        process = subprocess.Popen(
+            command or SLEEP,
+            env={"PATH": os.environ["PATH"], name: value},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def test_ends_marked_ones_also_in_sessions_of_their_own(
+        self, started: list[subprocess.Popen[bytes]]
+    ) -> None:
+        mark = f"ACCEPT_EXEC=test-{os.getpid()}/10-x/0-0"
+        ours = [self.start(started, mark), self.start(started, mark)]
+        other = self.start(started, f"{mark}1")
+        done = sh(LAUNCHERS / "kill.sh", mark)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert [process.wait(10) for process in ours] == [-15, -15]
+        assert other.poll() is None
+
+    def test_ends_what_ignores_the_first_signal(
+        self, started: list[subprocess.Popen[bytes]]
+    ) -> None:
+        mark = f"ACCEPT_EXEC=test-{os.getpid()}/20-x/0-0"
+        deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        process = self.start(started, mark, SLEEP[0], SLEEP[1], deaf + SLEEP[2])
+        assert sh(LAUNCHERS / "kill.sh", mark).returncode == 0
+        assert process.wait(10) == -9
+
+    def test_with_nothing_to_end_says_nothing(self) -> None:
+        done = sh(LAUNCHERS / "kill.sh", f"ACCEPT_EXEC=test-{os.getpid()}/nothing")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_takes_the_mark_as_text_and_as_a_whole(
+        self, started: list[subprocess.Popen[bytes]]
+    ) -> None:
+        process = self.start(started, f"ACCEPT_EXEC=test-{os.getpid()}/30-x")
+        for pattern in ("ACCEPT_EXEC=.*", "ACCEPT_EXEC", f"ACCEPT_EXEC=test-{os.getpid()}"):
+            assert sh(LAUNCHERS / "kill.sh", pattern).returncode == 0
+        assert process.poll() is None
+
+
+class TestRank:
+    """rank.sh gives a rank its node's environment and tells it who it is."""
+
+    SHOW = ("sh", "-c", "env")
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Path:
+        (tmp_path / "site.yaml").write_text("nccl: {env: {NCCL_OWN: 'a b'}}\n")
+        options = Options(machine="cpu", hosts=("a", "b"), site=str(tmp_path / "site.yaml"))
+        folder = tmp_path / "node"
+        folder.mkdir()
+        render(resolve(options)).write(folder)
+        (folder / "host").write_text("h7\n")
+        return folder
+
+    def env(self, node: Path, **given: str) -> Mapping[str, str]:
+        done = sh(node / "rank.sh", *self.SHOW, **given)
+        assert done.returncode == 0, done.stderr
+        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+    def test_says_where_and_who_it_is(self, node: Path) -> None:
+        found = self.env(node, OMPI_COMM_WORLD_LOCAL_RANK="3")
+        assert (found["ACCEPT_HOST"], found["ACCEPT_LOCAL_RANK"]) == ("h7", "3")
+        assert found["ACCEPT_DIR"] == str(node)
+
+    def test_brings_the_nodes_settings_and_its_own_scratch(self, node: Path) -> None:
+        found = self.env(node)
+        assert found["NCCL_OWN"] == "a b"
+        assert found["TMPDIR"] == f"{node}/tmp"
+
+    def test_what_the_back_end_wrote_for_this_host_comes_first(self, node: Path) -> None:
+        (node / "host.env").write_text("ACCEPT_PYTHON=/opt/python\nexport ACCEPT_PYTHON\n")
+        assert self.env(node)["ACCEPT_PYTHON"] == "/opt/python"
+
+    def test_on_one_host_it_stays_on_the_loop_back(self, node: Path) -> None:
+        assert self.env(node)["GLOO_SOCKET_IFNAME"] == "lo"
+
+    def test_a_setting_of_the_users_own_is_kept(self, node: Path) -> None:
+        assert self.env(node, NCCL_SOCKET_IFNAME="eth7")["NCCL_SOCKET_IFNAME"] == "eth7"
+
+    @pytest.mark.parametrize(("rank", "own", "shift"), [("0", "2", "2"), ("1", "5", "4")])
+    def test_on_a_rail_it_takes_the_gpu_of_its_place(
+        self, node: Path, rank: str, own: str, shift: str
+    ) -> None:
+        found = self.env(node, ACCEPT_LOCAL_RANKS="2,5", OMPI_COMM_WORLD_LOCAL_RANK=rank)
+        assert (found["ACCEPT_LOCAL_RANK"], found["NCCL_TESTS_DEVICE"]) == (own, shift)
+
+    def test_makes_the_folder_for_progress(self, node: Path, tmp_path: Path) -> None:
+        self.env(node, ACCEPT_PROGRESS=str(tmp_path / "progress" / "deep"))
+        assert (tmp_path / "progress" / "deep").is_dir()
+
+    def test_the_rank_is_the_process_itself(self, node: Path) -> None:
+        assert sh(node / "rank.sh", "sh", "-c", "exit 7").returncode == 7
+
+
+class TestSteps:
+    """Each step says what it lacks in the one record format, before it starts anything."""
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Path:
+        render(resolve(Options(machine="cpu", nodes=1))).write(tmp_path)
+        (tmp_path / "tmp").mkdir()
+        (tmp_path / "group").write_text("h0 h0 127.0.0.1 22 2\n")
+        # Just what a host has at the very least.
+        (tmp_path / "bin").mkdir()
+        basic = (
+            "sh",
+            "cat",
+            "dirname",
+            "env",
+            "getent",
+            "grep",
+            "head",
+            "id",
+            "mkdir",
+            "rm",
+            "sed",
+        )
+        for name in basic:
+            found = shutil.which(name)
+            assert found
+            (tmp_path / "bin" / name).symlink_to(found)
+        return tmp_path
+
+    @pytest.mark.parametrize("check", ["connectivity", "collectives", "train"])
+    def test_without_mpirun(self, node: Path, check: str) -> None:
+        (script,) = (node / "steps").glob(f"*-{check}.sh")
+        path = f"{node}/bin"
+        done = sh(script, PATH=path, ACCEPT_PYTHON=sys.executable)
+        assert done.returncode == 1
+        assert '"problem":"tool-missing"' in done.stdout
+        assert "mpirun" in done.stdout
+
+    def test_without_a_group(self, node: Path) -> None:
+        (node / "group").write_text("")
+        (script,) = (node / "steps").glob("*-connectivity.sh")
+        assert '"problem":"launch-failed"' in sh(script).stdout
+
+    def test_prints_the_command_it_uses(self, node: Path) -> None:
+        fake = node / "bin" / "mpirun"
+        fake.write_text('#!/bin/sh\n[ "$1" != --version ] || echo "mpirun (Open MPI) 5.0.8"\n')
+        fake.chmod(0o755)
+        (script,) = (node / "steps").glob("*-collectives.sh")
+        done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
+        assert re.search(r"^# Open MPI 5: 'mpirun' .*'-np' '2' ", done.stdout, re.MULTILINE)
+
+    @pytest.mark.parametrize(
+        ("version", "has", "has_not"),
+        [
+            ("4.1.8", "plm_rsh_agent", "plm_ssh_agent"),
+            ("5.0.8", "plm_ssh_agent", "orte_keep_fqdn_hostnames"),
+        ],
+    )
+    def test_speaks_the_parameters_of_each_open_mpi(
+        self, node: Path, version: str, has: str, has_not: str
+    ) -> None:
+        fake = node / "bin" / "mpirun"
+        fake.write_text(f'#!/bin/sh\n[ "$1" != --version ] || echo "mpirun (Open MPI) {version}"\n')
+        fake.chmod(0o755)
+        (script,) = (node / "steps").glob("*-collectives.sh")
+        done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
+        assert has in done.stdout
+        assert has_not not in done.stdout
+        # No file of the run's folder is executed, because that may be mounted noexec.
+        assert f"'{has}' '/bin/sh " in done.stdout
+
+
+class TestUserScript:
+    """A user's script runs by its own interpreter, also where files cannot be executed."""
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[[str], Path]:
+        def make(script: str) -> Path:
+            """Render a run of `script`; return the script of its step."""
+            (tmp_path / "own").write_text(script)
+            suite = tmp_path / "suite.yaml"
+            checks = "- {check: script, script: own, groups: all}\n"
+            suite.write_text(f"name: own\ndescription: Own.\nchecks:\n{checks}")
+            node = tmp_path / "node"
+            node.mkdir()
+            options = Options(machine="cpu", nodes=1, suite=str(suite))
+            render(resolve(options)).write(node)
+            (node / "tmp").mkdir()
+            (node / "group").write_text("h0 h0 127.0.0.1 22 2\n")
+            (step,) = (node / "steps").glob("*-script.sh")
+            step.with_suffix(".user").chmod(0o600)
+            return step
+
+        return make
+
+    @pytest.mark.parametrize(
+        ("first_line", "options"),
+        [
+            ("#!/bin/sh", ""),
+            ("#! \t/bin/sh -e ", "e"),
+            ("#!/usr/bin/env -S sh -e -f", "ef"),
+        ],
+    )
+    def test_is_started_by_its_first_line(
+        self, make: Callable[[str], Path], first_line: str, options: str
+    ) -> None:
+        step = make(f"{first_line}\necho $- | tr -cd ef\nexit 7\n")
+        done = sh(step)
+        assert (done.returncode, set(done.stdout)) == (7, set(options)), done.stderr
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a folder")
+    def test_runs_in_a_folder_that_is_mounted_noexec(self, make: Callable[[str], Path]) -> None:
+        step = make("#!/bin/sh\necho $ACCEPT_HOSTS; exit 7\n")
+        folder = step.parent.parent
+        script = (
+            f"cp -a {folder} {folder}.copy && mount -t tmpfs -o noexec none {folder} && "
+            f"cp -a {folder}.copy/. {folder} && exec sh {step}"
+        )
+        command = ["unshare", "--mount", "sh", "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (7, "1\n"), done.stderr
+
+
+class TestWatchdog:
+    """watchdog.sh removes the run's folder, whatever happens first."""
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Path:
+        node = tmp_path / "accept-test"
+        node.mkdir()
+        render(resolve(Options(machine="cpu", nodes=1))).write(node)
+        (node / "run").write_text(f"guard-{os.getpid()}\n")
+        os.mkfifo(node / "events")
+        # Says that it listens, as an sshd does, and waits to be ended.
+        fake = tmp_path / "sshd"
+        fake.write_text(
+            "#!/bin/sh\necho 'Server listening on 0.0.0.0 port 1.' >&2\nexec sleep 600\n"
+        )
+        fake.chmod(0o755)
+        return node
+
+    def guard(self, node: Path, seconds: str, keep: str) -> subprocess.Popen[bytes]:
+        guard = subprocess.Popen(
+            ["sh", str(node / "watchdog.sh"), seconds, keep, str(node.parent / "sshd")],
+            cwd=node,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "ACCEPT_GUARD": str(node)},
+        )
+        while not (node / "port").exists():
+            assert guard.poll() is None
+            time.sleep(0.01)
+        return guard
+
+    def tell(self, node: Path, event: str) -> None:
+        subprocess.run(["sh", "-c", f"echo {event} 1<>events"], cwd=node, check=True)
+
+    def test_told_to_remove_it_leaves_nothing(self, node: Path) -> None:
+        guard = self.guard(node, "600", "600")
+        self.tell(node, "remove")
+        guard.wait(30)
+        assert not node.exists()
+        assert not self.left(node)
+
+    def test_out_of_time_it_leaves_nothing(self, node: Path) -> None:
+        self.guard(node, "1", "1").wait(30)
+        assert not node.exists()
+        assert not self.left(node)
+
+    def test_the_first_host_keeps_the_evidence_alone_until_told(self, node: Path) -> None:
+        (node / "evidence").mkdir()
+        (node / "evidence" / "plan.json").write_text("{}")
+        guard = self.guard(node, "600", "600")
+        self.tell(node, "over")
+        while not (node / "kept").exists():
+            assert guard.poll() is None
+            time.sleep(0.01)
+        assert {path.name for path in node.iterdir()} <= {
+            "evidence.tar", "status", "console.log", "events", "run", "timer", "kept",
+            "guard.pid", "kill.sh",
+        }  # fmt: skip
+        self.tell(node, "remove")
+        guard.wait(30)
+        assert not node.exists()
+
+    def test_evidence_nobody_fetches_is_not_kept_for_ever(self, node: Path) -> None:
+        (node / "evidence").mkdir()
+        guard = self.guard(node, "600", "1")
+        self.tell(node, "over")
+        guard.wait(30)
+        assert not node.exists()
+
+    def test_the_workstation_has_it_removed_by_the_guard(self, node: Path) -> None:
+        guard = self.guard(node, "600", "600")
+        # With it the workstation would end the processes by itself; the guard does not need it.
+        (node / "kill.sh").write_text("exit 1\n")
+        done = sh(LAUNCHERS / "manage.sh", "remove", str(node))
+        assert (done.returncode, done.stdout) == (0, "")
+        assert guard.wait(30) == 0
+        assert not node.exists()
+
+    def test_what_a_killed_guard_leaves_is_ended_by_the_workstation(self, node: Path) -> None:
+        guard = self.guard(node, "600", "600")
+        sshd = (node / "sshd.pid").read_text().split()[0]
+        assert self.lives(sshd)
+        guard.kill()
+        guard.wait()
+        done = sh(LAUNCHERS / "manage.sh", "remove", str(node))
+        assert (done.returncode, done.stdout) == (0, "")
+        assert not node.exists()
+        assert not self.lives(sshd)
+        assert not self.left(node)
+
+    def lives(self, pid: str) -> bool:
+        """Return whether a process lives; one that nobody has reaped has no command line."""
+        path = Path("/proc", pid, "cmdline")
+        return path.exists() and path.read_bytes() != b""
+
+    def left(self, node: Path) -> list[str]:
+        """Processes that still name the folder."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(node).encode() in path.read_bytes():
+                    found.append(str(path))
+            except OSError:
+                continue
+        return found
+
+
+class TestPodEntrypoint:
+    """pod_entrypoint.sh: an sshd until the run is over; coordinator and evidence on index 0."""
+
+    @pytest.fixture
+    def pod(self, tmp_path: Path) -> Path:
+        if not shutil.which("ssh-keygen"):
+            pytest.skip("no ssh-keygen here")
+        pod = tmp_path / "pod"
+        pod.mkdir()
+        render(resolve(Options(machine="cpu", hosts=("a", "b")))).write(pod)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "key"], check=True
+        )
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        # Says that it listens, as an sshd does, and waits to be ended.
+        self.tool(
+            tools / "sshd",
+            '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; exec sleep 600',
+        )
+        self.tool(tools / "mpirun", "exit 1")
+        return pod
+
+    def tool(self, path: Path, text: str) -> None:
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def start(self, pod: Path, *before: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*before, "/bin/sh", str(pod / "pod_entrypoint.sh")],
+            env={
+                "PATH": f"{pod.parent / 'bin'}:/usr/bin:/bin",
+                "ACCEPT_ATTEMPT": f"entry-{os.getpid()}",
+                "ACCEPT_NODES": "2",
+                "ACCEPT_HOST_PREFIX": "entry-w-0-",
+                "ACCEPT_NODE": "node-1",
+                "ACCEPT_SSH_PORT": "2222",
+                "ACCEPT_START_SECONDS": "600",
+                "ACCEPT_LIFE_SECONDS": "600",
+                "ACCEPT_RESULTS": "",
+                "ACCEPT_KEY": str(pod.parent / "key"),
+                "JOB_COMPLETION_INDEX": "1",
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ended(self, entry: subprocess.Popen[str]) -> tuple[int, str]:
+        try:
+            said, _ = entry.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(entry.pid, signal.SIGKILL)
+            entry.communicate()
+            raise
+        return entry.returncode, said.splitlines()[-1]
+
+    def ready(self, pod: Path, entry: subprocess.Popen[str]) -> None:
+        # It is there a moment before it is written.
+        timer = pod / "timer"
+        while not timer.exists() or not timer.read_text().strip():
+            assert entry.poll() is None
+            time.sleep(0.01)
+
+    def test_ends_well_when_the_run_is_over(self, pod: Path) -> None:
+        entry = self.start(pod)
+        self.ready(pod, entry)
+        subprocess.run(["sh", "-c", "echo over 1<>events"], cwd=pod, check=True)
+        assert self.ended(entry) == (0, "the run is over")
+        assert "node-1" in (pod / "pod.log").read_text()
+
+    def test_ends_when_its_pod_is_deleted(self, pod: Path) -> None:
+        entry = self.start(pod)
+        self.ready(pod, entry)
+        entry.terminate()
+        assert self.ended(entry) == (23, "ended before the run was over (ending)")
+
+    def test_ends_when_its_time_is_up(self, pod: Path) -> None:
+        entry = self.start(pod, ACCEPT_LIFE_SECONDS="1")
+        assert self.ended(entry) == (23, "ended before the run was over (expired)")
+
+    def test_ends_where_no_coordinator_ever_came(self, pod: Path) -> None:
+        entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
+        assert self.ended(entry) == (21, "no coordinator came within 4 s")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
+    def test_as_the_first_process_keeps_no_dead_ones(self, pod: Path) -> None:
+        # An sshd whose sessions end before what they started.
+        self.tool(
+            pod.parent / "bin" / "sshd",
+            '[ "$1" != -t ] || exit 0; echo "Server listening" >&2\n'
+            "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done > orphans\n"
+            "while read -r one; do while [ -d /proc/$one ]; do sleep 0.02; done; done < orphans\n"
+            "touch none-left; exec sleep 600",
+        )
+        alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        entry = self.start(pod, *alone, ACCEPT_LIFE_SECONDS="20")
+        while not (pod / "none-left").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+        assert len((pod / "orphans").read_text().split()) == 3
+        subprocess.run(["sh", "-c", "echo over 1<>events"], cwd=pod, check=True)
+        assert self.ended(entry) == (0, "the run is over")
+
+    def first(self, pod: Path, results: Path, *, records: int) -> subprocess.Popen[str]:
+        """Index 0 of a run that leaves so many bytes of records, and was accepted."""
+        results.mkdir()
+        (pod / "coordinate.sh").write_text(
+            f'mkdir evidence; : > "$2"; head -c {records} /dev/zero > evidence/records.jsonl\n'
+            "echo 0 > status; echo over 1<>events\n"
+        )
+        return self.start(
+            pod,
+            JOB_COMPLETION_INDEX="0",
+            ACCEPT_NAMESPACE="lab",
+            ACCEPT_SUBDOMAIN="entry",
+            ACCEPT_RESULTS=str(results),
+            ACCEPT_HOLD_SECONDS="600",
+        )
+
+    def test_of_index_0_ends_when_its_evidence_is_in_the_folder(
+        self, pod: Path, tmp_path: Path
+    ) -> None:
+        entry = self.first(pod, tmp_path / "results", records=1 << 20)
+        code, last = self.ended(entry)
+        assert (code, last) == (0, f"evidence: {tmp_path}/results/runs/entry-{os.getpid()}")
+        assert not (pod / "evidence.tar").exists()
+
+    def test_of_index_0_is_held_where_only_the_folder_has_all_records(
+        self, pod: Path, tmp_path: Path
+    ) -> None:
+        entry = self.first(pod, tmp_path / "results", records=(1 << 20) + 1)
+        while not (pod / "evidence.tar").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+        assert (tmp_path / "results" / "runs" / f"entry-{os.getpid()}" / "MANIFEST.json").exists()
+        (pod / "collected").touch()
+        code, last = self.ended(entry)
+        assert (code, last.startswith("evidence is kept here for 600 s")) == (0, True)
+
+    def test_says_what_the_image_lacks(self, pod: Path) -> None:
+        there = pod.parent / "there"
+        there.mkdir()
+        for tool in Path("/usr/bin").iterdir():
+            if not tool.name.startswith(("ssh", "mpirun")):
+                (there / tool.name).symlink_to(tool)
+        entry = self.start(pod, PATH=str(there), ACCEPT_IMAGE="img:1")
+        code, said = self.ended(entry)
+        assert (code, said[:34]) == (20, "without these no run is possible: ")
+        said = (pod / "pod.log").read_text()
+        assert said.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
+
+    def optional(self, pod: Path, python: str, **environment: str) -> str:
+        """The line of what a run can do without; empty: there is none."""
+        self.tool(pod.parent / "bin" / "python3", python)
+        entry = self.start(pod, ACCEPT_LIFE_SECONDS="1", ACCEPT_IMAGE="img:1", **environment)
+        self.ended(entry)
+        after = (pod / "pod.log").read_text().splitlines()[1]
+        return after if "has no" in after else ""
+
+    #: A Python that has none of what is installed into it, and one that has all of it. No bucket
+    #: is asked.
+    BARE, FULL = (
+        f'case $1 in programs/*) exit 1 ;; esac\nexec {sys.executable} {option} "$@"'
+        for option in ("-S", "")
+    )
+
+    def test_says_what_the_image_has_not_and_what_comes_of_it(self, pod: Path) -> None:
+        (pod.parent / "nvidiactl").touch()
+        said = self.optional(pod, self.BARE, ACCEPT_RESULTS="az://mine", ACCEPT_DEV=str(pod.parent))
+        assert said == (
+            "the image img:1 has no: "
+            "torch (train, gemm and memory fail, and collectives where there are no nccl-tests); "
+            "mpi4py (connectivity fails); nccl-tests (torch measures collectives in their place); "
+            "obstore (no evidence is sent)"
+        )
+
+    def test_says_nothing_of_what_the_run_does_not_need(self, pod: Path) -> None:
+        """No GPUs, and no bucket."""
+        said = self.optional(pod, self.BARE, ACCEPT_RESULTS="/folder", ACCEPT_DEV="/nonexistent")
+        assert said.endswith("mpi4py (connectivity fails)")
+
+    @pytest.mark.real
+    def test_says_nothing_where_all_is_there(self, pod: Path) -> None:
+        for program in ("all_reduce_perf", "gcloud"):
+            self.tool(pod.parent / "bin" / program, "")
+        (pod.parent / "nvidiactl").touch()
+        dev = str(pod.parent)
+        assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""
+
+    def test_may_have_no_python_to_ask(self, pod: Path) -> None:
+        """As on any but index 0."""
+        assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
+
+    def test_a_key_that_is_none_is_said(self, pod: Path) -> None:
+        (pod.parent / "key").write_text("no key\n")
+        assert self.ended(self.start(pod)) == (20, "the run's key is none that ssh-keygen reads")
+
+    def test_its_environment_is_that_of_the_container_without_what_is_its_own(
+        self, pod: Path
+    ) -> None:
+        entry = self.start(pod, LD_LIBRARY_PATH="/own 'lib'", ACCEPT_LIFE_SECONDS="1")
+        self.ended(entry)
+        script = f'. "{pod}/host.env"; env'
+        done = subprocess.run(
+            ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True
+        )
+        assert "LD_LIBRARY_PATH=/own 'lib'" in done.stdout.splitlines()
+        assert "ACCEPT_" not in done.stdout

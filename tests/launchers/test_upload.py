@@ -1,0 +1,202 @@
+"""Evidence sent to a folder or a bucket: whole, resumed, never over what is finished."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories.command_line import accept
+from tests.factories.upload import evidence_in, send
+
+from accept.core.errors import BadEvidence
+from accept.evidence import bucket
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return evidence_in(tmp_path)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    return tmp_path / "bucket"
+
+
+def there(place: Path) -> set[str]:
+    base = place / "runs" / "a1"
+    return {p.relative_to(base).as_posix() for p in base.rglob("*") if p.is_file()}
+
+
+def test_all_of_it_is_sent_and_finished_by_a_manifest(folder: Path, place: Path) -> None:
+    done = send(folder, place)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("sent 3 of 3 files")
+    names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert there(place) == {*names, "MANIFEST.json"}
+    manifest = json.loads((place / "runs" / "a1" / "MANIFEST.json").read_text())
+    assert set(manifest["files"]) == names
+    assert manifest["files"]["plan.json"]["size"] == 2
+    assert {p.name for p in place.iterdir()} == {"runs"}
+
+
+def test_a_part_is_gone_on_with_and_only_the_rest_is_sent(folder: Path, place: Path) -> None:
+    assert send(folder, place, "--partial").returncode == 0
+    assert "MANIFEST.json" not in there(place)
+    with (folder / "records.jsonl").open("a") as file:
+        file.write("two\n")
+    assert "sent 1 of 3 files, 8 bytes" in send(folder, place).stdout
+    assert "sent 0 of 3 files" in send(folder, place).stdout
+
+
+def test_what_is_finished_is_not_written_over(folder: Path, place: Path) -> None:
+    send(folder, place)
+    (folder / "records.jsonl").write_text("another\n")
+    done = send(folder, place)
+    assert done.returncode == 1
+    assert "its records.jsonl is not this one: nothing was written over" in done.stderr
+    assert (place / "runs" / "a1" / "records.jsonl").read_text() == "one\n"
+
+
+def test_a_pods_log_may_come_after_the_end(folder: Path, place: Path, tmp_path: Path) -> None:
+    send(folder, place)
+    (tmp_path / "3.log").write_text("over\n")
+    done = send(tmp_path / "3.log", place, "--partial", "--under", "pods")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pods/3.log" in there(place)
+    assert send(folder, place).returncode == 0
+
+
+def test_two_that_send_the_same_at_once_both_succeed(folder: Path, place: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda _: send(folder, place), range(2)))
+    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+
+
+def test_what_another_removes_while_it_is_used_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    place = bucket._places().Folder(tmp_path / "bucket" / "a1")
+    removed: list[Path] = []
+    opened = Path.open
+
+    def late(path: Path, *args: Any, **options: Any) -> Any:
+        """Another one comes to its end just before the first file is opened."""
+        if not removed and path.parent == place.scratch:
+            removed.append(path)
+            place.close()
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", late)
+    place.write("records.jsonl", b"one\n", new=True)
+    assert removed
+    assert (tmp_path / "bucket" / "a1" / "records.jsonl").read_bytes() == b"one\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("/nowhere/at/all", "is not there: make it, or mount it"),
+        ("ftp://bucket", "is no gs://, s3://, az://"),
+        ("relative", "is no gs://, s3://, az://"),
+    ],
+)
+def test_a_place_that_is_none_is_one_line(folder: Path, where: str, said: str) -> None:
+    done = send(folder, where)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_nothing_to_send_is_an_error(tmp_path: Path, place: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "holds no files" in send(tmp_path / "empty", place).stderr
+
+
+class TestFetch:
+    def url(self, place: Path) -> str:
+        return f"{place.as_uri()}/runs/a1"
+
+    def test_brings_back_what_was_sent(self, folder: Path, place: Path, tmp_path: Path) -> None:
+        send(folder, place)
+        target = tmp_path / "fetched"
+        assert bucket.fetch(self.url(place), target)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                assert (target / path.relative_to(folder)).read_bytes() == path.read_bytes()
+
+    def test_of_what_was_never_finished_says_so(
+        self, folder: Path, place: Path, tmp_path: Path
+    ) -> None:
+        (folder / "SHA256SUMS").write_text("")
+        send(folder, place, "--partial")
+        assert not bucket.fetch(self.url(place), tmp_path / "fetched")
+        # Without its sums nobody takes it for whole.
+        assert not (tmp_path / "fetched" / "SHA256SUMS").exists()
+        with pytest.raises(BadEvidence, match="was never finished"):
+            bucket.fetch(self.url(place), tmp_path / "again", partial=False)
+
+    @pytest.mark.parametrize("harm", ["changed", "missing"])
+    def test_names_what_is_not_as_it_was(
+        self, folder: Path, place: Path, tmp_path: Path, harm: str
+    ) -> None:
+        send(folder, place)
+        path = place / "runs" / "a1" / "records.jsonl"
+        if harm == "changed":
+            path.write_text("two\n")
+        else:
+            path.unlink()
+        with pytest.raises(BadEvidence, match=r"records\.jsonl is (not as it was|missing)"):
+            bucket.fetch(self.url(place), tmp_path / "fetched")
+
+    def test_of_nothing_is_an_error(self, place: Path, tmp_path: Path) -> None:
+        with pytest.raises(BadEvidence, match="holds no evidence"):
+            bucket.fetch(self.url(place), tmp_path / "fetched")
+
+
+@pytest.mark.real
+def test_a_run_is_judged_from_where_it_was_sent(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "site.yaml").write_text(f"results: {{location: '{place.as_uri()}'}}\n")
+    (tmp_path / "suite.yaml").write_text("name: s\ndescription: d\nchecks: [check: connectivity]\n")
+    words = ["run", "-m", "cpu", "--site", str(tmp_path / "site.yaml"), "--attempt", "mine"]
+    ran = accept(*words, "--suite", str(tmp_path / "suite.yaml"), "--json")
+    assert ran.code == 0, ran.err
+    url = f"{place.as_uri()}/runs/mine"
+    assert f"sent to {url}" in ran.err
+    judged = accept("judge", url, "--json")
+    # The verdict is the same; `judge` tells the figures too.
+    told = json.loads(judged.out)
+    assert (judged.code, {**told, **json.loads(ran.out)}) == (0, told)
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "others"))
+    assert accept("collect", url).code == 0
+    assert accept("judge", "last").code == 0
+    assert "exists already" in accept("collect", url).err
+    nothing = accept("judge", f"{place.as_uri()}/runs/other")
+    assert nothing.code == 6
+    assert "holds no evidence" in nothing.err
+
+
+@pytest.mark.real
+def test_a_place_that_refuses_costs_nothing_and_how_to_repeat_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    place = tmp_path / "later"
+    (tmp_path / "site.yaml").write_text(f"results: {{location: '{place}'}}\n")
+    (tmp_path / "suite.yaml").write_text("name: s\ndescription: d\nchecks: [check: connectivity]\n")
+    words = ["run", "-m", "cpu", "--site", str(tmp_path / "site.yaml"), "--attempt", "mine"]
+    ran = accept(*words, "--suite", str(tmp_path / "suite.yaml"))
+    assert ran.code == 0, ran.err
+    assert f"not sent to {place}/runs/mine" in ran.err
+    assert "again: accept collect mine" in ran.err
+    place.mkdir()
+    again = accept("collect", "mine")
+    assert (again.code, f"sent to {place}/runs/mine" in again.err) == (0, True)
+    assert (place / "runs" / "mine" / "MANIFEST.json").is_file()

@@ -1,0 +1,660 @@
+"""`accept judge` on logs of nccl-tests that no run of ours left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.nccl_text import document, json_text, table_text
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories import evidence, nccl_logs
+from tests.factories.command_line import accept, program, refused
+from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, table
+
+Suspects = set[tuple[str, str]]
+EXPECTED = ("--expect", "all-reduce@4G>=200")
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "logs"
+
+
+def judged(*paths: Path, options: Sequence[str] = ()) -> dict[str, Any]:
+    done = accept("judge", *paths, *options, "--json")
+    found: dict[str, Any] = json.loads(done.out)
+    assert done.code == found["exit"]
+    return found
+
+
+def suspects(verdict: dict[str, Any]) -> Suspects:
+    return {(one["kind"], one["name"]) for one in verdict["suspects"]}
+
+
+class TestWhatIsJudged:
+    def test_the_first_lines_say_what_it_was(self, folder: Path) -> None:
+        lines = accept("judge", corpus(folder)).out.splitlines()
+        assert lines[0].startswith("inconclusive")
+        assert "8 single-node logs, 28 pair logs, 1 all-node log, 8 nodes" in lines[1]
+        assert "2 collectives; from logs alone" in " ".join(lines[1:3])
+
+    def test_nobody_is_accused_on_a_healthy_cluster(self, folder: Path) -> None:
+        verdict = judged(corpus(folder, gpus=(range(8), range(4), (0,))))
+        assert verdict["suspects"] == []
+        assert verdict["state"] == "inconclusive"
+        assert {f.get("cause") for c in verdict["checks"] for f in c["findings"]} == {
+            None,
+            "no-reference",
+        }
+
+    def test_with_thresholds_of_ones_own_it_is_accepted(self, folder: Path) -> None:
+        bounds = ("--expect", "all-reduce@4G/2->=300", "--expect", "alltoall@4G/2->=85")
+        assert judged(corpus(folder), options=bounds)["state"] == "pass"
+        too_high = ("--expect", "all-reduce@4G/2->=400", "--expect", "alltoall@4G/2->=85")
+        assert judged(folder, options=too_high)["exit"] == 3
+
+    def test_what_no_log_can_show_is_not_tested_and_does_not_count(self, folder: Path) -> None:
+        verdict = judged(corpus(folder))
+        reasons = {one["check"]: one["reason"] for one in verdict["not_tested"]}
+        assert reasons["train"] == reasons["inventory"] == "the logs do not show it"
+        assert "train" not in {one["check"] for one in verdict["checks"]}
+
+    def test_figures_and_references_are_in_the_json(self, folder: Path) -> None:
+        verdict = judged(corpus(folder))
+        assert len(verdict["metrics"]) == 2 * (8 + 28 + 1)
+        one = next(m for m in verdict["metrics"] if m["hosts"] == ["node1", "node2"])
+        assert one["size"] == nccl_logs.TOP
+        assert Path(one["log"]).is_file()
+        assert all(reference["source"] for reference in verdict["references"])
+
+    def test_the_same_logs_elsewhere_are_the_same_run(self, folder: Path, tmp_path: Path) -> None:
+        first = judged(corpus(folder))
+        shutil.move(folder, tmp_path / "other")
+        assert judged(tmp_path / "other")["run"] == first["run"]
+
+
+class TestWhoIsNamed:
+    @pytest.mark.parametrize("share", [0.95, 0.9, 0.7])
+    def test_a_slow_node(self, folder: Path, share: float) -> None:
+        verdict = judged(corpus(folder, slow("node3", share=share)))
+        assert suspects(verdict) == {("node", "node3")}
+        (one,) = verdict["suspects"]
+        assert one["cause"] in ("slow-outlier", "below-reference")
+        assert one["strength"] == "strong"
+        assert all("node3" in Path(log).name for log in one["evidence"])
+
+    def test_two_slow_nodes_that_met(self, folder: Path) -> None:
+        verdict = judged(corpus(folder, slow("node3", "node6", share=0.8)))
+        assert suspects(verdict) == {("node", "node3"), ("node", "node6")}
+
+    @pytest.mark.parametrize(
+        ("slow_ones", "more", "state"),
+        [
+            *((0, 1.0, "pass"), (3, 1.0, "degraded")),
+            *((4, 1.0, "inconclusive"), (4, 0.8, "inconclusive"), (5, 1.0, "inconclusive")),
+        ],
+    )
+    def test_so_many_slow_nodes_that_nobody_can_tell_who_is_slow(
+        self, folder: Path, slow_ones: int, more: float, state: str
+    ) -> None:
+        """Worse evidence never turns a rejection into an acceptance: many widen their own limit."""
+        folder.mkdir()
+        for number, node in enumerate(NODES):
+            share = 0.9 if number < slow_ones else more if number == 7 else 1.0
+            text = table("all_reduce", [node], range(8), 480.0 * share + number / 100)
+            (folder / f"{node}.log").write_text(text)
+        bounds = ("--machine", "h100-8", "--expect", "all-reduce@4G>=300")
+        verdict = judged(folder, options=bounds)
+        assert (verdict["state"], bool(verdict["suspects"])) == (state, state == "degraded")
+        said = [f["message"] for c in verdict["checks"] for f in c["findings"]]
+        assert any("fall apart" in one for one in said) is (state == "inconclusive")
+
+    def test_a_node_that_is_slow_in_pairs_alone(self, folder: Path) -> None:
+        def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float:
+            return 0.9 if "node3" in hosts and len(hosts) > 1 else 1.0
+
+        assert suspects(judged(corpus(folder, speed))) == {("node", "node3")}
+
+    def test_a_gpu_by_the_logs_that_it_took_part_in(self, folder: Path) -> None:
+        sets = (range(8), range(4), (0,), (1, 2), (2, 3))
+        verdict = judged(corpus(folder, slow("node3", gpu=2), gpus=sets))
+        assert suspects(verdict) == {("gpu", "node3:2")}
+
+    def test_the_node_and_some_of_its_gpus_where_none_alone_can_be_told(self, folder: Path) -> None:
+        verdict = judged(corpus(folder, slow("node3", gpu=6), gpus=(range(8), range(4))))
+        assert suspects(verdict) == {("node", "node3")}
+        assert "GPUs 4, 5, 6, 7" in verdict["suspects"][0]["why"]
+
+    def test_a_rail(self, folder: Path) -> None:
+        assert suspects(judged(nccl_logs.rails(folder))) == set()
+        assert suspects(judged(nccl_logs.rails(folder, bad=3))) == {("rail", "rail 3")}
+
+    def test_of_blocks_in_blocks_the_smallest_that_is_slow(self, folder: Path) -> None:
+        folder.mkdir()
+        for count in (2, 4, 8, 16):
+            for first in range(0, 16, count):
+                hosts = [f"n{number}" for number in range(first, first + count)]
+                text = table("all_reduce", hosts, range(8), 280.0 if "n7" in hosts else 320.0)
+                (folder / f"{count}-from-{first}.log").write_text(text)
+        assert suspects(judged(folder)) == {("link", "n6 - n7")}
+
+    def test_other_numbers_of_gpus_are_never_compared(self, folder: Path) -> None:
+        def speed(_: str, __: Sequence[str], gpus: Sequence[int]) -> float:
+            return len(gpus) / 8
+
+        sets = (range(8), range(4), range(2), (0,))
+        assert suspects(judged(corpus(folder, speed, gpus=sets))) == set()
+
+    def test_distance_in_the_network_is_no_fault_of_a_node(self, folder: Path) -> None:
+        def speed(collective: str, hosts: Sequence[str], _: Sequence[int]) -> float:
+            far = len({int(host[4:]) < 6 for host in hosts}) > 1
+            return 0.92 if far and collective == "alltoall" else 1.0
+
+        assert suspects(judged(corpus(folder, speed))) == set()
+
+    def test_data_that_nobody_checked_fail_and_still_name_the_slow(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        for path in folder.iterdir():
+            text = path.read_text().replace("       0", "     N/A")
+            path.write_text(text.replace("values : 0", "values : 0"))
+        verdict = judged(folder)
+        assert verdict["state"] == "fail"
+        assert suspects(verdict) == {("node", "node3")}
+
+    def test_one_file_may_hold_the_logs_of_all(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        whole = "\n".join(path.read_text() for path in sorted(folder.iterdir()))
+        shutil.rmtree(folder)
+        folder.with_suffix(".log").write_text(whole)
+        verdict = judged(folder.with_suffix(".log"))
+        assert suspects(verdict) == {("node", "node3")}
+        assert "28 pair logs" in verdict["origin"]
+
+    def test_gpus_that_each_process_sees_alone_are_told_by_their_address(
+        self, folder: Path
+    ) -> None:
+        corpus(folder, slow("node3", gpu=1), gpus=((0,), (1,), (0, 1)))
+        for path in folder.glob("G1_*"):
+            path.write_text(path.read_text().replace("device  1 ", "device  0 "))
+        assert suspects(judged(folder)) == {("gpu", "node3:1")}
+
+
+class TestDamage:
+    """A log that breaks off is a failure with a cause, and the file is named."""
+
+    PAIR = "G0-1-2-3-4-5-6-7_node2_node5.log"
+
+    def cut(self, folder: Path, name: str, text: str) -> dict[str, Any]:
+        (folder / name).write_text(text)
+        verdict = judged(folder)
+        findings = [f for check in verdict["checks"] for f in check["findings"]]
+        bad = [f for f in findings if f["state"] in ("fail", "degraded")]
+        assert bad
+        assert all(f["evidence"] == [str(folder / name)] for f in bad)
+        return verdict
+
+    @pytest.mark.parametrize("part", [0.97, 0.7, 0.3, 0.1])
+    def test_cut_anywhere_it_is_the_pair(self, folder: Path, part: float) -> None:
+        corpus(folder)
+        text = (folder / self.PAIR).read_text()
+        verdict = self.cut(folder, self.PAIR, text[: int(len(text) * part)])
+        assert suspects(verdict) == {("link", "node2 - node5")}
+        assert verdict["suspects"][0]["cause"] == "incomplete-log"
+        assert verdict["exit"] == 3
+
+    def test_cut_between_two_tables_the_other_logs_say_what_is_missing(self, folder: Path) -> None:
+        corpus(folder)
+        text = (folder / self.PAIR).read_text()
+        end = text.index("# nccl-tests version", 100)
+        verdict = self.cut(folder, self.PAIR, text[:end])
+        assert suspects(verdict) == {("link", "node2 - node5")}
+        findings = [f for check in verdict["checks"] for f in check["findings"]]
+        assert any("ends before alltoall" in f["message"] for f in findings)
+
+    @pytest.mark.parametrize("text", ["", "srun: error: node5: task 8: Killed\n"])
+    def test_a_log_without_any_table_is_placed_by_its_name(self, folder: Path, text: str) -> None:
+        corpus(folder)
+        verdict = self.cut(folder, self.PAIR, text)
+        assert suspects(verdict) == {("link", "node2 - node5")}
+
+    @pytest.mark.parametrize(
+        "name", ["{}.log", "{}-{other}.log", "{other}-{}.log", "{}/nccl.log", "7_{}_all_reduce.log"]
+    )
+    @pytest.mark.parametrize(
+        "host", ["gke-pool-9f2c-{}", "node{}", "10.0.0.{}"], ids=["random", "number", "address"]
+    )
+    def test_a_host_that_no_other_log_tells_of_is_known_by_the_name(
+        self, folder: Path, name: str, host: str
+    ) -> None:
+        random = "gke" in host
+        ends = ("x7qz", "bcdf", "p2m4", "kkkk", "zz9a", "q1q1") if random else range(17, 23)
+        hosts = [host.format(end) for end in ends]
+        dead = hosts[1]
+        for one, other in zip(hosts, (*hosts[1:], hosts[0]), strict=True):
+            path = folder / name.format(one, other=other)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = table("all_reduce", [one, other] if "other" in name else [one], range(8), 480)
+            is_dead = dead in path.name or dead == path.parent.name
+            path.write_text("" if is_dead else text)
+        verdict = judged(folder, options=EXPECTED)
+        assert verdict["exit"] == 3
+        assert dead in verdict["hosts"]
+
+    @pytest.mark.parametrize(
+        ("log", "hosts", "other"),
+        [
+            ("{}.txt", ("node-a", "node-b", "node-c", "node-d", "node-e"), "node-list.txt"),
+            ("{}.txt", ("node-east", "node-west", "node-3rd0", "node-main"), "node-list.txt"),
+            ("{}.txt", ("h1", "h2", "h3", "h4"), "h100-notes.txt"),
+            ("{}.txt", ("gpu1", "gpu2", "gpu3", "gpu4"), "all_reduce_gpu8.txt"),
+            ("{}/log.txt", ("h1", "h2", "h3", "h4"), "h100/notes.txt"),
+            ("{}/log.txt", ("h1", "h2", "h3", "h4"), "h1/notes.txt"),
+        ],
+    )
+    def test_what_is_only_called_like_a_host_is_no_log(
+        self, folder: Path, log: str, hosts: Sequence[str], other: str
+    ) -> None:
+        for number, host in enumerate(hosts):
+            path = folder / log.format(host)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(table("all_reduce", [host], range(8), 480 + number / 10))
+        (folder / other).parent.mkdir(exist_ok=True)
+        (folder / other).write_text("\n".join(hosts))
+        verdict = judged(folder, options=EXPECTED)
+        assert (verdict["state"], verdict["hosts"]) == ("pass", sorted(hosts))
+        assert [Path(one["file"]).name for one in verdict["skipped"]] == [Path(other).name]
+
+    @pytest.mark.parametrize("content", [b"", b"Segmentation fault\n", b"\0" * 99, b"{}"])
+    def test_a_log_that_is_called_like_the_others_is_missed(
+        self, folder: Path, content: bytes
+    ) -> None:
+        folder.mkdir()
+        for number, pair in enumerate(combinations(NODES, 2)):
+            path = folder / f"slurm-{1000 + number}.out"
+            path.write_text(table("all_reduce", pair, range(8), 320.0))
+        (folder / "slurm-1003.out").write_bytes(content)
+        (folder / "slurm-1003.err").write_bytes(content)
+        verdict = judged(folder, options=EXPECTED)
+        assert verdict["exit"] == 3
+        assert [Path(one["file"]).name for one in verdict["skipped"]] == ["slurm-1003.err"]
+        findings = [f for check in verdict["checks"] for f in check["findings"]]
+        (one,) = [f for f in findings if f.get("cause") == "incomplete-log"]
+        assert [Path(file).name for file in one["evidence"]] == ["slurm-1003.out"]
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            "ssh: connect to host node9 port 22: Connection refused",
+            "srun: error: Task launch for StepId=7.3 failed on node node9: Socket timed out",
+        ],
+    )
+    def test_a_launch_that_failed_among_many_in_one_file(self, folder: Path, said: str) -> None:
+        folder.mkdir()
+        parts = [table("all_reduce", pair, range(8), 320.0) for pair in combinations(NODES, 2)]
+        parts.insert(20, f"{said}\n")
+        (folder / "all.txt").write_text("".join(parts))
+        verdict = judged(folder, options=EXPECTED)
+        assert suspects(verdict) == {("node", "node9")}
+        assert verdict["suspects"][0]["cause"] == "launch-failed"
+
+    def test_what_both_hosts_of_a_pair_report_is_of_neither_alone(self, folder: Path) -> None:
+        corpus(folder)
+        text = (folder / self.PAIR).read_text()
+        start = text[: text.index("  1073741824")]
+        for host in ("node2", "node5"):
+            start += f"{host}: Test NCCL failure common.cu:1012 'unhandled system error'\n"
+        verdict = self.cut(folder, self.PAIR, start)
+        assert suspects(verdict) == {("link", "node2 - node5")}
+        assert verdict["suspects"][0]["cause"] == "crashed"
+
+    def test_a_node_all_of_whose_pairs_died(self, folder: Path) -> None:
+        def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float | None:
+            return None if "node4" in hosts and len(hosts) == 2 else 1.0
+
+        verdict = judged(corpus(folder, speed))
+        assert suspects(verdict) == {("node", "node4")}
+        assert verdict["exit"] == 3
+
+    def test_a_table_with_a_gpu_fewer_on_one_host_names_it(self, folder: Path) -> None:
+        corpus(folder)
+        path = folder / "G0-1-2-3-4-5-6-7_all8.log"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if "Rank 31 " not in line))
+        found = [f for c in judged(folder)["checks"] for f in c["findings"]]
+        assert any(f["cause"] == "gpu-missing" and f["hosts"] == ["node4"] for f in found)
+
+    @pytest.mark.parametrize("name", ["node2_node5.log", "slurm-7.log"])
+    def test_a_table_without_its_list_of_devices(self, folder: Path, name: str) -> None:
+        corpus(folder)
+        lines = (folder / self.PAIR).read_text().splitlines(keepends=True)
+        (folder / self.PAIR).unlink()
+        verdict = self.cut(folder, name, "".join(one for one in lines if "Rank" not in one))
+        causes = {f.get("cause") for check in verdict["checks"] for f in check["findings"]}
+        assert "incomplete-log" in causes
+
+    def test_a_log_that_died_after_its_first_line_is_one_of_its_kind(self, folder: Path) -> None:
+        corpus(folder)
+        failed = "node5: Test CUDA failure common.cu:1 'no CUDA-capable device is detected'\n"
+        text = f"# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902\n{failed}"
+        verdict = self.cut(folder, "G0-1-2-3-4-5-6-7_node5.log", text)
+        assert ("node", "node5") in suspects(verdict)
+        assert {c["check"] for c in verdict["checks"]} == {"hosts", "all-reduce", "alltoall"}
+
+    def test_wrong_data_in_a_collective_that_no_check_judges(self, folder: Path) -> None:
+        corpus(folder)
+        for node in NODES:
+            text = table("broadcast", [node], range(8), 400.0)
+            wrong = text.replace("       0", "       5", 1) if node == "node5" else text
+            (folder / f"{node}-broadcast.log").write_text(wrong)
+        verdict = judged(folder)
+        assert suspects(verdict) == {("node", "node5")}
+        states = {check["check"]: check["state"] for check in verdict["checks"]}
+        assert states["broadcast"] in ("fail", "degraded")
+
+
+class TestWhereLogsLie:
+    def test_in_archives_they_are_what_they_are_in_folders(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        corpus(folder, slow("node3"))
+        with tarfile.open(tmp_path / "logs.tgz", "w:gz") as tar:
+            tar.add(folder, arcname="whatever")
+        with zipfile.ZipFile(tmp_path / "logs.zip", "w") as packed:
+            for path in folder.iterdir():
+                packed.write(path, path.name)
+        for archive in ("logs.tgz", "logs.zip"):
+            verdict = judged(tmp_path / archive)
+            assert suspects(verdict) == {("node", "node3")}
+            assert all(archive in log for log in verdict["suspects"][0]["evidence"])
+
+    def test_several_files_are_judged_as_one(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        assert suspects(judged(*sorted(folder.iterdir()))) == {("node", "node3")}
+
+    def test_a_packed_log_is_unpacked(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        for path in list(folder.iterdir()):
+            path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        assert suspects(judged(folder)) == {("node", "node3")}
+
+    def test_evidence_and_logs_together_are_a_list(self, folder: Path, tmp_path: Path) -> None:
+        ours = evidence.leave(tmp_path / "evidence")
+        corpus(folder, nodes=NODES[:4])
+        done = accept("judge", ours, folder, "--json")
+        assert [one["origin"] != "" for one in json.loads(done.out)] == [False, True]
+
+    def test_what_is_no_log_is_left_out_and_listed(self, folder: Path) -> None:
+        corpus(folder, nodes=NODES[:4])
+        (folder / "summary.csv").write_text("a,b\n")
+        (folder / "core.bin").write_bytes(b"\0" * 100)
+        (folder / "result.json").write_text('{"nccl_version": 1}')
+        done = accept("judge", folder)
+        assert "Left out: 3 files" in done.out
+        listed = {Path(one["file"]).name: one["reason"] for one in judged(folder)["skipped"]}
+        assert listed["summary.csv"] == "there is no table in it"
+        assert listed["core.bin"] == "it is no text"
+        assert listed["result.json"] == "JSON without results of nccl-tests"
+
+    def test_json_is_read_like_text_and_not_twice(self, folder: Path) -> None:
+        folder.mkdir()
+        for a, b in combinations(NODES, 2):
+            speed = 300.0 if "node3" in (a, b) else 400.0
+            text = table_text(ranks=16, least=1 << 30, most=1 << 32, speed=speed, hosts=(a, b))
+            (folder / f"{a}-{b}.log").write_text(text)
+        texts = sorted(folder.iterdir())
+        for path in texts:
+            path.with_suffix(".json").write_text(json_text(document(path.read_text())))
+        both = judged(folder)
+        assert len(both["skipped"]) == len(texts)
+        assert {one["reason"] for one in both["skipped"]} == {"the text says the same"}
+        for path in texts:
+            path.unlink()
+        alone = judged(folder)
+        assert suspects(alone) == suspects(both) == {("node", "node3")}
+        assert alone["skipped"] == []
+
+    def test_copies_are_no_evidence_of_their_own(self, folder: Path) -> None:
+        corpus(folder, slow("node3", share=0.97))
+        before = judged(folder)
+        with tarfile.open(folder.with_suffix(".tgz"), "w:gz") as tar:
+            tar.add(folder, arcname="logs")
+        shutil.copytree(folder, folder / "backup")
+        shutil.move(folder.with_suffix(".tgz"), folder / "logs.tgz")
+        after = judged(folder)
+        assert after["run"] == before["run"]
+        assert after["origin"] == before["origin"]
+        assert suspects(after) == suspects(before)
+        assert all("a copy of" in one["reason"] for one in after["skipped"])
+
+    def test_prefixes_of_launchers_do_no_harm(self, folder: Path) -> None:
+        corpus(folder, slow("node3"))
+        for number, path in enumerate(sorted(folder.iterdir())):
+            mark = ("[1,0]<stdout>:", "2026-01-05T10:00:00.000000000Z ", "0: ")[number % 3]
+            lines = path.read_text().splitlines()
+            path.write_text("".join(f"{mark}{line}\r\n" for line in lines))
+        assert suspects(judged(folder)) == {("node", "node3")}
+
+
+def single(folder: Path, **of_node3: Any) -> Path:
+    """Every node alone, and what is different about node3."""
+    folder.mkdir()
+    for node in NODES:
+        usual: dict[str, Any] = {"gpus": range(8), "busbw": 480.0}
+        (folder / f"{node}.log").write_text(
+            table("all_reduce", [node], **usual | (of_node3 if node == "node3" else {}))
+        )
+    return folder
+
+
+class TestGpusOfHosts:
+    @pytest.mark.parametrize("busbw", [480.0, 280.0])
+    def test_one_fewer_than_most_hosts_have(self, folder: Path, busbw: float) -> None:
+        verdict = judged(single(folder, gpus=range(7), busbw=busbw))
+        (one,) = verdict["suspects"]
+        assert (one["name"], one["cause"]) == ("node3", "gpu-missing")
+        hosts = next(check for check in verdict["checks"] if check["check"] == "hosts")
+        assert any("node3 cannot be compared" in f["message"] for f in hosts["findings"])
+
+    def test_who_was_measured_in_another_way_is_said(self, folder: Path) -> None:
+        verdict = judged(single(folder, sizes=(2 << 30, TOP)), options=EXPECTED)
+        assert (verdict["exit"], verdict["suspects"]) == (7, [])
+        finding = verdict["checks"][0]["findings"][0]
+        assert (finding["state"], finding["hosts"]) == ("inconclusive", ["node3"])
+
+    @pytest.mark.parametrize("machine", ["a100-8", "cpu", "a4-highgpu-8g"])
+    def test_of_another_kind_than_the_machine_has(self, folder: Path, machine: str) -> None:
+        verdict = judged(single(folder), options=("--machine", machine))
+        assert verdict["exit"] == 3
+        assert verdict["suspects"] == [] or machine == "a4-highgpu-8g"
+        finding = verdict["checks"][0]["findings"][0]
+        assert finding["cause"] == "inventory-mismatch"
+
+    def test_one_host_of_another_kind_than_the_machine_has(self, folder: Path) -> None:
+        single(folder, device="NVIDIA A100-SXM4-80GB")
+        assert suspects(judged(folder, options=("--machine", "h100-8"))) == {("node", "node3")}
+
+    def test_kinds_are_never_compared_with_each_other(self, folder: Path) -> None:
+        folder.mkdir()
+        for number in range(16):
+            old = number % 4 == 0
+            device = "NVIDIA A100-SXM4-80GB" if old else DEVICE
+            text = table("all_reduce", [f"n{number}"], range(8), 230 if old else 480, device=device)
+            (folder / f"n{number}.log").write_text(text)
+        verdict = judged(folder)
+        assert verdict["suspects"] == []
+        assert any("the GPUs differ" in note for note in verdict["notes"])
+
+
+class TestMeasuredAgain:
+    @staticmethod
+    def runs(folder: Path, slow: int, nodes: Sequence[str] = NODES) -> Path:
+        """Five logs of every node alone, so many of them slow for node3."""
+        folder.mkdir()
+        for node in nodes:
+            for number in range(5):
+                bad = node == "node3" and number < slow
+                busbw = (280.0 if bad else 480.0) + number / 10
+                text = table("all_reduce", [node], range(8), busbw)
+                (folder / f"{node}-{number}.log").write_text(text)
+        return folder
+
+    @pytest.mark.parametrize("slow", [2, 4])
+    def test_a_node_that_is_slow_at_times(self, folder: Path, slow: int) -> None:
+        (one,) = judged(self.runs(folder, slow), options=EXPECTED)["suspects"]
+        assert (one["name"], one["cause"]) == ("node3", "intermittent")
+        assert f"slow in {slow} of 5 executions" in one["why"]
+
+    def test_one_that_was_slow_once_is_told(self, folder: Path) -> None:
+        verdict = judged(self.runs(folder, 1), options=EXPECTED)
+        assert (verdict["state"], verdict["suspects"]) == ("pass", [])
+        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+        assert any("node3 reached 58% of the median in 1 of 5 executions" in one for one in said)
+
+    def test_one_that_nobody_can_be_compared_with_is_compared_with_itself(
+        self, folder: Path
+    ) -> None:
+        verdict = judged(self.runs(folder, 2, ["node3"]), options=EXPECTED)
+        assert verdict["state"] == "inconclusive"
+        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+        assert any("58% of the median in 2 of 5 executions" in message for message in said)
+
+
+class TestMachine:
+    def test_the_device_says_what_is_in_a_node(self, folder: Path) -> None:
+        verdict = judged(corpus(folder))
+        assert verdict["gpuTested"] is True
+        assert any("machine" in note for note in verdict["notes"])
+
+    def test_the_user_may_name_one(self, folder: Path) -> None:
+        verdict = judged(corpus(folder), options=("--machine", "a3-megagpu-8g"))
+        assert verdict["machine"] == "a3-megagpu-8g"
+
+    def test_one_that_does_not_exist_is_refused(self, folder: Path) -> None:
+        assert "a3-megagpu-8g" in refused("judge", corpus(folder), "--machine", "a3-megagpu")
+
+    def test_without_gpus_it_is_the_machine_without(self, folder: Path) -> None:
+        folder.mkdir()
+        text = table("all_reduce", ["a", "b"], (0, 1), 2.0, device="CPU")
+        (folder / "x.log").write_text(text.replace("[0000:10:00]", "[0x00]"))
+        verdict = judged(folder)
+        assert verdict["machine"] == "cpu"
+        assert verdict["gpuTested"] is False
+
+    def test_evidence_is_held_against_the_machine_that_is_named(self, tmp_path: Path) -> None:
+        ours = evidence.leave(tmp_path / "evidence")
+        assert judged(ours, options=("--machine", "cpu"))["machine"] == "cpu"
+
+
+class TestRefused:
+    @pytest.mark.parametrize("content", [b"", b"text\n", b"\0" * 5000, b'{"nccl": 1}'])
+    def test_a_file_that_was_named_and_is_no_log(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "file.log").write_bytes(content)
+        assert "file.log" in refused("judge", tmp_path / "file.log", code=6)
+
+    def test_one_among_others(self, folder: Path) -> None:
+        corpus(folder, nodes=NODES[:3])
+        (folder / "notes.txt").write_text("x")
+        said = refused("judge", *folder.iterdir(), code=6)
+        assert "notes.txt is no log of nccl-tests" in said
+
+    def test_a_folder_without_any(self, tmp_path: Path) -> None:
+        (tmp_path / "x.txt").write_text("x")
+        said = refused("judge", tmp_path, code=6)
+        assert "no log of nccl-tests; 1 files were looked at" in said
+
+    def test_logs_that_died_before_anybody_said_who_took_part(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "a.log").write_text("a: Test NCCL failure common.cu:1 'x'\n")
+        assert "Test NCCL failure" in refused("judge", folder, code=6)
+
+    def test_collectives_that_no_check_judges(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 90.0))
+        assert "broadcast" in refused("judge", folder, code=6)
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "many"},
+            {"size": "9" * 30},
+            {"size": "-1"},
+        ],
+    )
+    def test_an_archive_whose_headers_lie(self, tmp_path: Path, header: dict[str, str]) -> None:
+        with tarfile.open(tmp_path / "logs.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+            member = tarfile.TarInfo("a.log")
+            member.pax_headers = header
+            tar.addfile(member)
+            tar.addfile(tarfile.TarInfo("b.log"))
+        message = refused("judge", tmp_path / "logs.tar", "-m", "h100-8", code=6)
+        assert "logs.tar" in message
+
+    def test_a_damaged_archive(self, folder: Path, tmp_path: Path) -> None:
+        corpus(folder, nodes=NODES[:3])
+        with tarfile.open(tmp_path / "logs.tgz", "w:gz") as tar:
+            tar.add(folder, arcname="x")
+        whole = (tmp_path / "logs.tgz").read_bytes()
+        for cut in range(20, len(whole), max(1, len(whole) // 7)):
+            (tmp_path / "cut.tgz").write_bytes(whole[:cut])
+            refused("judge", tmp_path / "cut.tgz", code=6)
+
+    def test_names_that_lead_outside_write_nothing(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "bad.zip", "w") as packed:
+            packed.writestr("../outside.log", table("all_reduce", ["a"], (0, 1), 9.0))
+        assert judged(tmp_path / "bad.zip")["hosts"] == ["a"]
+        assert not list(tmp_path.rglob("outside.log"))
+
+    def test_pipes_in_a_folder_are_not_waited_for(self, folder: Path) -> None:
+        corpus(folder, fine, nodes=NODES[:3])
+        os.mkfifo(folder / "pipe")
+        assert judged(folder)["hosts"] == list(NODES[:3])
+
+
+@given(st.lists(st.tuples(st.integers(0, 6000), st.binary(max_size=12)), max_size=8))
+def test_whatever_is_in_a_log_it_is_judged_or_refused(edits: list[tuple[int, bytes]]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = corpus(Path(scratch) / "logs", nodes=NODES[:4])
+        path = folder / "G0-1-2-3-4-5-6-7_node1_node2.log"
+        text = bytearray(path.read_bytes())
+        for at, new in edits:
+            text[at : at + len(new)] = new
+        path.write_bytes(text)
+        assert accept("judge", folder, "--quiet").code in (3, 6, 7)
+
+
+def test_a_large_log_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """300 MB of NCCL's own lines around a table, with 1.5 GB of address space in all."""
+    text = table("all_reduce", ["a"], range(8), 480.0)
+    line = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n" * 20_000
+    with (tmp_path / "large.log").open("w") as file:
+        for _ in range(120):
+            file.write(line)
+        file.write(text)
+        for _ in range(120):
+            file.write(line)
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, limit[1]))
+    try:
+        done = program("judge", tmp_path / "large.log", "--json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert json.loads(done.out)["hosts"] == ["a"]

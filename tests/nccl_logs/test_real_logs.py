@@ -1,0 +1,226 @@
+"""Judge real logs of ten healthy nodes, and copies in which one part was made slow or damaged.
+
+The repository has 21 of the 204 logs. What needs more of them runs with ACCEPT_TEST_LOGS=DIR.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.factories.real_logs import FOLDERS, MORE, folder_name
+
+from accept.commands import judge
+from accept.core.model import State, Verdict
+
+ROW = re.compile(r" +\d+ +\d+ +[a-z]+ ")
+#: PCI addresses of the GPUs of each node, in their order.
+BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+NODE = "cnode3-{:03d}".format
+
+#: Lines of a table's devices -> share of its speed.
+Speed = Callable[[Sequence[str]], float]
+#: (name of a log, its text) -> text; None: the log is left out.
+Change = Callable[[str, str], str | None]
+
+
+@pytest.fixture(params=FOLDERS, ids=folder_name)
+def logs(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.param
+    return folder
+
+
+@pytest.fixture
+def more_logs() -> Path:
+    """Return the folder with more logs; the test is left out if none was named."""
+    if MORE is None:
+        pytest.skip("needs logs of all pairs and of 1, 2 and 4 GPUs a node: ACCEPT_TEST_LOGS=DIR")
+    return MORE
+
+
+def slowed(text: str, speed: Speed) -> str:
+    """Return a log with the speed of each table multiplied by a share."""
+    result: list[str] = []
+    devices: list[str] = []
+    speeds: list[float] = []
+    for line in text.split("\n"):
+        made = line
+        if line.startswith("# Using devices"):
+            devices, speeds = [], []
+        elif line.startswith("#  Rank"):
+            devices.append(line)
+        elif ROW.match(line):
+            cells = line.split()
+            share = speed(devices)
+            for time in (5, 9):
+                cells[time] = f"{float(cells[time]) / share:.6g}"
+                for bandwidth in (time + 1, time + 2):
+                    cells[bandwidth] = f"{float(cells[bandwidth]) * share:.2f}"
+                speeds.append(float(cells[time + 2]))
+            made = "  " + "  ".join(cells)
+        elif "Avg bus bandwidth" in line:
+            made = f"# Avg bus bandwidth    : {sum(speeds) / len(speeds):.6g} "
+        result.append(made)
+    return "\n".join(result)
+
+
+def node(host: str, share: float) -> Change:
+    """Make all tables slow in which a node took part."""
+    return lambda _, text: slowed(
+        text, lambda devices: share if any(f" on {host} " in line for line in devices) else 1.0
+    )
+
+
+def gpu(host: str, number: int, share: float) -> Change:
+    """Make all tables slow in which one GPU of a node took part."""
+    bus = f"[0000:{BUSES[number]}:00]"
+    return lambda _, text: slowed(
+        text,
+        lambda devices: (
+            share if any(f" on {host} " in line and bus in line for line in devices) else 1.0
+        ),
+    )
+
+
+def only(*parts: str) -> Change:
+    """Keep logs with one of `parts` in their name."""
+    return lambda name, text: text if any(part in name for part in parts) else None
+
+
+def judged(logs: Path, folder: Path, *changes: Change) -> Verdict:
+    """Copy the logs into a folder, make each change, and judge them."""
+    for path in sorted(logs.rglob("*.log")):
+        text: str | None = path.read_text()
+        for change in changes:
+            text = change(path.name, text) if text is not None else None
+        if text is not None:
+            (folder / path.name).write_text(text)
+    return judge.judge_path(str(folder), expect=()).verdict
+
+
+def named(verdict: Verdict) -> list[tuple[str, str]]:
+    return sorted((suspect.kind, suspect.name) for suspect in verdict.suspects)
+
+
+def test_nobody_is_accused_on_the_healthy_cluster(logs: Path) -> None:
+    verdict = judge.judge_path(str(logs), expect=()).verdict
+    assert named(verdict) == []
+    assert verdict.state is State.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("part", ["N1_", "N2_", "N2_G8", "N10"])
+def test_nor_on_a_part_of_it(tmp_path: Path, logs: Path, part: str) -> None:
+    assert named(judged(logs, tmp_path, only(part))) == []
+
+
+@pytest.mark.parametrize("part", ["N2_G4", "N2_G2", "N2_G1"])
+def test_nor_by_pairs_with_fewer_gpus(tmp_path: Path, more_logs: Path, part: str) -> None:
+    assert named(judged(more_logs, tmp_path, only(part))) == []
+
+
+@pytest.mark.parametrize("third", range(3))
+def test_nor_if_two_logs_in_three_are_missing(tmp_path: Path, logs: Path, third: int) -> None:
+    def keep(name: str, text: str) -> str | None:
+        return text if sum(name.encode()) % 3 == third else None
+
+    assert named(judged(logs, tmp_path, keep)) == []
+
+
+@pytest.mark.parametrize("share", [0.95, 0.9, 0.7])
+@pytest.mark.parametrize("number", [2, 6, 9])
+def test_a_slow_node_is_named_and_nobody_else(
+    tmp_path: Path, logs: Path, number: int, share: float
+) -> None:
+    """Of the three, one is alone under its switch, one with one other, one with six."""
+    verdict = judged(logs, tmp_path, node(NODE(number), share))
+    assert named(verdict) == [("node", NODE(number))]
+    assert verdict.state in (State.DEGRADED, State.FAIL)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.9, 0.7])
+@pytest.mark.parametrize("part", ["N2_", "N2_G8", "N1_"])
+def test_a_part_of_the_logs_is_enough(tmp_path: Path, logs: Path, part: str, share: float) -> None:
+    verdict = judged(logs, tmp_path, only(part), node(NODE(4), share))
+    assert named(verdict) == [("node", NODE(4))]
+
+
+def test_two_slow_nodes(tmp_path: Path, logs: Path) -> None:
+    verdict = judged(logs, tmp_path, node(NODE(4), 0.94), node(NODE(9), 0.8))
+    assert named(verdict) == [("node", NODE(4)), ("node", NODE(9))]
+
+
+@pytest.mark.parametrize("share", [0.93, 0.8])
+@pytest.mark.parametrize("number", [0, 2, 5, 7])
+def test_a_slow_gpu(tmp_path: Path, more_logs: Path, number: int, share: float) -> None:
+    verdict = judged(more_logs, tmp_path, gpu(NODE(5), number, share))
+    assert named(verdict) == [("gpu", f"{NODE(5)}:{number}")]
+
+
+@pytest.mark.parametrize("rail", [None, 3])
+def test_a_slow_rail(tmp_path: Path, logs: Path, rail: int | None) -> None:
+    """The log of one GPU of all nodes, as if it had been taken on each rail."""
+    text = (logs / "multi-node" / "nccl_N10_G1.log").read_text()
+    for number, bus in enumerate(BUSES):
+        one = text.replace("device  0 [0000:1b:00]", f"device  {number} [0000:{bus}:00]")
+        share = 0.9 if number == rail else 1 - 0.002 * number
+        made = slowed(one, lambda _, share=share: share)  # type: ignore[misc]
+        (tmp_path / f"rail{number}.log").write_text(made)
+    verdict = judge.judge_path(str(tmp_path), expect=()).verdict
+    assert named(verdict) == ([] if rail is None else [("rail", f"rail {rail}")])
+
+
+PAIR = "nccl_N2_G8_cnode3-003_cnode3-007.log"
+LINK = [("link", "cnode3-003 - cnode3-007")]
+
+
+@pytest.mark.parametrize("length", [0, 600, 900, 2000, -300])
+def test_a_dead_pair_accuses_nobody_outside_it(tmp_path: Path, logs: Path, length: int) -> None:
+    verdict = judged(logs, tmp_path, lambda name, text: text[:length] if name == PAIR else text)
+    accused = {host for s in verdict.suspects for host in re.findall(r"cnode3-\d+", s.name)}
+    assert accused
+    assert accused <= {NODE(3), NODE(7)}
+
+
+@pytest.mark.parametrize("length", [0, 600, 900, 2000, -300])
+def test_a_dead_pair(tmp_path: Path, more_logs: Path, length: int) -> None:
+    verdict = judged(
+        more_logs, tmp_path, lambda name, text: text[:length] if name == PAIR else text
+    )
+    assert named(verdict) == LINK
+    assert verdict.suspects[0].evidence == (str(tmp_path / PAIR),)
+
+
+def test_a_pair_with_only_a_message_of_the_launcher(tmp_path: Path, more_logs: Path) -> None:
+    message = "srun: error: cnode3-007: task 8: Killed\n"
+    assert (
+        named(judged(more_logs, tmp_path, lambda name, text: message if name == PAIR else text))
+        == LINK
+    )
+
+
+def test_a_log_that_ends_between_two_tables(tmp_path: Path, more_logs: Path) -> None:
+    def cut(name: str, text: str) -> str:
+        return text[: text.index("# nccl-tests version", 100)] if name == PAIR else text
+
+    assert named(judged(more_logs, tmp_path, cut)) == LINK
+
+
+def test_a_node_with_only_dead_pairs(tmp_path: Path, logs: Path) -> None:
+    def cut(name: str, text: str) -> str:
+        return text[:900] if "N2_" in name and NODE(5) in name else text
+
+    assert named(judged(logs, tmp_path, cut)) == [("node", NODE(5))]
+
+
+def test_a_truncated_log_of_all_nodes_accuses_nobody_and_is_named(
+    tmp_path: Path, logs: Path
+) -> None:
+    log = "nccl_N10_G8.log"
+    verdict = judged(logs, tmp_path, lambda name, text: text[:9000] if name == log else text)
+    assert named(verdict) == []
+    assert verdict.state is State.FAIL
+    bad = [f for check in verdict.checks for f in check.findings if f.state is State.FAIL]
+    assert {f.cause for f in bad} == {"incomplete-log"}
+    assert all(f.evidence == (str(tmp_path / log),) for f in bad)

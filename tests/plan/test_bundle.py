@@ -1,0 +1,381 @@
+"""What is rendered: the same bytes anywhere, complete, small, and nothing of this machine in it."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import getpass
+import hashlib
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.factories.command_line import SOURCE, accept, program, refused
+
+from accept.config import resources
+from accept.config.hostlist import MOST_HOSTS
+from accept.core import checks, evidence
+from accept.core.errors import BadEvidence, BadInput
+from accept.core.model import Plan
+from accept.core.typed import read
+from accept.plan.bundle import Bundle, helm_values, load_bundle, render, values_of
+from accept.plan.resolve import Options, Resolved, resolve
+
+#: A cluster: what is rendered for one names an image.
+SITE = Path(__file__).parent / "site.yaml"
+CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
+LIMIT = 400_000
+MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")
+
+
+def rendered(machine: str = "cpu", **options: Any) -> tuple[Resolved, Bundle]:
+    given = {"nodes": 2, "suite": "standard", "site": str(SITE), **options}
+    if machine == "gpu":
+        given.setdefault("gpus_per_node", 8)
+    run = resolve(Options(machine=machine, **given))
+    return run, render(run)
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Mode and content of every file, by its path."""
+    return {
+        path.relative_to(folder).as_posix(): (path.stat().st_mode & 0o777, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+class TestSameBytes:
+    def test_twice_in_one_process(self) -> None:
+        (run, first), (_, second) = rendered(), rendered()
+        assert first.archive() == second.archive()
+        assert helm_values(run, first) == helm_values(run, second)
+
+    def test_in_two_folders_by_two_processes(self, tmp_path: Path) -> None:
+        found = []
+        for number, zone in enumerate(("UTC", "Asia/Tokyo")):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            done = subprocess.run(
+                [sys.executable, "-m", "accept", "render", *map(str, CPU), "-o", "out"],
+                cwd=folder,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": str(SOURCE),
+                    "PYTHONHASHSEED": str(number),
+                    "TZ": zone,
+                    "HOME": str(folder),
+                    "LANG": ("C", "C.UTF-8")[number],
+                },
+                umask=(0o022, 0o077)[number],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            found.append(tree(folder / "out"))
+        first, second = ({name: data for name, (_, data) in one.items()} for one in found)
+        assert first == second
+        assert {"run.json", "values.yaml", "rendered/plan.json"} <= set(first)
+
+    def test_as_values_and_as_files(self, tmp_path: Path) -> None:
+        assert accept("render", *CPU, "-o", tmp_path / "out").code == 0
+        assert accept("render", *CPU).out == (tmp_path / "out/values.yaml").read_text()
+
+    def test_another_input_is_another_run(self) -> None:
+        _, first = rendered()
+        for options in ({"seed": 2}, {"nodes": 3}, {"nccl": ("NCCL_X=1",)}, {"deadline": 5.0}):
+            assert rendered(**options)[1].plan.hash != first.plan.hash
+
+
+def unpack_core(folder: Path) -> None:
+    """Unpack the package for the coordinator as coordinate.sh does, with any Python."""
+    packed = rendered()[1].files["core.tar.bz2"]
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:bz2") as tar:
+        members = tar.getmembers()
+        assert [m.name for m in members] == sorted(m.name for m in members)
+        assert {(m.mtime, m.uid, m.gid, m.mode) for m in members} == {(0, 0, 0, 0o644)}
+        # Without tarfile's filters, which the oldest Python 3.11 does not have.
+        for member in members:
+            target = folder / member.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file = tar.extractfile(member)
+            assert file is not None
+            target.write_bytes(file.read())
+
+
+class TestArchive:
+    @pytest.mark.parametrize("machine", MACHINES)
+    @pytest.mark.parametrize("suite", ["quick", "standard", "soak"])
+    def test_is_small_sorted_stored_and_timeless(self, machine: str, suite: str) -> None:
+        _, bundle = rendered(machine, suite=suite, nodes=64)
+        archive = bundle.archive()
+        assert len(archive) <= LIMIT
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            members = tar.getmembers()
+        assert [m.name for m in members] == sorted(m.name for m in members)
+        assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
+        assert {m.mode for m in members} == {0o644, 0o755}
+        assert all(m.isfile() and not m.name.startswith(("/", "..")) for m in members)
+
+    def test_packs_the_core_into_the_same_bytes_with_every_bzip2(self) -> None:
+        """What 1.0.8 makes of this text, on whatever machine."""
+        text = "\n".join(str(number * number) for number in range(20_000)).encode()
+        digest = hashlib.sha256(bz2.compress(text)).hexdigest()
+        assert digest == "dd6a4384e9b35f6df2f3ad442709e91c82694bad0eab188dc0e1d915a6e916e9"
+
+    def test_holds_all_that_its_steps_name(self) -> None:
+        _, bundle = rendered()
+        for step in bundle.plan.steps:
+            assert step.script in bundle.files
+        text = b"".join(c for n, c in bundle.files.items() if n.endswith(".sh")).decode()
+        for program_file in (resources.launchers() / "programs").glob("*.*"):
+            assert f"programs/{program_file.name}" in bundle.files
+        for name in ("lib.sh", "env.sh", "rank.sh", "kill.sh", "interface.sh"):
+            assert name in bundle.files
+            assert name in text
+
+    def test_the_core_in_it_runs_by_itself(self, tmp_path: Path) -> None:
+        unpack_core(tmp_path)
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", "import accept.core.runner.coordinator as c; print(c)"],
+            env={"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert str(tmp_path) in done.stdout, done.stderr
+
+    def test_the_core_in_it_finds_its_checks(self, tmp_path: Path) -> None:
+        unpack_core(tmp_path)
+        script = "from accept.core import checks; print(*checks.names())"
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", script],
+            env={"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert tuple(done.stdout.split()) == checks.names(), done.stderr
+
+
+class TestNothingOfThisMachine:
+    @pytest.mark.parametrize("machine", MACHINES)
+    def test_is_in_what_is_rendered(self, machine: str) -> None:
+        run, bundle = rendered(machine)
+        values = helm_values(run, bundle).encode()
+        here = (str(SOURCE.parent), socket.gethostname(), str(Path.home()), getpass.getuser())
+        # Short ones may be ordinary words, which say nothing about a machine.
+        for word in (word for word in here if len(word) > 6):
+            for name, content in {**bundle.files, "values.yaml": values}.items():
+                assert word.encode() not in content, f"{word} in {name}"
+
+    def test_no_key_is_in_it(self) -> None:
+        run, bundle = rendered()
+        for content in (*bundle.files.values(), helm_values(run, bundle).encode()):
+            assert b"PRIVATE KEY" not in content
+
+    def test_a_path_of_the_users_files_is_not_in_it(self, tmp_path: Path) -> None:
+        (tmp_path / "site.yaml").write_text("name: ours\n")
+        run, bundle = rendered(site=str(tmp_path / "site.yaml"), hosts=("a", "b"))
+        for content in (*bundle.files.values(), helm_values(run, bundle).encode()):
+            assert str(tmp_path).encode() not in content
+
+
+class TestValues:
+    def test_hold_the_plan_and_the_bundle_itself(self) -> None:
+        run, bundle = rendered("a4-highgpu-8g", nodes=64)
+        values = yaml.safe_load(helm_values(run, bundle))
+        assert read(Plan, json.loads(values["plan"])) == bundle.plan
+        assert base64.b64decode(values["bundle"]) == bundle.archive()
+        assert values["accept"]["run"] == bundle.plan.hash
+        assert (values["nodes"], values["gpusPerNode"], values["attempt"]) == (64, 8, "")
+
+    def test_are_the_same_data_as_json(self) -> None:
+        run, bundle = rendered()
+        assert yaml.safe_load(helm_values(run, bundle)) == values_of(run, bundle)
+        done = accept("render", *CPU, "-s", "standard", "--json")
+        assert json.loads(done.out) == values_of(run, bundle)
+
+    def test_fit_into_a_configmap_at_any_size(self) -> None:
+        run, bundle = rendered("a4-highgpu-8g", suite="soak", nodes=4096)
+        assert len(helm_values(run, bundle)) < 1_000_000
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("args", "said"),
+        [
+            (["-m", "cpu", "-n", "0"], "0 nodes"),
+            (["-m", "cpu", "-n", "x"], "'x' is no number"),
+            (["-m", "cpu", "-n", "\u00b2"], "is no number"),
+            (["-m", "cpu", "-n", "9" * 5000], "is no number"),
+            (["-m", "cpu", "-n", str(MOST_HOSTS + 1)], f"{MOST_HOSTS + 1} nodes"),
+            (["-m", "cpu", "-n", "all"], "accept nodes > FILE, then --nodes @FILE"),
+            (["-m", "cpu", "-n", "2"], "kubernetes: {image: …}"),
+            (["-m", "cpu", "-n", "@/no/such/file"], "No such file"),
+            (["-m", "cpu", "-n", "@"], "@"),
+            (["-m", "cpuu", "-n", "2"], "did you mean cpu?"),
+            (["-n", "2"], "which machine?"),
+            (["-m", "cpu", "-n", "2", "--deadline", "soon"], "is no duration"),
+            (["-m", "cpu", "-n", "2", "--budget", "0"], "is no duration"),
+            (
+                ["-m", "a4-highgpu-8g", "--hosts", "a,b", "--gpus-per-node", "7"],
+                "possible: 1, 2, 4, 8",
+            ),
+            ([*CPU, "--set", "all-reduce.max=8X"], "8X"),
+        ],
+    )
+    def test_leave_stdout_empty(self, args: list[str], said: str) -> None:
+        assert said in refused("render", *args)
+
+    def test_leave_stdout_empty_for_helm_in_a_real_pipe(self) -> None:
+        done = program("render", *CPU, "--nccl", "bad")
+        assert (done.code, done.out) == (2, "")
+        assert "Traceback" not in done.err
+
+    def test_a_folder_that_holds_something_is_not_written_to(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").write_text("mine")
+        assert "is not empty" in refused("render", *CPU, "-o", tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+    def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").write_text("mine")
+        refused("render", *CPU, "-o", tmp_path / "mine")
+
+
+class TestFolder:
+    def folder(self, tmp_path: Path) -> Path:
+        assert accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "run").code == 0
+        return tmp_path / "run"
+
+    def test_nodes_may_be_a_file_with_a_name_a_line(self, tmp_path: Path) -> None:
+        (tmp_path / "hosts").write_text("a\nb\n")
+        accept("render", "-m", "cpu", "-n", f"@{tmp_path}/hosts", "-o", tmp_path / "run")
+        run = json.loads((tmp_path / "run" / "run.json").read_text())["run"]
+        assert (run["hosts"], run["backend"], run["plan"]["nodes"]) == (["a", "b"], "ssh", 2)
+
+    def test_says_what_to_do_with_it(self, tmp_path: Path) -> None:
+        done = accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "run")
+        assert done.out == f"{tmp_path}/run\n"
+        assert f"accept submit {tmp_path}/run" in done.err
+
+    def test_is_what_submit_takes(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path)
+        done = accept("submit", folder, "--dry-run")
+        assert (done.code, "30-connectivity" in done.out) == (0, True), done.err
+
+    def test_is_read_back_as_it_was_rendered(self, tmp_path: Path) -> None:
+        _, bundle = rendered()
+        bundle.write(tmp_path)
+        assert load_bundle(tmp_path, bundle.plan).archive() == bundle.archive()
+
+    def test_has_a_plan_that_evidence_is_judged_by(self, tmp_path: Path) -> None:
+        _, bundle = rendered()
+        bundle.write(tmp_path)
+        assert evidence.read_plan(tmp_path) == bundle.plan
+        path = tmp_path / evidence.PLAN
+        path.write_text(path.read_text().replace('"nodes": 2', '"nodes": 1'))
+        with pytest.raises(BadEvidence):
+            evidence.read_plan(tmp_path)
+
+    @pytest.mark.parametrize(
+        "name", ["steps/30-connectivity.sh", "env.sh", "programs/train.py", "core.tar.bz2"]
+    )
+    def test_that_was_edited_is_not_run(self, tmp_path: Path, name: str) -> None:
+        folder = self.folder(tmp_path)
+        path = folder / "rendered" / name
+        path.write_bytes(path.read_bytes() + b"\n# mine\n")
+        said = refused("submit", folder, "--dry-run")
+        assert "was changed after it was rendered" in said
+        assert "render again" in said
+
+    def test_that_lacks_or_has_another_file_is_not_run(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path)
+        extra = folder / "rendered" / "steps" / "99-mine.sh"
+        extra.write_text("true\n")
+        assert "was changed" in refused("submit", folder, "--dry-run")
+        extra.unlink()
+        (folder / "rendered" / "kill.sh").unlink()
+        assert "was changed" in refused("submit", folder, "--dry-run")
+
+    def test_whose_plan_was_edited_is_not_run(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path)
+        path = folder / "run.json"
+        path.write_text(path.read_text().replace('"deadlineSeconds": 1200', '"deadlineSeconds": 9'))
+        assert "was changed" in refused("submit", folder, "--dry-run")
+
+    @pytest.mark.parametrize("content", ["", "{}", "[]", "nonsense", "[" * 100_000, "\udcff"])
+    def test_without_a_run_that_can_be_read_is_refused(self, tmp_path: Path, content: str) -> None:
+        folder = self.folder(tmp_path)
+        (folder / "run.json").write_bytes(content.encode(errors="surrogateescape"))
+        assert "run.json cannot be read" in refused("submit", folder, "--dry-run")
+
+    def test_without_a_script_of_this_version_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, bundle = rendered()
+        bundle.write(tmp_path)
+        monkeypatch.setattr("accept.plan.bundle._STATIC", ("script-of-a-later-version.sh",))
+        with pytest.raises(BadInput) as error:
+            load_bundle(tmp_path, bundle.plan)
+        assert "another version" in error.value.message
+
+    def test_of_another_version_says_to_render_again(self, tmp_path: Path) -> None:
+        run, bundle = rendered()
+        bundle.write(tmp_path)
+        with pytest.raises(BadInput) as error:
+            load_bundle(tmp_path, rendered(nodes=3, suite="quick")[1].plan)
+        assert "render again" in error.value.hint
+        assert run.plan.nodes == 2
+
+
+class TestScripts:
+    def test_settings_reach_the_environment_quoted(self) -> None:
+        _, bundle = rendered(nccl=("NCCL_X=a b'c\"$(x)",))
+        done = subprocess.run(
+            ["sh", "-c", '. ./env.sh; printf %s "$NCCL_X"'],
+            input=b"",
+            cwd=self.written(bundle),
+            env={"ACCEPT_DIR": "/nowhere", "PATH": os.environ["PATH"]},
+            capture_output=True,
+            check=False,
+        )
+        assert done.stdout == b"a b'c\"$(x)", done.stderr
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.place = tmp_path
+
+    def written(self, bundle: Bundle) -> Path:
+        bundle.write(self.place)
+        return self.place
+
+    def test_tools_of_the_site_come_first(self) -> None:
+        (self.place / "site.yaml").write_text(
+            "tools: {venv: /opt/v, mpirun: /opt/mpi/bin/mpirun, ncclTests: /opt/nt}\n"
+        )
+        _, bundle = rendered(site=str(self.place / "site.yaml"), hosts=("a", "b"))
+        done = subprocess.run(
+            [
+                "sh",
+                "-c",
+                '. ./env.sh; echo "$PATH"; echo "$ACCEPT_PYTHON"; echo "$ACCEPT_NCCL_TESTS"',
+            ],
+            cwd=self.written(bundle),
+            env={"ACCEPT_DIR": "/nowhere", "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        path, python, nccl_tests = done.stdout.splitlines()
+        assert path.split(":")[:2] == ["/opt/mpi/bin", "/opt/v/bin"]
+        assert (python, nccl_tests) == ("/opt/v/bin/python", "/opt/nt")

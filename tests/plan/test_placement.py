@@ -1,0 +1,284 @@
+"""What is asked of a cluster before anything is rendered for it: image, nodes, GPUs, results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.factories import verdicts
+from tests.factories.command_line import accept, refused
+
+from accept.core.checks import REGISTRY
+from accept.core.errors import BadInput
+from accept.core.judge import judge
+from accept.core.model import Fact, State, Verdict
+from accept.plan.bundle import render, values_of
+from accept.plan.resolve import Options, Resolved, resolve
+
+KNOWN = "a4-highgpu-8g"
+Resolve = Callable[..., Resolved]
+Refuse = Callable[..., BadInput]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Callable[[str], str]:
+    def write(text: str = "", rest: str = "") -> str:
+        path = tmp_path / "site.yaml"
+        path.write_text(f"kubernetes:\n  image: registry.example/accept:1\n{text}\n{rest}\n")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def run(site: Callable[..., str]) -> Resolve:
+    def make(text: str = "", rest: str = "", machine: str = KNOWN, **options: Any) -> Resolved:
+        return resolve(
+            Options(machine=machine, **{"nodes": 2, "site": site(text, rest), **options})
+        )
+
+    return make
+
+
+@pytest.fixture
+def refuse(run: Resolve) -> Refuse:
+    def make(*args: Any, **options: Any) -> BadInput:
+        with pytest.raises(BadInput) as error:
+            run(*args, **options)
+        assert "\n" not in error.value.message
+        return error.value
+
+    return make
+
+
+class TestBackend:
+    def test_an_image_speaks_for_the_cluster(self, run: Resolve) -> None:
+        assert run().backend == "kubernetes"
+        assert run(nodes=1).backend == "kubernetes"
+
+    def test_hosts_speak_for_ssh(self, run: Resolve) -> None:
+        assert run(nodes=None, hosts=("a", "b")).backend == "ssh"
+
+    def test_nodes_by_name_are_the_clusters_where_there_is_one(self, run: Resolve) -> None:
+        found = run(nodes=None, hosts=("a", "b"), named=True)
+        assert (found.backend, found.plan.nodes) == ("kubernetes", 2)
+        assert found.site.kubernetes.include_nodes == ("a", "b")
+        assert resolve(Options(machine="cpu", hosts=("a", "b"), named=True)).backend == "ssh"
+
+    def test_hosts_of_the_site_file_are_no_nodes(self, run: Resolve) -> None:
+        found = run(rest="ssh: {hosts: [a, b, c]}", backend="kubernetes")
+        assert (found.hosts, found.plan.nodes) == ((), 2)
+
+    def test_hosts_have_longer_to_start(self, run: Resolve) -> None:
+        assert run().plan.start_seconds == 900
+        assert run(rest="startTimeout: 2h").plan.start_seconds == 7200
+
+
+class TestImage:
+    def test_is_needed(self) -> None:
+        with pytest.raises(BadInput) as error:
+            resolve(Options(machine=KNOWN, nodes=64))
+        assert "kubernetes: {image: …}" in error.value.hint
+        assert "--hosts" in error.value.hint
+
+    def test_without_one_nothing_is_printed_for_helm(self) -> None:
+        assert "image" in refused("render", "-m", KNOWN, "-n", 64)
+
+
+class TestNodes:
+    def test_a_list_is_their_number_and_no_others_are_used(self, run: Resolve) -> None:
+        found = run(nodes=None, hosts=("n1", "n2", "n3"), named=True)
+        data = values_of(found, render(found))
+        assert (data["nodes"], data["site"]["includeNodes"]) == (3, ["n1", "n2", "n3"])
+
+    def test_the_sites_own_list_is_their_number(self, run: Resolve) -> None:
+        assert run("  includeNodes: [a, b, c]", nodes=None).plan.nodes == 3
+        assert run("  includeNodes: [a, b, c]", nodes=2).plan.nodes == 2
+
+    def test_a_list_that_is_too_short_is_refused(self, refuse: Refuse) -> None:
+        assert "includeNodes names 1" in refuse("  includeNodes: [a]").message
+
+    @pytest.mark.parametrize("name", ["Node-1", "a_b", "-a", "a:1"])
+    def test_what_cannot_be_a_nodes_name_is_refused(self, refuse: Refuse, name: str) -> None:
+        for key in ("includeNodes", "excludeNodes"):
+            assert repr(name) in refuse(f"  {key}: [{name}, b]").message
+        assert "kubectl get nodes" in refuse(nodes=None, hosts=(name, "b"), named=True).hint
+
+    def test_a_node_that_is_asked_for_and_excluded_is_named(self, refuse: Refuse) -> None:
+        error = refuse("  excludeNodes: [b]", nodes=None, hosts=("a", "b"), named=True)
+        assert "node b" in error.message
+        assert "includeNodes" in refuse("  includeNodes: [a, b]\n  excludeNodes: [b]").message
+
+    @pytest.mark.parametrize("key", ["includeNodes", "excludeNodes"])
+    def test_a_list_that_no_pod_should_repeat_is_refused(
+        self, run: Resolve, refuse: Refuse, key: str
+    ) -> None:
+        names = [f"n{i}" for i in range(257)]
+        run(f"  {key}: {json.dumps(names[:256])}")
+        error = refuse(f"  {key}: {json.dumps(names)}")
+        assert error.message.startswith("257 nodes by name")
+        assert "kubectl label node" in error.hint
+        assert "kubernetes.queue" in error.hint
+
+    @pytest.mark.parametrize("given", ["n1,n2,n3", "n[1-3]", "@FILE"])
+    def test_on_the_command_line(
+        self, site: Callable[..., str], tmp_path: Path, given: str
+    ) -> None:
+        (tmp_path / "nodes").write_text("n1\nn2\nn3\n")
+        nodes = given.replace("FILE", str(tmp_path / "nodes"))
+        done = accept("render", "-m", "cpu", "--nodes", nodes, "--site", site())
+        assert done.code == 0, done.err
+        data = yaml.safe_load(done.out)
+        assert (data["nodes"], data["site"]["includeNodes"]) == (3, ["n1", "n2", "n3"])
+
+    def test_all_of_them_are_a_question_to_the_cluster(self, site: Callable[..., str]) -> None:
+        said = refused("render", "-m", "cpu", "--nodes", "all", "--site", site())
+        assert "accept nodes > FILE, then --nodes @FILE" in said
+
+    @pytest.mark.parametrize("given", ["x", "many", "-1", "1,2", "64x"])
+    def test_a_slip_is_no_node(self, given: str) -> None:
+        assert "is no number" in refused("render", "-m", "cpu", f"--nodes={given}")
+
+
+class TestGpus:
+    @pytest.mark.parametrize("how", ["option", "site", "pod"])
+    def test_more_than_a_node_has_are_refused(self, refuse: Refuse, how: str) -> None:
+        if how == "option":
+            error = refuse(gpus_per_node=12)
+        elif how == "site":
+            error = refuse(rest="gpusPerNode: 12")
+        else:
+            error = refuse("  gpusPerPod: 12")
+        assert error.message == f"12 of the 8 GPUs of {KNOWN}"
+        assert error.hint == "possible: 1, 2, 4, 8"
+
+    @pytest.mark.parametrize(
+        ("text", "options", "asked", "tested"),
+        [
+            ("", {}, None, None),
+            ("", {"gpus_per_node": 8}, None, None),
+            ("", {"gpus_per_node": 4}, None, 4),
+            ("", {"gpus_per_node": 4, "nodes": 1}, 4, 4),
+            ("  gpusPerPod: 4", {}, 4, 4),
+            ("  gpusPerPod: 4", {"gpus_per_node": 2}, 4, 2),
+            ("  gpusPerPod: 8", {}, None, None),
+        ],
+    )
+    def test_of_a_pod_and_of_the_test(
+        self,
+        run: Resolve,
+        text: str,
+        options: dict[str, Any],
+        asked: int | None,
+        tested: int | None,
+    ) -> None:
+        found = run(text, **options)
+        assert (found.gpus_per_pod, found.plan.gpus_used) == (asked, tested)
+        assert values_of(found, render(found))["site"].get("gpusPerPod") == asked
+        # Bounds of collectives are about whole nodes, those of single GPUs hold for a part too.
+        kinds = {reference.metric == "busbw" for reference in found.plan.references}
+        assert kinds == ({True, False} if tested is None else {False})
+
+    def test_of_a_pod_are_enough_for_the_test(self, refuse: Refuse) -> None:
+        assert "pods that ask for 2" in refuse("  gpusPerPod: 2", gpus_per_node=4).message
+
+    def test_of_a_machine_of_any_kind_must_be_said(self, run: Resolve, refuse: Refuse) -> None:
+        assert "--gpus-per-node" in refuse(machine="gpu").hint
+        found = run("  gpusPerPod: 8", machine="gpu")
+        assert (found.gpus_per_pod, found.plan.gpus_used) == (8, None)
+
+    def test_of_a_machine_without_any_are_refused(self, refuse: Refuse) -> None:
+        assert "not possible on cpu" in refuse("  gpusPerPod: 1", machine="cpu").message
+
+
+class TestPart:
+    """A pod that is given a part of a node's GPUs sees the others on the bus, and not in use."""
+
+    def judged(self, *, given: int | None, shown: int) -> Verdict:
+        step = verdicts.step("inventory", "each")
+        gpus = [{"index": i, "uuid": f"u{i}", "name": "NVIDIA B200"} for i in range(shown)]
+        told = Fact(
+            name="inventory", check="inventory", host="h0", value={"gpus": gpus, "pciNvidia": 8}
+        )
+        plan = verdicts.plan(step, machine=verdicts.GPU, nodes=1, gpus_used=given, gpus_given=given)
+        made = verdicts.record(step, ["h0"], facts=(told,), ranks=given)
+        records = [verdicts.found(["h0"]), made]
+        return judge(plan, records, checks=REGISTRY, attempt="a")
+
+    def test_is_tested_and_named(self) -> None:
+        verdict = self.judged(given=4, shown=4)
+        assert verdict.state is State.PASS, verdict
+        assert verdict.headline == "pass (4 of the 8 GPUs of each node)"
+
+    def test_that_is_smaller_than_promised_is_a_failure(self) -> None:
+        verdict = self.judged(given=4, shown=3)
+        assert [s.cause for s in verdict.suspects] == ["gpu-missing"]
+        assert "(4 of the 8 GPUs of each node)" in verdict.headline
+
+    def test_of_a_node_that_should_be_whole_is_a_failure(self) -> None:
+        causes = {s.cause for s in self.judged(given=None, shown=4).suspects}
+        assert causes & {"gpu-missing", "gpu-unusable"}
+
+
+class TestResults:
+    def test_render_says_where_evidence_stays_that_goes_nowhere(
+        self, site: Callable[..., str]
+    ) -> None:
+        done = accept("render", "-m", "cpu", "-n", 2, "--site", site())
+        assert "index 0 for 600 s" in done.err
+        quiet = accept("render", "-q", "-m", "cpu", "-n", 2, "--site", site())
+        assert (quiet.err, quiet.out) == ("", done.out)
+
+    @pytest.mark.parametrize(
+        "rest",
+        [
+            "results: {location: gs://b/p}",
+            "results: {volume: {persistentVolumeClaim: {claimName: c}}}",
+        ],
+    )
+    def test_a_place_needs_no_word(self, site: Callable[..., str], rest: str) -> None:
+        done = accept("render", "-m", "cpu", "-n", 2, "--site", site("", rest))
+        assert (done.code, done.err) == (0, "")
+
+    @pytest.mark.parametrize("place", ["/data", "file:///data", "/data2/x"])
+    def test_a_folder_that_goes_with_the_pod_is_refused(self, refuse: Refuse, place: str) -> None:
+        mounted = (
+            "  extraVolumes: [{name: d, hostPath: {path: /d}}]\n"
+            "  extraVolumeMounts: [{name: d, mountPath: /data2/y}]"
+        )
+        error = refuse(mounted, f"results: {{location: '{place}'}}")
+        assert "goes with it" in error.message
+        assert "results.volume" in error.hint
+
+    def test_a_folder_that_is_mounted_is_taken(self, run: Resolve) -> None:
+        mounted = (
+            "  extraVolumes: [{name: d, hostPath: {path: /d}}]\n"
+            "  extraVolumeMounts: [{name: d, mountPath: /data}]"
+        )
+        assert run(mounted, "results: {location: /data/runs}").notes == ()
+
+    def test_a_volume_that_nothing_is_written_to_is_refused(self, refuse: Refuse) -> None:
+        error = refuse("", "results: {location: 'gs://b', volume: {nfs: {server: s, path: /}}}")
+        assert "the volume would stay empty" in error.message
+
+
+class TestSite:
+    @pytest.mark.parametrize("key", ["topology: {required: a}", "workloadPriorityClass: high"])
+    def test_what_only_a_queue_heeds_needs_one(self, refuse: Refuse, key: str) -> None:
+        assert "only a queue heeds it" in refuse(f"  {key}").message
+
+    @pytest.mark.parametrize(
+        "text", ["{required: a, preferred: b}", "{slice: a}", "{sliceSize: 2}"]
+    )
+    def test_a_topology_that_contradicts_itself_is_refused(self, refuse: Refuse, text: str) -> None:
+        assert "topology" in refuse(f"  queue: q\n  topology: {text}").message
+
+    def test_a_list_of_the_same_nodes_is_refused(self, refuse: Refuse) -> None:
+        assert (
+            "a is in includeNodes too"
+            in refuse("  includeNodes: [a]\n  excludeNodes: [a]", nodes=1).message
+        )

@@ -1,0 +1,445 @@
+"""From options to a run: what is refused, what wins over what, and in which order things run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accept.config import Site, load_site
+from accept.config.hostlist import MOST_HOSTS
+from accept.core.errors import BadInput
+from accept.core.model import Plan, Step
+from accept.plan.resolve import Options, Resolved, resolve
+
+#: Names of its own in a machine of ours that no other data knows.
+FULL = "a4-highgpu-8g"
+
+
+#: A cluster.
+SITE = str(Path(__file__).parent / "site.yaml")
+
+
+def run(machine: str = "cpu", **options: Any) -> Resolved:
+    """Resolve for as many hosts over ssh as there are nodes, two if the options do not say."""
+    given = {"nodes": 2, **options}
+    if given["nodes"] is not None and given.get("backend", "ssh") == "ssh":
+        given.setdefault("hosts", tuple(f"h{number}" for number in range(1, given["nodes"] + 1)))
+    return resolve(Options(machine=machine, **given))
+
+
+def plan(machine: str = "cpu", **options: Any) -> Plan:
+    return run(machine, **options).plan
+
+
+def step(found: Plan, check: str, groups: str = "all") -> Step:
+    return next(s for s in found.steps if check in s.checks and s.groups == groups)
+
+
+def refusal(**options: Any) -> BadInput:
+    with pytest.raises(BadInput) as error:
+        run(**options)
+    assert "\n" not in error.value.message
+    return error.value
+
+
+def site(tmp_path: Path, text: str) -> str:
+    (tmp_path / "site.yaml").write_text(text)
+    return str(tmp_path / "site.yaml")
+
+
+def suite(tmp_path: Path, *checks: str) -> str:
+    lines = "".join(f"  - {check}\n" for check in checks)
+    (tmp_path / "own.yaml").write_text(f"name: own\ndescription: Ours.\nchecks:\n{lines}")
+    return str(tmp_path / "own.yaml")
+
+
+class TestNodes:
+    @pytest.mark.parametrize("nodes", [0, -1, MOST_HOSTS + 1])
+    def test_an_impossible_number_is_refused(self, nodes: int) -> None:
+        assert str(nodes) in refusal(nodes=nodes, backend="kubernetes", site=SITE).message
+        assert str(nodes) in refusal(nodes=nodes, backend="local").message
+
+    def test_a_number_that_contradicts_the_hosts_is_refused(self) -> None:
+        error = refusal(nodes=3, hosts=("a", "b"))
+        assert error.message == "--nodes 3 and 2 hosts"
+
+    def test_the_hosts_are_their_number(self) -> None:
+        found = run(nodes=None, hosts=("a", "b", "c"))
+        assert (found.plan.nodes, found.backend) == (3, "ssh")
+
+    def test_without_number_and_hosts_it_is_this_machine(self) -> None:
+        found = run(nodes=None)
+        assert (found.plan.nodes, found.backend) == (1, "local")
+
+    def test_a_cluster_needs_a_number(self) -> None:
+        assert "--nodes" in refusal(nodes=None, backend="kubernetes", site=SITE).hint
+        assert "--nodes" in refusal(nodes=None, site=SITE).hint
+
+    def test_hosts_of_the_site_file_may_be_patterns(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "ssh: {hosts: ['n[1-3]', m]}")
+        assert run(nodes=None, site=file).hosts == ("n1", "n2", "n3", "m")
+
+    def test_hosts_that_are_named_go_before_those_of_the_site(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "ssh: {hosts: [n1, n2]}")
+        assert run(nodes=None, site=file, hosts=("a",)).hosts == ("a",)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("option", "asked", "meant"),
+        [
+            ("machine", "a4-highgpu-8", FULL),
+            ("machine", "CPU", "cpu"),
+            ("suite", "standart", "standard"),
+            ("backend", "shs", "ssh"),
+        ],
+    )
+    def test_one_that_does_not_exist_is_answered_with_the_nearest(
+        self, option: str, asked: str, meant: str
+    ) -> None:
+        assert f"did you mean {meant}?" in refusal(**{option: asked}).hint
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        assert f"{tmp_path}/m.yaml: No such file" in refusal(machine=f"{tmp_path}/m.yaml").message
+
+
+class TestGpus:
+    def test_a_number_that_does_not_divide_a_node_is_refused(self) -> None:
+        error = refusal(machine=FULL, gpus_per_node=7)
+        assert error.message == f"7 of the 8 GPUs of {FULL}"
+        assert error.hint == "possible: 1, 2, 4, 8"
+
+    @pytest.mark.parametrize("machine", ["cpu", FULL])
+    def test_none_at_all_is_refused(self, machine: str) -> None:
+        assert "0 GPUs a node" in refusal(machine=machine, gpus_per_node=0).message
+
+    def test_a_part_of_a_node_is_held_against_figures_of_single_gpus_alone(self) -> None:
+        assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
+        assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {"gemm", "memory"}
+
+
+class TestSet:
+    @pytest.mark.parametrize(
+        ("text", "said", "hint"),
+        [
+            ("allreduce.max=1G", "allreduce", "did you mean all-reduce?"),
+            ("all-reduce.mxa=1G", "mxa", "did you mean max?"),
+            ("all-reduce.max=8X", "'8X' is no size", ""),
+            ("all-reduce.max=[1", "no YAML", ""),
+            ("all-reduce.factor=1", "factor", ""),
+            ("all-reduce.iters=many", "iters", ""),
+            ("all-reduce.max", "is no setting", "CHECK.PARAM=VALUE"),
+            ("max=1G", "is no setting", "CHECK.PARAM=VALUE"),
+            ("", "is no setting", "CHECK.PARAM=VALUE"),
+            ("script.seconds=1", "the suite has no such check", "known:"),
+        ],
+    )
+    def test_what_fits_no_parameter_is_refused(self, text: str, said: str, hint: str) -> None:
+        error = refusal(settings=(text,))
+        assert said in error.message
+        assert hint in error.hint
+
+    def test_changes_one_check_on_all_its_groups(self) -> None:
+        found = plan(settings=("all-reduce.max=64K",))
+        for one in (s for s in found.steps if s.checks == ("all-reduce",)):
+            assert one.params["max"] == "64K"
+        assert step(found, "alltoall").params["max"] == "1M"
+
+    def test_checks_that_differ_no_longer_share_a_launch(self) -> None:
+        together = step(plan(), "all-reduce").checks
+        assert len(together) == 5
+        assert step(plan(settings=("all-reduce.max=64K",)), "alltoall").checks == together[1:]
+
+    @given(st.text(max_size=30))
+    def test_any_text_is_a_setting_or_bad_input(self, text: str) -> None:
+        try:
+            plan(settings=(f"all-reduce.max={text}",))
+        except BadInput as error:
+            assert "\n" not in error.message  # noqa: PT017 - either outcome is right
+
+
+class TestOrderOfParameters:
+    """Later wins: the check's defaults, the machine, the suite, the site, --set."""
+
+    def test_each_layer_beats_those_before(self, tmp_path: Path) -> None:
+        bare = suite(tmp_path, "check: all-reduce")
+        assert step(plan(suite=bare), "all-reduce").params["max"] == "1M", "the machine's"
+        assert step(plan(suite=bare), "all-reduce").params["iters"] == 20, "the check's"
+        own = suite(tmp_path, "{check: all-reduce, params: {max: 2M, iters: 7}}")
+        assert step(plan(suite=own), "all-reduce").params["max"] == "2M"
+        file = site(tmp_path, "parameters: {all-reduce: {max: 4M}}")
+        found = step(plan(suite=own, site=file), "all-reduce").params
+        assert (found["max"], found["iters"]) == ("4M", 7)
+        chosen = plan(suite=own, site=file, settings=("all-reduce.max=8M",))
+        assert step(chosen, "all-reduce").params["max"] == "8M"
+
+    def test_the_wrong_one_is_named_by_file_and_line(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "parameters:\n  all-reduce:\n    mxa: 4M\n")
+        error = refusal(site=file)
+        assert error.message.startswith(f"{tmp_path}/site.yaml:3: parameters.all-reduce.mxa")
+        assert "did you mean max?" in error.hint
+
+
+class TestNccl:
+    def test_site_beats_machine_and_option_beats_site(self, tmp_path: Path) -> None:
+        key, ours = next(iter(run(FULL).env.items()))
+        file = site(tmp_path, f"nccl: {{env: {{{key}: from-site, NCCL_OWN: 1}}}}")
+        assert run(FULL, site=file).env[key] == "from-site"
+        changed = run(FULL, site=file, nccl=(f"{key}=from-option",)).env
+        assert (changed[key], changed["NCCL_OWN"]) == ("from-option", "1")
+        assert ours != "from-option"
+
+    def test_a_value_may_hold_an_equals_sign(self) -> None:
+        assert run(nccl=("NCCL_X=a=b",)).env["NCCL_X"] == "a=b"
+
+    @pytest.mark.parametrize("text", ["bad", "=1", "A B=1", "1A=1", "A;B=1", ""])
+    def test_what_is_no_setting_is_refused(self, text: str) -> None:
+        assert "KEY=VALUE" in refusal(nccl=(text,)).hint
+
+    def test_an_unknown_profile_is_named_with_those_there_are(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "nccl: {profile: defualt}")
+        assert "did you mean default?" in refusal(machine=FULL, site=file).hint
+
+
+class TestExpect:
+    def test_goes_before_our_references(self) -> None:
+        first = plan(FULL, expect=("all-reduce@8G>=380",)).references[0]
+        assert (first.kind, first.source, first.lower) == ("expectation", "--expect", 380.0)
+
+    def test_the_option_replaces_what_the_site_says_of_the_same(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "expect: [all-reduce@8G>=380, alltoall@8G>=40]")
+        found = plan(FULL, site=file, expect=("all-reduce@8G>=300",)).references
+        own = [(r.check, r.lower) for r in found if r.kind == "expectation"]
+        assert own == [("all-reduce", 300.0), ("alltoall", 40.0)]
+        assert {r.source for r in found if r.check == "alltoall"} >= {f"{tmp_path}/site.yaml:1"}
+
+    def test_the_option_leaves_the_other_side_of_the_site(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "expect: ['connectivity>=2', 'connectivity<=50']")
+        found = plan(FULL, site=file, expect=("connectivity<=40",)).references
+        own = [(r.lower, r.upper) for r in found if r.kind == "expectation"]
+        assert own == [(None, 40.0), (2.0, None)]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("bad", "is no expectation"),
+            ("all-reduce>=3", "needs a size"),
+            ("all-reduce@8X>=3", "8X"),
+            ("all-reduce@8G>=fast", "is no number"),
+            ("allreduce@8G>=3", "does not exist"),
+            ("all-reduce.speed@8G>=3", "no metric"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, text: str, said: str) -> None:
+        assert said in refusal(expect=(text,)).message
+
+    def test_of_a_check_that_the_suite_does_not_run_is_refused(self) -> None:
+        refused = refusal(expect=("latency@8<=20",))
+        assert "latency is expected, and suite quick does not run it" in refused.message
+        assert "all-reduce" in refused.hint
+
+    def test_of_the_site_file_serves_the_suites_that_run_it(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "expect: ['latency@8<=20', 'all-reduce@8G>=380']")
+        found = run(FULL, site=file, suite="quick")
+        own = {r.check for r in found.plan.references if r.kind == "expectation"}
+        assert own == {"all-reduce"}
+        said = f"{tmp_path}/site.yaml:1: latency is expected, and suite quick does not run it"
+        assert said in found.notes
+        fuller = run(FULL, site=file, suite="standard")
+        own = {r.check for r in fuller.plan.references if r.kind == "expectation"}
+        assert own == {"all-reduce", "latency"}
+        assert not any("latency" in note for note in fuller.notes)
+
+
+class TestPlant:
+    def test_without_a_rank_it_is_the_first(self) -> None:
+        hosts = ("h1", "h2")
+        found = plan(nodes=None, hosts=hosts, plant=("wrong@h2", "hang@h1:1"))
+        assert found.planted == ("wrong@h2:0", "hang@h1:1")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("wrong", "fast@h1", "wrong@", "wrong@h1:x", "wrong@h1,h2", "", "wrong@*", "hang@#1"),
+            *("sockets@h1", "full-disk@*", "full-disk@#1", "slow-link@h1:0", "unreachable@*"),
+        ],
+    )
+    def test_what_is_no_fault_is_refused(self, text: str) -> None:
+        assert "FAULT@HOST" in refusal(plant=(text,)).hint
+
+    def test_what_strikes_hosts_has_no_rank(self) -> None:
+        planted = ("full-disk@h1", "unreachable@#1", "sockets@*")
+        assert plan(nodes=None, hosts=("h1", "h2"), plant=planted).planted == planted
+
+    def test_sockets_turns_off_the_network_for_all(self) -> None:
+        found = run(machine="a4-highgpu-8g", nodes=2, plant=("sockets@*",))
+        assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
+
+    def test_a_host_that_takes_no_part_is_refused(self) -> None:
+        error = refusal(nodes=None, hosts=("h1", "h2"), plant=("wrong@h3",))
+        assert "h3 takes no part" in error.message
+
+
+class TestNotesOfMachines:
+    def notes(self, machine: str, folder: Path, more: str = "", **options: Any) -> str:
+        text = f"kubernetes: {{image: i, {more}}}\nresults: {{location: 'gs://b'}}\n"
+        options = {"site": site(folder, text), "backend": "kubernetes", **options}
+        return "\n".join(run(machine, **options).notes)
+
+    def test_pods_may_be_in_several_nvlink_domains(self, tmp_path: Path) -> None:
+        assert "topology.required" in self.notes("a4x-highgpu-4g", tmp_path)
+        kept = "queue: q, topology: {required: cloud.google.com/gce-topology-subblock}"
+        assert self.notes("a4x-highgpu-4g", tmp_path, kept) == ""
+        assert self.notes("a4x-highgpu-4g", tmp_path, nodes=1) == ""
+        assert self.notes("a4-highgpu-8g", tmp_path) == ""
+
+    def test_what_the_image_must_hold_is_said_of_pods(self, tmp_path: Path) -> None:
+        said = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
+        assert said.startswith("the image must hold")
+        assert run("a4x-maxgpu-4g-metal", nodes=1).notes == ()
+
+
+class TestOrder:
+    def test_connectivity_is_added_before_anything_is_measured_and_said(
+        self, tmp_path: Path
+    ) -> None:
+        file = suite(tmp_path, "check: all-reduce", "check: inventory")
+        found = run(suite=file)
+        assert [s.checks for s in found.plan.steps] == [
+            ("inventory",),
+            ("connectivity",),
+            ("all-reduce",),
+        ]
+        assert [note for note in found.notes if "connectivity was added" in note]
+
+    def test_where_the_suite_has_it_nothing_is_said_and_it_leads(self, tmp_path: Path) -> None:
+        file = suite(tmp_path, "check: train", "{check: connectivity, params: {pings: 9}}")
+        found = run(suite=file)
+        assert [s.checks[0] for s in found.plan.steps] == ["connectivity", "train"]
+        assert found.plan.steps[0].params["pings"] == 9
+        assert found.notes == ()
+
+    def test_steps_are_numbered_as_they_run(self) -> None:
+        found = plan(suite="standard")
+        assert [s.id for s in found.steps] == sorted(s.id for s in found.steps)
+        assert len({s.id for s in found.steps}) == len(found.steps)
+        assert all(s.script == f"steps/{s.id}.sh" for s in found.steps)
+
+    def test_groups_that_need_more_than_there_is_are_left_out_with_the_reason(self) -> None:
+        found = plan(suite="standard", nodes=1)
+        assert not [s for s in found.steps if s.groups == "pairs"]
+        assert ("all-reduce", "pairs: one node") in {(s.check, s.reason) for s in found.skipped}
+
+    def test_groups_a_check_does_not_work_on_are_named_by_line(self, tmp_path: Path) -> None:
+        file = suite(tmp_path, "{check: train, groups: rails}")
+        error = refusal(suite=file)
+        assert error.message.startswith(f"{tmp_path}/own.yaml:4: checks[0].groups")
+
+
+class TestBudget:
+    def test_keeps_what_fits_and_says_what_does_not(self) -> None:
+        whole = plan()
+        budget = sum(s.estimate for s in whole.steps) - 1
+        found = plan(budget=budget)
+        assert sum(s.estimate for s in found.steps) <= budget
+        assert found.deadline_seconds <= budget
+        dropped = [s for s in found.skipped if "over the budget" in s.reason]
+        assert dropped
+        assert not [s for s in dropped if s.optional]
+        kept = {c for s in found.steps for c in s.checks}
+        assert kept | {s.check for s in dropped} >= {c for s in whole.steps for c in s.checks}
+
+    def test_one_that_nothing_fits_into_is_refused(self) -> None:
+        assert "--budget" in refusal(budget=0.5).hint
+
+    @given(st.floats(1, 200))
+    def test_never_plans_beyond_it(self, budget: float) -> None:
+        try:
+            found = plan(budget=budget)
+        except BadInput:
+            return
+        assert sum(s.estimate for s in found.steps) <= budget
+
+
+class TestScripts:
+    def test_a_script_of_the_users_own_is_read_beside_its_suite(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.sh").write_text("#!/bin/sh\ntrue\n")
+        found = run(suite=suite(tmp_path, "{check: script, script: mine.sh}"))
+        (step_id,) = [s.id for s in found.plan.steps if s.checks == ("script",)]
+        assert found.user_scripts == {step_id: "#!/bin/sh\ntrue\n"}
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [(None, "cannot be read"), (b"true\n", "#!"), (b"\xff\xfe", "cannot be read")],
+    )
+    def test_one_that_cannot_run_is_named_by_line(
+        self, tmp_path: Path, content: bytes | None, said: str
+    ) -> None:
+        if content is not None:
+            (tmp_path / "mine.sh").write_bytes(content)
+        error = refusal(suite=suite(tmp_path, "{check: script, script: mine.sh}"))
+        assert error.message.startswith(f"{tmp_path}/own.yaml:4: checks[0].script")
+        assert said in error.message
+
+
+class TestLimits:
+    def test_option_beats_site_and_site_beats_suite(self, tmp_path: Path) -> None:
+        file = site(tmp_path, "{deadline: 45m, startTimeout: 7m, keep: 2h}")
+        assert plan().deadline_seconds == 1200, "the suite's"
+        found = plan(site=file)
+        assert (found.deadline_seconds, found.start_seconds, found.keep_seconds) == (
+            2700,
+            420,
+            7200,
+        )
+        found = plan(site=file, deadline=60.0, start_timeout=5.0, keep=1.0)
+        assert (found.deadline_seconds, found.start_seconds, found.keep_seconds) == (60, 5, 1)
+
+    def test_hosts_that_should_be_up_are_not_waited_for_as_long_as_a_cluster(self) -> None:
+        ssh, cluster = plan(backend="ssh"), plan(backend="kubernetes", site=SITE)
+        assert ssh.start_seconds < cluster.start_seconds
+
+
+def test_a_field_of_the_site_that_a_run_takes_over_is_named_alike(tmp_path: Path) -> None:
+    """What `resolve` reads of a site is in the site's type: no key is read and then forgotten."""
+    file = site(tmp_path, "{requireAllNodes: true, interface: eth7, gpusPerNode: 4}")
+    found = plan(FULL, site=file)
+    assert (found.require_all_nodes, found.machine.interface, found.gpus_used) == (True, "eth7", 4)
+    assert load_site(file).value != Site()
+
+
+def test_the_same_options_resolve_to_the_same_run() -> None:
+    assert run(FULL, suite="standard", nodes=64) == run(FULL, suite="standard", nodes=64)
+    assert dataclasses.asdict(plan(seed=2)) != dataclasses.asdict(plan())
+
+
+# -- rounds of pairs ---------------------------------------------------------------------------
+
+
+def rounds(found: Plan) -> list[int]:
+    return [step.rounds for step in found.steps if step.groups == "pairs"]
+
+
+def test_rounds_are_as_many_as_nodes_and_noise_need() -> None:
+    assert rounds(plan(FULL, nodes=8)) == [4]
+    assert rounds(plan(FULL, nodes=1000, site=SITE, backend="kubernetes")) == [5]
+    assert rounds(plan(nodes=3)) == [2]
+
+
+def test_rounds_of_the_command_line_win_over_those_of_the_suite(tmp_path: Path) -> None:
+    own = suite(tmp_path, "{check: all-reduce, groups: pairs, rounds: 7}")
+    assert rounds(plan(nodes=16, suite=own)) == [7]
+    assert rounds(plan(nodes=16, suite=own, rounds="3")) == [3]
+    assert rounds(plan(FULL, nodes=16, suite=own, rounds="auto")) == [4]
+
+
+@pytest.mark.parametrize("text", ["0", "65", "many", "2.5"])
+def test_rounds_that_are_none_are_refused(text: str) -> None:
+    error = refusal(nodes=4, rounds=text)
+    assert f"--rounds '{text}' is no number of rounds" in error.message
+    assert "1 to 64, or auto" in error.hint

@@ -1,0 +1,310 @@
+"""The pages for users: their commands exist, their examples work, their tables say what is so."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer.main
+import yaml
+from tests.factories.command_line import SOURCE, accept
+
+from accept import config
+from accept.__main__ import app
+from accept.commands.drill_faults import FAULTS
+from accept.config.extras import Extra
+from accept.config.suite import SuiteCheck
+from accept.core import causes, evidence
+from accept.core.checks import load, names
+from accept.core.errors import Exit
+from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES
+from accept.core.model import GroupKind, State
+from accept.core.shape import camel
+from accept.evidence import rundir
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+MAKEFILE = (ROOT / "Makefile").read_text()
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def commands(page: Path) -> list[str]:
+    """Every command a page shows: lines after `$` in console blocks, and `accept …` in a line."""
+    blocks = BLOCK.findall(page.read_text())
+    shown = [
+        line[2:]
+        for kind, _, block in blocks
+        if kind == "console"
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
+    lines = BLOCK.sub("", page.read_text())
+    return shown + [span for span in re.findall(r"`([^`\n]+)`", lines) if re.match("accept ", span)]
+
+
+def examples(page: str) -> dict[str, str]:
+    """The files that a page shows whole, by name."""
+    return {name: content for _, name, content in BLOCK.findall(text_of(page)) if name}
+
+
+def rows(page: str, first: str) -> list[str]:
+    """The first cells, as text, of the table whose first heading is `first`."""
+    _, _, table = text_of(page).partition(f"\n| {first} |")
+    cells = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    found = (re.findall(r"`([^`]+)`", cell) or [cell.strip()] for cell in cells)
+    return [text for texts in found for text in texts]
+
+
+COMMANDS = [
+    pytest.param(text, id=f"{page.name}: {text}")
+    for page in PAGES
+    for text in dict.fromkeys(commands(page))
+]
+
+
+def parsed(words: list[str]) -> None:
+    """Parse the words after `accept`, and run nothing. Raises what the command line would."""
+    group: Any = typer.main.get_command(app)
+    if words[0].startswith("-"):
+        assert words[0] in ("--help", "--version")
+        return
+    command: Any = group.commands.get(words[0])
+    assert command, f"there is no command {words[0]}"
+    if "--help" not in words:
+        command.make_context(words[0], words[1:])
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_every_command_that_is_shown_exists_with_its_options(text: str) -> None:
+    words = shlex.split(text.partition(" > ")[0].partition(" | ")[0], comments=True)
+    if words[0] == "make":
+        targets = [word for word in words[1:] if "=" not in word and word != "make"]
+        assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+    elif "accept" in words:
+        parsed(words[words.index("accept") + 1 :])
+    else:
+        assert words[0] in (".tools/bin/uv", "pipx", "helm", "kubectl", "ssh-keygen")
+
+
+def _harmless(text: str) -> bool:
+    words = text.split()
+    asks = words[1] in ("list", "show", "schema") or ("--dry-run" in words and "--machine" in words)
+    return words[0] == "accept" and asks and not re.search(r"\b[A-Z]{3,}\b", text)
+
+
+@pytest.mark.parametrize("text", [one for one in COMMANDS if _harmless(str(one.values[0]))])
+def test_what_only_asks_is_run_as_it_is_shown(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    for page in ("docs/machines.md", "docs/suites.md", "docs/ssh.md"):
+        for name, content in examples(page).items():
+            (tmp_path / name).write_text(content)
+    done = accept(*shlex.split(text)[1:])
+    assert done.code == 0, done.err
+    assert done.out
+
+
+#: What needs no cluster, no hosts and no run.
+ALONE = {"render", "drill", "list", "show", "schema", "chart"}
+
+
+def help_examples() -> list[str]:
+    """Return the examples of the commands in ALONE, from their help and from the help of all."""
+    group: Any = typer.main.get_command(app)
+    # In the help of all the commands are a column, and the longest line goes beyond it.
+    lines = [line for line in (group.help or "").splitlines() if "site.yaml" not in line]
+    shown = [" ".join(line[:41].split()) for line in lines if line.startswith("  accept ")]
+    for name in ALONE:
+        _, _, text = (group.commands[name].help or "").partition(": accept ")
+        shown += re.split(r"[;,] (?=accept|helm)", f"accept {text.strip()}")
+    return sorted(
+        {
+            text
+            for text in shown
+            if text.startswith("accept ") and text.split()[1] in ALONE and "--hosts" not in text
+        }
+    )
+
+
+def test_every_command_that_needs_nothing_has_an_example() -> None:
+    assert {text.split()[1] for text in help_examples()} == ALONE
+
+
+@pytest.mark.parametrize("text", help_examples())
+def test_an_example_of_the_help_works_as_typed(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    done = accept(*shlex.split(text)[1:])
+    assert done.code == 0, done.err
+    assert done.out
+
+
+class TestParameters:
+    """A page names a parameter as `--set` takes it."""
+
+    @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+    def test_that_are_set_exist(self, page: Path) -> None:
+        set_ = re.findall(r"--set ([a-z0-9-]+)\.(\w+)=", page.read_text())
+        unknown = [
+            (check, name)
+            for check, name in set_
+            if check in names()
+            and name not in {camel(item.name) for item in dataclasses.fields(load(check).params)}
+        ]
+        assert unknown == []
+
+    @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+    def test_are_never_named_as_in_the_code(self, page: Path) -> None:
+        fields = {item.name for one in names() for item in dataclasses.fields(load(one).params)}
+        inside = {name for name in fields if camel(name) != name}
+        assert [name for name in sorted(inside) if f"`{name}`" in page.read_text()] == []
+
+    def test_of_training_are_all_in_its_table(self) -> None:
+        known = {camel(item.name) for item in dataclasses.fields(load("train").params)}
+        first = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text_of("docs/train.md"), re.MULTILINE)
+        shown = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+        assert known <= shown
+
+
+def test_no_page_and_no_hint_installs_from_an_index() -> None:
+    """The package is in none, and its name there may be somebody else's."""
+    files = [*PAGES, *(ROOT / "docker").glob("*.md"), *(ROOT / "cli").rglob("*.py")]
+    assert [path for path in files if re.search(r"install '?gpu-accept", path.read_text())] == []
+
+
+def test_the_readme_names_every_extra() -> None:
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    extras = set(project["optional-dependencies"])
+    assert set(rows("README.md", "extra")) == extras == {extra.value for extra in Extra}
+
+
+def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
+    row = re.compile(r"^\| `([a-z-]+)` \| .* \| (.*) \| .* \|$", re.MULTILINE)
+    shown = row.findall(text_of("docs/drill.md"))
+    assert [name for name, _ in shown] == [*FAULTS]
+    for name, said in shown:
+        words = set(re.findall(r"`([^`]+)`", said))
+        assert (FAULTS["slow"].causes if words == {"slow"} else words) == FAULTS[name].causes
+        assert FAULTS[name].causes <= set(causes.CAUSES)
+
+
+class TestReadme:
+    def test_begins_with_the_two_commands(self) -> None:
+        blocks = BLOCK.findall(text_of("README.md"))
+        shown = [block for kind, _, block in blocks if kind == "console"]
+        assert shown[0] == "$ make run\n$ make test\n"
+
+    def test_names_every_exit_code(self) -> None:
+        assert [int(code) for code in rows("README.md", "exit")] == [int(code) for code in Exit]
+
+    def test_names_every_state(self) -> None:
+        assert set(rows("README.md", "state")) == {state.value for state in State}
+
+    def test_names_the_data_where_it_is(self) -> None:
+        assert (ROOT / "values" / "site.example.yaml").is_file()
+        assert "/.local/state/accept/runs" in text_of("README.md")
+
+    def test_says_what_is_not_there_yet(self) -> None:
+        planned = text_of("README.md").partition("## Not there yet")[2]
+        assert "Slurm" in planned
+        assert "slurm.py" not in {p.name for p in (ROOT / "cli/accept/backends").iterdir()}
+
+
+class TestSuites:
+    def test_names_every_key_and_every_kind_of_groups(self) -> None:
+        keys = {camel(item.name) for item in dataclasses.fields(SuiteCheck)}
+        assert set(rows("docs/suites.md", "key")) == keys
+        assert rows("docs/suites.md", "groups") == list(get_args(GroupKind))
+
+    def test_its_example_is_a_suite(self, tmp_path: Path) -> None:
+        for name, content in examples("docs/suites.md").items():
+            (tmp_path / name).write_text(content)
+        suite = config.load_suite(str(tmp_path / "own.yaml")).value
+        assert {entry.check for entry in suite.checks} <= set(names())
+        assert {entry.script for entry in suite.checks if entry.script} == {"disk.sh"}
+
+    @pytest.mark.real
+    def test_its_script_runs_as_a_check(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        beside = Path(sys.executable).parent
+        if not (shutil.which("mpirun", path=beside) and find_spec("mpi4py")):
+            pytest.skip("no Open MPI and mpi4py beside this Python: the extra `run`")
+        files = examples("docs/suites.md")
+        suite = yaml.safe_load(files["own.yaml"])
+        suite["checks"] = [entry for entry in suite["checks"] if entry["check"] == "script"]
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(suite))
+        (tmp_path / "disk.sh").write_text(files["disk.sh"])
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+        monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+        (command,) = [text for text in commands(ROOT / "docs" / "suites.md") if "--expect" in text]
+        done = accept(*shlex.split(command)[1:])
+        assert done.code == 0, done.out
+        assert "free" in done.out
+
+
+class TestSsh:
+    def test_its_example_is_a_site(self, tmp_path: Path) -> None:
+        (tmp_path / "site.yaml").write_text(examples("docs/ssh.md")["site.yaml"])
+        assert config.load_site(str(tmp_path / "site.yaml")).value.tools.venv == "/opt/accept/venv"
+
+
+class TestKubernetes:
+    @pytest.mark.parametrize("name", ["site.yaml", "restricted.yaml"])
+    def test_its_examples_are_sites_that_render(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")[name])
+        done = accept("render", "-m", "cpu", "-n", 2, "--site", tmp_path / "site.yaml")
+        assert (done.code, done.err) == (0, "")
+
+
+class TestEvidence:
+    def test_names_every_file_that_is_left(self) -> None:
+        named = " ".join(rows("docs/evidence.md", "file"))
+        files = (evidence.PLAN, evidence.RECORDS, evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
+        more = (evidence.RUN_END, evidence.CONSOLE, evidence.CHECKSUMS, f"{evidence.LOGS}/")
+        for name in (*files, *more):
+            assert name in named
+        assert rundir.EVIDENCE in text_of("docs/evidence.md")
+
+
+class TestHealth:
+    PAGE = text_of("docs/health.md")
+
+    @pytest.mark.parametrize("counter", RULES)
+    def test_every_counter_that_is_judged_stands_beside_its_cause(self, counter: str) -> None:
+        rows = [line for line in self.PAGE.splitlines() if f"`{counter}`" in line]
+        assert any(f"`{RULES[counter].cause}`" in row for row in rows)
+
+    @pytest.mark.parametrize("cause", sorted(set(LEVELS.values())))
+    def test_every_cause_of_a_lost_level_is_there(self, cause: str) -> None:
+        assert f"`{cause}`" in self.PAGE
+
+    def test_every_limit_is_there(self) -> None:
+        limits = [camel(item.name) for item in dataclasses.fields(load("health").params)]
+        assert [name for name in limits if f"`{name}`" not in self.PAGE] == []
+
+    def test_every_xid_that_is_only_noted_is_there(self) -> None:
+        assert ", ".join(map(str, sorted(APPLICATION_XIDS))) in self.PAGE
+
+
+class TestCauses:
+    def test_every_cause_has_a_section_and_every_section_a_cause(self) -> None:
+        sections = re.findall(r"^### (\S+)$", text_of("docs/causes.md"), re.MULTILINE)
+        assert sorted(sections) == sorted(causes.CAUSES)
