@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accept.core.nccl_tests.nccl_table import UNCHECKED_IN_PLACE, bus_factor
+from accept.core.nccl_tests.table import UNCHECKED_IN_PLACE, bus_factor
 
 HOSTS = ("node1", "node2")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")

@@ -17,7 +17,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "cli")]
 
-from accept.commands.loading import nothing_collected
+from accept.commands.judge import nothing_collected
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import pair_rounds
 from accept.core.judge import judge

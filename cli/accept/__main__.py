@@ -85,13 +85,13 @@ def doctor(
     **values: Any,
 ) -> int:
     """What the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
     if rbac:
         from accept.commands import cluster
 
         return cluster.do_rbac(place(values), _terminal(values), site=values["site"])
-    return flow.do_doctor(asked(values), _terminal(values))
+    return commands_run.do_doctor(asked(values), _terminal(values))
 
 
 @_command(**PLAN)
@@ -127,14 +127,14 @@ def submit(
     **values: Any,
 ) -> int:
     """Start a run and return: accept submit --hosts a,b"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
     if run_ is not None and (given := _given(parsed, PLAN)):
         raise BadInput(
             f"a rendered run takes no {', '.join(given)}: its plan was fixed by accept render",
             hint="leave them out, or render the run again with them and submit that one",
         )
-    return flow.do_submit(
+    return commands_run.do_submit(
         asked(values),
         _terminal(values),
         folder=run_,
@@ -146,17 +146,17 @@ def submit(
 @_command()
 def watch(run_: RUN = "last", **values: Any) -> int:
     """Follow a run to its end: accept watch last"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
-    return flow.do_watch(run_, _terminal(values))
+    return commands_run.do_watch(run_, _terminal(values))
 
 
 @_command()
 def collect(run_: EVIDENCE = "last", **values: Any) -> int:
     """Fetch the evidence and release the hosts: accept collect last"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
-    return flow.do_collect(run_, _terminal(values))
+    return commands_run.do_collect(run_, _terminal(values))
 
 
 @_command()
@@ -178,9 +178,9 @@ def judge(
     **values: Any,
 ) -> int:
     """Judge evidence, or logs of nccl-tests: accept judge last, accept judge my-logs/"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
-    return flow.do_judge(
+    return commands_run.do_judge(
         tuple(paths or ()), _terminal(values), expect=tuple(expect or ()), machine=machine
     )
 
@@ -195,9 +195,9 @@ def report(
     **values: Any,
 ) -> int:
     """Write report.md and junit.xml, or print one: accept report last --format md"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
-    return flow.do_report(run_, _terminal(values), form=format_)
+    return commands_run.do_report(run_, _terminal(values), form=format_)
 
 
 @_command()
@@ -242,9 +242,9 @@ def baseline(
 @_command(**PLAN, **LAUNCH, **CLUSTER, **RELEASE)
 def run(**values: Any) -> int:
     """All of it, to a verdict: accept run; accept run --hosts a,b,c"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
-    return flow.do_run(
+    return commands_run.do_run(
         asked(values), _terminal(values), attempt=values["attempt"], dry_run=values["dry_run"]
     )
 
@@ -277,9 +277,9 @@ def drill(
 @_command()
 def cancel(run_: RUN = "last", **values: Any) -> int:
     """End a run, keep what it measured, remove the rest: accept cancel last"""
-    from accept.commands import flow
+    from accept.commands import run as commands_run
 
-    return flow.do_cancel(run_, _terminal(values))
+    return commands_run.do_cancel(run_, _terminal(values))
 
 
 @_command()

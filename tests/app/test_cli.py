@@ -23,12 +23,13 @@ from tests.factories.command_line import SOURCE, accept, program, refused
 
 from accept import __version__, backends, config
 from accept.backends import Job, Say
-from accept.commands import flow, run
+from accept.commands import run
+from accept.commands import run as commands_run
 from accept.config import resources
 from accept.config.yaml_file import load
 from accept.core import checks
 from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.report.console import Terminal
 
@@ -590,5 +591,5 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
     monkeypatch.setattr(run, "load_job", load_job)
     terminal = Terminal(json=True, quiet=True)
     with ThreadPoolExecutor() as pool:
-        ends = list(pool.map(lambda name: flow.do_collect(name, terminal), ["one", "one"]))
+        ends = list(pool.map(lambda name: commands_run.do_collect(name, terminal), ["one", "one"]))
     assert (ends, fetched) == ([0, 0], ["one"])

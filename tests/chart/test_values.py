@@ -14,8 +14,7 @@ from accept.config.expectations import METRICS
 from accept.config.references import Figure
 from accept.core import checks
 from accept.core.judge.collective_metrics import message_sizes
-from accept.core.shape import fields_of, members, split
-from accept.core.typed import read
+from accept.core.serde import fields_of, members, read, split
 
 MACHINES = config.names("machines")
 SUITES = config.names("suites")

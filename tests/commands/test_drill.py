@@ -17,12 +17,11 @@ from tests.factories import evidence
 from tests.factories.command_line import SMALL, SOURCE, accept, refused
 
 from accept.config import resources
-from accept.config.drill import Drill, Drilled
-from accept.config.faults import FAULTS
+from accept.config.faults import FAULTS, Drill, Drilled
 from accept.core.catalog.faults import for_ranks
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.fault_injection import cut_off
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.evidence import rundir
 
 OPTIONS = ("-m", "cpu", "--hosts", "h[1-8]")

@@ -21,8 +21,7 @@ from tests.factories.verdicts import (
     step,
 )
 
-from accept.commands.caught import Outcome, outcome
-from accept.commands.drill_faults import FAULTS, Choice, choose
+from accept.commands.drill_faults import FAULTS, Choice, Outcome, choose, outcome
 from accept.config.faults import FAULTS as ON_RANKS
 from accept.config.faults import read_plants
 from accept.core.catalog.faults import EVERYWHERE, ON_HOSTS

@@ -17,7 +17,7 @@ from accept.commands import run
 from accept.core import evidence
 from accept.core.errors import BadInput, BrokenOff, Exit
 from accept.core.runner.coordinator import CANCELLED
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.evidence import rundir
 
 #: Commands that do what a run folder says: they start programs, reach hosts and remove folders.

@@ -16,8 +16,7 @@ from accept.config.floors import bounds
 from accept.config.machine import check_gpus_per_node
 from accept.core.errors import BadInput
 from accept.core.model import Reference
-from accept.core.shape import Invalid
-from accept.core.typed import dump, read
+from accept.core.serde import Invalid, dump, read
 
 MACHINE = """\
 name: mine

@@ -20,7 +20,7 @@ from accept.core.judge import judge
 from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
 from accept.core.report.text import junit, markdown
 from accept.core.report.text import table as table_of
-from accept.core.sizes import parse_size
+from accept.core.text import parse_size
 from accept.plan.resolve import Options, resolve
 
 PAGE = (Path(__file__).parent.parent / "docs" / "machines.md").read_text()

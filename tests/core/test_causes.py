@@ -11,7 +11,7 @@ from tests.factories.command_line import accept, refused
 
 from accept.core import causes
 from accept.core.causes import CAUSES
-from accept.core.judge.states import state_of
+from accept.core.judge.summary import state_of
 from accept.core.model import State
 
 ROOT = Path(__file__).parents[1]

@@ -18,9 +18,9 @@ from accept.core.health_readings import (
     change,
     reading_of,
 )
-from accept.core.judge.counters import WATCHED
+from accept.core.judge.health import WATCHED
 from accept.core.model import Fact
-from accept.core.typed import dump, read
+from accept.core.serde import dump, read
 
 NAMES = ("ecc-uncorrected", "pcie-replay", "nvlink-replay", "limited-power", "ecc-corrected")
 COUNTS = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 40))

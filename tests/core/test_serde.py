@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from accept.config.schema import schema
 from accept.core import model
-from accept.core.typed import (
+from accept.core.serde import (
     Bounds,
     Doc,
     Invalid,

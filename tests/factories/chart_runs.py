@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accept import config
-from accept.config.pod import MachineKubernetes
+from accept.config.kubernetes import MachineKubernetes
 from accept.plan.bundle import helm_values, render
 from accept.plan.resolve import Options, resolve
 

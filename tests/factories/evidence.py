@@ -13,7 +13,7 @@ from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
 from accept.core.model import Plan, Record, Step, Verdict
-from accept.core.typed import dump
+from accept.core.serde import dump
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups="all")
 PLAN: Plan = verdicts.plan(STEP, nodes=1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from accept.core.nccl_tests.nccl_table import bus_factor
+from accept.core.nccl_tests.table import bus_factor
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 NODES = tuple(f"node{i}" for i in range(1, 9))

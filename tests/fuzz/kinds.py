@@ -23,8 +23,8 @@ from accept.core import evidence, nccl_tests, record_protocol
 from accept.core.checks import parse_log
 from accept.core.errors import BadEvidence
 from accept.core.nccl_tests import json as nccl_tests_json
-from accept.core.nccl_tests.nccl_reader import Reader
-from accept.core.nccl_tests.nccl_table import Log
+from accept.core.nccl_tests.reader import Reader
+from accept.core.nccl_tests.table import Log
 from accept.evidence import archive
 
 _LOGS = Path(__file__).parents[1] / "logs"

@@ -25,7 +25,7 @@ from accept.config.hostlist import MOST_HOSTS
 from accept.core import checks, evidence
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.model import Plan
-from accept.core.typed import read
+from accept.core.serde import read
 from accept.plan.bundle import Bundle, helm_values, load_bundle, render, values_of
 from accept.plan.resolve import Options, Resolved, resolve
 

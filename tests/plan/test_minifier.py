@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accept.config import resources
-from accept.plan.lean import lean, lean_shell
+from accept.plan.bundle import lean, lean_shell
 
 MODULES = sorted(
     [*resources.core().rglob("*.py"), *(resources.launchers() / "programs").glob("*.py")]

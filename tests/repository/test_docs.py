@@ -25,9 +25,9 @@ from accept.config.suite import SuiteCheck
 from accept.core import causes, evidence
 from accept.core.checks import load, names
 from accept.core.errors import Exit
-from accept.core.judge.counters import APPLICATION_XIDS, LEVELS, RULES
+from accept.core.judge.health import APPLICATION_XIDS, LEVELS, RULES
 from accept.core.model import GroupKind, State
-from accept.core.shape import camel
+from accept.core.serde import camel
 from accept.evidence import rundir
 
 ROOT = Path(__file__).parent.parent

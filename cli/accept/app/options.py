@@ -164,12 +164,12 @@ def asked(values: dict[str, Any]) -> Any:
 
 def _check_attempt(name: str) -> None:
     """Raise BadInput if no new run can have this name."""
-    from accept.core.shape import plain
+    from accept.core.serde import escaped
     from accept.evidence import rundir
 
     if not rundir.is_name(name):
         raise BadInput(
-            f"--attempt {plain(name)!r} is not a valid name",
+            f"--attempt {escaped(name)!r} is not a valid name",
             hint="use up to 63 of a-z, 0-9 and '-', such as rack3-a; not `last`",
         )
     if (rundir.runs() / name).exists():
@@ -180,15 +180,15 @@ def place(values: dict[str, Any]) -> dict[str, str]:
     """Return the options that say where on a cluster a run goes. Raises BadInput."""
     given = {key: values[key] for key in (*CLUSTER, *RELEASE) if values.get(key)}
     if "namespace" in given or "release" in given:
-        from accept.config.pod import NAME, RELEASE_NAME
-        from accept.core.shape import plain
+        from accept.config.kubernetes import NAME, RELEASE_NAME
+        from accept.core.serde import escaped
 
         patterns = {"namespace": NAME, "release": RELEASE_NAME}
         for key, pattern in patterns.items():
             if key in given and not re.fullmatch(pattern, given[key]):
                 first = ", a letter first" * (key == "release")
                 raise BadInput(
-                    f"--{key} {plain(given[key])!r} is not a valid name",
+                    f"--{key} {escaped(given[key])!r} is not a valid name",
                     hint=f"use a-z, 0-9 and '-'{first}, such as gpu-tests",
                 )
     return given

@@ -18,7 +18,7 @@ from accept.backends.ssh.client import SshAccess, access_from_options
 from accept.config import Site
 from accept.config.hostlist import is_host_name
 from accept.core.errors import BadInput
-from accept.core.shape import Invalid, known, plain
+from accept.core.serde import Invalid, escaped, known
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
 
@@ -59,13 +59,13 @@ class Job:
             return
         for host in (*self.hosts, *filter(None, [self.first])):
             if not is_host_name(host):
-                raise Invalid(("hosts",), f'invalid host name "{plain(host)}"')
+                raise Invalid(("hosts",), f'invalid host name "{escaped(host)}"')
         if self.first and self.first not in self.hosts:
-            raise Invalid(("first",), f"{plain(self.first)} is not one of the run's hosts")
+            raise Invalid(("first",), f"{escaped(self.first)} is not one of the run's hosts")
         if not _SSH_FOLDER.fullmatch(self.folder) or "/../" in self.folder:
-            raise Invalid(("folder",), f'"{plain(self.folder)}" is not a folder of a run')
+            raise Invalid(("folder",), f'"{escaped(self.folder)}" is not a folder of a run')
         if not self.folder.endswith(f"/accept-{self.attempt}"):
-            raise Invalid(("folder",), f"{plain(self.folder)} belongs to another run")
+            raise Invalid(("folder",), f"{escaped(self.folder)} belongs to another run")
 
 
 #: As `tools.scratch` allows it, and the run's own folder in it.

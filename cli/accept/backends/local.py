@@ -33,8 +33,8 @@ from accept.core import evidence
 from accept.core.errors import BadInput, BrokenOff, NoEvidence, NotStarted
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
+from accept.core.serde import dump
 from accept.core.text import plain
-from accept.core.typed import dump
 from accept.evidence.rundir import JOB
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved

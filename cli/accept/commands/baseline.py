@@ -14,17 +14,16 @@ from typing import Any
 
 from accept import config
 from accept.commands import judge
-from accept.commands.figures import measurements
-from accept.commands.judge import Judged
+from accept.commands.judge import Judged, measurements
 from accept.config.fields import NAME
 from accept.config.machine import Baseline, Machine
 from accept.config.references import Figure
 from accept.core import checks
 from accept.core.errors import BadInput, Exit
-from accept.core.judge.population import spread
+from accept.core.judge.robust_stats import spread
 from accept.core.model import Record
+from accept.core.serde import dump
 from accept.core.text import plain
-from accept.core.typed import dump
 from accept.report.console import Terminal
 
 #: Metrics of which more is better, as a lower bound says.

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from accept import backends, config
-from accept.commands import drillplan
+from accept.commands import drill
 from accept.config import floors, resources
-from accept.config.drill import Drill
+from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.shape import camel, known
-from accept.core.sizes import format_size
-from accept.core.text import plain
-from accept.core.typed import dump, read
+from accept.core.serde import camel, dump, known, read
+from accept.core.text import format_size, plain
 from accept.evidence import rundir
 from accept.report.console import Terminal
 
@@ -108,7 +106,7 @@ def _submitted(folder: Path) -> str:
 
 def _drill(path: Path) -> str:
     try:
-        return drillplan.headline(read(Drill, json.loads(path.read_text(encoding="utf-8"))))
+        return drill.headline(read(Drill, json.loads(path.read_text(encoding="utf-8"))))
     except (OSError, ValueError, RecursionError):
         return "a drill whose result cannot be read"
 

@@ -101,18 +101,18 @@ def _site(path: str | None) -> Site:
 def free_nodes(options: Options) -> tuple[str, ...]:
     """Every node that the run's pods match and that has all its GPUs free. Raises NotStarted."""
     from accept.backends.kubernetes import client as kubernetes_client
-    from accept.backends.kubernetes import nodes
+    from accept.backends.kubernetes import scheduling
 
     site = _site(options.site)
     with kubernetes_client.before_start():
-        client = kubernetes_client.Api(nodes.place_of(options.place, site))
-        name = options.machine or nodes.machine_of(client)
+        client = kubernetes_client.Api(scheduling.place_of(options.place, site))
+        name = options.machine or scheduling.machine_of(client)
         machine = load_machine(name).value
         used = gpus_asked(machine, site, options)
         # Where a machine says how many a node has, pods ask for whole nodes: see gpus_of_pod.
         asked = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
-        wanted = nodes.wanted(machine, site, asked)
-        names = nodes.free(client, wanted)
+        wanted = scheduling.wanted(machine, site, asked)
+        names = scheduling.free(client, wanted)
     if not names:
         raise NotStarted(
             f"no node of {name} is free in this cluster",
@@ -139,10 +139,10 @@ def do_nodes(
 
 def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> int:
     """The Role that a run needs, as YAML."""
-    from accept.backends.kubernetes import nodes, rbac
+    from accept.backends.kubernetes import rbac, scheduling
 
     try:
-        name = nodes.place_of(place, _site(site)).namespace
+        name = scheduling.place_of(place, _site(site)).namespace
     except (NotStarted, BadInput):
         # The Role can be printed before there is any access, and without the Kubernetes client.
         # But a kubeconfig or context that the user names must exist.
@@ -160,12 +160,14 @@ def do_init(
     """Write a site file; what cannot be seen is asked for where somebody can answer."""
     from accept.backends.kubernetes import client as kubernetes_client
     from accept.backends.kubernetes import init
-    from accept.backends.kubernetes.place import find
+    from accept.backends.kubernetes.client import find_place
 
     if out.exists():
         raise BadInput(f"{out} is there already", hint="name another file, or remove that one")
     with kubernetes_client.before_start():
-        client = kubernetes_client.Api(find(**{k: v for k, v in place.items() if k != "release"}))
+        client = kubernetes_client.Api(
+            find_place(**{k: v for k, v in place.items() if k != "release"})
+        )
         seen = init.look_around(client)
     for line in seen.notes:
         terminal.progress(line)

@@ -1,27 +1,213 @@
-"""Judging anew, wherever it lies: a run, evidence, its archive, a saved log, logs of others."""
+"""Judge evidence again, wherever it is: a run, a folder, an archive, a saved log, a bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from accept.commands import figures, loading
+from accept.backends import local
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core import checks, evidence
-from accept.core.checks import REGISTRY
-from accept.core.errors import BadInput
+from accept.core.checks import REGISTRY, parse_log, with_problems_seen
+from accept.core.errors import BadEvidence, BadInput
 from accept.core.judge import judge
-from accept.core.model import Plan, Record, State, Verdict
+from accept.core.judge.collective_metrics import nominal, read
+from accept.core.model import GroupKind, Plan, Record, State, Step, Verdict
 from accept.core.report import text as reports
-from accept.core.shape import Invalid
+from accept.core.runner.coordinator import HOSTS
+from accept.core.serde import Invalid, dump
 from accept.core.text import plain
-from accept.core.typed import dump
-from accept.nccl_logs import foreign
+from accept.evidence import archive as evidence_archive
+from accept.evidence import bucket, rundir
+from accept.nccl_logs import to_run
 from accept.report.console import Terminal
+
+
+class Measurement(NamedTuple):
+    """One figure of one execution."""
+
+    check: str
+    metric: str
+    unit: str
+    groups: GroupKind
+    hosts: tuple[str, ...]
+    #: Local ranks of each host that took part; empty: all.
+    ranks: tuple[int, ...]
+    #: Size of the message in bytes, as it was asked for; None: the metric has none.
+    size: int | None
+    value: float
+    log: str
+
+
+def measurements(plan: Plan, records: Sequence[Record]) -> Iterator[Measurement]:
+    """The figures that verdicts rest on: of a collective the bandwidth at the largest size.
+
+    Metrics of single ranks, and numbers that are none, are left out.
+    """
+    steps = {step.id: step for step in plan.steps}
+    for record in records:
+        step = steps.get(record.step)
+        for check in record.checks if step else ():
+            assert step is not None
+            yield from _of(record, step, check)
+
+
+def _of(record: Record, step: Step, check: str) -> Iterator[Measurement]:
+    mine = [metric for metric in record.metrics if metric.check == check]
+
+    def made(name: str, unit: str, size: int | None, value: float) -> Measurement:
+        where = (record.hosts, record.local_ranks)
+        return Measurement(check, name, unit, step.groups, *where, size, value, record.log)
+
+    if any(metric.name == "busbw" for metric in mine):
+        found = read(mine, check)
+        if found.value is not None:
+            yield made("busbw", "GB/s", nominal(found.top, step), found.value)
+        return
+    for metric in mine:
+        if metric.rank is None and metric.size is None and abs(metric.value) < float("inf"):
+            yield made(metric.name, metric.unit, None, metric.value)
+
+
+def figures_as_json(found: Measurement) -> dict[str, Any]:
+    """A measurement as `judge --json` prints it."""
+    return {**found._asdict(), "hosts": list(found.hosts), "ranks": list(found.ranks)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a run left, with every figure read from its raw log again where there are any."""
+
+    plan: Plan
+    records: tuple[Record, ...]
+    attempt: str
+    #: Why the run ended early, where it did.
+    broken_off: str
+    folder: Path | None = None
+
+
+def load(path: str) -> Evidence:
+    """The evidence that `path` names. Raises BadEvidence where it is incomplete or none at all."""
+    if bucket.is_url(path):
+        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
+            target = Path(scratch) / "evidence"
+            bucket.fetch(path, target, partial=False)
+            return replace(_of_folder(target), folder=None)
+    if path != "last" and rundir.kind(Path(path)) == "file":
+        return _of_file(Path(path))
+    folder = rundir.find(path)
+    inner = folder / rundir.EVIDENCE
+    if not inner.is_dir() and (folder / rundir.JOB).is_file():
+        raise _not_collected(folder, "last" if path == "last" else folder.name)
+    return _of_folder(inner if inner.is_dir() else folder)
+
+
+def _not_collected(folder: Path, name: str) -> BadEvidence:
+    """Return the error for a run folder without evidence; `name` is what commands call the run."""
+    if not rundir.is_own(folder):
+        return BadEvidence(
+            f"{folder} holds no evidence",
+            hint="ask whoever ran it for the folder `evidence`, which accept collect fetches there",
+        )
+    if local.is_running(folder):
+        step = local.step_text(folder)
+        return BadEvidence(
+            f"{folder.name} is still running{', ' if step else ''}{step}",
+            hint=f"follow it: accept watch {name}",
+        )
+    return BadEvidence(
+        f"the evidence of {folder.name} is not here", hint=f"fetch it: accept collect {name}"
+    )
+
+
+def _of_file(path: Path) -> Evidence:
+    if evidence_archive.is_tar(path):
+        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
+            unpack(path, Path(scratch))
+            return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
+    with path.open("rb") as lines:
+        plan, records, old = evidence.unpack(lines, str(path))
+    return Evidence(plan=plan, records=records, attempt=old.attempt, broken_off=old.broken_off)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack an evidence archive. Raises BadEvidence where it is damaged or reaches outside."""
+    evidence_archive.unpack(archive, target, source=str(archive))
+    if not (target / "evidence").is_dir():
+        raise BadEvidence(f"{archive} holds no evidence", hint="it should hold a folder `evidence`")
+
+
+def _of_folder(folder: Path) -> Evidence:
+    console = folder / evidence.CONSOLE
+    rest = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
+    if console.is_file() and not any((folder / name).exists() for name in rest):
+        # All that was left of a run was the log of its first pod, which holds plan and records.
+        return replace(_of_file(console), folder=folder)
+    plan = evidence.read_plan(folder)
+    broken = ""
+    attempt = _attempt(folder)
+    if (folder / evidence.CHECKSUMS).is_file():
+        if wrong := evidence.check_checksums(folder):
+            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            raise BadEvidence(
+                f"{folder}: {'; '.join(wrong[:3])}{more}",
+                hint="collect the run again, or ask who changed it",
+            )
+        broken = evidence.read_interruption(folder)
+    else:
+        broken = "the coordinator never finished: the evidence has no check sums"
+    with nothing_collected():
+        records = tuple(_read_again(folder, r) for r in evidence.read_records(folder))
+    return Evidence(plan=plan, records=records, attempt=attempt, broken_off=broken, folder=folder)
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Python's search for cycles put off: all that is read here is kept, and none of it is a cycle.
+
+    Over thousands of logs the search takes a quarter of the time.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _attempt(folder: Path) -> str:
+    try:
+        return str(json.loads(evidence.read_text(folder / HOSTS))["attempt"])
+    except (BadEvidence, ValueError, KeyError, TypeError, RecursionError):
+        return folder.name
+
+
+def _read_again(folder: Path, record: Record) -> Record:
+    """The record with what its raw log says today, so that no figure rests on the record alone.
+
+    Problems that the coordinator saw from outside are in no log, and stay.
+    """
+    if not record.log:
+        return record
+    lines = evidence.open_log(folder, record.log)
+    if lines is None:
+        raise BadEvidence(
+            f"{folder / record.log} is missing, and {record.step} was recorded",
+            hint="collect the run again",
+        )
+    parsed = parse_log(record.checks, lines, record.hosts)
+    problems = with_problems_seen(record.problems, parsed)
+    return replace(record, metrics=parsed.metrics, facts=parsed.facts, problems=problems)
+
 
 #: Most files that a terminal is told were left out.
 _SCREEN = 20
@@ -49,7 +235,7 @@ def judge_paths(
     paths: Sequence[str], *, expect: Sequence[str], machine: str | None = None
 ) -> list[Judged]:
     """Judge each run or evidence that `paths` name, and all logs of others among them as one."""
-    theirs = {path for path in paths if foreign.is_foreign(path)}
+    theirs = {path for path in paths if to_run.is_foreign(path)}
     result = [
         judge_path(path, expect=expect, machine=machine) for path in paths if path not in theirs
     ]
@@ -63,10 +249,10 @@ def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) 
     What the run's own user expects holds either way. Raises BadEvidence where it is incomplete, or
     neither evidence nor a log.
     """
-    if foreign.is_foreign(path):
+    if to_run.is_foreign(path):
         return _judge_logs([path], expect, machine)
-    own = foreign.machine_of(machine)
-    found = loading.load(path)
+    own = to_run.machine_of(machine)
+    found = load(path)
     plan = found.plan
     if own is not None:
         asked = (bound for bound in plan.references if bound.kind == "expectation")
@@ -77,8 +263,8 @@ def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) 
 
 
 def _judge_logs(paths: Sequence[str], expect: Sequence[str], machine: str | None) -> Judged:
-    with loading.nothing_collected():
-        found = foreign.load(paths, foreign.machine_of(machine))
+    with nothing_collected():
+        found = to_run.load(paths, to_run.machine_of(machine))
         attempt = Path(paths[0]).name if len(paths) == 1 else f"{len(paths)} paths"
         plan, verdict = _judged(found.plan, found.records, expect, attempt, "")
     return Judged(
@@ -121,9 +307,7 @@ def as_json(judged: Judged) -> dict[str, Any]:
     judged_checks = {check for step in judged.plan.steps for check in step.checks}
     return {
         **dump(judged.verdict),
-        "metrics": [
-            figures.as_json(one) for one in figures.measurements(judged.plan, judged.records)
-        ],
+        "metrics": [figures_as_json(one) for one in measurements(judged.plan, judged.records)],
         "references": [dump(one) for one in judged.plan.references if one.check in judged_checks],
         "not_tested": _not_tested(judged, judged_checks),
         "skipped": [{"file": file, "reason": why} for file, why in judged.skipped],

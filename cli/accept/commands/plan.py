@@ -1,7 +1,4 @@
-"""What comes before a start: the run resolved and rendered, and the plan as people read it.
-
-Apart from the rest of the flow, whose imports `accept render` does without.
-"""
+"""Resolve and render a run before it starts, and show the plan to people."""
 
 from __future__ import annotations
 
@@ -10,16 +7,28 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from accept import backends
 from accept.config import Site, load_site
 from accept.config.faults import read_plants
 from accept.config.hostlist import expand
 from accept.core.errors import BadInput, Exit
 from accept.core.model import Plan
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.plan.bundle import Bundle, helm_values, render, values_of
 from accept.plan.resolve import Options, Resolved, choose_target, resolve
 from accept.report.console import Terminal
+
+
+def detect(options: Options) -> str:
+    """Return the name of the machine, as the back end that will run finds it on its hosts.
+
+    Raises BadInput for options that no run could have, before anything is contacted, and NotStarted
+    if no host or cluster shows the machine.
+    """
+    site = load_site(options.site).value if options.site else Site()
+    target = choose_target(options, site)
+    return backends.load(target.backend).detect(target.hosts, site, options.place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +59,7 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
     if not options.machine:
         if not probe:
             raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
-        from accept.commands.detect import detect
+        pass
 
         options = replace(options, machine=detect(options))
         terminal.progress(f"machine: {options.machine} (detected; override with --machine)")
@@ -79,9 +88,9 @@ def _check_start(run: Resolved, options: Options) -> None:
         # Over ssh and on nodes that are named, `resolve` knows the hosts.
         read_plants(options.plant, (os.uname().nodename,))
     elif run.backend == "kubernetes":
-        from accept.backends.kubernetes.submit import check_name, named
+        from accept.backends.kubernetes.submit import attempt_name, check_name
 
-        name = named(options.attempt or _SAMPLE_NAME, run.place.get("release", ""))
+        name = attempt_name(options.attempt or _SAMPLE_NAME, run.place.get("release", ""))
         check_name(name, run.plan.nodes or 1)
 
 

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from accept.config import resources
-from accept.config.drill import Drill
 from accept.config.expectations import parse_expectation
+from accept.config.faults import Drill
 from accept.config.helm_values import Values
-from accept.config.inherit import with_bases
 from accept.config.machine import Machine
 from accept.config.schema import schema, schema_of_chart
 from accept.config.site import Site
 from accept.config.suite import Suite
-from accept.config.yaml_file import Document, load
+from accept.config.yaml_file import Document, load, with_bases
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Record, Reference, Verdict
-from accept.core.shape import Invalid, known, plain
+from accept.core.serde import Invalid, escaped, known
 
 __all__ = [
     "SCHEMAS",
@@ -126,7 +125,7 @@ def _base(name: str, folder: Path) -> Path:
         return path
     listed = (*names("machines"), *sorted(one.stem for one in shared.glob("*.yaml")))
     if name not in listed:
-        raise Invalid((), f"base {plain(name)!r} does not exist", known(name, listed))
+        raise Invalid((), f"base {escaped(name)!r} does not exist", known(name, listed))
     return resources.values() / "machines" / f"{name}.yaml"
 
 
@@ -136,7 +135,7 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
     listed = names(kind)
     if name_or_path in listed:
         return resources.values() / kind / f"{name_or_path}.yaml"
-    message = f"{kind[:-1]} {plain(name_or_path)!r} does not exist"
+    message = f"{kind[:-1]} {escaped(name_or_path)!r} does not exist"
     if Path(name_or_path).is_file():
         raise BadInput(message, hint=f"for the file of that name write ./{name_or_path}")
     raise BadInput(
@@ -163,5 +162,5 @@ def merge_parameters(
 def schema_for(what: str) -> dict[str, Any]:
     """The JSON Schema of what `SCHEMAS` names. Raises BadInput."""
     if what not in SCHEMAS:
-        raise BadInput(f"there is no schema of {plain(what)!r}", hint=known(what, SCHEMAS))
+        raise BadInput(f"there is no schema of {escaped(what)!r}", hint=known(what, SCHEMAS))
     return schema_of_chart(Values) if what == "values" else schema(SCHEMAS[what])

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from accept.core import checks
-from accept.core.checks.devices import TYPES
+from accept.core.checks.gemm_memory import TYPES
 from accept.core.model import Reference
-from accept.core.shape import Bounds, Invalid, Text, known, plain
-from accept.core.sizes import parse_size
+from accept.core.serde import Bounds, Invalid, Text, escaped, known
+from accept.core.text import parse_size
 
 __all__ = ["Bytes", "Seconds", "parse_duration", "parse_expectation", "parse_size"]
 
@@ -34,7 +34,7 @@ def parse_duration(text: str) -> float:
     )
     if not seconds:
         raise ValueError(
-            f"{plain(text)!r} is no duration; write seconds above 0, or numbers with d, h, m, s, "
+            f"{escaped(text)!r} is no duration; write seconds above 0, or numbers with d, h, m, s, "
             "such as 90s, 15m or 1h30m"
         )
     return seconds
@@ -103,7 +103,7 @@ def parse_expectation(text: str, *, source: str) -> Reference:
     """
     match = _EXPECTATION.fullmatch(text.strip())
     if not match:
-        raise Invalid((), f"{plain(text)!r} is no expectation", f"write {EXPECTATION_FORMS}")
+        raise Invalid((), f"{escaped(text)!r} is no expectation", f"write {EXPECTATION_FORMS}")
     check, metric, unit = _metric(match["check"], match["metric"])
     if match["unit"] and match["unit"] != unit:
         raise Invalid((), _measured_in(check, metric, unit), "leave the unit out")
@@ -145,7 +145,7 @@ def _refuse_always_met(check: str, sign: str, bound: float) -> None:
 
 def _metric(check: str, metric: str | None) -> tuple[str, str, str]:
     if check not in checks.names():
-        raise Invalid((), f"check {plain(check)!r} does not exist", known(check, checks.names()))
+        raise Invalid((), f"check {escaped(check)!r} does not exist", known(check, checks.names()))
     metrics = METRICS.get(check)
     if metrics is None and metric:
         return check, metric, ""
@@ -174,7 +174,7 @@ def check_metric(check: str, metric: str, unit: str) -> None:
 def _unit(check: str, metric: str, metrics: Mapping[str, str]) -> str:
     if metric not in metrics:
         hint = known(metric, metrics, "its metrics")
-        raise Invalid((), f"{check} has no metric {plain(metric)!r}", hint)
+        raise Invalid((), f"{check} has no metric {escaped(metric)!r}", hint)
     return metrics[metric]
 
 
@@ -188,7 +188,7 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise Invalid((), f"{plain(text)!r} is no number", f"write {EXPECTATION_FORMS}")
+        raise Invalid((), f"{escaped(text)!r} is no number", f"write {EXPECTATION_FORMS}")
     return value
 
 

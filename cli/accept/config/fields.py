@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from accept.core import checks
-from accept.core.shape import Doc, Invalid, Pattern, known
+from accept.core.serde import Doc, Invalid, Pattern, known
 
 #: Most GPUs that a node can have.
 MOST_GPUS = 64

@@ -15,14 +15,13 @@ from typing import Annotated, Literal
 from accept.config import resources
 from accept.config.expectations import METRICS
 from accept.config.fields import Url, check_parameters
-from accept.config.hardware import Nics
-from accept.config.machine import Machine
+from accept.config.machine import Machine, Nics
 from accept.config.references import Figure
 from accept.config.yaml_file import read_file
 from accept.core.checks import load
 from accept.core.model import Reference
-from accept.core.shape import Bounds, Doc
-from accept.core.sizes import parse_size
+from accept.core.serde import Bounds, Doc
+from accept.core.text import parse_size
 
 #: What bounds a collective: NVLink of a GPU, PCI Express of a GPU, all NICs of a node, one of them,
 #: or a GPU's share of them; what bounds one GPU: its memory, or its arithmetic in a data type.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from accept.config.kubernetes import Kubernetes, Results
-from accept.config.pod import MachineKubernetes
-from accept.core.shape import Bounds, Doc, Pattern
+from accept.config.kubernetes import Kubernetes, MachineKubernetes, Results
+from accept.core.serde import Bounds, Doc, Pattern
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from accept.core.errors import BadInput
-from accept.core.shape import plain
+from accept.core.serde import escaped
 
 #: More than this is a slip of the pen.
 MOST_HOSTS = 16384
@@ -49,18 +49,18 @@ def _items(text: str) -> Iterator[str]:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             hint = "one host a line; # begins a comment"
-            raise BadInput(f"hosts {plain(text)}: {why}", hint=hint) from None
+            raise BadInput(f"hosts {escaped(text)}: {why}", hint=hint) from None
         if len(content) > _MOST_BYTES:
-            raise BadInput(f"hosts {plain(text)}: more than 1 MiB", hint="one host a line")
+            raise BadInput(f"hosts {escaped(text)}: more than 1 MiB", hint="one host a line")
         words = [w for line in lines for w in line.partition("#")[0].split()[:1]]
         if not words:
-            raise BadInput(f"{plain(text)} names no host", hint="one host a line")
+            raise BadInput(f"{escaped(text)} names no host", hint="one host a line")
         yield from words
         return
     # A comma inside brackets belongs to the range.
     for item in re.split(r",(?![^\[]*\])", text):
         if not item.strip():
-            raise BadInput(f"--hosts {plain(text)!r} has an empty name", hint="write a,b,c")
+            raise BadInput(f"--hosts {escaped(text)!r} has an empty name", hint="write a,b,c")
         yield item.strip()
 
 
@@ -68,12 +68,12 @@ def _expanded(item: str) -> list[str]:
     parts = _RANGE.split(item)
     choices = [[p] if i % 2 == 0 else _numbers(p, item) for i, p in enumerate(parts)]
     if math.prod(map(len, choices)) > MOST_HOSTS:
-        raise BadInput(f"{plain(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
+        raise BadInput(f"{escaped(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
     names = ["".join(combination) for combination in product(*choices)]
     for name in names:
         if not is_host_name(name):
             raise BadInput(
-                f"{plain(name)!r} is no host name", hint="such as node1, 10.0.0.7 or node[01-16]"
+                f"{escaped(name)!r} is no host name", hint="such as node1, 10.0.0.7 or node[01-16]"
             )
     return names
 
@@ -85,10 +85,10 @@ def _numbers(text: str, item: str) -> list[str]:
         high = high if dash else low
         if not (_NUMBER.fullmatch(low) and _NUMBER.fullmatch(high)) or int(high) < int(low):
             raise BadInput(
-                f"{plain(item)!r} is no host pattern", hint="such as node[01-16] or node[1,3,7-9]"
+                f"{escaped(item)!r} is no host pattern", hint="such as node[01-16] or node[1,3,7-9]"
             )
         last = int(high)
         if last - int(low) > MOST_HOSTS:
-            raise BadInput(f"{plain(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
+            raise BadInput(f"{escaped(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
         result += [str(n).zfill(len(low)) for n in range(int(low), last + 1)]
     return result

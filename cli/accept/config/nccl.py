@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.config.fields import Env, Url, check_env
-from accept.core.shape import Doc, Invalid
+from accept.core.serde import Doc, Invalid
 
 #: Paths between GPUs: NVLink inside a node, NVLink between nodes of one domain, the NICs.
 Path = Literal["nvlink", "domain", "nics"]

@@ -15,7 +15,7 @@ from accept.config import resources
 from accept.config.fields import Url
 from accept.config.machine import Machine
 from accept.config.yaml_file import read_file
-from accept.core.shape import nearest, plain
+from accept.core.serde import escaped, nearest
 from accept.core.text import decimal
 
 _PREFIX = "NCCL_"
@@ -75,11 +75,13 @@ def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[s
     transport = machine.planned(profile).transport
     network = given.get("NCCL_NET", "")
     if transport and network and transport.lower() not in network.lower():
-        lines.append(f"NCCL_NET={plain(network)}: {machine.name} promises the network {transport}")
+        lines.append(
+            f"NCCL_NET={escaped(network)}: {machine.name} promises the network {transport}"
+        )
     level = given.get("NCCL_DEBUG", "INFO").upper()
     if transport and level not in ("INFO", "TRACE"):
         said = "nothing will say which network NCCL used, and the verdict is inconclusive"
-        lines.append(f"NCCL_DEBUG={plain(level)}: {said}")
+        lines.append(f"NCCL_DEBUG={escaped(level)}: {said}")
     return tuple(dict.fromkeys(lines))
 
 
@@ -93,7 +95,7 @@ def _unknown(given: Mapping[str, str]) -> Iterator[str]:
             continue
         close = nearest(name.upper(), there)
         hint = f"did you mean {close}?" if close else "is it a plugin's?"
-        yield f"{plain(name)} is no setting that NCCL is known to read: {hint}"
+        yield f"{escaped(name)} is no setting that NCCL is known to read: {hint}"
 
 
 def _off(given: Mapping[str, str], machine: Machine, profile: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 from accept.config.expectations import Bytes, check_metric
 from accept.config.fields import Url, check_parameters
 from accept.core.model import BoundKind, Reference
-from accept.core.shape import Bounds, Doc, Invalid, Pattern
+from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""JSON Schema (draft 2020-12) of the types that `accept.core.typed` reads.
+"""JSON Schema (draft 2020-12) of the types that `accept.core.serde` reads.
 
 What a key means comes from its `Doc`, from the field's `metadata["doc"]`, or from the `#:` comment
 above it.
@@ -12,19 +12,19 @@ import re
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
-from accept.core.shape import (
+from accept.core.serde import (
     Bounds,
     Doc,
     NonFinite,
     Pattern,
     Text,
     camel,
+    dump,
     fields_of,
     members,
     required,
     split,
 )
-from accept.core.typed import dump
 
 _COMMENT = re.compile(r"((?:^ +#:.*\n)+) +(\w+):", re.MULTILINE)
 _SIMPLE: dict[Any, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from accept.config.expectations import Seconds, parse_expectation
 from accept.config.fields import MOST_GPUS, Env, check_env, check_parameters
 from accept.config.kubernetes import Kubernetes, Results
-from accept.core.shape import Bounds, Doc, Invalid, Pattern
+from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 Absolute = Annotated[str, Pattern(r"/[^\0\n]*", "an absolute path")]
 #: sshd and sed read it, too, and neither takes everything.

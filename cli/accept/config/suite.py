@@ -9,7 +9,7 @@ from accept.config.expectations import Seconds
 from accept.config.fields import Name
 from accept.core import checks
 from accept.core.model import GroupKind
-from accept.core.shape import Bounds, Doc, Invalid, Pattern, known
+from accept.core.serde import Bounds, Doc, Invalid, Pattern, known
 
 #: Rounds of pairs: far more than `auto` ever plans, and few enough that a slip of the pen is seen.
 Rounds = Annotated[int, Bounds(min=1, max=64)]

@@ -1,23 +1,17 @@
-"""One strictly read YAML file: plain data, and the line of every key in it.
-
-YAML 1.2's core rules, not 1.1's: only `true` and `false` are booleans (`yes`, `no`, `on`, `off` are
-text), and `0777`, `12:30`, `0x1f`, `.inf` and dates are text. Refused: aliases, anchors and tags
-(which also rules out files that grow when read), duplicate keys, keys that are no text, more than
-one document, anything but UTF-8, more than 1 MiB, more than 20 levels.
-"""
+"""Read YAML files strictly: one document, no duplicate keys; merge a file with its bases."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import yaml
 
 from accept.core.errors import BadInput
-from accept.core.shape import Invalid, found, plain, show_path
-from accept.core.typed import read
+from accept.core.serde import Invalid, describe_value, escaped, read, show_path
 
 T = TypeVar("T")
 
@@ -90,7 +84,7 @@ def _text(name: str) -> str:
         with Path(name).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise BadInput(f"{plain(name, 300)}: {error.strerror or error}") from None
+        raise BadInput(f"{escaped(name, 300)}: {error.strerror or error}") from None
     if len(raw) > MAX_BYTES:
         raise BadInput(f"{name}: larger than 1 MiB", hint="is this the right file?")
     try:
@@ -139,13 +133,13 @@ class _Parser:
         self.line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             self._fail(
-                f"alias *{plain(str(event.anchor))}", "aliases are not read: write the value out"
+                f"alias *{escaped(str(event.anchor))}", "aliases are not read: write the value out"
             )
         if getattr(event, "anchor", None):
-            self._fail(f"anchor &{plain(event.anchor)}", "anchors are not read: remove it")
+            self._fail(f"anchor &{escaped(event.anchor)}", "anchors are not read: remove it")
         tag = getattr(event, "tag", None)
         if isinstance(tag, str) and tag != "!":
-            self._fail(f"tag {plain(tag)}", "tags are not read: remove it, quote text instead")
+            self._fail(f"tag {escaped(tag)}", "tags are not read: remove it, quote text instead")
         return event
 
     def _value(self, event: Any, path: tuple[Any, ...]) -> Any:
@@ -169,7 +163,7 @@ class _Parser:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = _scalar(event) if isinstance(event, yaml.ScalarEvent) else []
             if not isinstance(key, str):
-                what = "a list or mapping" if key == [] else found(key)
+                what = "a list or mapping" if key == [] else describe_value(key)
                 self._fail(f"keys must be text, found {what} as a key", "write the key in quotes")
             if key in data:
                 first = self.lines[(*path, key)]
@@ -194,7 +188,7 @@ class _Parser:
         context = getattr(error, "context", None)
         said = f"{context}: {problem}" if context else str(problem)
         hint = "look at the indentation, and quote text with special characters"
-        self._fail(f"this is no YAML: {plain(said, 160)}", hint, line=line)
+        self._fail(f"this is no YAML: {escaped(said, 160)}", hint, line=line)
 
 
 def _scalar(event: Any) -> Any:
@@ -207,3 +201,76 @@ def _scalar(event: Any) -> Any:
     if _INT.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
+
+
+Keys = tuple[Any, ...]
+#: Lists that grow, where others are replaced.
+_ADDED = "references"
+#: Longest chain of bases.
+_MOST = 5
+
+
+def with_bases(
+    document: Document,
+    find: Callable[[str, Path], Path],
+    load: Callable[[Path], Document],
+    *,
+    depth: int = 0,
+) -> Document:
+    """The document with what its bases hold. `find`: name of a base, folder of the file -> path,
+    or Invalid. Raises BadInput where a base does not exist, or leads to itself.
+    """
+    names = document.data.get("base", [])
+    if not isinstance(names, list):
+        raise document.bad(
+            ("base",), f"expected a list, found {describe_value(names)}", "write [NAME]"
+        )
+    merged = document
+    for index, name in enumerate(names):
+        if not isinstance(name, str):
+            raise document.bad(("base", index), f"expected a name, found {describe_value(name)}")
+        if depth == _MOST:
+            raise document.bad(("base", index), "the bases do not end: one leads to itself")
+        try:
+            path = find(name, Path(document.name).parent)
+        except Invalid as error:
+            raise document.bad(("base", index), error.message, error.hint) from None
+        merged = _merged(with_bases(load(path), find, load, depth=depth + 1), merged)
+    return replace(merged, data={**merged.data, "base": names}) if names else merged
+
+
+def _merged(base: Document, own: Document) -> Document:
+    """Both documents in one; what `own` says goes first."""
+    replaced: set[Keys] = set()
+    data = _mapping(base.data, own.data, (), replaced)
+    mine, theirs = own.data.get(_ADDED), base.data.get(_ADDED)
+    shift = 0
+    if isinstance(mine, list) and isinstance(theirs, list):
+        data[_ADDED] = [*mine, *theirs]
+        shift = len(mine)
+        replaced.discard((_ADDED,))
+    lines, files = dict(own.lines), dict(own.files)
+    for path, line in base.lines.items():
+        if any(path[:n] in replaced for n in range(1, len(path) + 1)):
+            continue
+        moved = path
+        if shift and len(path) > 1 and path[0] == _ADDED:
+            moved = (_ADDED, path[1] + shift, *path[2:])
+        if moved not in lines:
+            lines[moved] = line
+            files[moved] = base.files.get(path, base.name)
+    return Document(name=own.name, data=data, lines=lines, files=files)
+
+
+def _mapping(
+    base: dict[str, Any], own: dict[str, Any], path: Keys, replaced: set[Keys]
+) -> dict[str, Any]:
+    data = dict(base)
+    for key, value in own.items():
+        there = base.get(key)
+        if isinstance(value, dict) and isinstance(there, dict):
+            data[key] = _mapping(there, value, (*path, key), replaced)
+        else:
+            data[key] = value
+            replaced.add((*path, key))
+    return data

@@ -18,7 +18,7 @@ from typing import TypeVar
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
 from accept.core.report import text as report_text
-from accept.core.typed import dump, read, to_json
+from accept.core.serde import dump, read, to_json
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from accept.core.model import Fact
-from accept.core.typed import read
+from accept.core.serde import read
 
 #: Bits of the level `reasons` that say a GPU is slowed by heat or by its power supply: software and
 #: hardware thermal slowdown, power brake (nvml.h, nvmlClocksEventReason...). The bit of a hardware

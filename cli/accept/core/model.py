@@ -1,6 +1,6 @@
 """What is planned, what was recorded and what was judged, as plain data.
 
-Every class here is read from and written to JSON by `accept.core.typed`, which also makes the
+Every class here is read from and written to JSON by `accept.core.serde`, which also makes the
 schemas. In JSON the names are camelCase. Times are Unix seconds, durations seconds, sizes bytes.
 """
 

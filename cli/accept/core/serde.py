@@ -1,28 +1,179 @@
-"""The functions that read one value of a type, made once for each type: see `accept.core.typed`."""
+"""Read untrusted JSON and YAML data into typed dataclasses, and write dataclasses as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import json
 import math
 import re
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from accept.core.shape import (
-    Bounds,
-    Invalid,
-    NonFinite,
-    Pattern,
-    Text,
-    describe,
-    fields_of,
-    found,
-    known,
-    members,
-    required,
-    split,
-)
+#: Keys of mappings and indices of lists, outermost first.
+Path = tuple[Any, ...]
+
+
+class Invalid(ValueError):
+    """Data that does not fit its type. `path` leads to it; message and hint are one line each."""
+
+    def __init__(self, path: Path, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.message = message
+        self.hint = hint
+
+    def under(self, *keys: Any) -> Invalid:
+        """The same, seen from further up."""
+        return Invalid((*keys, *self.path), self.message, self.hint)
+
+    def __str__(self) -> str:
+        text = f"{show_path(self.path)}: {self.message}" if self.path else self.message
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+@dataclass(frozen=True)
+class Doc:
+    """What a field means, for the schema and for people."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Smallest and largest value of a number, or length of a list or text; both inclusive."""
+
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A regular expression that the whole text matches; `form` says it in words."""
+
+    regex: str
+    form: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A number that may be written as text too; `parse` reads it or raises ValueError."""
+
+    parse: Callable[[str], int | float]
+    form: str
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """Allows NaN and infinity, which JSON holds as the texts "nan", "inf" and "-inf"."""
+
+
+def camel(name: str) -> str:
+    """The outside name of a field: `min_nodes` is minNodes, `memory_gb` is memoryGB."""
+    first, *rest = name.split("_")
+    return first + "".join("GB" if part == "gb" else part.capitalize() for part in rest)
+
+
+def show_path(path: Path) -> str:
+    """A path as people write it: `checks[2].params.max`."""
+    parts = (f"[{key}]" if isinstance(key, int) else f".{escaped(str(key))}" for key in path)
+    return "".join(parts).removeprefix(".")
+
+
+def escaped(text: str, limit: int = 60) -> str:
+    """Text for a one-line message: cut at `limit` characters, control characters escaped."""
+    cut = text if len(text) <= limit else text[: limit - 3] + "..."
+    return cut if cut.isprintable() else json.dumps(cut)[1:-1]
+
+
+def describe_value(data: Any) -> str:
+    """What was found, in a few words."""
+    if data is None:
+        return "nothing"
+    if isinstance(data, bool):
+        return "true" if data else "false"
+    if isinstance(data, (int, float)):
+        # An int of thousands of digits can't be printed, and need not be.
+        huge = isinstance(data, int) and data.bit_length() > 100
+        return "a number of more than 30 digits" if huge else f"the number {data}"
+    if isinstance(data, str):
+        return f'the text "{escaped(data)}"'
+    return "a list" if isinstance(data, (list, tuple)) else "a mapping"
+
+
+def nearest(asked: str, names: Iterable[str]) -> str | None:
+    """The name that `asked` was probably meant to be."""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(asked.lower()[:200], by_lower, 1, 0.6)
+    return by_lower[close[0]] if close else None
+
+
+def known(asked: str, names: Iterable[str], what: str = "known") -> str:
+    """The hint for a name that does not exist: the nearest one, and all there are."""
+    listed = list(names)
+    close = nearest(asked, listed)
+    everything = f"{what}: {', '.join(listed)}" if listed else f"{what}: none"
+    return f"did you mean {close}? {everything}" if close else everything
+
+
+def required(item: dataclasses.Field[Any]) -> bool:
+    """Whether a field has no default."""
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+_FIELDS: dict[Any, tuple[tuple[dataclasses.Field[Any], str, Any], ...]] = {}
+
+
+def fields_of(cls: Any) -> tuple[tuple[dataclasses.Field[Any], str, Any], ...]:
+    """The fields of a dataclass: the field, its outside key, its type with the markers."""
+    if cls not in _FIELDS:
+        hints = get_type_hints(cls, include_extras=True)
+        _FIELDS[cls] = tuple((i, camel(i.name), hints[i.name]) for i in dataclasses.fields(cls))
+    return _FIELDS[cls]
+
+
+def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without its markers, and the markers, in the order they were written."""
+    if get_origin(hint) is Annotated:
+        inner, *markers = get_args(hint)
+        return inner, tuple(markers)
+    return hint, ()
+
+
+def members(hint: Any) -> tuple[Any, ...] | None:
+    """The types of a union, None for any other type."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else None
+
+
+_WORDS: dict[Any, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "nothing",
+    Any: "plain data",
+}
+
+
+def describe(hint: Any) -> str:
+    """What a type holds, in words: "a whole number", "one of a, b"."""
+    base, markers = split(hint)
+    for marker in markers:
+        if isinstance(marker, (Text, Pattern)):
+            return marker.form
+    if base in _WORDS:
+        return _WORDS[base]
+    union, origin = members(base), get_origin(base)
+    if union:
+        return " or ".join(describe(member) for member in union if member is not type(None))
+    if origin is Literal:
+        values = [f'"{value}"' for value in get_args(base)]
+        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
+    return "a list" if origin is tuple else "a mapping"
+
 
 Read = Callable[[Any], Any]
 
@@ -74,7 +225,7 @@ def _make_plain(hint: Any) -> Read:
 
 
 def _wrong(hint: Any, data: Any, hint_text: str = "") -> Invalid:
-    return Invalid((), f"expected {describe(hint)}, found {found(data)}", hint_text)
+    return Invalid((), f"expected {describe(hint)}, found {describe_value(data)}", hint_text)
 
 
 def _str(data: Any) -> str:
@@ -153,7 +304,9 @@ def _at(key: Any, read_item: Callable[..., Any], *arguments: Any) -> Any:
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise Invalid((), f"keys must be text, found {found(key)} as a key", "write it in quotes")
+        raise Invalid(
+            (), f"keys must be text, found {describe_value(key)} as a key", "write it in quotes"
+        )
     return key
 
 
@@ -162,7 +315,7 @@ def _tuple(item_type: Any) -> Read:
 
     def read_tuple(data: Any) -> tuple[Any, ...]:
         if not isinstance(data, (list, tuple)):
-            raise Invalid((), f"expected a list, found {found(data)}")
+            raise Invalid((), f"expected a list, found {describe_value(data)}")
         return tuple([_at(index, read_item, item) for index, item in enumerate(data)])
 
     return read_tuple
@@ -173,7 +326,7 @@ def _dict(item_type: Any) -> Read:
 
     def read_dict(data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
-            raise Invalid((), f"expected a mapping, found {found(data)}")
+            raise Invalid((), f"expected a mapping, found {describe_value(data)}")
         return {_key(key): _at(key, read_item, item) for key, item in data.items()}
 
     return read_dict
@@ -187,7 +340,9 @@ def _choice(values: dict[Any, Any]) -> Read:
     def read_choice(data: Any) -> Any:
         if isinstance(data, (str, int)) and (type(data), data) in table:
             return table[type(data), data]
-        raise Invalid((), f"{found(data)} is not possible here", known(str(data)[:200], texts))
+        raise Invalid(
+            (), f"{describe_value(data)} is not possible here", known(str(data)[:200], texts)
+        )
 
     return read_choice
 
@@ -210,7 +365,7 @@ def _union(union: tuple[Any, ...]) -> Read:
                     raise
                 hints.append(error.hint)
         hint = next((hint for hint in reversed(hints) if hint), "")
-        raise Invalid((), f"expected {expected}, found {found(data)}", hint)
+        raise Invalid((), f"expected {expected}, found {describe_value(data)}", hint)
 
     return read_union
 
@@ -230,7 +385,7 @@ def _dataclass(cls: type[Any]) -> Read:
     def read_dataclass(data: Any) -> Any:
         if not isinstance(data, dict):
             listed = f"known keys: {', '.join(readers)}"
-            raise Invalid((), f"expected a mapping, found {found(data)}", listed)
+            raise Invalid((), f"expected a mapping, found {describe_value(data)}", listed)
         values = {}
         for key, item in data.items():
             entry = readers.get(_key(key))
@@ -263,7 +418,7 @@ def _bounded(read_base: Read, bounds: Bounds) -> Read:
         if low <= number <= high:
             return value
         limit = f"at least {low:g}" if number < low else f"at most {high:g}"
-        what = found(value) if number is value else f"the length {number}"
+        what = describe_value(value) if number is value else f"the length {number}"
         raise Invalid((), f"{what} is not possible here", f"it must be {limit}")
 
     return read_bounded
@@ -275,7 +430,7 @@ def _matching(read_base: Read, pattern: Pattern) -> Read:
     def read_matching(data: Any) -> Any:
         value = read_base(data)
         if not match(value):
-            raise Invalid((), f"expected {pattern.form}, found {found(value)}")
+            raise Invalid((), f"expected {pattern.form}, found {describe_value(value)}")
         return value
 
     return read_matching
@@ -292,3 +447,62 @@ def _textual(read_base: Read, marker: Text) -> Read:
         return read_base(number)
 
     return read_textual
+
+
+T = TypeVar("T")
+
+
+def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
+    """An instance of `cls`, a dataclass or any type a field may have, from plain data.
+
+    Raises Invalid, whose path is `path` and then the way inside `data`.
+    """
+    try:
+        value: T = reader(cls)(data)
+    except Invalid as error:
+        raise error.under(*path) from None
+    return value
+
+
+def from_json(cls: type[T], text: str | bytes) -> T:
+    """An instance of `cls` from JSON text; text that is no JSON raises Invalid as well."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid((), f"this is no JSON: {error}") from None
+    return read(cls, data)
+
+
+def dump(value: Any) -> Any:
+    """Plain data that `read` turns into `value` again.
+
+    Fields that are None and None by default are left out. Keys of plain mappings are sorted and
+    fields keep their order, so equal values give equal bytes.
+    """
+    kind = type(value)
+    if kind is str or kind is int or value is None or kind is bool:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(kind):
+        data = {}
+        for item, key, _ in fields_of(kind):
+            field_value = getattr(value, item.name)
+            if field_value is not None or item.default is not None:
+                data[key] = dump(field_value)
+        return data
+    if isinstance(value, (list, tuple)):
+        return [dump(item) for item in value]
+    if isinstance(value, dict):
+        return {key: dump(value[key]) for key in sorted(value)}
+    raise TypeError(f"{kind.__name__} is no plain data")
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """`value` as JSON text, one line where no indent is given; equal values give equal bytes."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(
+        dump(value), ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
+    )

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from accept.nccl_logs.corpus import gather
 from accept.nccl_logs.fill_gaps import completed
-from accept.nccl_logs.inventory import different
-from accept.nccl_logs.machine import guess
-from accept.nccl_logs.to_run import found
+from accept.nccl_logs.to_run import different, found, guess
 
 __all__ = ["completed", "different", "found", "gather", "guess"]

@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from accept.config.kubernetes import RESULTS, Kubernetes, Results
+from accept.config.kubernetes import NAME, RESULTS, Kubernetes, MachineKubernetes, Results
 from accept.config.machine import Machine
-from accept.config.pod import NAME, MachineKubernetes
 from accept.core.errors import BadInput
-from accept.core.shape import plain
+from accept.core.serde import escaped
 
 #: Each pod repeats the list, and the API server keeps all of them.
 MOST_NAMED = 256
@@ -35,13 +34,13 @@ def placed(site: Kubernetes, *, names: Sequence[str], nodes: int) -> Kubernetes:
     for name in (*included, *site.exclude_nodes):
         if not re.fullmatch(NAME, name):
             raise BadInput(
-                f"{plain(name)!r} is no name of a node: they are of a-z, 0-9, '.' and '-'",
+                f"{escaped(name)!r} is no name of a node: they are of a-z, 0-9, '.' and '-'",
                 hint="kubectl get nodes lists their names",
             )
     excluded = [name for name in included if name in site.exclude_nodes]
     if excluded:
         raise BadInput(
-            f"node {plain(excluded[0])} is asked for, and excluded by the site file",
+            f"node {escaped(excluded[0])} is asked for, and excluded by the site file",
             hint="leave it out of one of them",
         )
     named = len(included) + len(site.exclude_nodes)
@@ -101,6 +100,6 @@ def check_results(results: Results, machine: MachineKubernetes, site: Kubernetes
     mounts = [m.get("mountPath") for m in (*machine.volume_mounts, *site.extra_volume_mounts)]
     if not any(f"{location}/".startswith(f"{str(path).rstrip('/')}/") for path in mounts if path):
         raise BadInput(
-            f"results.location {plain(location)} is a folder of the pod, and goes with it",
+            f"results.location {escaped(location)} is a folder of the pod, and goes with it",
             hint=f"name a bucket, or give results.volume, which is mounted at {RESULTS}",
         )

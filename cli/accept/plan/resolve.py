@@ -28,7 +28,7 @@ from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import remarks, without
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Reference
-from accept.core.shape import Invalid, known, plain
+from accept.core.serde import Invalid, escaped, known
 from accept.plan.placement import check_image, check_results, gpus_of_pod, placed
 from accept.plan.steps import steps_of, within
 
@@ -115,7 +115,7 @@ def choose_target(options: Options, site: Site) -> Target:
     """
     named = options.backend or site.backend
     if named is not None and named not in _START:
-        raise BadInput(f"there is no back end {plain(named)!r}", hint=known(named, _START))
+        raise BadInput(f"there is no back end {escaped(named)!r}", hint=known(named, _START))
     if options.all_nodes and named not in (None, "kubernetes"):
         raise BadInput(
             f"--nodes all and back end {named}: only a cluster can list its free nodes",
@@ -316,7 +316,7 @@ def _profile(machine: Machine, site: Site) -> str:
     name, profiles = site.nccl.profile, machine.nccl.profiles
     if name not in profiles:
         raise BadInput(
-            f"{machine.name} has no NCCL profile {plain(name)!r}", hint=known(name, profiles)
+            f"{machine.name} has no NCCL profile {escaped(name)!r}", hint=known(name, profiles)
         )
     return name
 
@@ -333,7 +333,7 @@ def _given(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"--nccl {plain(text)!r} is no setting", hint="write --nccl KEY=VALUE")
+            raise BadInput(f"--nccl {escaped(text)!r} is no setting", hint="write --nccl KEY=VALUE")
         given[key] = value
     try:
         check_env(given, ())

@@ -15,9 +15,17 @@ from accept.core.errors import BadInput
 from accept.core.groups import waves
 from accept.core.judge.robust_stats import DEFICIT, GROSS, rounds_for
 from accept.core.model import PlannedMachine, Skipped, Step
-from accept.core.shape import Invalid, fields_of, found, known, plain, show_path
-from accept.core.sizes import format_size, parse_size
-from accept.core.typed import dump, read
+from accept.core.serde import (
+    Invalid,
+    describe_value,
+    dump,
+    escaped,
+    fields_of,
+    known,
+    read,
+    show_path,
+)
+from accept.core.text import format_size, parse_size
 
 #: Longest time of one execution, where the suite says none: this many times the estimate.
 _PATIENCE, _SHORTEST = 5.0, 120.0
@@ -118,7 +126,7 @@ def _rounds(asked: str | int, machine: PlannedMachine, nodes: int) -> int:
             return read(Rounds, int(asked))
         except (ValueError, Invalid):
             raise BadInput(
-                f"--rounds {plain(str(asked))!r} is no number of rounds",
+                f"--rounds {escaped(str(asked))!r} is no number of rounds",
                 hint="write a number from 1 to 64, or auto",
             ) from None
     # Where no speed is promised, what a slow node could lack is more than noise.
@@ -205,7 +213,7 @@ def _check_limits(params: Any, given: Mapping[str, Any]) -> None:
             limit = _MOST_TIME.get(item.name, most)
             shown = f"{limit:.0f}"
         if limit and value > limit:
-            raise Invalid((key,), f"{found(given[key])} is too large", f"at most {shown}")
+            raise Invalid((key,), f"{describe_value(given[key])} is too large", f"at most {shown}")
 
 
 def _settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -216,7 +224,7 @@ def _settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         check, dot, param = left.strip().partition(".")
         if not equals or not dot or not param:
             raise BadInput(
-                f"--set {plain(text)!r} is no setting",
+                f"--set {escaped(text)!r} is no setting",
                 hint="write --set CHECK.PARAM=VALUE, such as all-reduce.max=1G",
             )
         result.setdefault(check, {})[param] = parse(f"value: {value}", name="--set").data["value"]
@@ -227,7 +235,7 @@ def _refuse_unused(changed: dict[str, dict[str, Any]], used: set[str]) -> None:
     for check in changed:
         if check not in used:
             raise BadInput(
-                f"--set {plain(check)}…: the suite has no such check",
+                f"--set {escaped(check)}…: the suite has no such check",
                 hint=known(check, sorted(used)),
             )
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from accept.core.typed import dump
+from accept.core.serde import dump
 
 
 @dataclass(kw_only=True)

@@ -18,12 +18,10 @@ from tests.backends.kubernetes.test_status import job, running, unscheduled
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
 
 from accept.backends import Job
-from accept.backends.kubernetes import archive, watch
 from accept.backends.kubernetes import client as apis
-from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.execute import Done, execute
-from accept.backends.kubernetes.nodes import place_of
-from accept.backends.kubernetes.place import Place, find
+from accept.backends.kubernetes import collect, watch
+from accept.backends.kubernetes.client import Api, ApiError, Done, Place, execute, find_place
+from accept.backends.kubernetes.scheduling import place_of
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.errors import BadEvidence, BrokenOff, NotStarted
@@ -42,7 +40,7 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def place(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    return find()
+    return find_place()
 
 
 def page(*names: str, more: str = "") -> dict[str, Any]:
@@ -57,7 +55,7 @@ class TestThePlace:
         )
 
     def test_is_what_the_options_say_where_they_say_it(self, place: Place) -> None:
-        assert find(namespace="other").namespace == "other"
+        assert find_place(namespace="other").namespace == "other"
 
     @pytest.mark.parametrize(
         ("option", "site", "namespace"),
@@ -71,21 +69,21 @@ class TestThePlace:
 
     def test_needs_a_context_that_is_there(self, place: Place) -> None:
         with pytest.raises(NotStarted, match="'prod'") as caught:
-            find(context="prod")
+            find_place(context="prod")
         assert "standin" in caught.value.hint
 
     def test_needs_a_kubeconfig(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("HOME", str(tmp_path))
         with pytest.raises(NotStarted, match="no kubeconfig"):
-            find()
+            find_place()
 
     def test_says_what_is_wrong_with_a_kubeconfig(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "bad").write_text("]", encoding="utf-8")
         with pytest.raises(NotStarted, match="bad"):
-            find(str(tmp_path / "bad"))
+            find_place(str(tmp_path / "bad"))
 
     def test_is_told_to_helm_by_context_and_namespace(self, place: Place) -> None:
         options, environment = place.helm()
@@ -148,7 +146,7 @@ class TestAnAnswer:
         with api_server() as gone:
             file = gone.kubeconfig(tmp_path)
         with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port} does not answer") as caught:
-            Api(find(str(file))).get("/version")
+            Api(find_place(str(file))).get("/version")
         assert caught.value.passing
 
 
@@ -184,7 +182,7 @@ class TestWatching:
         said: list[str] = []
         one = a_job()
         one.place["kubeconfig"] = place.kubeconfig
-        return watch.follow(one, folder=tmp_path, say=said.append), said
+        return watch.watch(one, folder=tmp_path, say=said.append), said
 
     def test_survives_an_api_that_restarts(
         self, server: ApiServer, place: Place, tmp_path: Path
@@ -336,7 +334,7 @@ class TestTheArchiveOfIndex0:
 
     def copy(self, place: Place, target: Path) -> bytes:
         digest = hashlib.sha256(self.CONTENT).hexdigest()
-        archive.copy(Api(place), self.POD, target, len(self.CONTENT), digest, say=print)
+        collect.copy_archive(Api(place), self.POD, target, len(self.CONTENT), digest, say=print)
         return target.read_bytes()
 
     def test_comes_byte_for_byte(self, server: ApiServer, place: Place, tmp_path: Path) -> None:
@@ -375,7 +373,7 @@ class TestTheArchiveOfIndex0:
         server.commands[self.EXEC] = lambda *_: ((OUT, block) for _ in range(count))
         tracemalloc.start()
         try:
-            archive.copy(
+            collect.copy_archive(
                 Api(place), self.POD, tmp_path / "a", len(block) * count, digest, say=print
             )
             _, most = tracemalloc.get_traced_memory()

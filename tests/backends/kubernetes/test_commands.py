@@ -22,7 +22,8 @@ from tests.factories.command_line import accept, refused
 
 from accept import backends
 from accept.backends import Job
-from accept.backends.kubernetes import archive, client, place, rbac, submit
+from accept.backends.kubernetes import client, rbac, submit
+from accept.backends.kubernetes import client as kubernetes_client
 from accept.backends.kubernetes import collect as kubernetes_collect
 from accept.backends.kubernetes.init import Question, Seen, look_around, match_networks, site_text
 from accept.backends.kubernetes.status import read_state
@@ -30,7 +31,7 @@ from accept.commands import cluster, judge, run
 from accept.config import load_site
 from accept.core import evidence
 from accept.core.errors import BadEvidence, BadInput, BrokenOff, Exit
-from accept.core.typed import dump, read
+from accept.core.serde import dump, read
 from accept.evidence import bucket as evidence_bucket
 from accept.evidence import rundir
 
@@ -64,18 +65,21 @@ class TestTheNameOfARun:
         ],
     )
     def test_is_release_and_attempt(self, attempt: str, release: str, full: str) -> None:
-        assert submit.named(attempt, release).full == full
+        assert submit.attempt_name(attempt, release).full == full
 
     @pytest.mark.parametrize("attempt", ["20261121-045334-1a2b", "mine", "lab-two"])
     def test_stays_what_it_is_when_it_is_read_again(self, attempt: str) -> None:
-        name = submit.named(attempt)
-        assert submit.named(name.full) == name
+        name = submit.attempt_name(attempt)
+        assert submit.attempt_name(name.full) == name
 
     def test_of_two_launches_is_of_two_releases(self) -> None:
         # Within the same second, too.
-        one, two = submit.named("20261121-045334-1a2b"), submit.named("20261121-045334-3c4d")
+        one, two = (
+            submit.attempt_name("20261121-045334-1a2b"),
+            submit.attempt_name("20261121-045334-3c4d"),
+        )
         assert one.release != two.release
-        assert submit.named("one").release != submit.named("two").release
+        assert submit.attempt_name("one").release != submit.attempt_name("two").release
 
     def test_may_have_what_a_pods_name_leaves(self) -> None:
         fits = submit.Name(release="a" * 46, attempt="bcde")
@@ -256,18 +260,18 @@ class TestAnArchive:
         (left / factories_evidence.record().log).write_text("another\n", encoding="utf-8")
         packed = factories_evidence.archive(left, tmp_path / "a.tar")
         with pytest.raises(BadEvidence, match="not as it was written"):
-            archive.unpack(packed, tmp_path, tmp_path / "target")
+            kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
 
     def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
         packed = tmp_path / "a.tar"
         with tarfile.open(packed, "w") as tar:
             tar.add(__file__, arcname="../outside")
         with pytest.raises(BadEvidence, match="outside"):
-            archive.unpack(packed, tmp_path / "in", tmp_path / "target")
+            kubernetes_collect.unpack_archive(packed, tmp_path / "in", tmp_path / "target")
 
     def test_comes_out_whole(self, tmp_path: Path) -> None:
         left = factories_evidence.leave(tmp_path / "left")
-        archive.unpack(
+        kubernetes_collect.unpack_archive(
             factories_evidence.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target"
         )
         assert evidence.check_checksums(tmp_path / "target") == ()
@@ -395,7 +399,7 @@ class TestTheQueuesOfACluster:
 
     def queues(self) -> tuple[tuple[str, ...], str]:
         """The candidates of the question, and all that is said besides."""
-        seen = look_around(client.Api(place.find()))
+        seen = look_around(client.Api(kubernetes_client.find_place()))
         found = [q.candidates for q in seen.questions if q.key == "queue"]
         return (found[0] if found else ()), "\n".join(seen.notes)
 
@@ -432,7 +436,7 @@ class TestTheNamespaceOfASiteFile:
     WHERE = "/api/v1/namespaces/lab"
 
     def said(self) -> str:
-        return "\n".join(look_around(client.Api(place.find())).notes)
+        return "\n".join(look_around(client.Api(kubernetes_client.find_place())).notes)
 
     def test_is_said_with_what_to_do_where_it_is_not_there(self, server: ApiServer) -> None:
         named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
@@ -472,7 +476,7 @@ class TestTheNetworksOfASiteFile:
     def test_are_those_that_pods_can_name(self, server: ApiServer) -> None:
         found = self.named("default", "gvnic-1", *(f"my-rdma-{n}" for n in range(8)))
         server.says(f"{self.NETWORKING}/networks", found)
-        seen = look_around(client.Api(place.find()))
+        seen = look_around(client.Api(kubernetes_client.find_place()))
         assert ("eth2", "my-rdma-0") in seen.networks["a4-highgpu-8g"]
 
     @pytest.mark.parametrize("networks", [403, {"items": []}])
@@ -481,7 +485,7 @@ class TestTheNetworksOfASiteFile:
         server.says(f"{self.NETWORKING}/networks", networks)
         sets = [f"set-rdma-{n}" for n in range(8)]
         server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
-        seen = look_around(client.Api(place.find()))
+        seen = look_around(client.Api(kubernetes_client.find_place()))
         said = "\n".join(seen.notes)
         assert seen.networks == {}
         assert "network parameters (not networks that pods can name): gvnic-1, set-rdma-0" in said

@@ -16,7 +16,7 @@ from accept.backends import Job
 from accept.backends.kubernetes import delete
 from accept.core import evidence
 from accept.core.errors import BrokenOff, Exit
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.evidence import rundir
 
 JOBS = "/apis/batch/v1/namespaces/lab/jobs"

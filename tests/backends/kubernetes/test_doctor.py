@@ -18,7 +18,6 @@ from tests.factories.chart_runs import DOMAIN
 from tests.factories.command_line import accept, refused
 
 from accept.backends.kubernetes import doctor as kubernetes_doctor
-from accept.backends.kubernetes import site_needs
 from accept.evidence import bucket
 
 MACHINE = "a4-highgpu-8g"
@@ -195,11 +194,11 @@ class TestJobSet:
         server.says(JOBSET, {"versions": [{"version": "v1alpha2"}]})
 
     def test_with_what_the_chart_sets_is_fine(self, server: ApiServer, ask: Ask) -> None:
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*site_needs.FIELDS))
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.FIELDS))
         assert line(ask(), "JobSet")[0] == "ok"
 
     def test_that_would_drop_a_field_is_too_old(self, server: ApiServer, ask: Ask) -> None:
-        served = [f for f in site_needs.FIELDS if not f.endswith(".successPolicy")]
+        served = [f for f in kubernetes_doctor.FIELDS if not f.endswith(".successPolicy")]
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*served))
         mark, said = line(ask(), "JobSet")
         assert mark == "missing"
@@ -229,7 +228,7 @@ class TestJobSet:
         mark: str,
     ) -> None:
         """A machine without an NVLink domain, whose NICs come by claims or by networks."""
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*site_needs.FIELDS))
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.FIELDS))
         machine = tmp_path / "claims.yaml"
         machine.write_text(DOMAIN.replace("computeDomain: true", "computeDomain: false"))
         done = accept("doctor", *options(site, machine=str(machine)))

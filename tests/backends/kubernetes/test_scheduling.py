@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from accept.backends.kubernetes.affinity import matches
-from accept.backends.kubernetes.nodes import wanted
 from accept.backends.kubernetes.scheduling import (
     Wanted,
     fits,
+    matches,
     requested,
     shortage,
     tolerates,
+    wanted,
     whole,
 )
 from accept.config import Site, load_machine

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from accept.backends.kubernetes.pod import Pod, read_pod
-from accept.backends.kubernetes.scrub import scrubbed
-from accept.backends.kubernetes.status import State, lines, read_state, reasons, started
+from accept.backends.kubernetes.dump import scrubbed
+from accept.backends.kubernetes.status import (
+    Pod,
+    State,
+    lines,
+    read_pod,
+    read_state,
+    reasons,
+    started,
+)
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 NOT_TOLERATED = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."

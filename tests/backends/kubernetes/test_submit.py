@@ -14,8 +14,7 @@ import pytest
 from tests.factories.api_server import ApiServer, api_server
 
 from accept.backends.kubernetes import submit
-from accept.backends.kubernetes.client import Api
-from accept.backends.kubernetes.place import Place, find
+from accept.backends.kubernetes.client import Api, Place, find_place
 from accept.backends.kubernetes.submit import Name
 from accept.core.errors import Exit, NotStarted
 
@@ -88,7 +87,7 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    return Api(find())
+    return Api(find_place())
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def helm(monkeypatch: pytest.MonkeyPatch) -> HelmStandIn:
 def start(api: Api, attempt: str = "one") -> None:
     """Install attempt `attempt` of release `train`."""
     name = Name(release="train", attempt=attempt)
-    submit.install(api, name, Path("values.yaml"), say=lambda _: None)
+    submit.install_release(api, name, Path("values.yaml"), say=lambda _: None)
 
 
 def secrets_deleted(server: ApiServer) -> list[str]:

@@ -15,8 +15,7 @@ from accept.backends.ssh.client import SshAccess, access_of
 from accept.config.site import Site, Ssh
 from accept.core import evidence
 from accept.core.errors import BadInput
-from accept.core.shape import Invalid
-from accept.core.typed import dump, read
+from accept.core.serde import Invalid, dump, read
 from accept.evidence import rundir
 
 #: What version 0.1 put into every job.json.

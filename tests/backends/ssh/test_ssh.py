@@ -20,7 +20,7 @@ from accept.backends.ssh.client import MARKER, call
 from accept.config import Site, resources
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.plan.resolve import Options, Resolved, resolve
 

@@ -14,10 +14,8 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT, until
 
-from accept.backends.kubernetes import archive, rbac
-from accept.backends.kubernetes.client import Api
-from accept.backends.kubernetes.execute import execute
-from accept.backends.kubernetes.place import Place
+from accept.backends.kubernetes import collect, rbac
+from accept.backends.kubernetes.client import Api, Place, execute
 from accept.config import load_site
 from accept.core import evidence
 
@@ -286,7 +284,7 @@ class TestExec:
         assert done.exit == 0
         digest = done.out.split()[0]
         target = tmp_path / "bytes"
-        archive.copy(api, pod, target, 5000003, digest, say=print)
+        collect.copy_archive(api, pod, target, 5000003, digest, say=print)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
         assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
         api.close()

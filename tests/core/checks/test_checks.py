@@ -23,9 +23,9 @@ from accept.core.judge.collective_metrics import (
     read,
 )
 from accept.core.model import Problem
-from accept.core.sizes import format_size, parse_size
-from accept.core.typed import Invalid
-from accept.core.typed import read as read_typed
+from accept.core.serde import Invalid
+from accept.core.serde import read as read_typed
+from accept.core.text import format_size, parse_size
 
 ROOT = Path(__file__).parents[1]
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")

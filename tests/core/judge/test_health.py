@@ -18,12 +18,12 @@ from accept.core import checks
 from accept.core.checks import REGISTRY
 from accept.core.health_readings import Change, Device, Log, Reading
 from accept.core.judge import judge
-from accept.core.judge.counters import RULES, allowed
+from accept.core.judge.health import RULES, allowed
 from accept.core.model import CheckVerdict, Fact, PlannedMachine, Record, State, Verdict
 from accept.core.runner.health_sweep import Watch, sweep
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import Run
-from accept.core.typed import dump
+from accept.core.serde import dump
 
 HEALTH = step("health", "each", number=10, params={})
 LATER = step("script", "all", number=20, params={"name": "load"})

@@ -50,7 +50,7 @@ from accept.core.model import (
     Step,
     Verdict,
 )
-from accept.core.typed import dump, from_json
+from accept.core.serde import dump, from_json
 
 EIGHT = hosts(8)
 ALL = step("all-reduce", "all", number=20)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from accept.core.groups import pair_rounds
 from accept.core.judge.outliers import outliers
 from accept.core.judge.pairs import Sample, decode
-from accept.core.judge.population import spread
-from accept.core.judge.robust_stats import least_found, rounds_for
+from accept.core.judge.robust_stats import least_found, rounds_for, spread
 
 NOISE = 0.01
 

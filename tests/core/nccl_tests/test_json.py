@@ -21,9 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accept.core import nccl_tests
-from accept.core.nccl_tests import metrics, stream
+from accept.core.nccl_tests import json as nccl_tests_json
+from accept.core.nccl_tests import metrics
 from accept.core.nccl_tests.json import parse
-from accept.core.nccl_tests.nccl_table import Log, Table
+from accept.core.nccl_tests.table import Log, Table
 
 TEXT = table_text()
 
@@ -248,7 +249,7 @@ def test_a_device_that_cannot_be_read_is_a_gap(member: str) -> None:
 
 
 def test_a_row_beyond_the_limit_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_MEMBER", 200_000)
+    monkeypatch.setattr(nccl_tests_json, "MAX_MEMBER", 200_000)
     data = made()
     data["results"][3]["times_us"] = [1.25] * 100_000
     log = read(data)
@@ -364,7 +365,7 @@ def test_how_a_document_is_cut_into_pieces_changes_no_result(data: st.DataObject
 
 def test_pieces_of_one_byte_and_of_64_kib_meet_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
     text = json_text(made()).encode()
-    monkeypatch.setattr(stream, "_BLOCK", 1)
+    monkeypatch.setattr(nccl_tests_json, "_BLOCK", 1)
     assert parse(text[n : n + 1] for n in range(len(text))) == parse(text)
 
 

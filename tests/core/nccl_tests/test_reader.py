@@ -19,18 +19,9 @@ from tests.factories.real_logs import FOLDERS, PUBLISHED, folder_name
 
 from accept.core import nccl_tests
 from accept.core.model import Metric
-from accept.core.nccl_tests import (
-    Log,
-    Table,
-    bus_factor,
-    metrics,
-    nccl_info,
-    nccl_reader,
-    parse,
-    read,
-)
+from accept.core.nccl_tests import Log, Table, bus_factor, metrics, nccl_info, parse, read
 from accept.core.nccl_tests import reader as nccl_tests_reader
-from accept.core.nccl_tests.nccl_reader import Reader
+from accept.core.nccl_tests.reader import Reader
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -605,7 +596,7 @@ def test_failures_and_warnings_are_bounded() -> None:
     lines = [b"h%d: Test NCCL failure x.cu:1 'y'\n" % i for i in range(1000)]
     lines += [b"h%d:1:2 [0] NCCL WARN broken\n" % i for i in range(1000)]
     log = parse(lines)
-    assert len(log.problems) == nccl_reader.MAX_FAILURES
+    assert len(log.problems) == nccl_tests_reader.MAX_FAILURES
     assert len(log.warnings) == nccl_info.MAX_WARNINGS
 
 

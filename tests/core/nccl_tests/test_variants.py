@@ -13,7 +13,7 @@ from benchmarks.nccl_text import row_text, table_text
 
 from accept.core.nccl_tests import metrics, parse
 from accept.core.nccl_tests.json import parse as parse_any
-from accept.core.nccl_tests.nccl_table import COLLECTIVES, Log, Table
+from accept.core.nccl_tests.table import COLLECTIVES, Log, Table
 
 CLEAN = table_text()
 ROWS = [line for line in CLEAN.splitlines() if line.startswith(" ")]

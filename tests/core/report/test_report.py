@@ -28,7 +28,7 @@ from tests.factories.verdicts import (
 
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.judge.states import worst
+from accept.core.judge.summary import worst
 from accept.core.model import (
     CheckVerdict,
     Finding,

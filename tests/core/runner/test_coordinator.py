@@ -17,7 +17,7 @@ from accept.core.runner import coordinator
 from accept.core.runner.coordinator import HOSTS, Launch, coordinate
 from accept.core.runner.discovery import Candidate, Found
 from accept.core.runner.ssh import Host
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 

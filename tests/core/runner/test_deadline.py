@@ -13,7 +13,7 @@ from accept.core import evidence
 from accept.core.runner import supervise
 from accept.core.runner.coordinator import HOSTS, Launch, coordinate
 from accept.core.runner.discovery import Candidate
-from accept.core.typed import dump
+from accept.core.serde import dump
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 

@@ -13,13 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.launchers.programs import conftest  # noqa: F401  # makes the programs importable
 
-from accept.core.runner.behind import STILL_SECONDS, Place, command, moving, places, stopped
+from accept.core.runner.execute import (
+    STILL_SECONDS,
+    Place,
+    moving,
+    places,
+    progress_command,
+    stopped,
+)
 from rank_io import Progress
 
 
 def ask(folder: Path) -> str:
     """What a host says of the ranks that wrote in `folder`."""
-    argv = ["/bin/sh", "-c", command(str(folder))]
+    argv = ["/bin/sh", "-c", progress_command(str(folder))]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 

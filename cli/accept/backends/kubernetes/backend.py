@@ -10,7 +10,8 @@ from accept.backends.kubernetes import client as kubernetes_client
 from accept.backends.kubernetes import collect as kubernetes_collect
 from accept.backends.kubernetes import delete as kubernetes_delete
 from accept.backends.kubernetes import doctor as kubernetes_doctor
-from accept.backends.kubernetes import look, nodes, scheduling
+from accept.backends.kubernetes import scheduling, status
+from accept.backends.kubernetes import scheduling as kubernetes_scheduling
 from accept.backends.kubernetes import submit as kubernetes_submit
 from accept.backends.kubernetes import watch as kubernetes_watch
 from accept.backends.requirements import Need
@@ -25,29 +26,31 @@ from accept.plan.resolve import Resolved
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     """The machine whose nodes the cluster has."""
     with kubernetes_client.before_start():
-        return nodes.machine_of(kubernetes_client.Api(nodes.place_of(place, site)))
+        return kubernetes_scheduling.machine_of(
+            kubernetes_client.Api(kubernetes_scheduling.place_of(place, site))
+        )
 
 
 def named(attempt: str, place: dict[str, str]) -> str:
     """The run's full name, which is also its attempt's."""
-    return kubernetes_submit.named(attempt, place.get("release", "")).full
+    return kubernetes_submit.attempt_name(attempt, place.get("release", "")).full
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
     """Install the run; refused where the cluster has too few nodes for it now."""
     release = run.place.get("release", "")
     own = attempt.removeprefix(f"{release}-") if release else attempt
-    name = kubernetes_submit.named(own, release)
+    name = kubernetes_submit.attempt_name(own, release)
     kubernetes_submit.check_name(name, run.plan.nodes or 1)
     with kubernetes_client.before_start():
-        client = kubernetes_client.Api(nodes.place_of(run.place, run.site))
+        client = kubernetes_client.Api(kubernetes_scheduling.place_of(run.place, run.site))
         client.get("/version")
         if short := _shortage(client, run, say):
             raise NotStarted(
                 short, hint="accept doctor shows every node; accept nodes the free ones"
             )
-        jobset = look.makes_jobset(client, run.site.kubernetes.controller)
-        kubernetes_submit.install(client, name, folder / VALUES, say=say)
+        jobset = status.makes_jobset(client, run.site.kubernetes.controller)
+        kubernetes_submit.install_release(client, name, folder / VALUES, say=say)
     place = client.place
     return Job(
         schema=1,
@@ -70,16 +73,16 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
 
 def _shortage(client: kubernetes_client.Api, run: Resolved, say: Say) -> str:
     """Why too few nodes can take the run now; empty: enough can, or it is said who brings them."""
-    wanted = nodes.wanted_of(run)
+    wanted = kubernetes_scheduling.wanted_of(run)
     try:
-        found = nodes.fits_of(client, wanted)
+        found = kubernetes_scheduling.fits_of(client, wanted)
     except kubernetes_client.ApiError as error:
         if error.status != 403:
             raise
         say("free nodes are not counted: this user may not list nodes and pods of the cluster")
         return ""
     short = scheduling.shortage(found, run.plan.nodes or 1, wanted)
-    if short and (why := nodes.to_come(run.site, wanted)):
+    if short and (why := kubernetes_scheduling.to_come(run.site, wanted)):
         say(f"{short}; {why}")
         return ""
     return short
@@ -87,12 +90,12 @@ def _shortage(client: kubernetes_client.Api, run: Resolved, say: Say) -> str:
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:
     """Follow the run: why pods wait, then what the coordinator says; returns its exit code."""
-    return kubernetes_watch.follow(job, folder=folder, say=say)
+    return kubernetes_watch.watch(job, folder=folder, say=say)
 
 
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Fetch evidence, logs and what the cluster says, and release index 0."""
-    return kubernetes_collect.fetch(job, folder=folder, say=say)
+    return kubernetes_collect.collect(job, folder=folder, say=say)
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
@@ -107,4 +110,4 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """What the cluster has for this run, and what it lacks."""
-    return kubernetes_doctor.needs(run, say=say)
+    return kubernetes_doctor.doctor(run, say=say)

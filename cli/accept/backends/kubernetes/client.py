@@ -1,16 +1,89 @@
-"""The cluster's API: plain data in and out. Lists, objects and logs; commands are in `execute`."""
+"""Talk to the cluster's API: find the cluster, send requests, run commands in pods."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from accept.backends.kubernetes.place import Place, client_config
-from accept.core.errors import AcceptError, Exit, NotStarted
+from accept.config.extras import Extra, install_hint
+from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
 from accept.core.text import plain
+
+_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A namespace of a cluster; texts that are empty mean what kubectl would take."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+
+    def helm(self) -> tuple[list[str], dict[str, str]]:
+        """Options and environment that send helm to the same place."""
+        options = ["--namespace", self.namespace]
+        if self.context:
+            options += ["--kube-context", self.context]
+        # As an environment variable it may be several files, as an option only one.
+        return options, {"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {}
+
+
+def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:
+    """The place that is meant, nothing left open. Raises NotStarted where there is no cluster."""
+    config = client_config()
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    files = [str(Path(f).expanduser().absolute()) for f in named.split(os.pathsep) if f]
+    if not files and not (Path.home() / ".kube" / "config").is_file():
+        if not context and (_IN_CLUSTER / "token").is_file():
+            own = (_IN_CLUSTER / "namespace").read_text(encoding="utf-8").strip()
+            return Place(namespace=namespace or own)
+        raise NotStarted(
+            "there is no kubeconfig here",
+            hint="give --kubeconfig FILE, or set KUBECONFIG, as for kubectl",
+        )
+    kubeconfig = os.pathsep.join(files) or str(Path.home() / ".kube" / "config")
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
+    except Exception as error:
+        raise NotStarted(
+            f"{plain(kubeconfig)}: {plain(error)}", hint="try: kubectl config get-contexts"
+        ) from None
+    by_name = {c["name"]: c["context"] for c in contexts or ()}
+    context = context or (current or {}).get("name", "")
+    if context not in by_name:
+        there = ", ".join(sorted(by_name)) or "none"
+        raise NotStarted(
+            f"there is no context {plain(context)!r}", hint=f"give --context; there are: {there}"
+        )
+    return Place(
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace or by_name[context].get("namespace") or "default",
+    )
+
+
+def client_config() -> Any:
+    """Return the module of the Kubernetes client that reads kubeconfigs.
+
+    Raises BadInput if the client is not installed.
+    """
+    try:
+        from kubernetes import config
+    except ImportError:
+        raise BadInput(
+            "the Kubernetes client is not installed here",
+            hint=install_hint(Extra.KUBERNETES),
+        ) from None
+    return config
+
 
 _CONNECT, _READ = 10.0, 30.0
 #: A log that says nothing for this long is asked for anew: its connection may be dead.
@@ -245,3 +318,101 @@ def _refused(status: int, data: bytes, what: str) -> ApiError:
     elif status == 403:
         hint = "accept doctor --backend kubernetes --rbac prints the Role that is needed"
     return ApiError(plain(message) or f"{what}: status {status}", status=status, hint=hint)
+
+
+#: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
+_OUT, _ERR, _STATUS = 1, 2, 3
+#: How long one read waits, so that the deadline of the whole is seen, in seconds.
+_READ_BYTES = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a command in a container left; `exit` is None where the connection broke."""
+
+    exit: int | None
+    out: str
+    err: str
+
+
+def execute(
+    api: Api,
+    pod: str,
+    container: str,
+    command: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    sink: Callable[[bytes], None] | None = None,
+) -> Done:
+    """Run a command in a container, for at most `timeout` seconds. Raises ApiError.
+
+    With a `sink` its output goes there as it comes, byte for byte, and nothing of it is kept; else
+    it is read as text.
+    """
+    from kubernetes.stream.ws_client import create_websocket
+    from websocket import WebSocketException
+
+    settings, headers = api.access()
+    query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    query += [("command", word) for word in command]
+    path = f"/api/v1/namespaces/{api.place.namespace}/pods/{pod}/exec"
+    url = f"{settings.host}{path}?{urlencode(query)}".replace("http", "ws", 1)
+    until = time.monotonic() + timeout
+    try:
+        socket = create_websocket(settings, url, headers)
+    except (WebSocketException, OSError, ValueError) as error:
+        status = getattr(error, "status_code", None) or 0
+        raise ApiError(f"exec in {plain(pod)}: {plain(error)}", status=int(status)) from None
+    kept: dict[int, list[bytes]] = {_OUT: [], _ERR: [], _STATUS: []}
+    broken = ""
+    try:
+        for channel, content in _frames(socket, until):
+            if isinstance(content, Exception):
+                broken = plain(content)
+            elif channel == _OUT and sink is not None:
+                sink(content)
+            elif channel in kept:
+                kept[channel].append(content)
+    finally:
+        # Closing alone leaves the socket open where the other side closed first.
+        socket.shutdown()
+    out, err, told = (b"".join(kept[c]) for c in (_OUT, _ERR, _STATUS))
+    return Done(
+        exit=_exit_of(told),
+        out=out.decode(errors="replace"),
+        err=broken or err.decode(errors="replace"),
+    )
+
+
+def _frames(socket: Any, until: float) -> Iterator[tuple[int, bytes | Exception]]:
+    """Channel and content of each frame until the other side closes or the time is over.
+
+    A connection that breaks comes as its error: what is done with a frame may fail in ways alike.
+    """
+    from websocket import ABNF, WebSocketException, WebSocketTimeoutException
+
+    socket.settimeout(_READ_BYTES)
+    while time.monotonic() < until:
+        try:
+            code, frame = socket.recv_data_frame()
+        except WebSocketTimeoutException:
+            # What came of a frame so far is kept by the socket.
+            continue
+        except (WebSocketException, OSError) as error:
+            yield 0, error
+            return
+        if code == ABNF.OPCODE_CLOSE:
+            return
+        if frame.data:
+            yield frame.data[0], frame.data[1:]
+
+
+def _exit_of(told: bytes) -> int | None:
+    """The exit status that comes last; None where the connection ended before it."""
+    try:
+        status = json.loads(told)
+        if status["status"] == "Success":
+            return 0
+        return int(status["details"]["causes"][0]["message"])
+    except (ValueError, TypeError, KeyError, IndexError):
+        return None

@@ -1,37 +1,121 @@
-"""Fetching what a run leaves: its evidence, from wherever it is, and what the cluster says of it.
-
-What the cluster says goes into `cluster/` of the run's folder, beside the evidence and not into it:
-the evidence is as the nodes closed it, under their check sums.
-"""
+"""Fetch the evidence of a run from its pods, its bucket or its log, and release the pods."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from accept.backends import Job, Say
-from accept.backends.kubernetes import archive
-from accept.backends.kubernetes.client import Api
+from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.dump import describe
-from accept.backends.kubernetes.look import look, place_of
-from accept.backends.kubernetes.pod import MAIN
-from accept.backends.kubernetes.status import State
-from accept.backends.kubernetes.watch import status
+from accept.backends.kubernetes.status import MAIN, State, look, place_of
+from accept.backends.kubernetes.watch import FOLDER, status
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit, NoEvidence
 from accept.core.runner.coordinator import HOSTS, Launch
-from accept.core.typed import dump
+from accept.core.serde import dump
+from accept.core.text import decimal
+from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
+
+_ARCHIVE = f"{FOLDER}/evidence.tar"
+#: How long index 0 may take from its verdict to its archive, or to write to a bucket, in seconds.
+_PACKING, _UPLOADING = 120.0, 1800.0
+
+
+def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
+    """The archive that index 0 holds, checked, unpacked to `target`; empty: it holds none."""
+    location = job.place.get("results", "")
+    until = time.monotonic() + (_UPLOADING if location else _PACKING)
+    told = False
+    while True:
+        first = state.first
+        if first is None or first.phase != "running":
+            return ""
+        try:
+            done = execute(
+                api,
+                first.name,
+                MAIN,
+                ["sh", "-c", f"wc -c < {_ARCHIVE} && sha256sum < {_ARCHIVE}"],
+            )
+        except ApiError as error:
+            # It holds the archive for a while yet: what passes is no reason to do without it.
+            if not error.passing or time.monotonic() > until:
+                raise
+            time.sleep(2.0)
+            state = look(api, job.attempt)
+            continue
+        words = done.out.split()
+        size = decimal(words[0]) if done.exit == 0 and len(words) >= 2 else None
+        if size is not None:
+            break
+        if time.monotonic() > until or state.ended or status(api, state) is None:
+            return ""
+        if location and not told:
+            say(f"waiting until index 0 has written to {location}")
+            told = True
+        time.sleep(1.0)
+        state = look(api, job.attempt)
+    digest = words[1]
+    say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
+    with tempfile.TemporaryDirectory(prefix="unpack-", dir=target.parent) as scratch:
+        archive = Path(scratch) / "evidence.tar"
+        copy_archive(api, first.name, archive, size, digest, say=say)
+        unpack_archive(archive, Path(scratch), target)
+    return "index 0"
+
+
+def copy_archive(api: Api, pod: str, archive: Path, size: int, digest: str, *, say: Say) -> None:
+    """Write the archive of a pod to a file as it comes, across connections that break.
+
+    Raises BadEvidence if the bytes are not those that index 0 announced.
+    """
+
+    def read_from(at: int, sink: Callable[[bytes], None]) -> None:
+        command = ["tail", "-c", f"+{at + 1}", _ARCHIVE]
+        try:
+            execute(api, pod, MAIN, command, timeout=600.0, sink=sink)
+        except ApiError as error:
+            if not error.passing:
+                raise
+            raise ConnectionError(error.message) from None
+
+    announced = evidence_archive.Announced(size=size, digest=digest)
+    evidence_archive.download(
+        read_from, archive, announced, source=f"the archive from {pod}", say=say
+    )
+
+
+def unpack_archive(archive: Path, scratch: Path, target: Path) -> None:
+    """Unpack and check an archive. Raises BadEvidence where anything is not as it was closed."""
+    evidence_archive.unpack(archive, scratch / "all", source="the archive")
+    inner = scratch / "all" / "evidence"
+    if not (inner / evidence.PLAN).is_file():
+        raise BadEvidence("the archive from index 0 holds no plan", hint="collect again")
+    if (inner / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(inner)):
+        raise BadEvidence(f"the archive: {'; '.join(wrong[:3])}", hint="collect again")
+    inner.rename(target)
+
+
+def release(api: Api, pod: str) -> None:
+    """Tell index 0 that it need not hold any longer; where it cannot be told, its time ends it."""
+    try:
+        execute(api, pod, MAIN, ["touch", f"{FOLDER}/collected"], timeout=20.0)
+    except ApiError:
+        return
+
 
 CLUSTER = "cluster"
 #: Exit statuses of a coordinator that formed a verdict on a whole run.
 _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
 
-def fetch(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
+def collect(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
     """Fetch the evidence and release index 0; `whatever`: what there is of a run that goes on.
 
     What came out of a log alone is marked with `rundir.FROM_LOG`, and gives way to more.
@@ -58,7 +142,7 @@ def fetch(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
     missing = [] if known else describe(api, job.attempt, folder / CLUSTER)
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
         target = Path(scratch) / "evidence"
-        source = archive.take(api, job, state, target, say=say) or _bucket(job, target, say=say)
+        source = take(api, job, state, target, say=say) or _bucket(job, target, say=say)
         if not source and not place.is_dir():
             missing += _from_log(job, state, folder, target)
             evidence.write(folder / rundir.FROM_LOG, "accept collect asks for all of it again\n")
@@ -71,7 +155,7 @@ def fetch(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
     if source:
         (folder / rundir.FROM_LOG).unlink(missing_ok=True)
     if source == "index 0" and first is not None:
-        archive.release(api, first.name)
+        release(api, first.name)
     return place
 
 

@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from accept.backends import Job, Say
-from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.collect import fetch
-from accept.backends.kubernetes.execute import execute
-from accept.backends.kubernetes.look import (
+from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.collect import collect
+from accept.backends.kubernetes.status import (
     CLAIMS,
     CLAIMS_VERSIONS,
     DOMAINS,
     JOBSETS,
+    MAIN,
     look,
     of_run,
     path,
     place_of,
 )
-from accept.backends.kubernetes.pod import MAIN
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, status
 from accept.core.errors import BrokenOff
@@ -111,7 +110,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         if _stop_coordinator(api, job.attempt, first.name, say=say):
             return
         say("  it does not end; what there is of its evidence is collected")
-    fetch(job, folder=folder, say=say, whatever=True)
+    collect(job, folder=folder, say=say, whatever=True)
     _remove(api, job, _WORKLOAD)
 
 

@@ -1,18 +1,47 @@
-"""What a cluster says of a run, saved: its objects, events, nodes, and every container's log."""
+"""Record what the cluster says about a run: objects and events, without secrets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.look import jobs, of_run, path
-from accept.backends.kubernetes.scrub import scrubbed
+from accept.backends.kubernetes.status import jobs, of_run, path
 from accept.core import evidence
+
+#: What holds a whole object once more, values and all.
+_COPIES = ("kubectl.kubernetes.io/last-applied-configuration",)
+_HIDDEN = "(not kept)"
+
+
+def scrubbed(value: Any) -> Any:
+    """The object without environment values, managed fields and applied copies of itself."""
+    if isinstance(value, list):
+        return [scrubbed(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    kept = {}
+    for key, item in value.items():
+        if key == "managedFields" or key in _COPIES:
+            continue
+        kept[key] = [_variable(v) for v in item] if key == "env" and _list(item) else scrubbed(item)
+    return kept
+
+
+def _list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _variable(one: Any) -> Any:
+    """A variable by its name; where it comes from stays, its value does not."""
+    if not isinstance(one, Mapping):
+        return _HIDDEN
+    return {k: (_HIDDEN if k == "value" else scrubbed(v)) for k, v in one.items()}
+
 
 #: What is kept of each container's log, in bytes, and how many are fetched at once.
 _LOG_LIMIT = 16 << 20

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.look import KUEUE, has_namespace, path
-from accept.backends.kubernetes.nodes import all_nodes, machines_of
-from accept.backends.kubernetes.scheduling import whole
+from accept.backends.kubernetes.scheduling import all_nodes, machines_of, whole
+from accept.backends.kubernetes.status import KUEUE, has_namespace, path
 from accept.config import load_machine
 from accept.core.text import plain
 

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from accept import __version__
 from accept.backends import Say
-from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.look import LABEL, path
-from accept.backends.kubernetes.place import Place
+from accept.backends.kubernetes.client import Api, ApiError, Place
+from accept.backends.kubernetes.status import LABEL, path
 from accept.config import resources
-from accept.config.pod import RELEASE_NAME
+from accept.config.kubernetes import RELEASE_NAME
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import plain
 
@@ -48,7 +47,7 @@ class Name:
         return f"{self.release}-{self.attempt}"
 
 
-def named(attempt: str, release: str = "") -> Name:
+def attempt_name(attempt: str, release: str = "") -> Name:
     """The name of a run: what is given, and `accept-` before it where no release is.
 
     Without a release the whole is the release's name, so that no two runs share one, whenever they
@@ -142,7 +141,7 @@ def installed_attempt(place: Place, release: str) -> str:
     return str((release_values(place, release) or {}).get("attempt", ""))
 
 
-def install(api: Api, name: Name, values: Path, *, say: Say) -> None:
+def install_release(api: Api, name: Name, values: Path, *, say: Say) -> None:
     """Make the Secret, and install the chart with `values` byte for byte.
 
     Raises NotStarted with helm's last line. Then nothing of this attempt is left behind, or the

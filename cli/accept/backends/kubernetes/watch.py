@@ -9,11 +9,8 @@ import time
 from pathlib import Path
 
 from accept.backends import Job, Say
-from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.execute import execute
-from accept.backends.kubernetes.look import look, place_of
-from accept.backends.kubernetes.pod import MAIN
-from accept.backends.kubernetes.status import State, lines, reasons, started
+from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.status import MAIN, State, lines, look, place_of, reasons, started
 from accept.core import evidence
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
 from accept.core.text import decimal
@@ -68,7 +65,7 @@ class _Console(threading.Thread):
             self.over.wait(1.0)
 
 
-def follow(job: Job, *, folder: Path, say: Say) -> int:
+def watch(job: Job, *, folder: Path, say: Say) -> int:
     """Say what the run says until it ends, and return the coordinator's exit code."""
     api = Api(place_of(job))
     seconds = _start_seconds(folder)

@@ -33,8 +33,8 @@ from accept.core.errors import BadEvidence, BadInput, BrokenOff, NoEvidence, Not
 from accept.core.model import Problem
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
+from accept.core.serde import dump
 from accept.core.text import decimal, plain
-from accept.core.typed import dump
 from accept.evidence.archive import Announced, download, unpack
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved

@@ -17,8 +17,7 @@ from typing import Annotated, TypeVar
 
 from accept.config import Site
 from accept.core.errors import BadInput, NotStarted
-from accept.core.shape import Bounds, Invalid, Pattern, fields_of
-from accept.core.typed import read
+from accept.core.serde import Bounds, Invalid, Pattern, fields_of, read
 from accept.evidence.rundir import runs
 
 T = TypeVar("T")

@@ -1,21 +1,19 @@
-"""What the collective checks share: parameters, estimate, reading of a log, and making of a check.
-
-All five run in one launch, whose log holds one table of nccl-tests for each.
-"""
+"""Define the checks that run a collective of nccl-tests: six by bandwidth, and `latency`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from accept.core.causes import NOT_TESTED
 from accept.core.checks import Check, param
 from accept.core.judge import collective
-from accept.core.judge.collective_metrics import message_sizes, read
-from accept.core.judge.evidence import Score
+from accept.core.judge.collective_metrics import LATENCY, message_sizes, read
+from accept.core.judge.evidence import Evidence, Judged, Score
+from accept.core.judge.summary import params_of
 from accept.core.model import Parsed, Record, Step
-from accept.core.sizes import parse_size
+from accept.core.text import parse_size
 
 #: A rank that waits or dies is told from those that it lets wait.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
@@ -128,3 +126,70 @@ def make(name: str, what: str, worth: int) -> Check:
         score=score_of(name),
         faults=FAULTS,
     )
+
+
+ALL_REDUCE = make("all-reduce", "all-reduce", worth=80)
+ALL_REDUCE = ALL_REDUCE
+
+
+ALL_GATHER = make("all-gather", "all-gather", worth=45)
+ALL_GATHER = ALL_GATHER
+
+
+REDUCE_SCATTER = make("reduce-scatter", "reduce-scatter", worth=44)
+REDUCE_SCATTER = REDUCE_SCATTER
+
+
+ALLTOALL = make("alltoall", "all-to-all", worth=43)
+ALLTOALL = ALLTOALL
+
+
+SENDRECV = make("sendrecv", "send to the next rank", worth=42)
+SENDRECV = SENDRECV
+
+
+_NAMES = ("time", "wrong")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyParams(Params):
+    """Parameters of `latency`; sizes as nccl-tests writes them."""
+
+    min: str = param("8", "smallest message")
+    max: str = param("1M", "largest message")
+    factor: int = param(2, "each size is the one before times this, at least 2")
+    iters: int = param(100, "timed repetitions of each size")
+    warmup: int = param(20, "repetitions before the timed ones")
+    noise: float = param(0.1, "noise floor when groups are compared, as a share of the median")
+
+
+def parse_latency(lines: Iterable[bytes]) -> Parsed:
+    """What a log of all-reduces says, as this check's own: times, and whether data were right."""
+    said = parse(lines)
+    return Parsed(
+        metrics=tuple(replace(m, check="latency") for m in said.metrics if m.name in _NAMES),
+        facts=tuple(replace(f, check="latency") if f.check else f for f in said.facts),
+        problems=tuple(replace(p, check="latency") if p.check else p for p in said.problems),
+    )
+
+
+def judge_latency(evidence: Evidence) -> Judged:
+    """Times within bounds, and no group an outlier; where no speed is promised, data right."""
+    return collective.judge(evidence, LATENCY, params_of(evidence, LatencyParams).noise)
+
+
+LATENCY_CHECK = Check(
+    name="latency",
+    summary="all-reduce from 8 B to 1 MB: how long one takes, and every element is right",
+    template="collectives.sh.j2",
+    runs="all_reduce",
+    params=LatencyParams,
+    groups=("all", "each", "pairs"),
+    needs=("mpirun", "nccl-tests-or-torch"),
+    worth=40,
+    estimate=estimate,
+    parse=parse_latency,
+    judge=judge_latency,
+    faults={fault: ranks for fault, ranks in FAULTS.items() if fault != "slow"},
+)
+LATENCY_CHECK = LATENCY_CHECK

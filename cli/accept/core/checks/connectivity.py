@@ -17,7 +17,7 @@ from accept.core.checks import Check, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.states import verdict_of
+from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, Record, State
 
@@ -121,7 +121,7 @@ def _chosen(evidence: Evidence) -> Iterator[Finding]:
             check=evidence.check,
             judgement="consistency",
             state=State.PASS,
-            message=f"{said} on {completeness.some(named)}",
+            message=f"{said} on {completeness.host_list(named)}",
             hosts=named,
         )
 

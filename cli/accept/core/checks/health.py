@@ -16,12 +16,12 @@ from accept.core import record_protocol
 from accept.core.checks import Check, param
 from accept.core.health_readings import Reading, reading_of
 from accept.core.judge import completeness, health
-from accept.core.judge.counters import Limits
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.states import params_of, verdict_of
+from accept.core.judge.health import Limits
+from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, State
-from accept.core.shape import camel
+from accept.core.serde import camel
 
 #: Most notes that a verdict holds.
 _NOTES = 20
@@ -128,7 +128,7 @@ def _unread(
         if evidence.plan.machine.gpus != 0 and not seen and not blind:
             missing.setdefault("GPUs (the driver shows none)", []).append(host)
     for why, hosts in missing.items():
-        message = f"not read on {completeness.some(hosts)}: {why}"
+        message = f"not read on {completeness.host_list(hosts)}: {why}"
         yield _finding(State.NOT_TESTED, message, "tool-missing", hosts)
     later: dict[str, tuple[str, str]] = {}
     for one in said:

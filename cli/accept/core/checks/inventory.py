@@ -33,7 +33,7 @@ from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.consistency import Inventory
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.hosts import gpus_of
-from accept.core.judge.states import params_of, verdict_of
+from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, State
 
@@ -104,7 +104,9 @@ def judge(evidence: Evidence) -> Judged:
         if record.exit == 0 and not set(record.hosts) <= set(inventory) and not record.problems
     ]
     problems += [
-        Problem(cause="no-measurement", message=f"{completeness.some(hosts)} reported no inventory")
+        Problem(
+            cause="no-measurement", message=f"{completeness.host_list(hosts)} reported no inventory"
+        )
         for hosts in silent
     ]
     # What the hosts lack comes first: another number of ranks may follow from it.

@@ -10,7 +10,7 @@ from accept.core.checks import Check, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.states import verdict_of
+from accept.core.judge.summary import verdict_of
 from accept.core.model import Parsed, Problem, Record
 
 
@@ -38,9 +38,7 @@ def parse(lines: Iterable[bytes]) -> Parsed:
 
 
 def _failed(record: Record) -> Problem:
-    said = (
-        f"step {record.step} on {completeness.some(record.hosts)} ended with status {record.exit}"
-    )
+    said = f"step {record.step} on {completeness.host_list(record.hosts)} ended with status {record.exit}"
     alone = len(record.hosts) == 1
     return Problem(cause="script-failed", message=said, host=record.hosts[0] if alone else None)
 

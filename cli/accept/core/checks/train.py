@@ -14,9 +14,9 @@ from accept.core import record_protocol
 from accept.core.checks import Check, param
 from accept.core.judge import bounds, completeness, stragglers
 from accept.core.judge.collective_metrics import number
-from accept.core.judge.digests import digest_problems
+from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.states import params_of, verdict_of
+from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Parsed, Problem, Record
 
@@ -136,7 +136,10 @@ def _facts(record: Record, name: str) -> dict[str, object]:
 def _problems(record: Record, params: Params) -> Iterator[Problem]:
     if record.exit != 0 or any(p.cause == "tool-missing" for p in record.problems):
         return
-    values, where = _values(record), f"in step {record.step} on {completeness.some(record.hosts)}"
+    values, where = (
+        _values(record),
+        f"in step {record.step} on {completeness.host_list(record.hosts)}",
+    )
     needed = [*_REQUIRED]
     if params.by:
         needed.append("loss-by")

@@ -9,12 +9,12 @@ from operator import attrgetter
 
 from accept.core.causes import CONSEQUENCES
 from accept.core.errors import Exit
-from accept.core.judge import bounds, hosts, repeats, summary
+from accept.core.judge import bounds, groups, hosts, summary
 from accept.core.judge.completeness import problem_findings
 from accept.core.judge.crosscheck import cleared, shares
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
-from accept.core.judge.states import verdict_of, worst
+from accept.core.judge.summary import verdict_of, worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
 from accept.core.judge.topology import blocks_among
 from accept.core.model import (
@@ -56,7 +56,7 @@ def judge(
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence, checks) for name, evidence in evidences.items()}
     for one, score in scored(evidences.values(), checks):
-        if told := tuple(repeats.findings(one, score)):
+        if told := tuple(groups.findings(one, score)):
             judged[one.check] = _with(judged[one.check], told)
     accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from accept.core.judge.collective_metrics import number
-from accept.core.judge.completeness import place, some
+from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
@@ -26,7 +26,7 @@ from accept.core.model import (
     State,
     Step,
 )
-from accept.core.sizes import format_size
+from accept.core.text import format_size
 
 #: (size of a metric, its step) -> the size that was asked for; programs round sizes down.
 Nominal = Callable[[int, Step], int]
@@ -189,8 +189,8 @@ def _hold(
         top = metric.size == tops.get(metric.name)
         mine = [bound for bound in bounds if _concerns(bound, metric, asked, is_top=top)]
         for bound in _in_force(mine):
-            host = metric.host or some(record.hosts)
-            device = place(host, metric.rank, metric.gpu) if metric.rank is not None else ""
+            host = metric.host or host_list(record.hosts)
+            device = device_label(host, metric.rank, metric.gpu) if metric.rank is not None else ""
             measured.setdefault(bound, []).append(Held(metric.value, record, device))
 
 
@@ -238,7 +238,7 @@ def _finding(check: str, bound: Reference, found: Sequence[Held]) -> Finding:
     what = "devices" if device else "groups"
     where = f" in {len(bad)} of {len(found)} {what}, worst" if len(found) > 1 and bad else ""
     says = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
-    says += f"{where} on {device or some(record.hosts)}"
+    says += f"{where} on {device or host_list(record.hosts)}"
     return Finding(
         check=check,
         judgement="absolute",

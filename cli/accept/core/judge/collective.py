@@ -1,4 +1,4 @@
-"""How a collective is judged: complete, right, as fast as it should be, and no group an outlier."""
+"""Judge a collective: results, bandwidth bounds, peers, and the network that NCCL used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from accept.core.judge import bounds, completeness, took_part
+from accept.core.judge import bounds, completeness
+from accept.core.judge import completeness as judge_completeness
 from accept.core.judge.collective_metrics import (
     BANDWIDTH,
     Measure,
@@ -19,13 +20,85 @@ from accept.core.judge.collective_metrics import (
 from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.groups import Compared, compare
-from accept.core.judge.population import FEWEST, Spread
-from accept.core.judge.states import verdict_of
+from accept.core.judge.robust_stats import FEWEST, Spread
+from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.judge.topology import apart, far_or_slow
-from accept.core.judge.transport import transport_problems, transport_unknown
-from accept.core.model import Finding, Record, State, Step, Suspect
-from accept.core.sizes import format_size
+from accept.core.model import Finding, PlannedMachine, Problem, Record, State, Step, Suspect
+from accept.core.text import format_size
+
+_FACT, _DETOURS = "nccl-networks", "nccl-detours"
+_BETWEEN_GPUS = {
+    "SHM": "moved data between its GPUs through shared memory",
+    "P2P off": "says that P2P is disabled between its GPUs",
+}
+_AROUND = "moved data between its GPUs over the network"
+
+
+def _between_hosts(evidence: Evidence) -> list[Record]:
+    """Finished executions whose ranks had to use a network."""
+    return [r for r in evidence.records if len(r.hosts) > 1 and r.exit == 0]
+
+
+def transport_problems(evidence: Evidence) -> Iterator[Problem]:
+    """Hosts that used another network, or another way to it or between GPUs, than is promised."""
+    told: set[tuple[str, str]] = set()
+    for said, host in _ways(evidence):
+        if (said, host) not in told:
+            told.add((said, host))
+            known = host if host in evidence.hosts else None
+            yield Problem(cause="transport-fallback", message=f"{host} {said}", host=known)
+
+
+def _ways(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """What each host used that it should not have: in words, and the host."""
+    machine = evidence.plan.machine
+    promised = machine.transport
+    for record in _between_hosts(evidence) if promised else ():
+        for network, host in _said(record, _FACT):
+            if not _kept(machine, network):
+                yield f"used the network {network}; {promised} is promised", host
+    for record in evidence.records:
+        alone = len(record.hosts) == 1
+        for way, host in _said(record, _DETOURS):
+            _, net, network = way.partition("NET/")
+            if net and machine.gpu_direct and _kept(machine, network) and not alone:
+                yield f"used {network} without GDRDMA: data go through host memory", host
+            elif machine.peer_to_peer and (way in _BETWEEN_GPUS or (way == "NET" and alone)):
+                yield f"{_BETWEEN_GPUS.get(way, _AROUND)}; NVLink is promised", host
+
+
+def _kept(machine: PlannedMachine, network: str) -> bool:
+    """Whether what NCCL calls the network is the promised one."""
+    names = (machine.transport, *machine.transport_aliases)
+    return any(name.lower() in network.lower() for name in names)
+
+
+def _said(record: Record, name: str) -> Iterator[tuple[str, str]]:
+    for fact in record.facts:
+        if fact.name == name and isinstance(fact.value, dict):
+            for way, hosts in fact.value.items():
+                for host in hosts if isinstance(hosts, list) else ():
+                    yield str(way)[:80], str(host)
+
+
+def transport_unknown(evidence: Evidence) -> list[Finding]:
+    """A finding where a network is promised and nothing says which one was used."""
+    records = _between_hosts(evidence) if evidence.plan.machine.transport else []
+    said = any(fact.name == _FACT for record in records for fact in record.facts)
+    if not records or said or evidence.partial:
+        return []
+    return [
+        Finding(
+            check=evidence.check,
+            judgement="correctness",
+            state=State.INCONCLUSIVE,
+            cause="no-measurement",
+            message="the logs do not show which network NCCL used (expected "
+            f"{evidence.plan.machine.transport}); rerun with NCCL_DEBUG=INFO",
+        )
+    ]
+
 
 #: Nobody looked whether the data were right: told beside whatever else was not measured.
 _UNCHECKED = "unchecked"
@@ -129,7 +202,7 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
     steps = {step.id: step for step in evidence.steps}
     found: dict[str, list[tuple[Record, str]]] = {}
     whose = (None, evidence.check)
-    names = {} if evidence.plan.origin else took_part.named(evidence)
+    names = {} if evidence.plan.origin else judge_completeness.named(evidence)
     for record in evidence.records:
         one = readings[id(record)]
         if one.wrong:
@@ -170,7 +243,7 @@ def _others_listed(
         if isinstance(ranks, int) and ranks != record.ranks:
             yield f"{ranks} ranks took part where {record.ranks} were started"
         elif isinstance(listed, dict) and not evidence.plan.origin:
-            yield from took_part.others(evidence, names, record, listed)
+            yield from judge_completeness.others(evidence, names, record, listed)
 
 
 def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) -> Finding:
@@ -182,7 +255,7 @@ def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) 
         judgement="correctness" if kind in _CORRECTNESS else "completeness",
         state=State.FAIL,
         cause="no-measurement" if kind == _UNCHECKED else kind,
-        message=f"{text} in step {record.step} on {completeness.some(record.hosts)}{more}",
+        message=f"{text} in step {record.step} on {completeness.host_list(record.hosts)}{more}",
         hosts=tuple(dict.fromkeys(host for record, _ in found for host in record.hosts)),
         evidence=tuple(dict.fromkeys(record.log for record, _ in found if record.log))[:8],
     )
@@ -203,9 +276,9 @@ def _population(
                 found = f"a node {compared.least:.1%} slow would"
                 text = f"{what}: none stands out from {usual}; {found}"
         if compared.unknown:
-            text += f"; nothing is known of {completeness.some(compared.unknown)}"
+            text += f"; nothing is known of {completeness.host_list(compared.unknown)}"
         return [Finding(check=check, judgement="population", state=State.PASS, message=text)]
-    names = completeness.some([suspect.name for suspect in suspects])
+    names = completeness.host_list([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(among.limit)}" if among else ""
     bound = _shown(among.limit, measure) if among else None

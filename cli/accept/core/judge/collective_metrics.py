@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from accept.core.judge.population import middle
+from accept.core.judge.robust_stats import middle
 from accept.core.model import Metric, Step
-from accept.core.sizes import parse_size
+from accept.core.text import parse_size
 
 #: In place these overwrite what they send, so nothing can be checked.
 _UNCHECKED_IN_PLACE = ("alltoall", "sendrecv")

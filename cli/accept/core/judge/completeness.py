@@ -1,14 +1,52 @@
-"""Completeness: everything that was planned ran to its end, and nobody reported a problem."""
+"""Check that every planned execution left a complete record; turn problems into findings."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from accept.core.groups import Wave, waves
 from accept.core.judge.evidence import Evidence, Score
-from accept.core.judge.states import judgement_of, state_of
+from accept.core.judge.summary import judgement_of, state_of
 from accept.core.model import Finding, Plan, Problem, Record, State, Step
+
+
+def others(
+    evidence: Evidence, known: Mapping[str, set[str]], record: Record, listed: Mapping[str, Any]
+) -> Iterator[str]:
+    """What speaks against the hosts in `listed`, each with its number of ranks, in words.
+
+    `known`: what `named` says of the evidence.
+    """
+    each = record.ranks // max(1, len(record.hosts))
+    if len(listed) > len(record.hosts):
+        yield f"ranks ran on {len(listed)} hosts, and were started on {len(record.hosts)}"
+        return
+    for name, ranks in listed.items():
+        hosts = known.get(_short(name), set())
+        # The names of all are known where they were written down.
+        if not hosts.intersection(record.hosts) and (hosts or evidence.hostnames is not None):
+            yield f"ranks ran on {name[:80]}, which is none of its hosts"
+            return
+        most = each * (len(hosts.intersection(record.hosts)) or len(record.hosts))
+        if not isinstance(ranks, int) or ranks > most or ranks % max(1, each):
+            yield f"{ranks} ranks ran on {name[:80]}, {each} were started on each host"
+            return
+
+
+def named(evidence: Evidence) -> dict[str, set[str]]:
+    """Short name -> hosts of the run that may print it. Grows with the run: once for a check."""
+    known: dict[str, set[str]] = {}
+    for host in evidence.hosts:
+        for name in (host, (evidence.hostnames or {}).get(host, host)):
+            known.setdefault(_short(name), set()).add(host)
+    return known
+
+
+def _short(name: str) -> str:
+    return name.partition(".")[0].lower()
+
 
 #: Group kinds that need two hosts.
 _NEED_TWO = ("pairs", "rails", "ladder", "halves")
@@ -46,7 +84,7 @@ def _other_ranks(evidence: Evidence) -> Iterator[Finding]:
             odd.append((record, f"{least}" if each else f"{least} or more"))
     if odd:
         first, wanted = odd[0]
-        said = f"step {first.step} started {_ranks(first.ranks)} on {some(first.hosts)}, and "
+        said = f"step {first.step} started {_ranks(first.ranks)} on {host_list(first.hosts)}, and "
         said += f"{wanted} were planned; {len(odd)} of {len(evidence.records)} executions did so"
         yield Finding(
             check=evidence.check,
@@ -84,7 +122,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
                 judgement="completeness",
                 state=State.FAIL,
                 cause=evidence.lost[lost[0]],
-                message=f"step {step.id} did not run on {some(lost)}, which had left the run",
+                message=f"step {step.id} did not run on {host_list(lost)}, which had left the run",
                 hosts=tuple(lost),
             )
         )
@@ -92,7 +130,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
     # Of an odd number of hosts one sits out each round of pairs.
     odd = step.groups == "pairs" and (len(evidence.hosts) - len(lost)) % 2
     if silent and not (odd and len(silent) == 1):
-        message = f"step {step.id} has no record of {some(silent)}"
+        message = f"step {step.id} has no record of {host_list(silent)}"
         return [*findings, _not_run(evidence.check, message, evidence.broken_off)]
     present = tuple(host for host in evidence.hosts if host in seen or host in silent)
     # A host lost on the way takes its later groups with it.
@@ -158,16 +196,16 @@ def problem_findings(
             add(Problem(cause="crashed", message=_exit_text(record)), record.log, record.hosts)
     for problem in more:
         add(problem, "", ())
-    return [merged(evidence.check, cause, found) for cause, found in by_cause.items()]
+    return [merge_findings(evidence.check, cause, found) for cause, found in by_cause.items()]
 
 
 def _exit_text(record: Record) -> str:
     if record.exit is None:
-        return f"step {record.step} on {some(record.hosts)} was killed or never started"
-    return f"step {record.step} on {some(record.hosts)} ended with status {record.exit}"
+        return f"step {record.step} on {host_list(record.hosts)} was killed or never started"
+    return f"step {record.step} on {host_list(record.hosts)} ended with status {record.exit}"
 
 
-def merged(
+def merge_findings(
     check: str, cause: str, found: Sequence[tuple[Problem, str, tuple[str, ...]]]
 ) -> Finding:
     """A finding on problems of one cause, each with its log and the hosts that took part."""
@@ -185,12 +223,12 @@ def merged(
     )
 
 
-def place(host: str | None, rank: int | None, gpu: str | None) -> str:
+def device_label(host: str | None, rank: int | None, gpu: str | None) -> str:
     """A device for people: "GPU 3 of h1", or "rank 3 of h1" where there is no GPU."""
     return f"GPU {gpu} of {host}" if gpu else f"rank {rank} of {host}"
 
 
-def some(hosts: Sequence[str], most: int = 4) -> str:
+def host_list(hosts: Sequence[str], most: int = 4) -> str:
     """Names of a few hosts, and how many more there are."""
     more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
     return ", ".join(hosts[:most]) + more

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from accept.core.judge.completeness import some
+from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
 from accept.core.judge.groups import Compared, sample
-from accept.core.judge.population import middle, spread
+from accept.core.judge.robust_stats import middle, spread
 from accept.core.judge.suspects import host_of
 from accept.core.judge.topology import DISTANCE, apart
 from accept.core.model import Finding, Record, State, Suspect
@@ -62,7 +62,7 @@ def by_place(
 
 def placed_elsewhere(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
     """The finding that takes the place of suspects that `by_place` excuses."""
-    names = some([suspect.name for suspect in suspects])
+    names = host_list([suspect.name for suspect in suspects])
     return Finding(
         check=check,
         judgement="population",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accept.core import causes
-from accept.core.judge.completeness import merged, some
-from accept.core.judge.population import FEWEST
-from accept.core.judge.states import judgement_of, worst
+from accept.core.judge.completeness import host_list, merge_findings
+from accept.core.judge.robust_stats import FEWEST
+from accept.core.judge.summary import judgement_of, worst
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
@@ -106,14 +106,14 @@ def verdict(
 ) -> CheckVerdict:
     """Whether all hosts asked for took part, to the end; `untold`: problems that no check tells."""
     own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
-    findings = [merged("hosts", problem.cause, [_unlogged(problem)]) for problem in own]
+    findings = [merge_findings("hosts", problem.cause, [_unlogged(problem)]) for problem in own]
     gone = {*found.missing, *found.lost}
     by_cause: dict[str, list[Problem]] = {}
     for problem in dict.fromkeys(untold):
         if problem not in own and problem.host not in gone:
             by_cause.setdefault(problem.cause, []).append(problem)
     findings += [
-        merged("hosts", cause, [*map(_unlogged, mine)]) for cause, mine in by_cause.items()
+        merge_findings("hosts", cause, [*map(_unlogged, mine)]) for cause, mine in by_cause.items()
     ]
     said = len(found.present) + len(found.missing)
     # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
@@ -127,7 +127,7 @@ def verdict(
     lacking = "no host took part" if not found.present and not found.missing else lacking
     if lacking:
         findings.append(_finding("evidence-missing", lacking, (), State.NOT_TESTED))
-    more = f", {some(found.missing)} did not" if found.missing else ""
+    more = f", {host_list(found.missing)} did not" if found.missing else ""
     if plan.origin:
         findings += _uncompared(plan, records)
         return CheckVerdict(
@@ -173,7 +173,7 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
             check="hosts",
             judgement="population",
             state=State.INCONCLUSIVE,
-            message=f"{some(alone)} cannot be compared with others: fewer than {FEWEST} logs are "
+            message=f"{host_list(alone)} cannot be compared with others: fewer than {FEWEST} logs are "
             "of the same sizes, on as many GPUs of that name",
             hosts=alone,
         )

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accept.core.judge.pairs import Sample
-from accept.core.judge.population import SIGMAS, Spread, middle, spread
+from accept.core.judge.robust_stats import SIGMAS, Spread, middle, spread
 
 #: Values that vary by more than so many times the noise are not of equals.
 _UNEVEN = 3.0

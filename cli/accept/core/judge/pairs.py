@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Literal, NamedTuple
 
-from accept.core.judge.population import SIGMAS, Spread, spread
 from accept.core.judge.robust_stats import (
     ALARMS,
     DEAD,
     LEAST,
+    SIGMAS,
+    Spread,
     gains,
     now_and_then,
+    spread,
     surprise,
     threshold,
 )

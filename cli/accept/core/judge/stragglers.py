@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accept.core.judge.completeness import place, some
+from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.population import FEWEST, spread
-from accept.core.judge.robust_stats import GROSS
+from accept.core.judge.robust_stats import FEWEST, GROSS, spread
 from accept.core.model import Finding, Metric, Record, State, Suspect
 
 #: Where ranks share CPUs with others they lose turns of the scheduler, of some ms each: less than
@@ -85,7 +84,7 @@ def _suspects(
                     name=f"{host}:{rank.gpu}" if named else host,
                     cause="slow-outlier",
                     strength="moderate",
-                    why=f"the others wait for {place(host, rank.rank, rank.gpu)}: it computes for "
+                    why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it computes for "
                     f"{rank.value:.3g} s a step, the median is {usual:.3g} s",
                     evidence=(record.log,) if record.log else (),
                 )
@@ -103,7 +102,7 @@ def _finding(
     record: Record,
 ) -> Finding:
     longest = 1 / limit if limit > 0 else float("inf")
-    names = some([place(rank.host, rank.rank, rank.gpu) for rank in slow])
+    names = host_list([device_label(rank.host, rank.rank, rank.gpu) for rank in slow])
     what = f"step {record.step}, {count} ranks"
     text = f"none computes for more than {longest:.3g} s a step, the median is {usual:.3g} s"
     return Finding(

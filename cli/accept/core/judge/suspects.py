@@ -7,7 +7,7 @@ from typing import Literal
 
 from accept.core import causes
 from accept.core.judge.pairs import Strength
-from accept.core.judge.states import state_of
+from accept.core.judge.summary import state_of
 from accept.core.model import Problem, Record, State, Suspect
 
 Kind = Literal["node", "gpu", "nic", "rail", "link", "switch"]

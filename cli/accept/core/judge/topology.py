@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log
 
-from accept.core.judge.completeness import some
+from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.groups import samples_of
 from accept.core.judge.pairs import Sample
-from accept.core.judge.population import FEWEST, middle, spread
+from accept.core.judge.robust_stats import FEWEST, middle, spread
 from accept.core.model import Finding, Record, State, Step
 
 #: Less than this between slow and fast, as a share, is no distance.
@@ -170,7 +170,7 @@ def far_or_slow(evidence: Evidence, step: Step, accused: Collection[str]) -> Ite
             check=evidence.check,
             judgement="population",
             state=State.INCONCLUSIVE,
-            message=f"step {step.id}: {some(hosts)} reached less in each pair, which most did not: "
+            message=f"step {step.id}: {host_list(hosts)} reached less in each pair, which most did not: "
             "slow, or farther away. A `topology` command in the machine's file would tell",
             hosts=tuple(hosts),
         )

@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 from typing import BinaryIO
 
 from accept.core.model import Fact, Metric, Parsed
-from accept.core.nccl_tests.nccl_reader import Reader
-from accept.core.nccl_tests.nccl_table import Device, Log, Row, Side, Table, bus_factor
+from accept.core.nccl_tests.reader import Reader
+from accept.core.nccl_tests.table import Device, Log, Row, Side, Table, bus_factor
 
 __all__ = [
     "NAMES",

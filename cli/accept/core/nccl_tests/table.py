@@ -1,24 +1,320 @@
-"""Builds one table of nccl-tests output out of its lines, and says whether it can be believed."""
+"""Build tables from the lines of an nccl-tests log: devices, rows, what makes one complete."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import isfinite
+from typing import NamedTuple
 
 from accept.core.model import Problem
-from accept.core.nccl_tests.lines import Layout
-from accept.core.nccl_tests.nccl_rows import read_rows
-from accept.core.nccl_tests.nccl_table import (
-    COLLECTIVES,
-    UNCHECKED_IN_PLACE,
-    Row,
-    Table,
-    bus_factor,
-    check_of,
-    expected_sizes,
+from accept.core.nccl_tests.lines import BY_WIDTH, Layout, word
+
+#: The programs of nccl-tests, `NAME_perf`.
+COLLECTIVES = frozenset(
+    {
+        "all_gather",
+        "all_reduce",
+        "alltoall",
+        "alltoallv",
+        "broadcast",
+        "gather",
+        "hypercube",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+        "sendrecv",
+    }
 )
+#: Collectives whose in-place result nccl-tests cannot check: `N/A` there is by design.
+UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
+
+
+#: A line of "Using devices". Old builds print no group, and of the bus id its middle only.
+_DEVICE = re.compile(
+    r"^#  Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
+    r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})$",
+    re.MULTILINE | re.ASCII,
+)
+
+
+class Device(NamedTuple):
+    """A line of "Using devices": a rank, its split group, host, local device, bus id and name."""
+
+    rank: int
+    group: int
+    host: str
+    device: int
+    bus: str
+    name: str
+
+
+class Side(NamedTuple):
+    """One placement of a row: time in us, bus bandwidth in GB/s, wrong elements (None: unchecked).
+
+    The printed algbw is size / time with fewer digits, so it is not kept.
+    """
+
+    time: float
+    busbw: float
+    wrong: int | None
+
+
+class Row(NamedTuple):
+    """One row: size in bytes. A side with a number that is not finite is None."""
+
+    size: int
+    type: str
+    redop: str
+    root: int
+    out_of_place: Side | None
+    in_place: Side | None
+
+    def sides(self) -> tuple[tuple[str, Side | None], tuple[str, Side | None]]:
+        """Both placements, by the name that metrics give them."""
+        return ("out", self.out_of_place), ("in", self.in_place)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One collective's table. What the log does not say is None."""
+
+    #: The program's name without `_perf`: "all_reduce". None in logs of old builds.
+    collective: str | None
+    version: str | None
+    #: Number of ranks; None where the list of devices has gaps.
+    ranks: int | None
+    #: The lines about devices, for `devices`.
+    listing: str
+    #: Ranks of each host, as it calls itself.
+    hosts: dict[str, int]
+    #: Sizes asked for, in bytes.
+    min_bytes: int | None
+    max_bytes: int | None
+    #: Each size is the one before times this; None where sizes are added to, or nothing says.
+    factor: int | None
+    #: The largest size that memory allowed, where nccl-tests said that it reduced it.
+    reduced_max: int | None
+    rows: tuple[Row, ...]
+    #: The footer's count of wrong rows over all ranks, and mean of all busbw in GB/s.
+    out_of_bounds: int | None
+    average: float | None
+    #: Every size from the least to the largest (reduced) one is there, and the footer.
+    complete: bool
+    #: One of several processes that each took itself for the only one: measured nothing.
+    alone: bool = False
+    #: Several groups ran at once (NCCL_TESTS_SPLIT): its numbers are their mean, and no group's.
+    split: bool = False
+    #: What is wrong with this table, of all the `problems` of the log.
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def check(self) -> str | None:
+        """The name of the check this collective belongs to: "all-reduce"."""
+        return check_of(self.collective)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every rank's host and device. Read when asked for: few who read a log want them."""
+        return tuple(
+            Device(int(rank), int(group or 0), host, int(device), bus, name)
+            for rank, group, host, device, bus, name in _DEVICE.findall(self.listing)
+        )
+
+    @property
+    def top_size(self) -> int | None:
+        """The largest size that was measured, in bytes."""
+        return max((row.size for row in self.rows), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """What a log says."""
+
+    tables: tuple[Table, ...]
+    problems: tuple[Problem, ...]
+    #: Networks that NCCL said it uses ("IB", "Socket", "gIB") and the hosts that said so.
+    networks: dict[str, tuple[str, ...]]
+    #: Slower ways than others there may be, and the hosts that took them: `nccl_info.Info.detours`.
+    detours: dict[str, tuple[str, ...]]
+    #: Number of NCCL's own lines, and the first few of its warnings.
+    nccl_lines: int
+    warnings: tuple[str, ...]
+
+
+def check_of(collective: str | None) -> str | None:
+    """Return the name of the check that a collective belongs to: "all-reduce"."""
+    return collective.replace("_", "-") if collective else None
+
+
+def listed_devices(listing: str) -> list[tuple[str, ...]]:
+    """Read lines about devices; nothing is returned where any of them is not whole.
+
+    nccl-tests itself cuts the list of a process with many GPUs, and puts dots there.
+    """
+    found = [] if "..." in listing or " NCCL " in listing else _DEVICE.findall(listing)
+    return found if len(found) == listing.count("\n") else []
+
+
+def bus_factor(collective: str | None, ranks: int | None) -> float | None:
+    """Return busbw / algbw of a collective over `ranks` ranks, or None where it is not known.
+
+    Formulas: nccl-tests, doc/PERFORMANCE.md.
+    """
+    if not ranks or collective is None:
+        return None
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if collective in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"):
+        return (ranks - 1) / ranks
+    return 1.0 if collective in ("broadcast", "reduce", "sendrecv") else None
+
+
+def expected_sizes(least: int, most: int, step: int, *, factor: bool) -> list[int] | None:
+    """Return the sizes a run goes through, or None where they have no end or are too many."""
+    if step <= (1 if factor else 0) or (factor and least <= 0):
+        return None
+    if not factor:
+        return list(range(least, most + 1, step)) if (most - least) // step < 100_000 else None
+    sizes = []
+    while least <= most:
+        sizes.append(least)
+        least *= step
+    return sizes
+
+
+#: `Side(*cells)` and `Row(*cells)`, without the function that namedtuple puts in between.
+_side = partial(tuple.__new__, Side)
+_row = partial(tuple.__new__, Row)
+
+
+class Rows(NamedTuple):
+    """What some lines hold: the rows that can be believed, and words about what cannot."""
+
+    rows: Sequence[Row]
+    #: Every placement of every row was checked and right.
+    right: bool
+    damaged: Sequence[str] = ()
+    not_finite: Sequence[str] = ()
+
+
+def read_rows(lines: Sequence[bytes], layout: Layout | None, factor: float | None) -> Rows | None:
+    """Read lines that are rows, or return None where any of them is none.
+
+    `factor` is busbw / (size / time), or None where that is not known; see `bus_factor`.
+    """
+    tokens = [line.split() for line in lines]
+    layout = layout or BY_WIDTH.get(len(tokens[0]))
+    if layout is None or {*map(len, tokens)} != {layout.width}:
+        return None
+    columns: list[Sequence[bytes]] = [*zip(*tokens, strict=True)]
+    if layout.lacks:
+        columns += [b"none"] * len(lines), [b"-1"] * len(lines)
+    size, kind, redop, root, *sides = layout.pick(columns)
+    types, redops = [*map(word, kind)], [*map(word, redop)]
+    # Python would read 1_000 as a number.
+    if None in types or None in redops or _underlined(lines, (size, root, *sides)):
+        return None
+    wrong = _deviation if layout.deviation else _wrong
+    try:
+        sizes, roots = [*map(int, size)], [*map(int, root)]
+        out_time, in_time = [*map(float, sides[0])], [*map(float, sides[3])]
+        out_bus, in_bus = [*map(float, sides[1])], [*map(float, sides[4])]
+        out_wrong, in_wrong = [*map(wrong, sides[2])], [*map(wrong, sides[5])]
+    except ValueError:
+        return None
+    if min(sizes) < 0 or max(sizes) >= 1 << 63:
+        return None
+    out = map(_side, zip(out_time, out_bus, out_wrong, strict=True))
+    inp = map(_side, zip(in_time, in_bus, in_wrong, strict=True))
+    rows = [*map(_row, zip(sizes, types, redops, roots, out, inp, strict=True))]
+    right = {*out_wrong, *in_wrong} == {0}
+    if layout.cpu_time:
+        factor = None
+    finite = isfinite(sum(out_time) + sum(out_bus) + sum(in_time) + sum(in_bus))
+    if not finite or (
+        factor is not None
+        and (
+            _doubtful(sizes, out_time, out_bus, factor) or _doubtful(sizes, in_time, in_bus, factor)
+        )
+    ):
+        return _sift(rows, right=right, factor=factor)
+    return Rows(rows, right)
+
+
+def _underlined(lines: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> bool:
+    """Say whether there is an underscore in any of the columns; types may have one."""
+    return b"_" in b"".join(lines) and any(b"_" in b"".join(column) for column in columns)
+
+
+@lru_cache(maxsize=256)
+def _wrong(token: bytes) -> int | None:
+    """Read a count of wrong elements: `%g` of an integer, or N/A. Raises ValueError."""
+    if token == b"N/A":
+        return None
+    value = float(token)
+    if not isfinite(value):
+        return None
+    if value < 0:
+        raise ValueError(token)
+    return int(value) if value == int(value) else None
+
+
+@lru_cache(maxsize=256)
+def _deviation(token: bytes) -> int | None:
+    """Read a largest deviation; the footer alone says whether it is too large."""
+    return None if token == b"N/A" or not isfinite(float(token)) else 0
+
+
+def _doubtful(
+    sizes: Sequence[int], times: Sequence[float], buses: Sequence[float], factor: float
+) -> list[bool]:
+    """Return something where any row may contradict itself: `_contradicts`, in haste."""
+    share = factor * 1e-3
+    return [
+        True
+        for size, time, busbw in zip(sizes, times, buses, strict=True)
+        if abs(share * size - busbw * time) > 0.005 * (time + busbw) + 6e-4 * share * size
+    ]
+
+
+def _contradicts(size: int, time: float, busbw: float, factor: float) -> bool:
+    """Say whether a row's numbers disagree by more than their printed digits allow.
+
+    busbw = factor * size / time. Times have two decimals, or at least four digits (two in the
+    form 1.0e+07); bandwidths two decimals, or at least five digits.
+    """
+    moved = factor * size * 1e-3
+    slack = 0.0055 * (time + busbw) + (7e-4 if time < 9.5e6 else 0.06) * moved
+    return abs(moved - busbw * time) > slack
+
+
+def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
+    """Take out numbers that are not finite and rows that contradict themselves."""
+    kept: list[Row] = []
+    damaged: list[str] = []
+    not_finite: list[str] = []
+    for row in rows:
+        sides: list[Side | None] = []
+        for place, side in row.sides():
+            assert side is not None
+            if isfinite(side.time) and isfinite(side.busbw):
+                sides.append(side)
+                if factor is not None and _contradicts(row.size, *side[:2], factor):
+                    damaged.append(f"the row of {row.size} B contradicts itself")
+                    break
+            else:
+                sides.append(None)
+                where = f"{row.size} B ({'in' if place == 'in' else 'out-of'}-place)"
+                text = f"the time at {where} is {side.time} us and busbw is {side.busbw} GB/s"
+                not_finite.append(text)
+        else:
+            kept.append(row._replace(out_of_place=sides[0], in_place=sides[1]))
+    return Rows(kept, right, damaged, not_finite)
 
 
 class TableBuilder:

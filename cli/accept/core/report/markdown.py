@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from accept.core.causes import CAUSES
 from accept.core.judge.collective_metrics import number
 from accept.core.model import Plan, State, Verdict
-from accept.core.report.wording import excused
+from accept.core.report.text import excused
 from accept.core.text import markdown as escaped
 
 #: Most rows of a table.
 _ROWS = 500
 
 
-def markdown(verdict: Verdict, plan: Plan) -> str:
+def render_markdown(verdict: Verdict, plan: Plan) -> str:
     """The verdict as a page that stands alone: an attachment for the provider's ticket."""
     return "\n".join(_page(verdict, plan)) + "\n"
 

@@ -1,6 +1,6 @@
-"""A verdict as text: for the terminal, as Markdown, as JUnit XML. Pure functions.
+"""Write a verdict as text for the terminal and as JUnit XML.
 
-Whatever of it came from hosts and logs is untrusted: it is bounded, and escaped for where it goes.
+Everything that came from hosts and logs is untrusted: it is bounded and escaped.
 """
 
 from __future__ import annotations
@@ -11,14 +11,36 @@ from xml.etree import ElementTree
 
 from accept.core.causes import CONSEQUENCES
 from accept.core.judge.collective_metrics import LATENCY, number, read
-from accept.core.judge.states import worst
+from accept.core.judge.summary import worst
 from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
-from accept.core.report.markdown import markdown
-from accept.core.report.wording import excused, finding_text, notable
-from accept.core.sizes import format_size
-from accept.core.text import plain
+from accept.core.report.markdown import render_markdown
+from accept.core.text import format_size, plain
 
-__all__ = ["junit", "markdown", "measured", "table"]
+
+def excused(check: CheckVerdict) -> bool:
+    """Whether the run can be accepted though this check says nothing."""
+    return check.optional and check.state in (State.NOT_TESTED, State.INCONCLUSIVE)
+
+
+def notable(check: CheckVerdict) -> list[Finding]:
+    """What is not as it should be."""
+    return [finding for finding in check.findings if finding.state is not State.PASS]
+
+
+def finding_text(finding: Finding, checks: Sequence[str] = ()) -> str:
+    """A finding in one line: check, cause (else the judgement), what, and where to look it up.
+
+    `checks`: all that found the same.
+    """
+    kind = f" [{plain(finding.cause or finding.judgement, 40)}]"
+    who = ", ".join(dict.fromkeys(checks)) or finding.check
+    text = f"{plain(who, 100)}{kind}: {plain(finding.message)}"
+    if finding.source:
+        text += f"; source: {plain(finding.source, 200)}"
+    if finding.evidence:
+        text += f"; see {plain(', '.join(finding.evidence[:3]), 200)}"
+    return text
+
 
 _COLOURS = {
     State.PASS: "32",

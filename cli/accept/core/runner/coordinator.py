@@ -1,21 +1,17 @@
-"""The process that finds the hosts, executes the plan on them, judges and says what it found.
-
-`python3 -m accept.core.runner.coordinator FOLDER` runs on the first host. FOLDER holds what was rendered
-(`plan.json`, scripts, programs) and `hosts.json`. Its output is for people; its exit status is the
-verdict's.
-"""
+"""Run the plan on the hosts: find them, execute the steps, judge, and release the hosts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import resource
+import shlex
 import signal
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +30,63 @@ from accept.core.runner import fault_injection
 from accept.core.runner.discovery import Candidate, discover
 from accept.core.runner.execute import execute_wave
 from accept.core.runner.health_sweep import Watch, sweep
-from accept.core.runner.release import hold, tell_over
-from accept.core.runner.ssh import run
+from accept.core.runner.ssh import Host, run
 from accept.core.runner.state import Run
+from accept.core.serde import read
 from accept.core.text import plain
-from accept.core.typed import read
+
+#: The pipe in a host's folder on which its guard waits to be told.
+EVENTS = "events"
+#: Ends a hold early.
+RELEASE = "release"
+_OVER_SECONDS = 60.0
+
+
+async def hold(state: Run, cancelled: asyncio.Event, say: Callable[[str], None]) -> None:
+    """Keep the hosts for a while, so that somebody can look; `release` in the folder ends it."""
+    if cancelled.is_set():
+        return
+    until = time.monotonic() + state.plan.hold_seconds
+    say(f"held for {state.plan.hold_seconds:.0f} s. To get in, on this host:")
+    for host in state.alive():
+        options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
+        say(
+            f"  ssh -t {options} -p {host.port} {host.name}"
+            if not host.local
+            else f"  {host.name}: here"
+        )
+    say(f"to end it now: touch {shlex.quote(str(state.folder / RELEASE))}")
+    released = state.folder / RELEASE
+    while time.monotonic() < until and not released.exists() and not cancelled.is_set():
+        await asyncio.sleep(1.0)
+
+
+async def tell_over(state: Run) -> None:
+    """Tell every other host that the run is over, and wait until their sshds are gone."""
+    others = [h for h in state.hosts if not h.local]
+    folder = shlex.quote(str(state.folder))
+    await asyncio.gather(*(state.ask(h, f"echo over 1<>{folder}/{EVENTS}") for h in others))
+    told = [h for h in others if h.name not in state.lost]
+    until = time.monotonic() + _OVER_SECONDS
+    await asyncio.gather(*(_until_gone(h, until) for h in told))
+
+
+async def _until_gone(host: Host, until: float) -> None:
+    # One that is silent once may be busy.
+    silent = 0
+    while time.monotonic() < until and silent < 2:
+        try:
+            connecting = asyncio.open_connection(host.address, host.port)
+            _, writer = await asyncio.wait_for(connecting, 2.0)
+        except asyncio.TimeoutError:
+            silent += 1
+            continue
+        except OSError:
+            return
+        silent = 0
+        writer.close()
+        await asyncio.sleep(0.2)
+
 
 HOSTS = "hosts.json"
 #: The verdict's reason for an early end, if a user or a scheduler ended the run.

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from accept.core import record_protocol
 from accept.core.health_readings import Change, Reading, change, reading_of
-from accept.core.judge.counters import WATCHED
+from accept.core.judge.health import WATCHED
 from accept.core.model import Fact
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import ALIVE, Run, lose_silent
+from accept.core.serde import dump
 from accept.core.text import plain
-from accept.core.typed import dump
 
 CHECK = "health"
 #: A reading ends itself after 100 s (`health.SECONDS`); the rest is for the way to it.
