@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.factories.paths import ROOT
+
 COUNTS = ROOT / "tests" / "words.json"
 UPDATE = "python -m tests.words --update"
 

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from tests.factories import evidence
 from tests.factories.command_line import SOURCE, accept, program, refused
+from tests.factories.paths import TESTS
 
 from accept import __version__, backends, config
 from accept.backends import Job, Say
@@ -225,7 +226,7 @@ class TestOutput:
             ["list", "runs"], ["show", "machine", "gpu"], ["show", "suite", "quick"],
             ["schema", "site"], ["run", "--dry-run", "-m", "cpu"], ["judge", "one"],
             ["report", "one"], ["report", "one", "--format", "md"], ["collect", "one"],
-            ["render", "-m", "cpu", "-n", "2", "--site", str(Path(__file__).parent / "site.yaml")],
+            ["render", "-m", "cpu", "-n", "2", "--site", str(TESTS / "site.yaml")],
         ],
     )  # fmt: skip
     def test_with_json_stdout_is_one_json_value(self, args: list[str], runs: Path) -> None:

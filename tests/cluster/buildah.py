@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 from tests.factories import cloudbuild
+from tests.factories.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 NAME = "localhost/accept"
 BARE = "localhost/bare:1"
 

@@ -22,8 +22,9 @@ from typing import Any
 
 from tests.cluster.hosts import Hosts
 from tests.cluster.machines import HostGone
+from tests.factories.paths import ROOT
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = ROOT
 VENV = Path(sys.prefix)
 #: With Open MPI 4.1; made by `make setup-dev`.
 VENV_MPI4 = REPOSITORY / ".venv-mpi4"

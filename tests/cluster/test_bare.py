@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.factories.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 SUITE = "bookworm"
 PACKAGES = ("ca-certificates", "git", "make", "python3", "python3-venv")
 CACHE = Path.home() / ".cache" / "accept-tests"

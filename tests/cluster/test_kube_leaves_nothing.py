@@ -15,8 +15,8 @@ from tests.cluster.kube import __main__ as command
 from tests.cluster.kube import nodes
 from tests.cluster.kube.cluster import why_not
 from tests.cluster.runs import until
+from tests.factories.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GROUPS = Path("/sys/fs/cgroup")
 #: A cluster of one node that says its state folder and its link, then goes on until killed.
 HALF_WAY = """

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.factories import evidence as factories_evidence
 from tests.factories.command_line import accept, refused
+from tests.factories.paths import LAUNCHERS
 
 from accept.backends import Job, local
 from accept.commands import run
@@ -330,7 +331,7 @@ def test_watching_a_run_whose_folder_is_gone_says_so(runs: Path) -> None:
 
 def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Path) -> None:
     """The script that starts it keeps both, for the commands to compare."""
-    script = Path(__file__).parent.parent / "launchers" / "coordinate.sh"
+    script = LAUNCHERS / "coordinate.sh"
     (tmp_path / "coordinate.sh").write_bytes(script.read_bytes())
     (tmp_path / "run").write_text("one\n")
     python = tmp_path / "python with space"

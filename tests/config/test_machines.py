@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories import verdicts
+from tests.factories.paths import DOCS
 
 from accept import config
 from accept.config import resources
@@ -23,7 +24,7 @@ from accept.core.report.text import table as table_of
 from accept.core.text import parse_size
 from accept.plan.resolve import Options, resolve
 
-PAGE = (Path(__file__).parent.parent / "docs" / "machines.md").read_text()
+PAGE = (DOCS / "machines.md").read_text()
 TOP = parse_size("8G")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
 #: Healthy figures of 64 nodes with 8 GPUs and 8 NICs of 400 Gbit/s, in GB/s, as measured on B200

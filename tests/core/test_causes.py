@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 from tests.factories.command_line import accept, refused
+from tests.factories.paths import ROOT
 
 from accept.core import causes
 from accept.core.causes import CAUSES
 from accept.core.judge.summary import state_of
 from accept.core.model import State
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "causes.md").read_text(encoding="utf-8")
 
 

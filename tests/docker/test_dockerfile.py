@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path
 
 import yaml
 from tests.factories import cloudbuild, dockerfile
+from tests.factories.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "docker" / "README.md").read_text()
 RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.factories.paths import ROOT
 
-FILE = Path(__file__).parent.parent / "cloudbuild.yml"
+FILE = ROOT / "cloudbuild.yml"
 #: What Cloud Build sets for every build, one that no trigger started too:
 #: https://cloud.google.com/build/docs/configuring-builds/substitute-variable-values
 BUILT_IN = {

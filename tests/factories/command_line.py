@@ -8,14 +8,15 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
+
+from tests.factories.paths import CLI
 
 from accept.__main__ import main
 
 #: Those who call `python -m accept` from another folder need this on their path.
-SOURCE = Path(__file__).parent.parent / "cli"
+SOURCE = CLI
 
 #: A suite of a run that takes seconds.
 SMALL = """\

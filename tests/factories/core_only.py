@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.factories.paths import ROOT
+
 _PACKAGES = {"pytest", "hypothesis"}
 #: Folders whose modules tests import.
 _HELPERS = {"tests", "benchmarks"}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-FILE = Path(__file__).parent.parent / "docker" / "Dockerfile"
+from tests.factories.paths import ROOT
+
+FILE = ROOT / "docker" / "Dockerfile"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.factories.paths import TESTS
+
 #: 21 logs of ten healthy nodes.
-REPOSITORY = Path(__file__).parent / "data" / "nccl-logs"
+REPOSITORY = TESTS / "data" / "nccl-logs"
 _NAMED = os.environ.get("ACCEPT_TEST_LOGS", "")
 #: The folder that a person named.
 MORE = Path(_NAMED) if _NAMED else None
@@ -19,7 +21,7 @@ if MORE is not None and not MORE.is_dir():
 #: All folders with logs.
 FOLDERS = (REPOSITORY,) if MORE is None else (REPOSITORY, MORE)
 #: Excerpts that projects publish in their documentation, in many formats.
-PUBLISHED = Path(__file__).parent / "data" / "published-logs"
+PUBLISHED = TESTS / "data" / "published-logs"
 
 
 def folder_name(folder: Path) -> str:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
 from tests.factories import evidence as factories_evidence
+from tests.factories.paths import TESTS
 from tests.fuzz import mutate
 
 from accept.core import evidence, nccl_tests, record_protocol
@@ -27,7 +28,7 @@ from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Log
 from accept.evidence import archive
 
-_LOGS = Path(__file__).parents[1] / "logs"
+_LOGS = TESTS / "logs"
 #: A message that is shown; longer ones would fill a report.
 _LONGEST = 4000
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.factories.command_line import SOURCE, accept, program, refused
+from tests.factories.paths import TESTS
 
 from accept.config import resources
 from accept.config.hostlist import MOST_HOSTS
@@ -30,7 +31,7 @@ from accept.plan.bundle import Bundle, helm_values, load_bundle, render, values_
 from accept.plan.resolve import Options, Resolved, resolve
 
 #: A cluster: what is rendered for one names an image.
-SITE = Path(__file__).parent / "site.yaml"
+SITE = TESTS / "site.yaml"
 CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
 LIMIT = 400_000
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")

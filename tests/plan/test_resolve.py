@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.paths import TESTS
 
 from accept.config import Site, load_site
 from accept.config.hostlist import MOST_HOSTS
@@ -21,7 +22,7 @@ FULL = "a4-highgpu-8g"
 
 
 #: A cluster.
-SITE = str(Path(__file__).parent / "site.yaml")
+SITE = str(TESTS / "site.yaml")
 
 
 def run(machine: str = "cpu", **options: Any) -> Resolved:

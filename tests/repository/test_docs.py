@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import yaml
 from tests.factories.command_line import SOURCE, accept
+from tests.factories.paths import ROOT
 
 from accept import config
 from accept.__main__ import app
@@ -30,7 +31,6 @@ from accept.core.model import GroupKind, State
 from accept.core.serde import camel
 from accept.evidence import rundir
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 MAKEFILE = (ROOT / "Makefile").read_text()
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

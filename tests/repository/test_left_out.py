@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from tests.factories.paths import ROOT
 
 pytestmark = pytest.mark.real
 SAMPLE = """
@@ -128,7 +127,7 @@ def cluster_files(folder: Path) -> tuple[Path, Path]:
             '@pytest.mark.parametrize("n", range(6))\n'
             "def test_it(n, request):\n"
             '    process = getattr(request.config, "workerinput", {}).get("workerid", "gw0")\n'
-            '    (Path(__file__).parent / process).write_text("was here")\n'
+            '    (TESTS / process).write_text("was here")\n'
         )
     return hosts, pods
 

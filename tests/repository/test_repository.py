@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.factories.paths import ROOT
 
 from accept import __version__
 
-ROOT = Path(__file__).parent.parent
 CORE = ROOT / "cli" / "accept" / "core"
 PROGRAMS = ROOT / "launchers" / "programs"
 MACHINES = ROOT / "values" / "machines"

@@ -10,10 +10,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.factories.paths import ROOT
 
 from accept import __version__
 
-ROOT = Path(__file__).parent.parent
 #: The pinned one, which `make setup-dev` puts there.
 UV = ROOT / ".tools" / "bin" / "uv"
 #: The folders that are shipped inside the package.

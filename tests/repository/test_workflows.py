@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.factories.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 SHELLCHECK = ROOT / ".venv" / "bin" / "shellcheck"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.paths import ROOT
 from tests.factories.real_logs import FOLDERS, folder_name
 from tests.factories.verdicts import COLLECTIVE, TOP, step
 
@@ -27,7 +28,6 @@ from accept.core.serde import Invalid
 from accept.core.serde import read as read_typed
 from accept.core.text import format_size, parse_size
 
-ROOT = Path(__file__).parents[1]
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
 
 

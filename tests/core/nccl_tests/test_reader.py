@@ -15,6 +15,7 @@ import pytest
 from benchmarks.nccl_text import COLLECTIVES, row_text, table_text
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.factories.paths import TESTS
 from tests.factories.real_logs import FOLDERS, PUBLISHED, folder_name
 
 from accept.core import nccl_tests
@@ -23,7 +24,7 @@ from accept.core.nccl_tests import Log, Table, bus_factor, metrics, nccl_info, p
 from accept.core.nccl_tests import reader as nccl_tests_reader
 from accept.core.nccl_tests.reader import Reader
 
-LOGS = Path(__file__).parent / "logs"
+LOGS = TESTS / "logs"
 
 CLEAN = table_text().encode()
 NCCL = b"node2:41001:41050 [1] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA\n"

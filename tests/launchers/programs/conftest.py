@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories.paths import PROGRAMS
 from tests.factories.ports import free_port
 
-PROGRAMS = Path(__file__).parents[2] / "launchers" / "programs"
 BIN = Path(sys.executable).parent
 #: Every rank is a host of its own, named by its number: h0, h1 ...
 AS_HOSTS = (

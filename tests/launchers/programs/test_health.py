@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories.paths import PROGRAMS
 
-PROGRAMS = Path(__file__).parents[2] / "launchers" / "programs"
 FAKE = Path(__file__).with_name("fake_pynvml.py")
 
 H100 = {

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories.paths import PROGRAMS
 
-PROGRAM = Path(__file__).parents[2] / "launchers" / "programs" / "inventory.py"
+PROGRAM = PROGRAMS / "inventory.py"
 CLUSTER = "9f4d6c0e-1b2a-4c3d-8e5f-0a1b2c3d4e5f"
 ZERO = "00000000-0000-0000-0000-000000000000"
 

@@ -1,0 +1,13 @@
+"""Places in the repository that tests read, independent of where a test file lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: The repository's top folder.
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+CLI = ROOT / "cli"
+LAUNCHERS = ROOT / "launchers"
+PROGRAMS = LAUNCHERS / "programs"
+DOCS = ROOT / "docs"
