@@ -1,7 +1,7 @@
 """How long evidence of 1,000 files takes to a bucket, where each request takes 20 ms longer.
 
 Against the same files put one by one with the same library. Both go through the proxy of
-tests/factories/buckets.py, which stands before moto: the delay is the proxy's, moto's own time is in both.
+tests/factories/buckets.py in front of moto: the delay is the proxy's, moto's time is in both.
 """
 
 from __future__ import annotations

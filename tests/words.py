@@ -2,7 +2,7 @@
 
 `python -m tests.words` prints the counts, `python -m tests.words NAME` every place of one entry,
 `python -m tests.words --update` writes the counts to tests/words.json. They may only go down:
-tests/repository/test_words.py fails if one is higher, and if one is lower until the file is updated.
+tests/repository/test_words.py fails if one is higher, and if one is lower until it is updated.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.buildah import NAME, ROOT, Store, why_not
+from tests.cluster.buildah import NAME, Store, why_not
 from tests.cluster.kube import image
 from tests.cluster.kube.build import NotBuilt
 from tests.factories import cloudbuild, dockerfile
+from tests.factories.paths import ROOT
 from tests.factories.ports import free_port
 
 from accept.backends import requirements

@@ -19,7 +19,8 @@ from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
-from accept.core.report.text import junit, markdown
+from accept.core.report.markdown import render_markdown
+from accept.core.report.text import junit
 from accept.core.report.text import table as table_of
 from accept.core.text import parse_size
 from accept.plan.resolve import Options, resolve
@@ -144,7 +145,7 @@ class TestSixtyFourNodes:
         source = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
         assert f"peak 400 GB/s: {source}" in shown.against
         assert "93%" in table_of(found)
-        for text in (markdown(found, self.plan), junit(found)):
+        for text in (render_markdown(found, self.plan), junit(found)):
             assert "93% of the peak" in text
             assert source in text.replace("\\", "")
 

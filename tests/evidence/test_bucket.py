@@ -1,4 +1,4 @@
-"""Evidence in buckets, through obstore: S3 is moto's, Google's a stand-in (tests/factories/buckets.py)."""
+"""Evidence in buckets, through obstore: moto as S3, a stand-in for Google's."""
 
 from __future__ import annotations
 

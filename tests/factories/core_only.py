@@ -1,6 +1,6 @@
 """Print the test files that need only the standard library, pytest, hypothesis and `accept.core`.
 
-`python -m tests.factories.core_only` is run by the oldest Python that nodes may have. Imports are followed
+The oldest Python that nodes may have runs `python -m tests.factories.core_only`. It follows imports
 through helpers, so that it does not matter in which folder a test is.
 """
 

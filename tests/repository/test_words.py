@@ -6,7 +6,8 @@ import json
 import re
 
 import pytest
-from tests.words import COUNTS, DOCSTRINGS, PATTERNS, ROOT, UPDATE, Pattern, kept, lines_of, places
+from tests.factories.paths import ROOT
+from tests.words import COUNTS, DOCSTRINGS, PATTERNS, UPDATE, Pattern, kept, lines_of, places
 
 #: The most places that a failure lists.
 SHOWN = 40

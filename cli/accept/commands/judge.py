@@ -22,6 +22,7 @@ from accept.core.judge import judge
 from accept.core.judge.collective_metrics import nominal, read
 from accept.core.model import GroupKind, Plan, Record, State, Step, Verdict
 from accept.core.report import text as reports
+from accept.core.report.markdown import render_markdown
 from accept.core.runner.coordinator import HOSTS
 from accept.core.serde import Invalid, dump
 from accept.core.text import plain
@@ -333,7 +334,7 @@ def _not_tested(judged: Judged, judged_checks: set[str]) -> list[dict[str, str]]
 def report(judged: Judged, form: str) -> str:
     """The report in a form; `files` writes verdict, report and JUnit file, and names them."""
     if form == "md":
-        return reports.markdown(judged.verdict, judged.plan)
+        return render_markdown(judged.verdict, judged.plan)
     if form == "junit":
         return reports.junit(judged.verdict)
     if judged.folder is None:

@@ -59,7 +59,6 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
     if not options.machine:
         if not probe:
             raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
-        pass
 
         options = replace(options, machine=detect(options))
         terminal.progress(f"machine: {options.machine} (detected; override with --machine)")

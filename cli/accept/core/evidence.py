@@ -18,6 +18,7 @@ from typing import TypeVar
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
 from accept.core.report import text as report_text
+from accept.core.report.markdown import render_markdown
 from accept.core.serde import dump, read, to_json
 
 T = TypeVar("T")
@@ -101,7 +102,7 @@ def plan_hash(plan: Mapping[str, object]) -> str:
 def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
     """Write what a judgement leaves: the verdict, and reports for people and for CI systems."""
     write(folder / VERDICT, to_json(verdict) + "\n")
-    write(folder / REPORT, report_text.markdown(verdict, plan))
+    write(folder / REPORT, render_markdown(verdict, plan))
     write(folder / JUNIT, report_text.junit(verdict))
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accept import __version__, config, nccl_logs
-from accept.config import Machine, floors
+from accept import __version__, config
+from accept.config import floors
 from accept.config.machine import Machine
 from accept.core import checks, evidence, nccl_tests
 from accept.core.errors import BadEvidence
@@ -35,7 +35,8 @@ from accept.core.nccl_tests.table import Log, Table
 from accept.core.runner.coordinator import HOSTS
 from accept.core.text import format_size, plain
 from accept.evidence import archive, bucket, rundir
-from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, populations
+from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
+from accept.nccl_logs.fill_gaps import completed
 
 #: What stands in place of a GPU's name, and of its PCI address, where there is none.
 _CPU, _NO_BUS = "CPU", "0x00"
@@ -425,18 +426,18 @@ def load(paths: Sequence[str], machine: Machine | None) -> Foreign:
 
     Raises BadEvidence where there are none, or one that was named is none.
     """
-    found = nccl_logs.gather([_place(path) for path in paths])
-    executions = nccl_logs.completed(found)
+    logs = gather([_place(path) for path in paths])
+    executions = completed(logs)
     notes: list[str] = []
     if machine is None:
         most = max((one.count for one in executions), default=0)
-        guessed = nccl_logs.guess(found.devices, most)
+        guessed = guess(logs.devices, most)
         machine = guessed.machine
         notes.append(f"machine {machine.name}: {guessed.why}")
-    notes += filter(None, [nccl_logs.different(found)])
+    notes += filter(None, [different(logs)])
     bounds = floors.bounds(machine)
     names = {bound.metric for bound in bounds}
-    made = nccl_logs.found(found, executions, machine.planned(), names)
+    made = found(logs, executions, machine.planned(), names)
     notes += [
         f"{count} table{'s' * (count != 1)} of {name}: no check judges that"
         for name, count in made.unjudged.items()
@@ -451,7 +452,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> Foreign:
         records=made.records,
         machine=machine,
         notes=tuple(notes),
-        skipped=found.skipped,
+        skipped=logs.skipped,
         unjudged=made.unjudged,
     )
 

@@ -10,7 +10,8 @@ from typing import Any
 from accept.config import Loaded, Machine, Site, Suite, merge_parameters
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
-from accept.core.checks import Check, launch_seconds, load
+from accept.core.checks import load
+from accept.core.checks.check import Check, launch_seconds
 from accept.core.errors import BadInput
 from accept.core.groups import waves
 from accept.core.judge.robust_stats import DEFICIT, GROSS, rounds_for

@@ -14,7 +14,8 @@ from tests.factories.real_logs import FOLDERS, folder_name
 from tests.factories.verdicts import COLLECTIVE, TOP, step
 
 from accept.core import checks
-from accept.core.checks import launch_seconds, parse_log, with_problems_seen
+from accept.core.checks import parse_log, with_problems_seen
+from accept.core.checks.check import launch_seconds
 from accept.core.checks.collectives import Params
 from accept.core.judge.collective_metrics import (
     message_sizes,

@@ -42,6 +42,7 @@ from accept.core.model import (
     Verdict,
 )
 from accept.core.report import text as report_text
+from accept.core.report.markdown import render_markdown
 from accept.core.text import decimal, markdown, plain, visible
 
 EIGHT = hosts(8)
@@ -157,7 +158,7 @@ def test_what_is_excused_says_so() -> None:
 
 
 def test_the_page_stands_alone() -> None:
-    page = report_text.markdown(degraded(), PLAN)
+    page = render_markdown(degraded(), PLAN)
     for title in ("## Checks", "## Suspects", "## Findings", "## What to do next", "## Plan"):
         assert title in page
     assert "node h5" in page
@@ -166,7 +167,7 @@ def test_the_page_stands_alone() -> None:
 
 
 def test_the_page_leads_to_what_each_cause_means() -> None:
-    page = report_text.markdown(degraded(), PLAN)
+    page = render_markdown(degraded(), PLAN)
     led = {line for line in page.splitlines() if "accept show cause" in line}
     assert led == {
         f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
@@ -177,9 +178,7 @@ def test_the_page_leads_to_what_each_cause_means() -> None:
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
-    rows = [
-        line for line in report_text.markdown(degraded(), PLAN).splitlines() if line.startswith("|")
-    ]
+    rows = [line for line in render_markdown(degraded(), PLAN).splitlines() if line.startswith("|")]
     widths = {line.replace("\\|", "").count("|") for line in rows}
     assert widths <= {5, 6, 8}
 
@@ -236,7 +235,7 @@ def test_nothing_from_a_host_reaches_the_terminal_as_control() -> None:
 
 
 def test_nothing_from_a_host_acts_in_markdown() -> None:
-    page = report_text.markdown(*evil())
+    page = render_markdown(*evil())
     assert "<script>" not in page
     assert "](http" not in page
     assert "\x1b" not in page
@@ -309,7 +308,7 @@ def test_any_text_gives_a_clean_screen_page_and_valid_xml(verdict: Verdict, widt
     screen = report_text.table(verdict, width)
     assert {c for c in screen if unicodedata.category(c)[0] == "C"} <= {"\n"}
     ElementTree.fromstring(report_text.junit(verdict))
-    page = report_text.markdown(verdict, PLAN)
+    page = render_markdown(verdict, PLAN)
     assert {c for c in page if unicodedata.category(c)[0] == "C"} <= {"\n"}
 
 

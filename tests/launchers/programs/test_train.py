@@ -9,7 +9,8 @@ from typing import get_args, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launchers.programs.conftest import PROGRAMS, Start, refusal
+from tests.factories.paths import PROGRAMS
+from tests.launchers.programs.conftest import Start, refusal
 
 from accept.core.checks.train import Params
 from train_options import (

@@ -72,8 +72,6 @@ def _holds(rule: Object, values: Mapping[str, str]) -> bool:
     return False
 
 
-Object = Mapping[str, Any]
-
 _HOSTNAME = "kubernetes.io/hostname"
 _BLOCKING = ("NoSchedule", "NoExecute")
 

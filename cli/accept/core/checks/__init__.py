@@ -1,95 +1,51 @@
-"""The checks there are: one module each, found by listing this folder.
+"""All checks by name, and the reading of a raw log for the checks of one step.
 
-Module `all_reduce` holds `CHECK`, the check `all-reduce`. Checks do not import each other; what the
-collective ones share is `accept.core.checks.collectives`.
+Each module of this folder declares one or several checks in its tuple `CHECKS`; there is no list to
+keep in step. Check modules do not import each other.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal
 
 from accept.core import launcher_errors
-from accept.core.judge.evidence import CheckRules
-from accept.core.model import GroupKind, Parsed, Problem
+from accept.core.checks.check import Check
+from accept.core.model import Parsed, Problem
 
-#: What a check's programs need on a node. "nccl-tests-or-torch": `*_perf` where there are GPUs,
-#: else torch.
-Need = Literal["sh", "mpirun", "torch", "mpi4py", "nccl-tests-or-torch"]
-
-#: Reads the lines of one raw log; it never raises. Checks of one launch share the function, which
-#: serves all of them at once.
-Parse = Callable[[Iterable[bytes]], Parsed]
-
-
-#: Starting the ranks of one wave, in seconds: a constant, and a share for each host.
-_LAUNCH, _LAUNCH_HOST = 4.0, 0.05
-
-
-def launch_seconds(hosts: int) -> float:
-    """What starting one wave takes, to be added once to the sum of its checks' estimates."""
-    return _LAUNCH + _LAUNCH_HOST * hosts
-
-
-def param(default: Any, doc: str) -> Any:
-    """A field of a parameter class: its default and the line `accept list checks` shows."""
-    return field(default=default, metadata={"doc": doc})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check(CheckRules):
-    """One acceptance test."""
-
-    #: One line for `accept list checks`.
-    summary: str
-    #: Step template under `launchers/steps`.
-    template: str
-    #: What nccl-tests calls what it runs, where that is not the check's name.
-    runs: str = ""
-    #: Frozen dataclass of the parameters, each with a default and `metadata["doc"]`.
-    params: type[Any]
-    #: Group kinds it works on; the first is the default.
-    groups: tuple[GroupKind, ...]
-    needs: tuple[Need, ...]
-    #: Checks of equal launch, parameters and groups share one step; None: a step of its own.
-    launch: str | None = None
-    #: What `--budget` keeps first: higher is kept longer.
-    worth: int = 0
-    #: (params, hosts of a group, ranks a host) -> seconds of work in one wave. Starting it comes on
-    #: top, once a launch: `launch_seconds`.
-    estimate: Callable[[Any, int, int], float]
-    parse: Parse
-    #: Each GPU is measured by itself, so that its bounds hold for a part of a node too.
-    devices: bool = False
-    #: Faults that its program can be told to have, for drills, and how many ranks a group must have
-    #: for the one that has it to be named.
-    faults: Mapping[str, int] = field(default_factory=dict)
+#: The only module of this folder that declares no checks.
+_DEFINITION = "check"
 
 
 @lru_cache(maxsize=1)
+def _checks() -> dict[str, Check]:
+    """Import all check modules, and return their checks sorted by name."""
+    checks: dict[str, Check] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if module.name == _DEFINITION:
+            continue
+        for check in import_module(f"{__name__}.{module.name}").CHECKS:
+            assert isinstance(check, Check)
+            assert check.name not in checks, f"two checks are called {check.name}"
+            checks[check.name] = check
+    return dict(sorted(checks.items()))
+
+
 def names() -> tuple[str, ...]:
-    """Names of all checks, sorted."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name.replace("_", "-") for name in found))
+    """Return the names of all checks, sorted."""
+    return tuple(_checks())
 
 
-@lru_cache(maxsize=64)
 def load(name: str) -> Check:
-    """The check called `name`; KeyError where there is none."""
-    if name not in names():
-        raise KeyError(name)
-    check = import_module(f"{__name__}.{name.replace('-', '_')}").CHECK
-    assert isinstance(check, Check)
-    assert check.name == name
-    return check
+    """Return the check called `name`. Raises KeyError if there is none."""
+    return _checks()[name]
 
 
 class _Registry(Mapping[str, Check]):
-    """All checks by name; each is imported when it is first looked up."""
+    """All checks by name; the modules are imported at the first look-up."""
 
     def __getitem__(self, name: str) -> Check:
         return load(name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accept.core.causes import NOT_TESTED
-from accept.core.checks import Check, param
+from accept.core.checks.check import Check, param
 from accept.core.judge import collective
 from accept.core.judge.collective_metrics import LATENCY, message_sizes, read
 from accept.core.judge.evidence import Evidence, Judged, Score
@@ -129,23 +129,18 @@ def make(name: str, what: str, worth: int) -> Check:
 
 
 ALL_REDUCE = make("all-reduce", "all-reduce", worth=80)
-ALL_REDUCE = ALL_REDUCE
 
 
 ALL_GATHER = make("all-gather", "all-gather", worth=45)
-ALL_GATHER = ALL_GATHER
 
 
 REDUCE_SCATTER = make("reduce-scatter", "reduce-scatter", worth=44)
-REDUCE_SCATTER = REDUCE_SCATTER
 
 
 ALLTOALL = make("alltoall", "all-to-all", worth=43)
-ALLTOALL = ALLTOALL
 
 
 SENDRECV = make("sendrecv", "send to the next rank", worth=42)
-SENDRECV = SENDRECV
 
 
 _NAMES = ("time", "wrong")
@@ -192,4 +187,5 @@ LATENCY_CHECK = Check(
     judge=judge_latency,
     faults={fault: ranks for fault, ranks in FAULTS.items() if fault != "slow"},
 )
-LATENCY_CHECK = LATENCY_CHECK
+
+CHECKS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALLTOALL, SENDRECV, LATENCY_CHECK)

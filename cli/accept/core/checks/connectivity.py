@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import record_protocol
-from accept.core.checks import Check, param
+from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
@@ -137,7 +137,7 @@ def _measured(evidence: Evidence) -> str:
     return text
 
 
-CHECK = Check(
+CONNECTIVITY = Check(
     name="connectivity",
     summary="exactly the planned ranks answer over MPI; latency between every two hosts",
     template="connectivity.sh.j2",
@@ -149,3 +149,5 @@ CHECK = Check(
     parse=parse,
     judge=judge,
 )
+
+CHECKS = (CONNECTIVITY,)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from accept.core import record_protocol
-from accept.core.checks import Check, param
+from accept.core.checks.check import Check, param
 from accept.core.judge.completeness import device_label
 from accept.core.judge.consistency import digest_problems, undigested
 from accept.core.judge.devices import Measured, judge_devices
@@ -107,7 +107,6 @@ GEMM = Check(
     devices=True,
     faults=FAULTS,
 )
-GEMM = GEMM
 
 
 WAYS = ("host-to-device", "device-to-host")
@@ -145,7 +144,8 @@ def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
             if m.check != "memory" or m.name != "tested":
                 continue
             if not m.value > 0 or (m.gpu and m.value < least):
-                said = f"{m.value:.1%} of the memory of {device_label(m.host, m.rank, m.gpu)} was tested"
+                device = device_label(m.host, m.rank, m.gpu)
+                said = f"{m.value:.1%} of the memory of {device} was tested"
                 said += f"; at least {least:.0%} is required" if m.gpu else ""
                 yield Problem(
                     cause="no-measurement", message=said, host=m.host, rank=m.rank, gpu=m.gpu
@@ -198,4 +198,5 @@ MEMORY = Check(
     devices=True,
     faults=FAULTS,
 )
-MEMORY = MEMORY
+
+CHECKS = (GEMM, MEMORY)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from accept.core import record_protocol
-from accept.core.checks import Check, param
+from accept.core.checks.check import Check, param
 from accept.core.health_readings import Reading, reading_of
 from accept.core.judge import completeness, health
 from accept.core.judge.evidence import Evidence, Judged
@@ -173,7 +173,7 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-CHECK = Check(
+HEALTH = Check(
     name="health",
     summary="errors that GPUs, links, NICs and memory count while the steps run",
     template="health.sh.j2",
@@ -185,3 +185,5 @@ CHECK = Check(
     parse=parse,
     judge=judge,
 )
+
+CHECKS = (HEALTH,)

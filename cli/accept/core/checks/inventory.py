@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import record_protocol
-from accept.core.checks import Check, param
+from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.consistency import Inventory
 from accept.core.judge.evidence import Evidence, Judged
@@ -162,7 +162,7 @@ def _measured(evidence: Evidence, inventory: Inventory) -> str:
     return f"{len(inventory)} told what they are; {each} GPUs each{names}"
 
 
-CHECK = Check(
+INVENTORY = Check(
     name="inventory",
     summary="what each host is: GPUs, memory, network, limits, versions; differences are findings",
     template="inventory.sh.j2",
@@ -174,3 +174,5 @@ CHECK = Check(
     parse=parse,
     judge=judge,
 )
+
+CHECKS = (INVENTORY,)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from accept.core import record_protocol
-from accept.core.checks import Check, param
+from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
@@ -38,7 +38,8 @@ def parse(lines: Iterable[bytes]) -> Parsed:
 
 
 def _failed(record: Record) -> Problem:
-    said = f"step {record.step} on {completeness.host_list(record.hosts)} ended with status {record.exit}"
+    hosts = completeness.host_list(record.hosts)
+    said = f"step {record.step} on {hosts} ended with status {record.exit}"
     alone = len(record.hosts) == 1
     return Problem(cause="script-failed", message=said, host=record.hosts[0] if alone else None)
 
@@ -68,7 +69,7 @@ def judge(evidence: Evidence) -> Judged:
     )
 
 
-CHECK = Check(
+SCRIPT = Check(
     name="script",
     summary="a script of your own: its exit status and the metrics it prints",
     template="script.sh.j2",
@@ -80,3 +81,5 @@ CHECK = Check(
     parse=parse,
     judge=judge,
 )
+
+CHECKS = (SCRIPT,)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accept.core import record_protocol
-from accept.core.checks import Check, param
+from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness, stragglers
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.consistency import digest_problems
@@ -208,7 +208,7 @@ def _measured(evidence: Evidence) -> str:
     return ""
 
 
-CHECK = Check(
+TRAIN = Check(
     name="train",
     summary="a training run: the loss falls as it should, all ranks compute and hold the same",
     template="train.sh.j2",
@@ -222,3 +222,5 @@ CHECK = Check(
     # Which parameters are the odd ones takes a majority.
     faults={"wrong": 3, "nan": 1, "hang": 2, "die": 2, "full-disk": 1},
 )
+
+CHECKS = (TRAIN,)

@@ -247,7 +247,8 @@ def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator
             continue
         for one in told:
             if one.digest != usual:
-                said = f"{kind}: {data} gave {device_label(one.host, one.rank, one.gpu)} another result "
+                device = device_label(one.host, one.rank, one.gpu)
+                said = f"{kind}: {data} gave {device} another result "
                 said += f"than {most} of {len(told)} equal devices"
                 yield Problem(cause=cause, message=said, host=one.host, rank=one.rank, gpu=one.gpu)
 

@@ -173,8 +173,8 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
             check="hosts",
             judgement="population",
             state=State.INCONCLUSIVE,
-            message=f"{host_list(alone)} cannot be compared with others: fewer than {FEWEST} logs are "
-            "of the same sizes, on as many GPUs of that name",
+            message=f"{host_list(alone)} cannot be compared with others: fewer than {FEWEST} logs "
+            "are of the same sizes, on as many GPUs of that name",
             hosts=alone,
         )
 

@@ -170,8 +170,8 @@ def far_or_slow(evidence: Evidence, step: Step, accused: Collection[str]) -> Ite
             check=evidence.check,
             judgement="population",
             state=State.INCONCLUSIVE,
-            message=f"step {step.id}: {host_list(hosts)} reached less in each pair, which most did not: "
-            "slow, or farther away. A `topology` command in the machine's file would tell",
+            message=f"step {step.id}: {host_list(hosts)} reached less in each pair, which most did "
+            "not: slow, or farther away. A `topology` command in the machine's file would tell",
             hosts=tuple(hosts),
         )
 

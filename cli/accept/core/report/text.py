@@ -13,7 +13,6 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.judge.collective_metrics import LATENCY, number, read
 from accept.core.judge.summary import worst
 from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
-from accept.core.report.markdown import render_markdown
 from accept.core.text import format_size, plain
 
 
