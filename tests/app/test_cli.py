@@ -23,7 +23,8 @@ from tests.factories.command_line import SOURCE, accept, program, refused
 from tests.factories.paths import TESTS
 
 from accept import __version__, backends, config
-from accept.backends import Job, Say
+from accept.backends.job import Job
+from accept.backends.protocol import Say
 from accept.commands import run
 from accept.commands import run as commands_run
 from accept.config import resources
@@ -589,7 +590,7 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
         return job
 
     monkeypatch.setattr(backends.load("local"), "collect", collect)
-    monkeypatch.setattr(run, "load_job", load_job)
+    monkeypatch.setattr(backends, "load_job", load_job)
     terminal = Terminal(json=True, quiet=True)
     with ThreadPoolExecutor() as pool:
         ends = list(pool.map(lambda name: commands_run.do_collect(name, terminal), ["one", "one"]))

@@ -12,7 +12,7 @@ import typer.main
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import Done, accept, refused
 
-from accept.__main__ import app
+from accept.app.commands import app
 from accept.core.errors import Exit
 from accept.evidence import rundir
 
@@ -69,7 +69,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a host was contacted")
 
     monkeypatch.setattr("accept.backends.local.tools_here", contacted)
-    monkeypatch.setattr("accept.backends.ssh.on_all", contacted)
+    monkeypatch.setattr("accept.backends.ssh.backend.on_all", contacted)
 
 
 @pytest.mark.usefixtures("elsewhere")

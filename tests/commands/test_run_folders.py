@@ -13,8 +13,9 @@ from tests.factories import evidence as factories_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.paths import LAUNCHERS
 
-from accept.backends import Job, local
-from accept.commands import run
+from accept import backends
+from accept.backends import local
+from accept.backends.job import Job
 from accept.core import evidence
 from accept.core.errors import BadInput, BrokenOff, Exit
 from accept.core.runner.coordinator import CANCELLED
@@ -284,8 +285,8 @@ class TestCancel:
             evidence.write_judgement(left, factories_evidence.PLAN, verdict)
             return left
 
-        monkeypatch.setattr("accept.backends.ssh.cancel", lambda *_, **__: None)
-        monkeypatch.setattr("accept.backends.ssh.collect", collect)
+        monkeypatch.setattr("accept.backends.ssh.backend.cancel", lambda *_, **__: None)
+        monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
         assert self.outcome() == outcome
 
     def test_that_cannot_confirm_the_end_still_collects_what_was_measured(
@@ -299,8 +300,8 @@ class TestCancel:
         def collect(job: Job, *, folder: Path, say: object) -> Path:
             return factories_evidence.leave(folder / "evidence")
 
-        monkeypatch.setattr("accept.backends.ssh.cancel", cancel)
-        monkeypatch.setattr("accept.backends.ssh.collect", collect)
+        monkeypatch.setattr("accept.backends.ssh.backend.cancel", cancel)
+        monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
         refused("cancel", "one", code=Exit.BROKEN_OFF)
         assert (runs / "one" / "evidence").is_dir()
 
@@ -320,7 +321,7 @@ def test_a_job_of_another_run_is_told_by_its_folder(runs: Path) -> None:
     folder = submitted(rundir.create("two"), job_of(runs / "one"))
     (runs / "one" / "node").mkdir()
     with pytest.raises(BadInput):
-        run.load_job(folder)
+        backends.load_job(folder)
 
 
 def test_watching_a_run_whose_folder_is_gone_says_so(runs: Path) -> None:

@@ -19,7 +19,7 @@ from tests.factories.command_line import SOURCE, accept
 from tests.factories.paths import ROOT
 
 from accept import config
-from accept.__main__ import app
+from accept.app.commands import app
 from accept.commands.drill_faults import FAULTS
 from accept.config.extras import Extra
 from accept.config.suite import SuiteCheck

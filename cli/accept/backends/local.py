@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept.backends import Job, Say
+from accept.backends.job import Job
+from accept.backends.protocol import Phase, Progress, Say
 from accept.backends.requirements import (
     WITHOUT_GPUS,
     Need,
@@ -55,8 +56,8 @@ def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     return machine_of(tools_here(""))
 
 
-def named(attempt: str, place: dict[str, str]) -> str:
-    """The attempt's name, as it was chosen."""
+def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
+    """Return the name as it was chosen."""
     return attempt
 
 
@@ -144,7 +145,7 @@ def _host_env(run: Resolved) -> str:
     return f"PATH={scripts}:$PATH\nACCEPT_PYTHON={shlex.quote(sys.executable)}\n"
 
 
-def check_folder(job: Job, folder: Path) -> None:
+def check_job(job: Job, folder: Path) -> None:
     """Raise BadInput if `job` uses another folder than the one in the run folder `folder`.
 
     Scripts in the job's folder are executed and the folder is removed, so only the folder that
@@ -158,25 +159,24 @@ def check_folder(job: Job, folder: Path) -> None:
         )
 
 
-def is_running(folder: Path) -> bool:
-    """Return True if a run in the run folder `folder` uses this machine now."""
+def progress(job: Job, *, folder: Path) -> Progress:
+    """Return whether the run uses this machine now, and the step it is at."""
     node = folder / _NODE
-    return node.is_dir() and not (node / "status").exists() and _coordinator_lives(node)
+    if not node.is_dir():
+        return Progress(phase=Phase.GONE)
+    if (node / "status").exists() or not _coordinator_lives(node):
+        return Progress(phase=Phase.ENDED)
+    return Progress(phase=Phase.RUNNING, step=_step_text(node))
 
 
-def is_over(folder: Path) -> bool:
-    """Return True if a run used this machine, has ended, and was not collected."""
-    return (folder / _NODE).is_dir() and not is_running(folder)
-
-
-def step_text(folder: Path) -> str:
+def _step_text(node: Path) -> str:
     """Return the step of a running run, such as `step 3 of 6`; empty if it is not known."""
     try:
-        said = (folder / _NODE / evidence.CONSOLE).read_text(encoding="utf-8", errors="replace")
+        console = (node / evidence.CONSOLE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     # The coordinator prints this when a step has ended.
-    ended = _STEP.findall(said)
+    ended = _STEP.findall(console)
     done, steps = map(int, ended[-1]) if ended else (0, 0)
     return f"step {done + 1} of {steps}" if done < steps else ""
 

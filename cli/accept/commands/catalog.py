@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accept import backends, config
+from accept.backends.protocol import Phase
 from accept.commands import drill
 from accept.config import floors, resources
 from accept.config.faults import Drill
@@ -63,8 +64,8 @@ def _checks() -> list[dict[str, Any]]:
 
 def _backends() -> list[dict[str, Any]]:
     rows = []
-    for name in backends.names():
-        text = (backends.load(name).__doc__ or "").strip().splitlines()
+    for name, backend in backends.BACKENDS.items():
+        text = (backend.__doc__ or "").strip().splitlines()
         rows.append({"name": name, "about": text[0] if text else ""})
     return rows
 
@@ -88,20 +89,11 @@ def _runs() -> list[dict[str, Any]]:
 
 def _submitted(folder: Path) -> str:
     """Return the state of a run that was not collected, as far as this machine knows it."""
-    # Most lists have no such run, and this takes a while to import.
-    from accept.backends import local
-    from accept.commands import run
-
-    try:
-        job = run.load_job(folder)
-    except AcceptError:
-        return "submitted"
-    if job.backend != "local":
-        # Only the cluster or the hosts know more, and a list asks nobody.
-        return "submitted"
-    if local.is_running(folder):
-        return ", ".join(filter(None, ("running", local.step_text(folder))))
-    return "ended, not collected" if local.is_over(folder) else "ended, nothing is left of it"
+    progress = backends.progress_of(folder)
+    return {
+        Phase.ENDED: "ended, not collected",
+        Phase.GONE: "ended, nothing is left of it",
+    }.get(progress.phase, progress.text)
 
 
 def _drill(path: Path) -> str:

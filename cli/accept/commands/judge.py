@@ -11,16 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accept.backends import local
+from accept import backends
+from accept.backends.protocol import Phase
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core import checks, evidence
 from accept.core.checks import REGISTRY, parse_log, with_problems_seen
-from accept.core.errors import BadEvidence, BadInput
+from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import nominal, read
-from accept.core.model import GroupKind, Plan, Record, State, Step, Verdict
+from accept.core.model import GroupKind, Plan, Record, State, Step, Verdict, worst_exit
 from accept.core.report import text as reports
 from accept.core.report.markdown import render_markdown
 from accept.core.runner.coordinator import HOSTS
@@ -118,10 +119,10 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
             f"{folder} holds no evidence",
             hint="ask whoever ran it for the folder `evidence`, which accept collect fetches there",
         )
-    if local.is_running(folder):
-        step = local.step_text(folder)
+    progress = backends.progress_of(folder)
+    if progress.phase is Phase.RUNNING:
         return BadEvidence(
-            f"{folder.name} is still running{', ' if step else ''}{step}",
+            f"{folder.name} is still {progress.text}",
             hint=f"follow it: accept watch {name}",
         )
     return BadEvidence(
@@ -342,3 +343,33 @@ def report(judged: Judged, form: str) -> str:
     evidence.write_judgement(judged.folder, judged.plan, judged.verdict)
     names = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
     return "\n".join(str(judged.folder / name) for name in names)
+
+
+def do_judge(
+    paths: tuple[str, ...],
+    terminal: Terminal,
+    *,
+    expect: tuple[str, ...],
+    machine: str | None = None,
+) -> int:
+    """Judge evidence anew, or logs that no run of ours left."""
+    found = judge_paths(paths or ("last",), expect=expect, machine=machine)
+    if terminal.json:
+        # One verdict for each path, or for all paths where they are logs.
+        several = [as_json(judged) for judged in found]
+        terminal.result(several if len(found) > 1 else several[0], "")
+    else:
+        for judged in found:
+            terminal.result(judged.verdict, text(judged, terminal))
+    return worst_exit(judged.verdict.exit for judged in found)
+
+
+def do_report(name: str, terminal: Terminal, *, form: str) -> int:
+    """Write report.md and junit.xml beside the evidence, or print one of them."""
+    judged = judge_path(name, expect=())
+    written = report(judged, form)
+    if form == "files":
+        terminal.result({"files": written.splitlines()}, written)
+    else:
+        terminal.result({form: written}, written)
+    return Exit.PASS

@@ -12,6 +12,7 @@ from accept.config import Site, load_site
 from accept.config.faults import read_plants
 from accept.config.hostlist import expand
 from accept.core.errors import BadInput, Exit
+from accept.core.evidence import write
 from accept.core.model import Plan
 from accept.core.serde import dump
 from accept.evidence import rundir
@@ -59,15 +60,12 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
     if not options.machine:
         if not probe:
             raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
-
         options = replace(options, machine=detect(options))
         terminal.progress(f"machine: {options.machine} (detected; override with --machine)")
     if options.all_nodes:
         # Contradictory options are refused before the cluster is contacted.
         choose_target(options, load_site(options.site).value if options.site else Site())
-        from accept.commands.cluster import free_nodes
-
-        names = free_nodes(options)
+        names = backends.CLUSTERS["kubernetes"].free_nodes(options)
         options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
         terminal.progress(f"nodes: all {len(names)} that match and are free")
     run = resolve(options)
@@ -86,11 +84,8 @@ def _check_start(run: Resolved, options: Options) -> None:
     if run.backend == "local":
         # Over ssh and on nodes that are named, `resolve` knows the hosts.
         read_plants(options.plant, (os.uname().nodename,))
-    elif run.backend == "kubernetes":
-        from accept.backends.kubernetes.submit import attempt_name, check_name
-
-        name = attempt_name(options.attempt or _SAMPLE_NAME, run.place.get("release", ""))
-        check_name(name, run.plan.nodes or 1)
+    name = options.attempt or _SAMPLE_NAME
+    backends.load(run.backend).attempt_name(name, run.place, run.plan.nodes or 1)
 
 
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
@@ -125,8 +120,6 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
 
 def write_run(run: Resolved, bundle: Bundle, folder: Path) -> None:
     """Write what `render --out` leaves into `folder`, which must be there."""
-    from accept.core.evidence import write
-
     data = {"schema": 1, "version": bundle.plan.version, "run": dump(run)}
     write(folder / rundir.RUN, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     write(folder / rundir.VALUES, helm_values(run, bundle))

@@ -7,19 +7,21 @@ import json
 import secrets
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
 from accept import backends
-from accept.backends import Job, local
+from accept.backends.job import Job
+from accept.backends.protocol import Phase
 from accept.commands import judge
 from accept.commands.judge import Judged
 from accept.commands.plan import plan_text, planned, prepare, write_run
+from accept.config.expectations import parse_duration
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence, NotStarted
 from accept.core.evidence import read_verdict, write
-from accept.core.model import worst_exit
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump, read
 from accept.core.text import plain
@@ -58,7 +60,7 @@ def start(
     `within`: the drill that it is part of. Where nothing could be started nothing stays.
     """
     backend = backends.load(run.backend)
-    name = backend.named(name, run.place)
+    name = backend.attempt_name(name, run.place, run.plan.nodes or 1)
     target = rundir.create(name, within=within)
     try:
         write_run(run, bundle, target)
@@ -68,25 +70,6 @@ def start(
         raise
     write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
     return job, target
-
-
-def load_job(folder: Path) -> Job:
-    """Return the job of a run folder.
-
-    Raises BadInput if the run was never submitted, or if the job uses another folder here.
-    """
-    path = folder / rundir.JOB
-    try:
-        job = read(Job, json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise BadInput(
-            f"{folder.name} was never started", hint=f"start it: accept submit {folder}"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", hint="name another run") from None
-    if job.backend == "local":
-        local.check_folder(job, folder)
-    return job
 
 
 def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -> Judged:
@@ -164,7 +147,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     if place.is_dir() and not (folder / rundir.JOB).is_file():
         # Fetched from elsewhere: it was not run from here.
         return place
-    job = load_job(folder)
+    job = backends.load_job(folder)
     # The command that follows a run and one that cancels it come here at the same moment.
     with rundir.held(folder):
         if not place.is_dir() or (folder / rundir.FROM_LOG).is_file():
@@ -202,7 +185,8 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     """
     backend = backends.load(job.backend)
     unconfirmed: AcceptError | None = None
-    ended = _is_collected(folder) or (job.backend == "local" and local.is_over(folder))
+    phase = backend.progress(job, folder=folder).phase
+    ended = _is_collected(folder) or phase is Phase.ENDED
     try:
         backend.cancel(job, folder=folder, say=terminal.progress)
     except AcceptError as error:
@@ -298,8 +282,8 @@ def do_watch(name: str, terminal: Terminal) -> int:
     folder = rundir.find_own(name)
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} is over and collected")
-        return do_judge((str(folder),), terminal, expect=())
-    job = load_job(folder)
+        return judge.do_judge((str(folder),), terminal, expect=())
+    job = backends.load_job(folder)
     code = follow(job, folder, terminal, whole=True)
     if code not in tuple(Exit):
         # It crashed or was killed, and so formed no verdict.
@@ -339,7 +323,7 @@ def _fetch(url: str, terminal: Terminal) -> Path:
 def do_cancel(name: str, terminal: Terminal) -> int:
     """End a run and remove what it made; its evidence so far is collected first."""
     folder = rundir.find_own(name)
-    job = load_job(folder)
+    job = backends.load_job(folder)
     outcome = cancel(job, folder, terminal)
     terminal.result(
         {"attempt": job.attempt, "outcome": outcome}, _CANCELLATIONS[outcome].format(job.attempt)
@@ -357,36 +341,6 @@ _CANCELLATIONS = {
 }
 
 
-def do_judge(
-    paths: tuple[str, ...],
-    terminal: Terminal,
-    *,
-    expect: tuple[str, ...],
-    machine: str | None = None,
-) -> int:
-    """Judge evidence anew, or logs that no run of ours left."""
-    found = judge.judge_paths(paths or ("last",), expect=expect, machine=machine)
-    if terminal.json:
-        # One verdict for each path, or for all paths where they are logs.
-        several = [judge.as_json(judged) for judged in found]
-        terminal.result(several if len(found) > 1 else several[0], "")
-    else:
-        for judged in found:
-            terminal.result(judged.verdict, judge.text(judged, terminal))
-    return worst_exit(judged.verdict.exit for judged in found)
-
-
-def do_report(name: str, terminal: Terminal, *, form: str) -> int:
-    """Write report.md and junit.xml beside the evidence, or print one of them."""
-    judged = judge.judge_path(name, expect=())
-    text = judge.report(judged, form)
-    if form == "files":
-        terminal.result({"files": text.splitlines()}, text)
-    else:
-        terminal.result({form: text}, text)
-    return Exit.PASS
-
-
 def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool) -> int:
     """The whole loop; returns the verdict's exit code."""
     job = _submit(options, terminal, folder=None, attempt=attempt, dry_run=dry_run)
@@ -401,21 +355,73 @@ def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool)
     return judged.verdict.exit
 
 
-def do_doctor(options: Options, terminal: Terminal) -> int:
-    """What the hosts have and lack, host by host, and which checks will run."""
-    run, _ = prepare(options, terminal, probe=True)
-    needs = backends.load(run.backend).doctor(run, say=terminal.progress)
-    lines = []
-    for need in needs:
-        mark = "ok     " if need.good else "missing"
-        checks = f"  (for {', '.join(need.checks)})" if need.checks else ""
-        lines.append(f"{mark}  {need.host}: {need.what}: {need.found}{checks}")
-        if need.advice:
-            lines.append(f"         {need.advice}")
-    lacking = {c for need in needs if not need.good for c in need.checks}
-    names = tuple(dict.fromkeys(c for step in run.plan.steps for c in step.checks))
-    lines.append("will run: " + (", ".join(c for c in names if c not in lacking) or "nothing"))
-    if lacking:
-        lines.append("will not: " + ", ".join(c for c in names if c in lacking))
-    terminal.result({"needs": [dump(n) for n in needs]}, "\n".join(lines))
-    return Exit.PASS if all(need.good for need in needs) else Exit.NOT_STARTED
+def do_delete(
+    names: Sequence[str],
+    terminal: Terminal,
+    *,
+    older_than: str | None,
+    dry_run: bool,
+    collects: bool,
+) -> int:
+    """Collect runs, then remove what they made and is still there.
+
+    One whose evidence is there and cannot be fetched stays, unless it is not to be collected.
+    """
+    if bool(names) == bool(older_than):
+        raise BadInput("which runs?", hint="name them, or give --older-than 24h, and not both")
+    folders = [rundir.find_own(name) for name in names] or _older(older_than or "")
+    removed: dict[str, list[str]] = {}
+    worst: AcceptError | None = None
+    for folder in folders:
+        job = backends.load_job(folder)
+        try:
+            found = _delete(job, folder, terminal, dry_run=dry_run, collects=collects)
+            removed[job.attempt] = list(found)
+        except AcceptError as error:
+            # One that cannot be removed is no reason to leave the others.
+            if len(folders) == 1:
+                raise
+            terminal.progress(f"{job.attempt}: {error}")
+            worst = error
+    word = "would remove" if dry_run else "removed"
+    lines = [f"{word} {what}" for found in removed.values() for what in found]
+    terminal.result({"dryRun": dry_run, "removed": removed}, "\n".join(lines) or "nothing is left")
+    return Exit.PASS if worst is None else worst.code
+
+
+def _delete(
+    job: Job, folder: Path, terminal: Terminal, *, dry_run: bool, collects: bool
+) -> tuple[str, ...]:
+    backend = backends.load(job.backend)
+    found = backend.delete(job, dry_run=True, say=terminal.progress)
+    if dry_run or not found:
+        return found
+    try:
+        if collects:
+            collect(folder, terminal)
+    except NoEvidence as error:
+        terminal.progress(f"{job.attempt}: nothing to collect: {error.message}")
+    except AcceptError:
+        why = "its evidence cannot be fetched; --no-collect removes it without"
+        terminal.progress(f"{job.attempt} is not removed: {why}")
+        raise
+    return backend.delete(job, dry_run=False, say=terminal.progress)
+
+
+def _older(text: str) -> list[Path]:
+    """Return the folders of submitted runs that were started at least that long ago."""
+    try:
+        limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+    except ValueError as error:
+        message = str(error).partition(";")[0]
+        raise BadInput(f"--older-than: {message}", hint="such as 24h, 90m") from None
+    found = []
+    for folder in filter(rundir.is_own, rundir.listed()):
+        try:
+            job = backends.load_job(folder)
+            old = datetime.fromisoformat(job.submitted) < limit
+        except (AcceptError, ValueError, TypeError):
+            continue
+        if old:
+            found.append(folder)
+    return found

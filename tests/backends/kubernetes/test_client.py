@@ -17,7 +17,7 @@ import pytest
 from tests.backends.kubernetes.test_status import job, running, unscheduled
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
 
-from accept.backends import Job
+from accept.backends.job import Job
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, watch
 from accept.backends.kubernetes.client import Api, ApiError, Done, Place, execute, find_place
@@ -429,4 +429,4 @@ def test_only_this_back_end_imports_the_client() -> None:
         path.name
         for path in sorted(folder.rglob("*.py"))
         if "from kubernetes" in path.read_text(encoding="utf-8")
-    ] == ["api.py", "execute.py", "place.py"]
+    ] == ["client.py"]

@@ -21,13 +21,15 @@ from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import accept, refused
 
 from accept import backends
-from accept.backends import Job
+from accept.backends.job import Job
+from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import client, rbac, submit
 from accept.backends.kubernetes import client as kubernetes_client
 from accept.backends.kubernetes import collect as kubernetes_collect
-from accept.backends.kubernetes.init import Question, Seen, look_around, match_networks, site_text
+from accept.backends.kubernetes.init import Seen, look_around, match_networks
 from accept.backends.kubernetes.status import read_state
-from accept.commands import cluster, judge, run
+from accept.backends.protocol import Question
+from accept.commands import cluster, judge
 from accept.config import load_site
 from accept.core import evidence
 from accept.core.errors import BadEvidence, BadInput, BrokenOff, Exit
@@ -65,21 +67,21 @@ class TestTheNameOfARun:
         ],
     )
     def test_is_release_and_attempt(self, attempt: str, release: str, full: str) -> None:
-        assert submit.attempt_name(attempt, release).full == full
+        assert submit.release_names(attempt, release).full == full
 
     @pytest.mark.parametrize("attempt", ["20261121-045334-1a2b", "mine", "lab-two"])
     def test_stays_what_it_is_when_it_is_read_again(self, attempt: str) -> None:
-        name = submit.attempt_name(attempt)
-        assert submit.attempt_name(name.full) == name
+        name = submit.release_names(attempt)
+        assert submit.release_names(name.full) == name
 
     def test_of_two_launches_is_of_two_releases(self) -> None:
         # Within the same second, too.
         one, two = (
-            submit.attempt_name("20261121-045334-1a2b"),
-            submit.attempt_name("20261121-045334-3c4d"),
+            submit.release_names("20261121-045334-1a2b"),
+            submit.release_names("20261121-045334-3c4d"),
         )
         assert one.release != two.release
-        assert submit.attempt_name("one").release != submit.attempt_name("two").release
+        assert submit.release_names("one").release != submit.release_names("two").release
 
     def test_may_have_what_a_pods_name_leaves(self) -> None:
         fits = submit.Name(release="a" * 46, attempt="bcde")
@@ -300,7 +302,7 @@ class TestASiteFile:
             "image": "img:1",
             "results": "gs://bucket/x",
         }
-        site = self.read(tmp_path, site_text(self.SEEN, answers))
+        site = self.read(tmp_path, self.SEEN.site_text(answers))
         pods = site.kubernetes
         assert (site.backend, pods.namespace, pods.queue) == ("kubernetes", "gpu", "a4")
         assert (pods.image, pods.service_account) == ("img:1", "runner")
@@ -308,7 +310,7 @@ class TestASiteFile:
         assert site.results.location == "gs://bucket/x"
 
     def test_says_what_is_still_open(self, tmp_path: Path) -> None:
-        text = site_text(self.SEEN, {"machine": "gpu"})
+        text = self.SEEN.site_text({"machine": "gpu"})
         assert self.read(tmp_path, text).kubernetes.image is None
         assert "kubernetes.image" in text.partition("name:")[0]
 
@@ -515,7 +517,7 @@ class TestAQuestion:
 
 class TestABackEndThatIsAFolder:
     def test_is_found_like_the_others(self) -> None:
-        assert "kubernetes" in backends.names()
+        assert "kubernetes" in backends.BACKENDS
         assert backends.load("kubernetes").__doc__
 
 
@@ -557,9 +559,9 @@ class TestCollecting:
         def goes_on(*_: Any, **__: Any) -> Path:
             raise BrokenOff("run is still running", hint="accept watch run")
 
-        monkeypatch.setattr(kubernetes_collect, "fetch", goes_on)
+        monkeypatch.setattr(kubernetes_backend, "collect", goes_on)
         assert "still running" in refused("collect", "run", code=5)
-        assert run.load_job(folder) == a_job()
+        assert backends.load_job(folder) == a_job()
 
 
 class TestEvidenceThatIsOnlyALog:

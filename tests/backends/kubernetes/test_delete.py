@@ -12,7 +12,7 @@ from tests.factories import evidence as factories_evidence
 from tests.factories.api_server import STATUS, ApiServer, api_server
 from tests.factories.command_line import accept, refused
 
-from accept.backends import Job
+from accept.backends.job import Job
 from accept.backends.kubernetes import delete
 from accept.core import evidence
 from accept.core.errors import BrokenOff, Exit

@@ -10,8 +10,8 @@ import pytest
 from tests.factories.command_line import refused
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
-from accept.backends import Job
-from accept.backends.ssh.client import SshAccess, access_of
+from accept.backends.job import Job, SshAccess
+from accept.backends.ssh.client import access_of
 from accept.config.site import Site, Ssh
 from accept.core import evidence
 from accept.core.errors import BadInput

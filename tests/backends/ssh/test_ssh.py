@@ -14,7 +14,7 @@ from tests.factories import evidence as factories_evidence
 from tests.factories.command_line import accept
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
-from accept.backends import Job
+from accept.backends.job import Job
 from accept.backends.ssh import backend
 from accept.backends.ssh.client import MARKER, call
 from accept.config import Site, resources

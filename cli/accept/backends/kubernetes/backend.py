@@ -5,16 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept.backends import Job, Say
-from accept.backends.kubernetes import client as kubernetes_client
-from accept.backends.kubernetes import collect as kubernetes_collect
-from accept.backends.kubernetes import delete as kubernetes_delete
-from accept.backends.kubernetes import doctor as kubernetes_doctor
+from accept.backends.job import Job
 from accept.backends.kubernetes import scheduling, status
-from accept.backends.kubernetes import scheduling as kubernetes_scheduling
-from accept.backends.kubernetes import submit as kubernetes_submit
-from accept.backends.kubernetes import watch as kubernetes_watch
-from accept.backends.requirements import Need
+from accept.backends.kubernetes.client import Api, ApiError, before_start
+from accept.backends.kubernetes.collect import collect
+from accept.backends.kubernetes.delete import cancel, delete
+from accept.backends.kubernetes.doctor import doctor
+from accept.backends.kubernetes.submit import check_name, install_release, release_names
+from accept.backends.kubernetes.watch import FOLDER, watch
+from accept.backends.protocol import Phase, Progress, Say
 from accept.config import Site
 from accept.config.kubernetes import RESULTS
 from accept.core.errors import NotStarted
@@ -22,36 +21,58 @@ from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
 
+__all__ = [
+    "attempt_name",
+    "cancel",
+    "check_job",
+    "collect",
+    "delete",
+    "detect",
+    "doctor",
+    "progress",
+    "submit",
+    "watch",
+]
+
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
-    """The machine whose nodes the cluster has."""
-    with kubernetes_client.before_start():
-        return kubernetes_scheduling.machine_of(
-            kubernetes_client.Api(kubernetes_scheduling.place_of(place, site))
-        )
+    """Return the machine of the cluster's nodes, from their labels. Raises NotStarted."""
+    with before_start():
+        return scheduling.machine_of(Api(scheduling.place_of(place, site)))
 
 
-def named(attempt: str, place: dict[str, str]) -> str:
-    """The run's full name, which is also its attempt's."""
-    return kubernetes_submit.attempt_name(attempt, place.get("release", "")).full
+def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
+    """Return the full name of the run, which is also that of its attempt. Raises BadInput."""
+    name = release_names(attempt, place.get("release", ""))
+    check_name(name, nodes)
+    return name.full
+
+
+def check_job(job: Job, folder: Path) -> None:
+    """Accept any job: its values name objects of a cluster, and are checked when they are used."""
+
+
+def progress(job: Job, *, folder: Path) -> Progress:
+    """Return that the run was submitted: only the cluster knows more."""
+    return Progress(phase=Phase.SUBMITTED)
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
-    """Install the run; refused where the cluster has too few nodes for it now."""
+    """Install the run. Raises NotStarted if the cluster has too few nodes for it now."""
     release = run.place.get("release", "")
     own = attempt.removeprefix(f"{release}-") if release else attempt
-    name = kubernetes_submit.attempt_name(own, release)
-    kubernetes_submit.check_name(name, run.plan.nodes or 1)
-    with kubernetes_client.before_start():
-        client = kubernetes_client.Api(kubernetes_scheduling.place_of(run.place, run.site))
-        client.get("/version")
-        if short := _shortage(client, run, say):
+    name = release_names(own, release)
+    check_name(name, run.plan.nodes or 1)
+    with before_start():
+        api = Api(scheduling.place_of(run.place, run.site))
+        api.get("/version")
+        if short := _shortage(api, run, say):
             raise NotStarted(
                 short, hint="accept doctor shows every node; accept nodes the free ones"
             )
-        jobset = status.makes_jobset(client, run.site.kubernetes.controller)
-        kubernetes_submit.install_release(client, name, folder / VALUES, say=say)
-    place = client.place
+        jobset = status.makes_jobset(api, run.site.kubernetes.controller)
+        install_release(api, name, folder / VALUES, say=say)
+    place = api.place
     return Job(
         schema=1,
         backend="kubernetes",
@@ -59,7 +80,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         hosts=run.hosts,
         # The host name of its pod.
         first=f"{name.full}-w-0-0" if jobset else f"{name.full}-0",
-        folder=kubernetes_watch.FOLDER,
+        folder=FOLDER,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
         place={
             "context": place.context,
@@ -71,43 +92,21 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     )
 
 
-def _shortage(client: kubernetes_client.Api, run: Resolved, say: Say) -> str:
-    """Why too few nodes can take the run now; empty: enough can, or it is said who brings them."""
-    wanted = kubernetes_scheduling.wanted_of(run)
+def _shortage(api: Api, run: Resolved, say: Say) -> str:
+    """Return why too few nodes can take the run now.
+
+    Return an empty text if enough can, or if something will bring more nodes.
+    """
+    wanted = scheduling.wanted_of(run)
     try:
-        found = kubernetes_scheduling.fits_of(client, wanted)
-    except kubernetes_client.ApiError as error:
+        found = scheduling.fits_of(api, wanted)
+    except ApiError as error:
         if error.status != 403:
             raise
         say("free nodes are not counted: this user may not list nodes and pods of the cluster")
         return ""
     short = scheduling.shortage(found, run.plan.nodes or 1, wanted)
-    if short and (why := kubernetes_scheduling.to_come(run.site, wanted)):
+    if short and (why := scheduling.to_come(run.site, wanted)):
         say(f"{short}; {why}")
         return ""
     return short
-
-
-def watch(job: Job, *, folder: Path, say: Say) -> int:
-    """Follow the run: why pods wait, then what the coordinator says; returns its exit code."""
-    return kubernetes_watch.watch(job, folder=folder, say=say)
-
-
-def collect(job: Job, *, folder: Path, say: Say) -> Path:
-    """Fetch evidence, logs and what the cluster says, and release index 0."""
-    return kubernetes_collect.collect(job, folder=folder, say=say)
-
-
-def cancel(job: Job, *, folder: Path, say: Say) -> None:
-    """End the run; the coordinator keeps its evidence until it is collected."""
-    kubernetes_delete.cancel(job, folder=folder, say=say)
-
-
-def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
-    """Remove the release and what carries the run's label."""
-    return kubernetes_delete.delete(job, dry_run=dry_run, say=say)
-
-
-def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """What the cluster has for this run, and what it lacks."""
-    return kubernetes_doctor.doctor(run, say=say)

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from accept.backends import Job, Say
+from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.dump import describe
 from accept.backends.kubernetes.status import MAIN, State, look, place_of
 from accept.backends.kubernetes.watch import FOLDER, status
+from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit, NoEvidence
 from accept.core.runner.coordinator import HOSTS, Launch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accept.backends import Job, Say
+from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.collect import collect
 from accept.backends.kubernetes.status import (
@@ -24,6 +24,7 @@ from accept.backends.kubernetes.status import (
 )
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, status
+from accept.backends.protocol import Say
 from accept.core.errors import BrokenOff
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from accept.backends import Say
 from accept.backends.kubernetes import doctor_storage
 from accept.backends.kubernetes import doctor_storage as kubernetes_doctor_storage
 from accept.backends.kubernetes.client import Api, ApiError
@@ -16,6 +15,7 @@ from accept.backends.kubernetes.doctor_storage import claimed, fine, lack
 from accept.backends.kubernetes.rbac import CLUSTER_RULES, RULES, Rule
 from accept.backends.kubernetes.scheduling import fits_of, place_of, shortage, to_come, wanted_of
 from accept.backends.kubernetes.status import JOBSETS, KUEUE, has_namespace, makes_jobset, path
+from accept.backends.protocol import Say
 from accept.backends.requirements import Need
 from accept.core.text import plain
 from accept.plan.resolve import Resolved

@@ -9,24 +9,11 @@ from typing import Any
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.scheduling import all_nodes, machines_of, whole
 from accept.backends.kubernetes.status import KUEUE, has_namespace, path
+from accept.backends.protocol import Question
 from accept.config import load_machine
 from accept.core.text import plain
 
 _NETWORKING = "apis/networking.gke.io/v1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """Something that only the user can decide, with what the cluster has for it."""
-
-    key: str
-    text: str
-    #: The option of `accept init` that answers it.
-    option: str
-    candidates: tuple[str, ...] = ()
-    #: Whether it may stay open, and what it is then.
-    optional: bool = False
-    default: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +28,39 @@ class Seen:
     jobsets: bool
     #: For people, one line each.
     notes: tuple[str, ...]
+
+    def site_text(self, answers: Mapping[str, str]) -> str:
+        """The site file, as YAML with what is still open as comments."""
+        import yaml
+
+        kubernetes: dict[str, Any] = {"namespace": self.namespace}
+        if answers.get("queue") and answers["queue"] != "none":
+            kubernetes["queue"] = answers["queue"]
+        if answers.get("image"):
+            kubernetes["image"] = answers["image"]
+        if not self.jobsets:
+            kubernetes["controller"] = "job"
+        if answers.get("serviceAccount"):
+            kubernetes["serviceAccount"] = answers["serviceAccount"]
+        networks = self.networks.get(answers.get("machine", ""))
+        if networks:
+            kubernetes["networks"] = [{"interface": i, "network": n} for i, n in networks]
+        site: dict[str, Any] = {"name": plain(self.context, 100), "backend": "kubernetes"}
+        site["kubernetes"] = kubernetes
+        if answers.get("results"):
+            site["results"] = {"location": answers["results"]}
+        text = yaml.safe_dump(site, sort_keys=False, allow_unicode=True, width=100)
+        head = (
+            "# Written by `accept init` from what the cluster shows; "
+            "all keys: `accept schema site`.\n"
+        )
+        machine = answers.get("machine", "")
+        head += f"# Its machine: {machine} (--machine {machine}).\n" if machine else ""
+        if not answers.get("image"):
+            head += "# Still to be named: kubernetes.image, with a tag or a digest.\n"
+        if not answers.get("results"):
+            head += "# Without results.location index 0 holds the evidence until it is collected.\n"
+        return head + text
 
 
 def look_around(api: Api) -> Seen:
@@ -213,36 +233,3 @@ def match_networks(
 def _number(name: str) -> tuple[int, str]:
     digits = name[len(name.rstrip("0123456789")) :]
     return (int(digits) if digits else -1, name)
-
-
-def site_text(seen: Seen, answers: Mapping[str, str]) -> str:
-    """The site file, as YAML with what is still open as comments."""
-    import yaml
-
-    kubernetes: dict[str, Any] = {"namespace": seen.namespace}
-    if answers.get("queue") and answers["queue"] != "none":
-        kubernetes["queue"] = answers["queue"]
-    if answers.get("image"):
-        kubernetes["image"] = answers["image"]
-    if not seen.jobsets:
-        kubernetes["controller"] = "job"
-    if answers.get("serviceAccount"):
-        kubernetes["serviceAccount"] = answers["serviceAccount"]
-    networks = seen.networks.get(answers.get("machine", ""))
-    if networks:
-        kubernetes["networks"] = [{"interface": i, "network": n} for i, n in networks]
-    site: dict[str, Any] = {"name": plain(seen.context, 100), "backend": "kubernetes"}
-    site["kubernetes"] = kubernetes
-    if answers.get("results"):
-        site["results"] = {"location": answers["results"]}
-    text = yaml.safe_dump(site, sort_keys=False, allow_unicode=True, width=100)
-    head = (
-        "# Written by `accept init` from what the cluster shows; all keys: `accept schema site`.\n"
-    )
-    machine = answers.get("machine", "")
-    head += f"# Its machine: {machine} (--machine {machine}).\n" if machine else ""
-    if not answers.get("image"):
-        head += "# Still to be named: kubernetes.image, with a tag or a digest.\n"
-    if not answers.get("results"):
-        head += "# Without results.location index 0 holds the evidence until it is collected.\n"
-    return head + text

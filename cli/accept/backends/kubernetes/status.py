@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accept.backends import Job
+from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, Place
 from accept.core.text import decimal, plain
 

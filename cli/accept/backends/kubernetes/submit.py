@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept import __version__
-from accept.backends import Say
 from accept.backends.kubernetes.client import Api, ApiError, Place
 from accept.backends.kubernetes.status import LABEL, path
+from accept.backends.protocol import Say
 from accept.config import resources
 from accept.config.kubernetes import RELEASE_NAME
 from accept.core.errors import BadInput, NotStarted
@@ -47,7 +47,7 @@ class Name:
         return f"{self.release}-{self.attempt}"
 
 
-def attempt_name(attempt: str, release: str = "") -> Name:
+def release_names(attempt: str, release: str = "") -> Name:
     """The name of a run: what is given, and `accept-` before it where no release is.
 
     Without a release the whole is the release's name, so that no two runs share one, whenever they

@@ -8,9 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-from accept.backends import Job, Say
+from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.status import MAIN, State, lines, look, place_of, reasons, started
+from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
 from accept.core.text import decimal

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from accept.backends import Job, Say
+from accept.backends.job import Job
+from accept.backends.protocol import Phase, Progress, Say
 from accept.backends.requirements import (
     SECONDS,
     TOOLS,
@@ -66,9 +67,18 @@ def _refuse_no_hosts(hosts: Sequence[str]) -> None:
         )
 
 
-def named(attempt: str, place: dict[str, str]) -> str:
-    """The attempt's name, as it was chosen."""
+def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
+    """Return the name as it was chosen."""
     return attempt
+
+
+def check_job(job: Job, folder: Path) -> None:
+    """Accept any job: `Job` itself refuses values that `submit` would not have written."""
+
+
+def progress(job: Job, *, folder: Path) -> Progress:
+    """Return that the run was submitted: only its hosts know more."""
+    return Progress(phase=Phase.SUBMITTED)
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
+from accept.backends.job import SshAccess
 from accept.config import Site
 from accept.core.errors import BadInput, NotStarted
-from accept.core.serde import Bounds, Invalid, Pattern, fields_of, read
-from accept.evidence.rundir import runs
+from accept.core.serde import Invalid
 
 T = TypeVar("T")
 
@@ -32,98 +32,6 @@ _REFUSED_EARLY = "exchange_identification"
 MARKER = b"\x1eaccept\n"
 #: Most text that a login shell may print before the marker, in bytes.
 _MAX_GREETING = 1 << 20
-#: Options of every call, whatever the host.
-_ALWAYS = (
-    *("-o", "BatchMode=yes"),
-    *("-o", "ConnectTimeout=10"),
-    *("-o", "ServerAliveInterval=10"),
-    *("-o", "ServerAliveCountMax=3"),
-)
-
-_HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\])"
-_USER = r"[A-Za-z0-9_.](?:[A-Za-z0-9_.@+\\-]{0,126}[A-Za-z0-9_.@+$-])?"
-_JUMP = rf"(?:ssh://)?(?:[A-Za-z0-9_.][A-Za-z0-9_.+-]*@)?{_HOST}(?::[0-9]{{1,5}})?"
-
-ConfigFile = Annotated[
-    str, Pattern(r"/[^\x00-\x1f\x7f]*", "an absolute path without control characters")
-]
-User = Annotated[str, Pattern(_USER, "a user name of letters, digits and ._+@-")]
-Port = Annotated[int, Bounds(min=1, max=65535)]
-JumpHost = Annotated[str, Pattern(rf"{_JUMP}(?:,{_JUMP})*", "jump hosts as for ssh -J")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SshAccess:
-    """How ssh reaches the hosts of a run, over the user's own ssh configuration.
-
-    Each field is validated, because it becomes part of a command line. Raises Invalid.
-    """
-
-    #: Configuration file in place of the user's own.
-    config_file: ConfigFile | None = None
-    user: User | None = None
-    port: Port | None = None
-    jump_host: JumpHost | None = None
-
-    def __post_init__(self) -> None:
-        """Raise Invalid for a value that could act as an option or a command."""
-        for field, key, hint in fields_of(type(self)):
-            try:
-                read(hint, getattr(self, field.name))
-            except Invalid as error:
-                raise error.under(key) from None
-        if self.config_file is not None and _is_below(Path(self.config_file), runs()):
-            raise Invalid(
-                ("configFile",),
-                "an ssh configuration file in the folder of all runs is never used",
-                "it can start programs; keep it outside that folder",
-            )
-
-    def options(self) -> tuple[str, ...]:
-        """Return the ssh options for these fields."""
-        options: list[str] = []
-        if self.config_file:
-            options += ["-F", self.config_file]
-        options += _ALWAYS
-        if self.user:
-            options += ["-l", self.user]
-        if self.port:
-            options += ["-p", str(self.port)]
-        if self.jump_host:
-            options += ["-J", self.jump_host]
-        return tuple(options)
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
-def access_from_options(options: tuple[str, ...]) -> SshAccess:
-    """Return the fields from which `options` were made, as version 0.1 stored them.
-
-    Raises Invalid if they contain anything that `SshAccess.options` does not write.
-    """
-    keys = {"-F": "config_file", "-l": "user", "-p": "port", "-J": "jump_host"}
-    values: dict[str, str] = {}
-    words = iter(options)
-    for word in words:
-        value = next(words, None)
-        if value is not None and word in keys:
-            values[keys[word]] = value
-    port = values.get("port", "")
-    access = SshAccess(
-        config_file=values.get("config_file"),
-        user=values.get("user"),
-        port=int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else None,
-        jump_host=values.get("jump_host"),
-    )
-    if access.options() != options:
-        raise Invalid(
-            (),
-            "these ssh options were not written by accept",
-            "only a configuration file, user, port and jump host are used",
-        )
-    return access
 
 
 def access_of(site: Site) -> SshAccess:

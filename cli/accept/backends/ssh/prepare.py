@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from accept.backends import Job, Say
+from accept.backends.job import Job
+from accept.backends.protocol import Say
 from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import Reply, call, last_line, on_all
 from accept.core.errors import NotStarted

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import closing, suppress
 
-from accept.backends import Job, Say
+from accept.backends.job import Job
+from accept.backends.protocol import Say
 from accept.backends.ssh import manage
 from accept.core.errors import BrokenOff
 from accept.core.text import decimal

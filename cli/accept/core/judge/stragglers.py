@@ -84,8 +84,8 @@ def _suspects(
                     name=f"{host}:{rank.gpu}" if named else host,
                     cause="slow-outlier",
                     strength="moderate",
-                    why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it computes "
-                    f"for {rank.value:.3g} s a step, the median is {usual:.3g} s",
+                    why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it "
+                    f"computes for {rank.value:.3g} s a step, the median is {usual:.3g} s",
                     evidence=(record.log,) if record.log else (),
                 )
             )

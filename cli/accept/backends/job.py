@@ -1,0 +1,160 @@
+"""What `job.json` keeps of a submitted run: enough to find it again, and nothing that acts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from accept.config.hostlist import is_host_name
+from accept.core.serde import Bounds, Invalid, Pattern, escaped, fields_of, read
+from accept.evidence.rundir import runs
+
+#: Options of every call, whatever the host.
+_ALWAYS = (
+    *("-o", "BatchMode=yes"),
+    *("-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=10"),
+    *("-o", "ServerAliveCountMax=3"),
+)
+
+_HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\])"
+_USER = r"[A-Za-z0-9_.](?:[A-Za-z0-9_.@+\\-]{0,126}[A-Za-z0-9_.@+$-])?"
+_JUMP = rf"(?:ssh://)?(?:[A-Za-z0-9_.][A-Za-z0-9_.+-]*@)?{_HOST}(?::[0-9]{{1,5}})?"
+
+ConfigFile = Annotated[
+    str, Pattern(r"/[^\x00-\x1f\x7f]*", "an absolute path without control characters")
+]
+User = Annotated[str, Pattern(_USER, "a user name of letters, digits and ._+@-")]
+Port = Annotated[int, Bounds(min=1, max=65535)]
+JumpHost = Annotated[str, Pattern(rf"{_JUMP}(?:,{_JUMP})*", "jump hosts as for ssh -J")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshAccess:
+    """How ssh reaches the hosts of a run, over the user's own ssh configuration.
+
+    Each field is validated, because it becomes part of a command line. Raises Invalid.
+    """
+
+    #: Configuration file in place of the user's own.
+    config_file: ConfigFile | None = None
+    user: User | None = None
+    port: Port | None = None
+    jump_host: JumpHost | None = None
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a value that could act as an option or a command."""
+        for item, key, hint in fields_of(type(self)):
+            try:
+                read(hint, getattr(self, item.name))
+            except Invalid as error:
+                raise error.under(key) from None
+        if self.config_file is not None and _is_below(Path(self.config_file), runs()):
+            raise Invalid(
+                ("configFile",),
+                "an ssh configuration file in the folder of all runs is never used",
+                "it can start programs; keep it outside that folder",
+            )
+
+    def options(self) -> tuple[str, ...]:
+        """Return the ssh options for these fields."""
+        options: list[str] = []
+        if self.config_file:
+            options += ["-F", self.config_file]
+        options += _ALWAYS
+        if self.user:
+            options += ["-l", self.user]
+        if self.port:
+            options += ["-p", str(self.port)]
+        if self.jump_host:
+            options += ["-J", self.jump_host]
+        return tuple(options)
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def access_from_options(options: tuple[str, ...]) -> SshAccess:
+    """Return the fields from which `options` were made, as version 0.1 stored them.
+
+    Raises Invalid if they contain anything that `SshAccess.options` does not write.
+    """
+    keys = {"-F": "config_file", "-l": "user", "-p": "port", "-J": "jump_host"}
+    values: dict[str, str] = {}
+    words = iter(options)
+    for word in words:
+        value = next(words, None)
+        if value is not None and word in keys:
+            values[keys[word]] = value
+    port = values.get("port", "")
+    access = SshAccess(
+        config_file=values.get("config_file"),
+        user=values.get("user"),
+        port=int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else None,
+        jump_host=values.get("jump_host"),
+    )
+    if access.options() != options:
+        raise Invalid(
+            (),
+            "these ssh options were not written by accept",
+            "only a configuration file, user, port and jump host are used",
+        )
+    return access
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that was submitted, as `job.json` keeps it: enough to find it again from anywhere."""
+
+    schema: int
+    backend: str
+    attempt: str
+    #: Hosts that were asked for, by the names the run knows them by.
+    hosts: tuple[str, ...]
+    #: The host of the coordinator; empty: this machine.
+    first: str
+    #: The run's folder there.
+    folder: str
+    #: How ssh reaches the hosts; used by the ssh back end only.
+    ssh_access: SshAccess = field(default_factory=SshAccess)
+    #: Read from job.json of version 0.1, which stored ssh options; always None afterwards.
+    ssh: tuple[str, ...] | None = None
+    submitted: str = ""
+    #: Where a cluster keeps it: what finds it again, and never a secret.
+    place: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for an ssh job that `submit` would not have written.
+
+        A run folder may come from somebody else, and these values end up in commands.
+        """
+        if self.ssh is not None:
+            object.__setattr__(self, "ssh_access", _access_of_0_1(self))
+            object.__setattr__(self, "ssh", None)
+        if self.backend != "ssh":
+            return
+        for host in (*self.hosts, *filter(None, [self.first])):
+            if not is_host_name(host):
+                raise Invalid(("hosts",), f'invalid host name "{escaped(host)}"')
+        if self.first and self.first not in self.hosts:
+            raise Invalid(("first",), f"{escaped(self.first)} is not one of the run's hosts")
+        if not _SSH_FOLDER.fullmatch(self.folder) or "/../" in self.folder:
+            raise Invalid(("folder",), f'"{escaped(self.folder)}" is not a folder of a run')
+        if not self.folder.endswith(f"/accept-{self.attempt}"):
+            raise Invalid(("folder",), f"{escaped(self.folder)} belongs to another run")
+
+
+#: As `tools.scratch` allows it, and the run's own folder in it.
+_SSH_FOLDER = re.compile(r"(?:/[A-Za-z0-9._/+@-]*)?/accept-[a-z0-9][a-z0-9-]{0,62}")
+
+
+def _access_of_0_1(job: Job) -> SshAccess:
+    if job.ssh_access != SshAccess():
+        raise Invalid(("ssh",), "sshAccess and ssh exclude each other")
+    try:
+        return access_from_options(job.ssh) if job.ssh else SshAccess()
+    except Invalid as error:
+        raise Invalid(("ssh",), error.message, error.hint) from None

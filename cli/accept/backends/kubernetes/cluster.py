@@ -1,0 +1,52 @@
+"""Commands about a cluster that start nothing: free nodes, permissions, a first site file."""
+
+from __future__ import annotations
+
+from accept.backends.kubernetes import init, rbac, scheduling
+from accept.backends.kubernetes.client import Api, before_start, find_place
+from accept.config import Site, load_machine, load_site
+from accept.core.errors import BadInput, NotStarted
+from accept.plan.resolve import Options, gpus_asked
+
+
+def free_nodes(options: Options) -> tuple[str, ...]:
+    """Return every node that the run's pods match and that has all its GPUs free.
+
+    Raises NotStarted if there is none, or if the cluster cannot be reached.
+    """
+    site = load_site(options.site).value if options.site else Site()
+    with before_start():
+        api = Api(scheduling.place_of(options.place, site))
+        name = options.machine or scheduling.machine_of(api)
+        machine = load_machine(name).value
+        used = gpus_asked(machine, site, options)
+        # If a machine states how many GPUs a node has, pods take whole nodes: see gpus_of_pod.
+        per_pod = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
+        names = scheduling.free(api, scheduling.wanted(machine, site, per_pod))
+    if not names:
+        raise NotStarted(
+            f"no node of {name} is free in this cluster",
+            hint=f"accept doctor --backend kubernetes --machine {name} --nodes 1 says why",
+        )
+    return names
+
+
+def role(place: dict[str, str], site: Site) -> str:
+    """Return the Role and RoleBinding that a run needs, as YAML."""
+    try:
+        namespace = scheduling.place_of(place, site).namespace
+    except (NotStarted, BadInput):
+        # The Role can be printed before there is any access, and without the Kubernetes client.
+        # But a kubeconfig or context that the user names must exist.
+        if place.get("kubeconfig") or place.get("context"):
+            raise
+        namespace = place.get("namespace") or site.kubernetes.namespace or "default"
+    return rbac.role(namespace)
+
+
+def survey(place: dict[str, str]) -> init.Seen:
+    """Return what the cluster shows of what a site file needs. Raises NotStarted."""
+    with before_start():
+        return init.look_around(
+            Api(find_place(**{key: value for key, value in place.items() if key != "release"}))
+        )
