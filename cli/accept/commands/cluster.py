@@ -105,14 +105,14 @@ def free_nodes(options: Options) -> tuple[str, ...]:
 
     site = _site(options.site)
     with kubernetes_client.before_start():
-        client = kubernetes_client.Api(scheduling.place_of(options.place, site))
-        name = options.machine or scheduling.machine_of(client)
+        client = kubernetes_client.Api(scheduling.resolve_place(options.place, site))
+        name = options.machine or scheduling.detect_machine(client)
         machine = load_machine(name).value
         used = gpus_asked(machine, site, options)
         # Where a machine says how many a node has, pods ask for whole nodes: see gpus_of_pod.
         asked = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
-        wanted = scheduling.wanted(machine, site, asked)
-        names = scheduling.free(client, wanted)
+        wanted = scheduling.pod_request(machine, site, asked)
+        names = scheduling.free_nodes(client, wanted)
     if not names:
         raise NotStarted(
             f"no node of {name} is free in this cluster",
@@ -142,14 +142,14 @@ def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> i
     from accept.backends.kubernetes import rbac, scheduling
 
     try:
-        name = scheduling.place_of(place, _site(site)).namespace
+        name = scheduling.resolve_place(place, _site(site)).namespace
     except (NotStarted, BadInput):
         # The Role can be printed before there is any access, and without the Kubernetes client.
         # But a kubeconfig or context that the user names must exist.
         if place.get("kubeconfig") or place.get("context"):
             raise
         name = place.get("namespace") or _site(site).kubernetes.namespace or "default"
-    text = rbac.role(name)
+    text = rbac.role_yaml(name)
     terminal.result({"yaml": text}, text)
     return Exit.PASS
 
@@ -168,7 +168,7 @@ def do_init(
         client = kubernetes_client.Api(
             find_place(**{k: v for k, v in place.items() if k != "release"})
         )
-        seen = init.look_around(client)
+        seen = init.survey_cluster(client)
     for line in seen.notes:
         terminal.progress(line)
     asks = sys.stdin.isatty() and sys.stderr.isatty()

@@ -87,10 +87,10 @@ def _check_start(run: Resolved, options: Options) -> None:
         # Over ssh and on nodes that are named, `resolve` knows the hosts.
         read_plants(options.plant, (os.uname().nodename,))
     elif run.backend == "kubernetes":
-        from accept.backends.kubernetes.submit import attempt_name, check_name
+        from accept.backends.kubernetes.submit import attempt_name, check_run_name
 
         name = attempt_name(options.attempt or _SAMPLE_NAME, run.place.get("release", ""))
-        check_name(name, run.plan.nodes or 1)
+        check_run_name(name, run.plan.nodes or 1)
 
 
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:

@@ -25,7 +25,13 @@ from accept.backends import Job
 from accept.backends.kubernetes import client, rbac, submit
 from accept.backends.kubernetes import client as kubernetes_client
 from accept.backends.kubernetes import collect as kubernetes_collect
-from accept.backends.kubernetes.init import Question, Seen, look_around, match_networks, site_text
+from accept.backends.kubernetes.init import (
+    Question,
+    Survey,
+    match_networks,
+    site_text,
+    survey_cluster,
+)
 from accept.backends.kubernetes.status import read_state
 from accept.commands import cluster, judge, run
 from accept.config import load_site
@@ -82,16 +88,16 @@ class TestTheNameOfARun:
         assert submit.attempt_name("one").release != submit.attempt_name("two").release
 
     def test_may_have_what_a_pods_name_leaves(self) -> None:
-        fits = submit.Name(release="a" * 46, attempt="bcde")
-        submit.check_name(fits, 10)
+        fits = submit.RunName(release="a" * 46, attempt="bcde")
+        submit.check_run_name(fits, 10)
         with pytest.raises(BadInput, match="51 characters") as caught:
-            submit.check_name(fits, 11)
+            submit.check_run_name(fits, 11)
         assert "at most 50" in caught.value.hint
 
     @pytest.mark.parametrize("release", ["Lab", "1lab", "lab_", "-lab"])
     def test_is_one_that_dns_takes(self, release: str) -> None:
         with pytest.raises(BadInput, match="cannot be used"):
-            submit.check_name(submit.Name(release=release, attempt="a"), 2)
+            submit.check_run_name(submit.RunName(release=release, attempt="a"), 2)
 
 
 class TestTheRole:
@@ -112,11 +118,11 @@ class TestTheRole:
         assert "namespace: default\n" in accept("doctor", "--rbac").out
 
     def test_only_reads_outside_of_the_namespace(self) -> None:
-        _, look = yaml.safe_load_all(rbac.role("lab"))
+        _, look = yaml.safe_load_all(rbac.role_yaml("lab"))
         assert {verb for rule in look["rules"] for verb in rule["verbs"]} == {"get", "list"}
 
     def test_has_no_wildcard(self) -> None:
-        assert "*" not in re.sub(r"#.*", "", rbac.role("lab"))
+        assert "*" not in re.sub(r"#.*", "", rbac.role_yaml("lab"))
 
 
 class TestWithoutACluster:
@@ -202,7 +208,7 @@ class TestWhatALogStillTells:
         evidence.write(
             folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
         )
-        logs = folder / kubernetes_collect.CLUSTER / "logs"
+        logs = folder / kubernetes_collect.CLUSTER_FOLDER / "logs"
         logs.mkdir(parents=True)
         if log is not None:
             (logs / "run-w-0-0-abcde.accept.log").write_text(log, encoding="utf-8")
@@ -278,7 +284,7 @@ class TestAnArchive:
 
 
 class TestASiteFile:
-    SEEN = Seen(
+    SEEN = Survey(
         context="lab",
         namespace="gpu",
         questions=(),
@@ -399,7 +405,7 @@ class TestTheQueuesOfACluster:
 
     def queues(self) -> tuple[tuple[str, ...], str]:
         """The candidates of the question, and all that is said besides."""
-        seen = look_around(client.Api(kubernetes_client.find_place()))
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         found = [q.candidates for q in seen.questions if q.key == "queue"]
         return (found[0] if found else ()), "\n".join(seen.notes)
 
@@ -436,7 +442,7 @@ class TestTheNamespaceOfASiteFile:
     WHERE = "/api/v1/namespaces/lab"
 
     def said(self) -> str:
-        return "\n".join(look_around(client.Api(kubernetes_client.find_place())).notes)
+        return "\n".join(survey_cluster(client.Api(kubernetes_client.find_place())).notes)
 
     def test_is_said_with_what_to_do_where_it_is_not_there(self, server: ApiServer) -> None:
         named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
@@ -476,7 +482,7 @@ class TestTheNetworksOfASiteFile:
     def test_are_those_that_pods_can_name(self, server: ApiServer) -> None:
         found = self.named("default", "gvnic-1", *(f"my-rdma-{n}" for n in range(8)))
         server.says(f"{self.NETWORKING}/networks", found)
-        seen = look_around(client.Api(kubernetes_client.find_place()))
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         assert ("eth2", "my-rdma-0") in seen.networks["a4-highgpu-8g"]
 
     @pytest.mark.parametrize("networks", [403, {"items": []}])
@@ -485,7 +491,7 @@ class TestTheNetworksOfASiteFile:
         server.says(f"{self.NETWORKING}/networks", networks)
         sets = [f"set-rdma-{n}" for n in range(8)]
         server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
-        seen = look_around(client.Api(kubernetes_client.find_place()))
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         said = "\n".join(seen.notes)
         assert seen.networks == {}
         assert "network parameters (not networks that pods can name): gvnic-1, set-rdma-0" in said
@@ -612,7 +618,7 @@ class TestEvidenceThatIsOnlyALog:
         self, folder: Path, unreadable: pytest.MonkeyPatch
     ) -> None:
         assert accept("collect", "run").code == 0
-        kept = folder / kubernetes_collect.CLUSTER / "pods.json"
+        kept = folder / kubernetes_collect.CLUSTER_FOLDER / "pods.json"
         kept.write_text("[1]")
         unreadable.undo()
         assert accept("collect", "run").code == 0

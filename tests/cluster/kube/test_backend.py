@@ -34,7 +34,7 @@ class TestARunThatPasses:
         self, desk: Desk, cluster: Cluster
     ) -> None:
         before = desk.made()
-        role, _ = yaml.safe_load_all(rbac.role(desk.namespace))
+        role, _ = yaml.safe_load_all(rbac.role_yaml(desk.namespace))
         limited = cluster.kubeconfig_for(desk.namespace, role["rules"])
         desk.environment["KUBECONFIG"] = str(limited)
         before |= desk.made()

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster: a JobSet or a plain Job, installed by helm and followed by its API."""
+"""Run on a Kubernetes cluster: install a JobSet or a Job with helm, and follow it by the API."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from accept.plan.resolve import Resolved
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
-    """The machine whose nodes the cluster has."""
+    """Return the machine type of the cluster's nodes."""
     with kubernetes_client.before_start():
-        return kubernetes_scheduling.machine_of(
-            kubernetes_client.Api(kubernetes_scheduling.place_of(place, site))
+        return kubernetes_scheduling.detect_machine(
+            kubernetes_client.Api(kubernetes_scheduling.resolve_place(place, site))
         )
 
 
 def named(attempt: str, place: dict[str, str]) -> str:
-    """The run's full name, which is also its attempt's."""
+    """Return the full name of the run, which is also the name of its attempt."""
     return kubernetes_submit.attempt_name(attempt, place.get("release", "")).full
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
-    """Install the run; refused where the cluster has too few nodes for it now."""
+    """Install the run. Raises NotStarted if the cluster has too few nodes for it now."""
     release = run.place.get("release", "")
     own = attempt.removeprefix(f"{release}-") if release else attempt
     name = kubernetes_submit.attempt_name(own, release)
-    kubernetes_submit.check_name(name, run.plan.nodes or 1)
+    kubernetes_submit.check_run_name(name, run.plan.nodes or 1)
     with kubernetes_client.before_start():
-        client = kubernetes_client.Api(kubernetes_scheduling.place_of(run.place, run.site))
+        client = kubernetes_client.Api(kubernetes_scheduling.resolve_place(run.place, run.site))
         client.get("/version")
         if short := _shortage(client, run, say):
             raise NotStarted(
@@ -57,7 +57,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         backend="kubernetes",
         attempt=name.full,
         hosts=run.hosts,
-        # The host name of its pod.
+        # The host name of the pod.
         first=f"{name.full}-w-0-0" if jobset else f"{name.full}-0",
         folder=kubernetes_watch.FOLDER,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -72,29 +72,32 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
 
 
 def _shortage(client: kubernetes_client.Api, run: Resolved, say: Say) -> str:
-    """Why too few nodes can take the run now; empty: enough can, or it is said who brings them."""
-    wanted = kubernetes_scheduling.wanted_of(run)
+    """Return why too few nodes can take the run now.
+
+    Empty if enough can, and also if something adds nodes later, which is then reported.
+    """
+    wanted = kubernetes_scheduling.request_of_run(run)
     try:
-        found = kubernetes_scheduling.fits_of(client, wanted)
+        found = kubernetes_scheduling.query_fits(client, wanted)
     except kubernetes_client.ApiError as error:
         if error.status != 403:
             raise
         say("free nodes are not counted: this user may not list nodes and pods of the cluster")
         return ""
     short = scheduling.shortage(found, run.plan.nodes or 1, wanted)
-    if short and (why := kubernetes_scheduling.to_come(run.site, wanted)):
+    if short and (why := kubernetes_scheduling.expected_nodes(run.site, wanted)):
         say(f"{short}; {why}")
         return ""
     return short
 
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:
-    """Follow the run: why pods wait, then what the coordinator says; returns its exit code."""
+    """Report why pods wait, then the coordinator's log; return the coordinator's exit code."""
     return kubernetes_watch.watch(job, folder=folder, say=say)
 
 
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
-    """Fetch evidence, logs and what the cluster says, and release index 0."""
+    """Fetch the evidence, the logs and the cluster's objects, and let index 0 end."""
     return kubernetes_collect.collect(job, folder=folder, say=say)
 
 
@@ -104,10 +107,10 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
 
 
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
-    """Remove the release and what carries the run's label."""
+    """Remove the release and everything with the run's label."""
     return kubernetes_delete.delete(job, dry_run=dry_run, say=say)
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """What the cluster has for this run, and what it lacks."""
+    """Return what this run needs of the cluster, and whether the cluster has it."""
     return kubernetes_doctor.doctor(run, say=say)
