@@ -20,8 +20,15 @@ from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_
 from accept.backends.job import Job
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, watch
-from accept.backends.kubernetes.client import Api, ApiError, Done, Place, execute, find_place
-from accept.backends.kubernetes.scheduling import place_of
+from accept.backends.kubernetes.client import (
+    Api,
+    ApiError,
+    CommandResult,
+    Place,
+    execute,
+    find_place,
+)
+from accept.backends.kubernetes.scheduling import resolve_place
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.errors import BadEvidence, BrokenOff, NotStarted
@@ -65,7 +72,7 @@ class TestThePlace:
         self, place: Place, option: str, site: str | None, namespace: str
     ) -> None:
         named = Site(kubernetes=Kubernetes(namespace=site))
-        assert place_of({"namespace": option}, named).namespace == namespace
+        assert resolve_place({"namespace": option}, named).namespace == namespace
 
     def test_needs_a_context_that_is_there(self, place: Place) -> None:
         with pytest.raises(NotStarted, match="'prod'") as caught:
@@ -385,7 +392,7 @@ class TestTheArchiveOfIndex0:
 class TestACommandInAContainer:
     EXEC = f"{PODS}/p/exec"
 
-    def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> Done:
+    def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> CommandResult:
         server.commands[self.EXEC] = lambda *_: iter(frames)
         return execute(Api(place), "p", "accept", ["sh", "-c", "a b"])
 
@@ -399,14 +406,14 @@ class TestACommandInAContainer:
         done = self.run(
             server, place, (OUT, b"o"), (ERR, b"e"), (STATUS, json.dumps(failed).encode())
         )
-        assert done == Done(exit=7, out="o", err="e")
+        assert done == CommandResult(exit=7, out="o", err="e")
         good = (STATUS, b'{"status":"Success"}')
         assert self.run(server, place, (OUT, "\u00e4".encode()), good).exit == 0
 
     def test_has_none_where_the_connection_ends_before_it(
         self, server: ApiServer, place: Place
     ) -> None:
-        assert self.run(server, place, (OUT, b"cut")) == Done(exit=None, out="cut", err="")
+        assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut", err="")
 
     def test_that_is_refused_says_why(self, server: ApiServer, place: Place) -> None:
         with pytest.raises(ApiError, match="exec in p") as caught:

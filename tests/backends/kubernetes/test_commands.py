@@ -26,7 +26,7 @@ from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import client, rbac, submit
 from accept.backends.kubernetes import client as kubernetes_client
 from accept.backends.kubernetes import collect as kubernetes_collect
-from accept.backends.kubernetes.init import Seen, look_around, match_networks
+from accept.backends.kubernetes.init import Survey, match_networks, survey_cluster
 from accept.backends.kubernetes.status import read_state
 from accept.backends.protocol import Question
 from accept.commands import cluster, judge
@@ -67,33 +67,33 @@ class TestTheNameOfARun:
         ],
     )
     def test_is_release_and_attempt(self, attempt: str, release: str, full: str) -> None:
-        assert submit.release_names(attempt, release).full == full
+        assert submit.run_name(attempt, release).full == full
 
     @pytest.mark.parametrize("attempt", ["20261121-045334-1a2b", "mine", "lab-two"])
     def test_stays_what_it_is_when_it_is_read_again(self, attempt: str) -> None:
-        name = submit.release_names(attempt)
-        assert submit.release_names(name.full) == name
+        name = submit.run_name(attempt)
+        assert submit.run_name(name.full) == name
 
     def test_of_two_launches_is_of_two_releases(self) -> None:
         # Within the same second, too.
         one, two = (
-            submit.release_names("20261121-045334-1a2b"),
-            submit.release_names("20261121-045334-3c4d"),
+            submit.run_name("20261121-045334-1a2b"),
+            submit.run_name("20261121-045334-3c4d"),
         )
         assert one.release != two.release
-        assert submit.release_names("one").release != submit.release_names("two").release
+        assert submit.run_name("one").release != submit.run_name("two").release
 
     def test_may_have_what_a_pods_name_leaves(self) -> None:
-        fits = submit.Name(release="a" * 46, attempt="bcde")
-        submit.check_name(fits, 10)
+        fits = submit.RunName(release="a" * 46, attempt="bcde")
+        submit.check_run_name(fits, 10)
         with pytest.raises(BadInput, match="51 characters") as caught:
-            submit.check_name(fits, 11)
+            submit.check_run_name(fits, 11)
         assert "at most 50" in caught.value.hint
 
     @pytest.mark.parametrize("release", ["Lab", "1lab", "lab_", "-lab"])
     def test_is_one_that_dns_takes(self, release: str) -> None:
         with pytest.raises(BadInput, match="cannot be used"):
-            submit.check_name(submit.Name(release=release, attempt="a"), 2)
+            submit.check_run_name(submit.RunName(release=release, attempt="a"), 2)
 
 
 class TestTheRole:
@@ -114,11 +114,11 @@ class TestTheRole:
         assert "namespace: default\n" in accept("doctor", "--rbac").out
 
     def test_only_reads_outside_of_the_namespace(self) -> None:
-        _, look = yaml.safe_load_all(rbac.role("lab"))
+        _, look = yaml.safe_load_all(rbac.role_yaml("lab"))
         assert {verb for rule in look["rules"] for verb in rule["verbs"]} == {"get", "list"}
 
     def test_has_no_wildcard(self) -> None:
-        assert "*" not in re.sub(r"#.*", "", rbac.role("lab"))
+        assert "*" not in re.sub(r"#.*", "", rbac.role_yaml("lab"))
 
 
 class TestWithoutACluster:
@@ -204,7 +204,7 @@ class TestWhatALogStillTells:
         evidence.write(
             folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
         )
-        logs = folder / kubernetes_collect.CLUSTER / "logs"
+        logs = folder / kubernetes_collect.CLUSTER_FOLDER / "logs"
         logs.mkdir(parents=True)
         if log is not None:
             (logs / "run-w-0-0-abcde.accept.log").write_text(log, encoding="utf-8")
@@ -280,7 +280,7 @@ class TestAnArchive:
 
 
 class TestASiteFile:
-    SEEN = Seen(
+    SEEN = Survey(
         context="lab",
         namespace="gpu",
         questions=(),
@@ -401,7 +401,7 @@ class TestTheQueuesOfACluster:
 
     def queues(self) -> tuple[tuple[str, ...], str]:
         """The candidates of the question, and all that is said besides."""
-        seen = look_around(client.Api(kubernetes_client.find_place()))
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         found = [q.candidates for q in seen.questions if q.key == "queue"]
         return (found[0] if found else ()), "\n".join(seen.notes)
 
@@ -438,7 +438,7 @@ class TestTheNamespaceOfASiteFile:
     WHERE = "/api/v1/namespaces/lab"
 
     def said(self) -> str:
-        return "\n".join(look_around(client.Api(kubernetes_client.find_place())).notes)
+        return "\n".join(survey_cluster(client.Api(kubernetes_client.find_place())).notes)
 
     def test_is_said_with_what_to_do_where_it_is_not_there(self, server: ApiServer) -> None:
         named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
@@ -478,7 +478,7 @@ class TestTheNetworksOfASiteFile:
     def test_are_those_that_pods_can_name(self, server: ApiServer) -> None:
         found = self.named("default", "gvnic-1", *(f"my-rdma-{n}" for n in range(8)))
         server.says(f"{self.NETWORKING}/networks", found)
-        seen = look_around(client.Api(kubernetes_client.find_place()))
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         assert ("eth2", "my-rdma-0") in seen.networks["a4-highgpu-8g"]
 
     @pytest.mark.parametrize("networks", [403, {"items": []}])
@@ -487,7 +487,7 @@ class TestTheNetworksOfASiteFile:
         server.says(f"{self.NETWORKING}/networks", networks)
         sets = [f"set-rdma-{n}" for n in range(8)]
         server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
-        seen = look_around(client.Api(kubernetes_client.find_place()))
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         said = "\n".join(seen.notes)
         assert seen.networks == {}
         assert "network parameters (not networks that pods can name): gvnic-1, set-rdma-0" in said
@@ -526,8 +526,8 @@ class TestWithoutTheClient:
 
     @pytest.fixture(autouse=True)
     def not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("kubernetes", "urllib3", "websocket"):
-            monkeypatch.setitem(sys.modules, name, None)
+        # Its dependencies stay, because threads of earlier tests may still use them.
+        monkeypatch.setitem(sys.modules, "kubernetes", None)
 
     @pytest.mark.parametrize(
         "command", [["watch"], ["collect"], ["cancel"], ["delete"], ["delete", "--no-collect"]]
@@ -614,7 +614,7 @@ class TestEvidenceThatIsOnlyALog:
         self, folder: Path, unreadable: pytest.MonkeyPatch
     ) -> None:
         assert accept("collect", "run").code == 0
-        kept = folder / kubernetes_collect.CLUSTER / "pods.json"
+        kept = folder / kubernetes_collect.CLUSTER_FOLDER / "pods.json"
         kept.write_text("[1]")
         unreadable.undo()
         assert accept("collect", "run").code == 0

@@ -194,11 +194,11 @@ class TestJobSet:
         server.says(JOBSET, {"versions": [{"version": "v1alpha2"}]})
 
     def test_with_what_the_chart_sets_is_fine(self, server: ApiServer, ask: Ask) -> None:
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.FIELDS))
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.JOBSET_FIELDS))
         assert line(ask(), "JobSet")[0] == "ok"
 
     def test_that_would_drop_a_field_is_too_old(self, server: ApiServer, ask: Ask) -> None:
-        served = [f for f in kubernetes_doctor.FIELDS if not f.endswith(".successPolicy")]
+        served = [f for f in kubernetes_doctor.JOBSET_FIELDS if not f.endswith(".successPolicy")]
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*served))
         mark, said = line(ask(), "JobSet")
         assert mark == "missing"
@@ -228,7 +228,7 @@ class TestJobSet:
         mark: str,
     ) -> None:
         """A machine without an NVLink domain, whose NICs come by claims or by networks."""
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.FIELDS))
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.JOBSET_FIELDS))
         machine = tmp_path / "claims.yaml"
         machine.write_text(DOMAIN.replace("computeDomain: true", "computeDomain: false"))
         done = accept("doctor", *options(site, machine=str(machine)))

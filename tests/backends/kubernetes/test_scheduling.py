@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from accept.backends.kubernetes.scheduling import (
-    Wanted,
-    fits,
-    matches,
-    requested,
+    PodRequest,
+    affinity_matches,
+    node_fits,
+    pod_request,
+    requested_amount,
     shortage,
     tolerates,
-    wanted,
-    whole,
+    whole_number,
 )
 from accept.config import Site, load_machine
 from accept.config.kubernetes import Kubernetes
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
-WANTED = Wanted(
+WANTED = PodRequest(
     selector={"kind": "b200"},
     tolerations=({"key": GPU, "operator": "Exists"},),
     resource=GPU,
@@ -45,8 +45,8 @@ def pod(where: str, gpus: int, phase: str = "Running") -> dict[str, Any]:
     return {"spec": {"nodeName": where, "containers": [container]}, "status": {"phase": phase}}
 
 
-def why(one: dict[str, Any], *pods: dict[str, Any], wanted: Wanted = WANTED) -> str:
-    (fit,) = fits([one], pods, wanted)
+def why(one: dict[str, Any], *pods: dict[str, Any], pod_request: PodRequest = WANTED) -> str:
+    (fit,) = node_fits([one], pods, pod_request)
     return fit.why
 
 
@@ -82,27 +82,29 @@ class TestANode:
     def test_with_another_label_is_not_meant(self) -> None:
         one = node("a")
         one["metadata"]["labels"]["kind"] = "h200"
-        (fit,) = fits([one], [], WANTED)
+        (fit,) = node_fits([one], [], WANTED)
         assert (fit.meant, fit.why) == (False, "label kind is h200, b200 is wanted")
 
     def test_is_meant_only_where_the_lists_say_so(self) -> None:
-        listed = Wanted(selector={}, tolerations=WANTED.tolerations, include=("a",), exclude=("b",))
-        found = fits([node("a"), node("b"), node("c")], [], listed)
+        listed = PodRequest(
+            selector={}, tolerations=WANTED.tolerations, include=("a",), exclude=("b",)
+        )
+        found = node_fits([node("a"), node("b"), node("c")], [], listed)
         assert [f.node for f in found if f.meant] == ["a"]
 
     def test_is_named_by_its_name_whatever_its_hostname_label(self) -> None:
         one = node("a")
         one["metadata"]["labels"]["kubernetes.io/hostname"] = "host-7"
-        by_label = Wanted(selector={}, tolerations=WANTED.tolerations, include=("host-7",))
-        by_name = Wanted(selector={}, tolerations=WANTED.tolerations, include=("a",))
-        assert why(one, wanted=by_name) == ""
-        assert why(one, wanted=by_label) == (
+        by_label = PodRequest(selector={}, tolerations=WANTED.tolerations, include=("host-7",))
+        by_name = PodRequest(selector={}, tolerations=WANTED.tolerations, include=("a",))
+        assert why(one, pod_request=by_name) == ""
+        assert why(one, pod_request=by_label) == (
             "not among the nodes that are named; host-7 is its host name, not the name of the node"
         )
 
     def test_that_the_sites_affinity_rules_out_is_not_meant(self) -> None:
-        asked = Wanted(selector={}, tolerations=WANTED.tolerations, affinity=zone("b"))
-        (fit,) = fits([node("a")], [], asked)
+        asked = PodRequest(selector={}, tolerations=WANTED.tolerations, affinity=zone("b"))
+        (fit,) = node_fits([node("a")], [], asked)
         assert (fit.meant, "kubernetes.affinity" in fit.why) == (False, True)
 
 
@@ -145,58 +147,58 @@ class TestAnAffinity:
         self, operator: str, key: str, values: list[str], *, holds: bool
     ) -> None:
         rule = {"key": key, "operator": operator, "values": values}
-        assert matches(affinity({"matchExpressions": [rule]}), self.NODE) is holds
+        assert affinity_matches(affinity({"matchExpressions": [rule]}), self.NODE) is holds
 
     def test_asks_for_a_node_by_name(self) -> None:
         def named(operator: str, name: str) -> dict[str, Any]:
             rule = {"key": "metadata.name", "operator": operator, "values": [name]}
             return affinity({"matchFields": [rule]})
 
-        assert matches(named("In", "n1"), self.NODE)
-        assert not matches(named("In", "n2"), self.NODE)
-        assert not matches(named("NotIn", "n1"), self.NODE)
+        assert affinity_matches(named("In", "n1"), self.NODE)
+        assert not affinity_matches(named("In", "n2"), self.NODE)
+        assert not affinity_matches(named("NotIn", "n1"), self.NODE)
 
     def test_takes_terms_as_alternatives_and_rules_together(self) -> None:
         good, bad = ({"key": "zone", "operator": "In", "values": [v]} for v in ("a", "b"))
         either = affinity({"matchExpressions": [bad]}, {"matchExpressions": [good]})
-        assert matches(either, self.NODE)
-        assert not matches(affinity({"matchExpressions": [good, bad]}), self.NODE)
+        assert affinity_matches(either, self.NODE)
+        assert not affinity_matches(affinity({"matchExpressions": [good, bad]}), self.NODE)
 
     def test_without_a_rule_in_a_term_takes_no_node(self) -> None:
-        assert not matches(affinity({}), self.NODE)
+        assert not affinity_matches(affinity({}), self.NODE)
 
     @pytest.mark.parametrize(
         "value", ["x", {"nodeAffinity": 1}, {"nodeAffinity": {HARD: [1]}}, affinity()]
     )
     def test_that_is_none_is_left_to_the_api_to_refuse(self, value: Any) -> None:
         found = value if isinstance(value, dict) else {"nodeAffinity": value}
-        assert matches(found, self.NODE) is (found != affinity())
+        assert affinity_matches(found, self.NODE) is (found != affinity())
 
     def test_that_only_prefers_takes_every_node(self) -> None:
         soft = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
-        assert matches({"nodeAffinity": soft, "podAntiAffinity": {}}, self.NODE)
+        assert affinity_matches({"nodeAffinity": soft, "podAntiAffinity": {}}, self.NODE)
 
 
 class TestWhatAPodAsksFor:
     def test_is_what_its_containers_ask_for_together(self) -> None:
         two = {"resources": {"limits": {GPU: "2"}}}
-        assert requested({"spec": {"containers": [two, two]}}, GPU) == 4
+        assert requested_amount({"spec": {"containers": [two, two]}}, GPU) == 4
 
     def test_is_the_start_where_that_asks_for_more(self) -> None:
         eight = {"resources": {"limits": {GPU: "8"}}}
-        assert requested({"spec": {"initContainers": [eight], "containers": [{}]}}, GPU) == 8
+        assert requested_amount({"spec": {"initContainers": [eight], "containers": [{}]}}, GPU) == 8
 
     def test_holds_side_cars_as_well(self) -> None:
         one = {"restartPolicy": "Always", "resources": {"requests": {GPU: 1}}}
         two = {"resources": {"limits": {GPU: 2}}}
-        assert requested({"spec": {"initContainers": [one], "containers": [two]}}, GPU) == 3
+        assert requested_amount({"spec": {"initContainers": [one], "containers": [two]}}, GPU) == 3
 
     @pytest.mark.parametrize(
         ("text", "number"),
         [("8", 8), (8, 8), ("2k", 2000), ("x", 0), (None, 0), ("²", 0), ("9" * 5000, 0)],
     )
     def test_is_a_whole_number(self, text: object, number: int) -> None:
-        assert whole(text) == number
+        assert whole_number(text) == number
 
 
 class TestATolerationCovers:
@@ -218,11 +220,11 @@ class TestATolerationCovers:
 
 class TestAShortage:
     def test_is_none_where_enough_are_free(self) -> None:
-        assert shortage(fits([node("a"), node("b")], [], WANTED), 2, WANTED) == ""
+        assert shortage(node_fits([node("a"), node("b")], [], WANTED), 2, WANTED) == ""
 
     def test_says_how_many_there_are_and_what_each_other_lacks(self) -> None:
         nodes = [node("a"), node("b"), node("c", gpus=7)]
-        found = fits(nodes, [pod("b", 8)], WANTED)
+        found = node_fits(nodes, [pod("b", 8)], WANTED)
         assert shortage(found, 3, WANTED) == (
             f"3 nodes are wanted, and there are 1 with 8 {GPU} free; "
             f"b: 0 of its 8 {GPU} are free, 8 are wanted; c: it has 7 {GPU}, 8 are wanted"
@@ -232,11 +234,11 @@ class TestAShortage:
         other = node("a")
         other["metadata"]["labels"] = {}
         assert "label kind is missing, b200 is wanted" in shortage(
-            fits([other], [], WANTED), 1, WANTED
+            node_fits([other], [], WANTED), 1, WANTED
         )
 
     def test_adds_nothing_where_every_node_is_good(self) -> None:
-        assert shortage(fits([node("a")], [], WANTED), 2, WANTED) == (
+        assert shortage(node_fits([node("a")], [], WANTED), 2, WANTED) == (
             f"2 nodes are wanted, and there are 1 with 8 {GPU} free"
         )
 
@@ -245,7 +247,7 @@ class TestWhatARunAsksOfANode:
     def test_is_the_sites_affinity_too(self) -> None:
         machine = load_machine("a4-highgpu-8g").value
         site = Site(kubernetes=Kubernetes(affinity=zone("a"), tolerations=({"key": "mine"},)))
-        found = wanted(machine, site)
+        found = pod_request(machine, site)
         assert found.affinity == zone("a")
         assert {"key": "mine"} in found.tolerations
 
@@ -253,16 +255,16 @@ class TestWhatARunAsksOfANode:
     def test_tolerates_the_taint_of_gpus_where_the_pods_do(
         self, machine: str, *, tolerated: bool
     ) -> None:
-        found = wanted(load_machine(machine).value, Site())
+        found = pod_request(load_machine(machine).value, Site())
         assert any(tolerates(one, TAINT) for one in found.tolerations) is tolerated
 
     def test_is_as_many_gpus_as_the_site_says_of_a_pod(self) -> None:
         machine = load_machine("a4-highgpu-8g").value
-        assert wanted(machine, Site(kubernetes=Kubernetes(gpus_per_pod=4))).amount == 4
+        assert pod_request(machine, Site(kubernetes=Kubernetes(gpus_per_pod=4))).amount == 4
 
 
 def test_a_pod_asks_for_the_machines_gpus_whatever_else_the_site_limits() -> None:
     machine = load_machine("a4-highgpu-8g").value
     site = Site(kubernetes=Kubernetes(resources={"limits": {"memory": "500Gi"}}))
-    found = wanted(machine, site)
+    found = pod_request(machine, site)
     assert (found.resource, found.amount) == (GPU, 8)

@@ -10,11 +10,11 @@ from accept.backends.kubernetes.dump import scrubbed
 from accept.backends.kubernetes.status import (
     Pod,
     State,
-    lines,
+    has_started,
     read_pod,
     read_state,
-    reasons,
-    started,
+    state_lines,
+    waiting_reasons,
 )
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -198,15 +198,17 @@ class TestSuspension:
         state = read_state(
             jobset=waiting, job=None, pods=[], workload={"status": {"conditions": [reserved]}}
         )
-        assert lines(state) == ("suspended in queue a4: insufficient quota for nvidia.com/gpu",)
+        assert state_lines(state) == (
+            "suspended in queue a4: insufficient quota for nvidia.com/gpu",
+        )
 
     def test_says_where_kueue_has_not_looked(self) -> None:
         waiting = jobset(suspend=True)
         waiting["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "a4"}
-        assert "no Workload yet" in lines(read_state(jobset=waiting, job=None, pods=[]))[0]
+        assert "no Workload yet" in state_lines(read_state(jobset=waiting, job=None, pods=[]))[0]
 
     def test_without_a_queue_waits_for_somebody(self) -> None:
-        (line,) = lines(read_state(jobset=None, job=job(3, suspend=True), pods=[]))
+        (line,) = state_lines(read_state(jobset=None, job=job(3, suspend=True), pods=[]))
         assert "`suspend`" in line
 
 
@@ -217,7 +219,7 @@ class TestWhatIsSaid:
             pods.append(unscheduled())
             pods[-1]["metadata"] = {"name": f"p{index}", "annotations": {INDEX: str(index)}}
         state = read_state(jobset=jobset(), job=job(8), pods=pods)
-        assert lines(state) == (
+        assert state_lines(state) == (
             "pods: 1 running, 7 waiting, of 8",
             f"  p1, p2, p3, p4 and 3 more: not scheduled: {NOT_TOLERATED.rstrip('.')}",
         )
@@ -226,18 +228,18 @@ class TestWhatIsSaid:
         def state() -> Any:
             return read_state(jobset=jobset(), job=job(), pods=[running(1), running(0)])
 
-        assert lines(state()) == lines(state())
+        assert state_lines(state()) == state_lines(state())
 
     def test_says_why_no_pod_comes(self) -> None:
         told = [event("run-w-0", "FailedCreate", "exceeded quota: gpus")]
         state = read_state(jobset=jobset(), job=job(), pods=[], events=told)
-        assert lines(state) == ("no pods yet: FailedCreate: exceeded quota: gpus",)
+        assert state_lines(state) == ("no pods yet: FailedCreate: exceeded quota: gpus",)
 
     def test_is_nothing_of_a_run_that_is_not_there(self) -> None:
-        assert lines(read_state(jobset=None, job=None, pods=[])) == ()
+        assert state_lines(read_state(jobset=None, job=None, pods=[])) == ()
 
     def test_names_no_reason_for_what_runs(self) -> None:
-        assert reasons(read_state(jobset=None, job=job(), pods=[running(0)])) == ()
+        assert waiting_reasons(read_state(jobset=None, job=job(), pods=[running(0)])) == ()
 
     def test_counts_what_a_jobset_wants_before_its_job_is_there(self) -> None:
         assert read_state(jobset=jobset(), job=None, pods=[]).wanted == 3
@@ -250,9 +252,9 @@ class TestTheCoordinator:
         assert state.first.index == 0
 
     def test_has_started_once_it_runs(self) -> None:
-        assert started(read_state(jobset=None, job=job(), pods=[running(0)]))
-        assert not started(read_state(jobset=None, job=job(), pods=[running(1)]))
-        assert not started(read_state(jobset=None, job=job(), pods=[unscheduled()]))
+        assert has_started(read_state(jobset=None, job=job(), pods=[running(0)]))
+        assert not has_started(read_state(jobset=None, job=job(), pods=[running(1)]))
+        assert not has_started(read_state(jobset=None, job=job(), pods=[unscheduled()]))
 
 
 class TestWhatIsKeptOfAnObject:

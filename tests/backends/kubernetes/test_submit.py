@@ -15,7 +15,7 @@ from tests.factories.api_server import ApiServer, api_server
 
 from accept.backends.kubernetes import submit
 from accept.backends.kubernetes.client import Api, Place, find_place
-from accept.backends.kubernetes.submit import Name
+from accept.backends.kubernetes.submit import RunName
 from accept.core.errors import Exit, NotStarted
 
 SECRETS = "/api/v1/namespaces/lab/secrets"
@@ -99,7 +99,7 @@ def helm(monkeypatch: pytest.MonkeyPatch) -> HelmStandIn:
 
 def start(api: Api, attempt: str = "one") -> None:
     """Install attempt `attempt` of release `train`."""
-    name = Name(release="train", attempt=attempt)
+    name = RunName(release="train", attempt=attempt)
     submit.install_release(api, name, Path("values.yaml"), say=lambda _: None)
 
 

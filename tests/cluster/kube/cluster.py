@@ -416,6 +416,24 @@ class Cluster:
         for node in self.nodes:
             self.stop_kubelet(node)
             self.start_kubelet(node)
+        for node in self.nodes:
+            self._wait_pods(node)
+
+    def _wait_pods(self, node: str) -> None:
+        until(f"exec into pods of {node}", lambda: self._knows_its_pods(node))
+
+    def _knows_its_pods(self, node: str) -> bool:
+        """Return whether a node's kubelet has read its pods, so that it serves exec and logs."""
+        assigned = f"/api/v1/pods?fieldSelector=spec.nodeName={node}"
+        try:
+            known = self._uids(f"/api/v1/nodes/{node}/proxy/pods")
+            return self._uids(assigned) <= known
+        except OSError:
+            return False
+
+    def _uids(self, path: str) -> set[str]:
+        listed = json.loads(self.read(path))["items"] or []
+        return {str(pod["metadata"]["uid"]) for pod in listed}
 
     def _start_api_server(self) -> None:
         log = control.start_api(self.hosts, CONTROL)

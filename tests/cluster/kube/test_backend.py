@@ -34,7 +34,7 @@ class TestARunThatPasses:
         self, desk: Desk, cluster: Cluster
     ) -> None:
         before = desk.made()
-        role, _ = yaml.safe_load_all(rbac.role(desk.namespace))
+        role, _ = yaml.safe_load_all(rbac.role_yaml(desk.namespace))
         limited = cluster.kubeconfig_for(desk.namespace, role["rules"])
         desk.environment["KUBECONFIG"] = str(limited)
         before |= desk.made()
@@ -215,7 +215,7 @@ class TestARunThatCannotStart:
         assert (exits[winner], exits[loser]) == (0, 4)
         made = desk.complete()
         assert {f"JobSet same-{winner}", f"Secret same-{winner}-ssh"} <= made
-        assert not any(loser in name for name in made)
+        assert not any(f"same-{loser}" in name for name in made)
 
     def test_says_what_the_chart_refuses_and_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster: a JobSet or a plain Job, installed by helm and followed by its API."""
+"""Run on a Kubernetes cluster: install a JobSet or a Job with helm, and follow it by the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accept.backends.kubernetes.client import Api, ApiError, before_start
 from accept.backends.kubernetes.collect import collect
 from accept.backends.kubernetes.delete import cancel, delete
 from accept.backends.kubernetes.doctor import doctor
-from accept.backends.kubernetes.submit import check_name, install_release, release_names
+from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
 from accept.backends.kubernetes.watch import FOLDER, watch
 from accept.backends.protocol import Phase, Progress, Say
 from accept.config import Site
@@ -38,13 +38,13 @@ __all__ = [
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
     """Return the machine of the cluster's nodes, from their labels. Raises NotStarted."""
     with before_start():
-        return scheduling.machine_of(Api(scheduling.place_of(place, site)))
+        return scheduling.detect_machine(Api(scheduling.resolve_place(place, site)))
 
 
 def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
     """Return the full name of the run, which is also that of its attempt. Raises BadInput."""
-    name = release_names(attempt, place.get("release", ""))
-    check_name(name, nodes)
+    name = run_name(attempt, place.get("release", ""))
+    check_run_name(name, nodes)
     return name.full
 
 
@@ -61,10 +61,10 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     """Install the run. Raises NotStarted if the cluster has too few nodes for it now."""
     release = run.place.get("release", "")
     own = attempt.removeprefix(f"{release}-") if release else attempt
-    name = release_names(own, release)
-    check_name(name, run.plan.nodes or 1)
+    name = run_name(own, release)
+    check_run_name(name, run.plan.nodes or 1)
     with before_start():
-        api = Api(scheduling.place_of(run.place, run.site))
+        api = Api(scheduling.resolve_place(run.place, run.site))
         api.get("/version")
         if short := _shortage(api, run, say):
             raise NotStarted(
@@ -78,7 +78,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         backend="kubernetes",
         attempt=name.full,
         hosts=run.hosts,
-        # The host name of its pod.
+        # The host name of the pod.
         first=f"{name.full}-w-0-0" if jobset else f"{name.full}-0",
         folder=FOLDER,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -97,16 +97,16 @@ def _shortage(api: Api, run: Resolved, say: Say) -> str:
 
     Return an empty text if enough can, or if something will bring more nodes.
     """
-    wanted = scheduling.wanted_of(run)
+    wanted = scheduling.request_of_run(run)
     try:
-        found = scheduling.fits_of(api, wanted)
+        found = scheduling.query_fits(api, wanted)
     except ApiError as error:
         if error.status != 403:
             raise
         say("free nodes are not counted: this user may not list nodes and pods of the cluster")
         return ""
     short = scheduling.shortage(found, run.plan.nodes or 1, wanted)
-    if short and (why := scheduling.to_come(run.site, wanted)):
+    if short and (why := scheduling.expected_nodes(run.site, wanted)):
         say(f"{short}; {why}")
         return ""
     return short

@@ -21,23 +21,23 @@ _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A namespace of a cluster; texts that are empty mean what kubectl would take."""
+    """A namespace of a cluster; an empty text means kubectl's own choice."""
 
     kubeconfig: str = ""
     context: str = ""
     namespace: str = ""
 
     def helm(self) -> tuple[list[str], dict[str, str]]:
-        """Options and environment that send helm to the same place."""
+        """Return the options and the environment that send helm to the same place."""
         options = ["--namespace", self.namespace]
         if self.context:
             options += ["--kube-context", self.context]
-        # As an environment variable it may be several files, as an option only one.
+        # The environment variable may list several files, the option only one.
         return options, {"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {}
 
 
 def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:
-    """The place that is meant, nothing left open. Raises NotStarted where there is no cluster."""
+    """Return the place with every field decided. Raises NotStarted if there is no cluster."""
     config = client_config()
     named = kubeconfig or os.environ.get("KUBECONFIG", "")
     files = [str(Path(f).expanduser().absolute()) for f in named.split(os.pathsep) if f]
@@ -85,19 +85,19 @@ def client_config() -> Any:
     return config
 
 
-_CONNECT, _READ = 10.0, 30.0
-#: A log that says nothing for this long is asked for anew: its connection may be dead.
-_QUIET = 120.0
-#: Objects in one answer of a list.
-_PAGE = 500
-#: A list that grew too old while its pages were fetched is begun again this often.
-_ANEW = 5
+_CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
+#: Seconds without a new line after which a log is requested again: the connection may be dead.
+_LOG_READ_SECONDS = 120.0
+#: Objects in one page of a list.
+_PAGE_SIZE = 500
+#: How often a list is started again if its pages expire while they are fetched.
+_LIST_RETRIES = 5
 
 
 class ApiError(AcceptError):
-    """What the API answered instead of what was asked; `status` 0: it did not answer."""
+    """An error that the API returned; `status` is 0 if it did not answer."""
 
-    #: Where nothing was submitted yet it is 4: see `before_start`.
+    #: Before a run is submitted the code is 4, see `before_start`.
     code = Exit.BROKEN_OFF
 
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
@@ -106,21 +106,22 @@ class ApiError(AcceptError):
 
     @property
     def gone(self) -> bool:
-        """Whether the object is not there."""
+        """Whether the object does not exist."""
         return self.status == 404
 
     @property
     def passing(self) -> bool:
-        """Whether the same may succeed later: no connection, too many requests, a server's error.
+        """Whether the same request may succeed later.
 
-        A token that was refused may have been renewed by then.
+        That is so without a connection, after too many requests, and after a server error. A token
+        that was refused may have been renewed by then.
         """
         return self.status in (0, 401, 408, 410, 429) or self.status >= 500
 
 
 @contextmanager
 def before_start() -> Iterator[None]:
-    """What the API refuses while nothing was submitted yet is no start: exit code 4, not 5."""
+    """Turn an ApiError into NotStarted (exit code 4, not 5), as nothing was submitted yet."""
     try:
         yield
     except ApiError as error:
@@ -139,7 +140,7 @@ class Api:
         self._client: Any = None
 
     def _connected(self) -> Any:
-        """The client, made from the configuration that is there now."""
+        """Return the client; make it from the present configuration if there is none."""
         if self._client is None:
             from kubernetes.client import ApiClient, Configuration
 
@@ -161,13 +162,13 @@ class Api:
                     status=0,
                     hint="try: kubectl get pods",
                 ) from None
-            # What is tried again is decided here, and not in the layers below.
+            # This class decides what is tried again, not the layers below it.
             settings.retries = False
             self._client = ApiClient(configuration=settings)
         return self._client
 
     def close(self) -> None:
-        """End the connections; they are made again where something is asked."""
+        """Close the connections; the next request opens new ones."""
         if self._client is not None:
             self._client.rest_client.pool_manager.clear()
             self._client = None
@@ -175,14 +176,14 @@ class Api:
     def _headers(self) -> dict[str, str]:
         settings = self._connected().configuration
         headers = {"Accept": "application/json", "User-Agent": "accept"}
-        # Asking for it renews a token that ran out.
-        for one in settings.auth_settings().values():
-            if one["in"] == "header" and one["value"]:
-                headers[str(one["key"])] = str(one["value"])
+        # Reading the settings renews an expired token.
+        for setting in settings.auth_settings().values():
+            if setting["in"] == "header" and setting["value"]:
+                headers[str(setting["key"])] = str(setting["value"])
         return headers
 
     def access(self) -> tuple[Any, dict[str, str]]:
-        """The client's settings, and headers with a token that holds, for what is no request."""
+        """Return the client's settings, and headers with a valid token, for a websocket."""
         return self._connected().configuration, self._headers()
 
     def _request(
@@ -196,7 +197,7 @@ class Api:
     ) -> Any:
         import urllib3
 
-        for again in (True, False):
+        for may_retry in (True, False):
             client = self._connected()
             url = f"{client.configuration.host}{path}"
             if query:
@@ -210,13 +211,16 @@ class Api:
                     url,
                     headers=headers,
                     body=None if body is None else json.dumps(body).encode(),
-                    timeout=urllib3.Timeout(connect=_CONNECT, read=_QUIET if stream else _READ),
+                    timeout=urllib3.Timeout(
+                        connect=_CONNECT_SECONDS,
+                        read=_LOG_READ_SECONDS if stream else _READ_SECONDS,
+                    ),
                     retries=False,
                     preload_content=not stream,
                 )
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                raise _silent(client.configuration.host, error) from None
-            if answer.status == 401 and again:
+                raise _unreachable(client.configuration.host, error) from None
+            if answer.status == 401 and may_retry:
                 self.close()
                 continue
             break
@@ -225,12 +229,12 @@ class Api:
         return answer
 
     def get(self, path: str, **query: object) -> dict[str, Any]:
-        """An object."""
+        """Return an object."""
         answer = self._request("GET", path, query)
-        return _object(answer.data, path)
+        return _parse_object(answer.data, path)
 
     def find(self, path: str, **query: object) -> dict[str, Any] | None:
-        """An object; None where there is none, or no such kind."""
+        """Return an object, or None if the object or its kind does not exist."""
         try:
             return self.get(path, **query)
         except ApiError as error:
@@ -239,31 +243,34 @@ class Api:
             raise
 
     def items(self, path: str, **query: object) -> list[dict[str, Any]]:
-        """All objects of a list, page by page."""
-        for left in range(_ANEW, -1, -1):
-            found: list[dict[str, Any]] = []
-            more = ""
+        """Return all objects of a list, which is fetched page by page."""
+        for retries_left in range(_LIST_RETRIES, -1, -1):
+            objects: list[dict[str, Any]] = []
+            next_page = ""
             try:
                 while True:
                     page = self.get(
-                        path, limit=_PAGE, **query, **({"continue": more} if more else {})
+                        path,
+                        limit=_PAGE_SIZE,
+                        **query,
+                        **({"continue": next_page} if next_page else {}),
                     )
-                    found += page.get("items") or []
-                    more = (page.get("metadata") or {}).get("continue") or ""
-                    if not more:
-                        return found
+                    objects += page.get("items") or []
+                    next_page = (page.get("metadata") or {}).get("continue") or ""
+                    if not next_page:
+                        return objects
             except ApiError as error:
-                # Gone: the list moved on while it was read.
-                if error.status != 410 or not left:
+                # 410 Gone: the list changed too much while it was read.
+                if error.status != 410 or not retries_left:
                     raise
         raise AssertionError("unreachable")
 
     def create(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Make an object."""
-        return _object(self._request("POST", path, {}, body=body).data, path)
+        """Create an object."""
+        return _parse_object(self._request("POST", path, {}, body=body).data, path)
 
     def delete(self, path: str) -> None:
-        """Delete an object, and what it owns after it; one that is gone already is fine."""
+        """Delete an object, and then what it owns. An object that does not exist is no error."""
         try:
             self._request("DELETE", path, {"propagationPolicy": "Background"})
         except ApiError as error:
@@ -271,7 +278,10 @@ class Api:
                 raise
 
     def log(self, pod: str, container: str, **query: object) -> Iterator[bytes]:
-        """The lines of a container's log with their ends, as they come; the last may have none."""
+        """Yield the lines of a container's log as they come, with line ends.
+
+        The last line may lack its end.
+        """
         import urllib3
 
         path = f"/api/v1/namespaces/{self.place.namespace}/pods/{pod}/log"
@@ -284,12 +294,12 @@ class Api:
             if rest:
                 yield rest
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _silent(self._connected().configuration.host, error) from None
+            raise _unreachable(self._connected().configuration.host, error) from None
         finally:
             answer.close()
 
 
-def _object(data: bytes, path: str) -> dict[str, Any]:
+def _parse_object(data: bytes, path: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError:
@@ -299,7 +309,7 @@ def _object(data: bytes, path: str) -> dict[str, Any]:
     return value
 
 
-def _silent(host: str, error: object) -> ApiError:
+def _unreachable(host: str, error: object) -> ApiError:
     return ApiError(
         f"{plain(host)} does not answer: {plain(error, 200)}",
         status=0,
@@ -322,13 +332,13 @@ def _refused(status: int, data: bytes, what: str) -> ApiError:
 
 #: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
 _OUT, _ERR, _STATUS = 1, 2, 3
-#: How long one read waits, so that the deadline of the whole is seen, in seconds.
-_READ_BYTES = 1.0
+#: Seconds that one read waits, so that the deadline of the command is checked in time.
+_RECEIVE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """What a command in a container left; `exit` is None where the connection broke."""
+class CommandResult:
+    """The result of a command; `exit` is None if the connection broke before the command ended."""
 
     exit: int | None
     out: str
@@ -343,11 +353,11 @@ def execute(
     *,
     timeout: float = 60.0,
     sink: Callable[[bytes], None] | None = None,
-) -> Done:
+) -> CommandResult:
     """Run a command in a container, for at most `timeout` seconds. Raises ApiError.
 
-    With a `sink` its output goes there as it comes, byte for byte, and nothing of it is kept; else
-    it is read as text.
+    With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
+    the output is returned as text.
     """
     from kubernetes.stream.ws_client import create_websocket
     from websocket import WebSocketException
@@ -374,29 +384,30 @@ def execute(
             elif channel in kept:
                 kept[channel].append(content)
     finally:
-        # Closing alone leaves the socket open where the other side closed first.
+        # `close` leaves the socket open if the other side closed first.
         socket.shutdown()
-    out, err, told = (b"".join(kept[c]) for c in (_OUT, _ERR, _STATUS))
-    return Done(
-        exit=_exit_of(told),
+    out, err, final_status = (b"".join(kept[c]) for c in (_OUT, _ERR, _STATUS))
+    return CommandResult(
+        exit=_exit_status(final_status),
         out=out.decode(errors="replace"),
         err=broken or err.decode(errors="replace"),
     )
 
 
 def _frames(socket: Any, until: float) -> Iterator[tuple[int, bytes | Exception]]:
-    """Channel and content of each frame until the other side closes or the time is over.
+    """Yield channel and content of each frame until the other side closes or the time is over.
 
-    A connection that breaks comes as its error: what is done with a frame may fail in ways alike.
+    If the connection breaks, the last content is the error. It is not raised, because the caller's
+    own work with a frame may raise the same types.
     """
     from websocket import ABNF, WebSocketException, WebSocketTimeoutException
 
-    socket.settimeout(_READ_BYTES)
+    socket.settimeout(_RECEIVE_SECONDS)
     while time.monotonic() < until:
         try:
             code, frame = socket.recv_data_frame()
         except WebSocketTimeoutException:
-            # What came of a frame so far is kept by the socket.
+            # The socket keeps the part of a frame that has arrived.
             continue
         except (WebSocketException, OSError) as error:
             yield 0, error
@@ -407,10 +418,10 @@ def _frames(socket: Any, until: float) -> Iterator[tuple[int, bytes | Exception]
             yield frame.data[0], frame.data[1:]
 
 
-def _exit_of(told: bytes) -> int | None:
-    """The exit status that comes last; None where the connection ended before it."""
+def _exit_status(final_status: bytes) -> int | None:
+    """Return the exit code in the last frame, or None if the connection ended before it."""
     try:
-        status = json.loads(told)
+        status = json.loads(final_status)
         if status["status"] == "Success":
             return 0
         return int(status["details"]["causes"][0]["message"])

@@ -16,13 +16,13 @@ def free_nodes(options: Options) -> tuple[str, ...]:
     """
     site = load_site(options.site).value if options.site else Site()
     with before_start():
-        api = Api(scheduling.place_of(options.place, site))
-        name = options.machine or scheduling.machine_of(api)
+        api = Api(scheduling.resolve_place(options.place, site))
+        name = options.machine or scheduling.detect_machine(api)
         machine = load_machine(name).value
         used = gpus_asked(machine, site, options)
         # If a machine states how many GPUs a node has, pods take whole nodes: see gpus_of_pod.
         per_pod = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
-        names = scheduling.free(api, scheduling.wanted(machine, site, per_pod))
+        names = scheduling.free_nodes(api, scheduling.pod_request(machine, site, per_pod))
     if not names:
         raise NotStarted(
             f"no node of {name} is free in this cluster",
@@ -34,19 +34,19 @@ def free_nodes(options: Options) -> tuple[str, ...]:
 def role(place: dict[str, str], site: Site) -> str:
     """Return the Role and RoleBinding that a run needs, as YAML."""
     try:
-        namespace = scheduling.place_of(place, site).namespace
+        namespace = scheduling.resolve_place(place, site).namespace
     except (NotStarted, BadInput):
         # The Role can be printed before there is any access, and without the Kubernetes client.
         # But a kubeconfig or context that the user names must exist.
         if place.get("kubeconfig") or place.get("context"):
             raise
         namespace = place.get("namespace") or site.kubernetes.namespace or "default"
-    return rbac.role(namespace)
+    return rbac.role_yaml(namespace)
 
 
-def survey(place: dict[str, str]) -> init.Seen:
+def survey(place: dict[str, str]) -> init.Survey:
     """Return what the cluster shows of what a site file needs. Raises NotStarted."""
     with before_start():
-        return init.look_around(
+        return init.survey_cluster(
             Api(find_place(**{key: value for key, value in place.items() if key != "release"}))
         )

@@ -12,8 +12,8 @@ from pathlib import Path
 from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.dump import describe
-from accept.backends.kubernetes.status import MAIN, State, look, place_of
-from accept.backends.kubernetes.watch import FOLDER, status
+from accept.backends.kubernetes.status import MAIN_CONTAINER, State, place_of_job, query_state
+from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit, NoEvidence
@@ -24,15 +24,18 @@ from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
 
 _ARCHIVE = f"{FOLDER}/evidence.tar"
-#: How long index 0 may take from its verdict to its archive, or to write to a bucket, in seconds.
-_PACKING, _UPLOADING = 120.0, 1800.0
+#: Seconds that index 0 may take from its verdict to its archive, or to write to a bucket.
+_PACKING_SECONDS, _UPLOADING_SECONDS = 120.0, 1800.0
 
 
-def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
-    """The archive that index 0 holds, checked, unpacked to `target`; empty: it holds none."""
+def take_archive(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
+    """Fetch the archive that index 0 holds, check it, and unpack it to `target`.
+
+    Returns its source for people; empty if index 0 holds no archive.
+    """
     location = job.place.get("results", "")
-    until = time.monotonic() + (_UPLOADING if location else _PACKING)
-    told = False
+    until = time.monotonic() + (_UPLOADING_SECONDS if location else _PACKING_SECONDS)
+    reported = False
     while True:
         first = state.first
         if first is None or first.phase != "running":
@@ -41,27 +44,27 @@ def take(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
             done = execute(
                 api,
                 first.name,
-                MAIN,
+                MAIN_CONTAINER,
                 ["sh", "-c", f"wc -c < {_ARCHIVE} && sha256sum < {_ARCHIVE}"],
             )
         except ApiError as error:
-            # It holds the archive for a while yet: what passes is no reason to do without it.
+            # It holds the archive for some time, so a temporary error is no reason to give up.
             if not error.passing or time.monotonic() > until:
                 raise
             time.sleep(2.0)
-            state = look(api, job.attempt)
+            state = query_state(api, job.attempt)
             continue
         words = done.out.split()
         size = decimal(words[0]) if done.exit == 0 and len(words) >= 2 else None
         if size is not None:
             break
-        if time.monotonic() > until or state.ended or status(api, state) is None:
+        if time.monotonic() > until or state.ended or written_exit_code(api, state) is None:
             return ""
-        if location and not told:
+        if location and not reported:
             say(f"waiting until index 0 has written to {location}")
-            told = True
+            reported = True
         time.sleep(1.0)
-        state = look(api, job.attempt)
+        state = query_state(api, job.attempt)
     digest = words[1]
     say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
     with tempfile.TemporaryDirectory(prefix="unpack-", dir=target.parent) as scratch:
@@ -80,7 +83,7 @@ def copy_archive(api: Api, pod: str, archive: Path, size: int, digest: str, *, s
     def read_from(at: int, sink: Callable[[bytes], None]) -> None:
         command = ["tail", "-c", f"+{at + 1}", _ARCHIVE]
         try:
-            execute(api, pod, MAIN, command, timeout=600.0, sink=sink)
+            execute(api, pod, MAIN_CONTAINER, command, timeout=600.0, sink=sink)
         except ApiError as error:
             if not error.passing:
                 raise
@@ -93,7 +96,7 @@ def copy_archive(api: Api, pod: str, archive: Path, size: int, digest: str, *, s
 
 
 def unpack_archive(archive: Path, scratch: Path, target: Path) -> None:
-    """Unpack and check an archive. Raises BadEvidence where anything is not as it was closed."""
+    """Unpack and check an archive. Raises BadEvidence if anything in it was modified."""
     evidence_archive.unpack(archive, scratch / "all", source="the archive")
     inner = scratch / "all" / "evidence"
     if not (inner / evidence.PLAN).is_file():
@@ -103,30 +106,31 @@ def unpack_archive(archive: Path, scratch: Path, target: Path) -> None:
     inner.rename(target)
 
 
-def release(api: Api, pod: str) -> None:
-    """Tell index 0 that it need not hold any longer; where it cannot be told, its time ends it."""
+def release_coordinator(api: Api, pod: str) -> None:
+    """Tell index 0 that its evidence was collected. If that fails, it ends after its hold time."""
     try:
-        execute(api, pod, MAIN, ["touch", f"{FOLDER}/collected"], timeout=20.0)
+        execute(api, pod, MAIN_CONTAINER, ["touch", f"{FOLDER}/collected"], timeout=20.0)
     except ApiError:
         return
 
 
-CLUSTER = "cluster"
-#: Exit statuses of a coordinator that formed a verdict on a whole run.
+CLUSTER_FOLDER = "cluster"
+#: Exit codes of a coordinator that reached a verdict on a complete run.
 _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
 
 def collect(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
-    """Fetch the evidence and release index 0; `whatever`: what there is of a run that goes on.
+    """Fetch the evidence, and let index 0 end. Raises BrokenOff while the run goes on.
 
-    What came out of a log alone is marked with `rundir.FROM_LOG`, and gives way to more.
+    `whatever`: fetch what there is although the run goes on. Evidence that was rebuilt from a log
+    is marked with `rundir.FROM_LOG`, and a later call replaces it if it finds more.
     """
-    api = Api(place_of(job))
+    api = Api(place_of_job(job))
     place = folder / rundir.EVIDENCE
-    state = look(api, job.attempt)
+    state = query_state(api, job.attempt)
     first = state.first
     alive = first is not None and first.phase == "running" and not state.ended
-    if alive and not whatever and status(api, state) is None:
+    if alive and not whatever and written_exit_code(api, state) is None:
         raise BrokenOff(
             f"{job.attempt} is still running",
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
@@ -138,17 +142,19 @@ def collect(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path
             f"{job.attempt} is not in namespace {api.place.namespace} any more",
             hint="it was deleted, or its time to be kept is over",
         )
-    # What was said while there were pods is not written over with nothing.
+    # Do not replace what was saved while there were pods with nothing.
     known = place.is_dir() and not state.pods
-    missing = [] if known else describe(api, job.attempt, folder / CLUSTER)
+    missing = [] if known else describe(api, job.attempt, folder / CLUSTER_FOLDER)
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
         target = Path(scratch) / "evidence"
-        source = take(api, job, state, target, say=say) or _bucket(job, target, say=say)
+        source = take_archive(api, job, state, target, say=say) or _fetch_from_results(
+            job, target, say=say
+        )
         if not source and not place.is_dir():
             missing += _from_log(job, state, folder, target)
             evidence.write(folder / rundir.FROM_LOG, "accept collect asks for all of it again\n")
         if missing:
-            _say_missing(folder / CLUSTER, missing, say)
+            _report_missing(folder / CLUSTER_FOLDER, missing, say)
         if target.is_dir():
             if place.is_dir():
                 place.rename(Path(scratch) / "less")
@@ -156,21 +162,24 @@ def collect(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path
     if source:
         (folder / rundir.FROM_LOG).unlink(missing_ok=True)
     if source == "index 0" and first is not None:
-        release(api, first.name)
+        release_coordinator(api, first.name)
     return place
 
 
-def _say_missing(folder: Path, missing: Iterable[str], say: Say) -> None:
-    said = list(missing)
-    evidence.write(folder / "missing.txt", "".join(f"{line}\n" for line in said))
-    for line in said[:8]:
+def _report_missing(folder: Path, missing: Iterable[str], say: Say) -> None:
+    lines = list(missing)
+    evidence.write(folder / "missing.txt", "".join(f"{line}\n" for line in lines))
+    for line in lines[:8]:
         say(f"not collected: {line}")
-    if len(said) > 8:
-        say(f"not collected: {len(said) - 8} more, see {folder / 'missing.txt'}")
+    if len(lines) > 8:
+        say(f"not collected: {len(lines) - 8} more, see {folder / 'missing.txt'}")
 
 
-def _bucket(job: Job, target: Path, *, say: Say) -> str:
-    """The evidence that the pods wrote to the results location; empty: there is none named."""
+def _fetch_from_results(job: Job, target: Path, *, say: Say) -> str:
+    """Fetch the evidence that the pods wrote to the results location.
+
+    Returns its URL; empty if no location is configured, or if it cannot be read.
+    """
     location = job.place.get("results", "")
     if not location:
         return ""
@@ -188,8 +197,8 @@ def _bucket(job: Job, target: Path, *, say: Say) -> str:
     return url
 
 
-def _elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEvidence:
-    """A run with a verdict whose records are not to be had here: where they are, if anywhere."""
+def _evidence_elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEvidence:
+    """Return the error for a run with a verdict whose records cannot be fetched; name where."""
     location = job.place.get("results", "")
     url = f"{location.rstrip('/')}/runs/{job.attempt}"
     hints = [f"its log has the verdict: {log}"] if log.is_file() else []
@@ -207,19 +216,19 @@ def _elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEvidence:
 
 
 def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
-    """What the log of index 0 still tells; returns what is missing then.
+    """Rebuild evidence from the log of index 0; return what is missing.
 
-    Raises NoEvidence where that is too little to judge a run that came to its end.
+    Raises NoEvidence if the run reached a verdict but the log is not enough to judge it.
     """
     target.mkdir()
     console = target / evidence.CONSOLE
     pod = state.first.name if state.first else ""
-    saved = folder / CLUSTER / "logs" / f"{pod}.{MAIN}.log"
+    saved = folder / CLUSTER_FOLDER / "logs" / f"{pod}.{MAIN_CONTAINER}.log"
     if pod and saved.is_file():
         shutil.copyfile(saved, console)
         try:
-            with console.open("rb") as lines_:
-                evidence.unpack(lines_, "the log of index 0")
+            with console.open("rb") as log_lines:
+                evidence.unpack(log_lines, "the log of index 0")
         except BadEvidence as error:
             missing = [error.message]
         else:
@@ -228,8 +237,8 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
     else:
         missing = ["the log of index 0"]
     if state.first is not None and state.first.code in _VERDICTS:
-        raise _elsewhere(job, state.first.code, missing[0], saved)
-    # What was planned is known, what was measured is not: judged as a run that broke off.
+        raise _evidence_elsewhere(job, state.first.code, missing[0], saved)
+    # The plan without records is judged as a run that was interrupted.
     shutil.copyfile(folder / rundir.RENDERED / evidence.PLAN, target / evidence.PLAN)
     evidence.write(target / evidence.RECORDS, "")
     launch = Launch(attempt=job.attempt, hosts=(), start_seconds=0.0)

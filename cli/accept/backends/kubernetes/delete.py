@@ -12,18 +12,18 @@ from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.collect import collect
 from accept.backends.kubernetes.status import (
-    CLAIMS,
+    CLAIMS_GROUP,
     CLAIMS_VERSIONS,
-    DOMAINS,
-    JOBSETS,
-    MAIN,
-    look,
-    of_run,
-    path,
-    place_of,
+    DOMAINS_GROUP,
+    JOBSET_GROUP,
+    MAIN_CONTAINER,
+    object_path,
+    place_of_job,
+    query_state,
+    run_selector,
 )
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
-from accept.backends.kubernetes.watch import FOLDER, status
+from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core.errors import BrokenOff
 
@@ -63,7 +63,7 @@ class _Listing:
     hidden: tuple[str, ...]
 
 
-_JOBSET = _Kind(group=JOBSETS, plural="jobsets", name="JobSet")
+_JOBSET = _Kind(group=JOBSET_GROUP, plural="jobsets", name="JobSet")
 _SERVICE = _Kind(group="api/v1", plural="services", name="Service", always=True)
 #: What makes pods, and the pods.
 _WORKLOAD = (
@@ -80,13 +80,13 @@ _KINDS = (
     _Kind(group="apis/networking.k8s.io/v1", plural="networkpolicies", name="NetworkPolicy"),
     *(
         _Kind(
-            group=f"{CLAIMS}/{version}",
+            group=f"{CLAIMS_GROUP}/{version}",
             plural="resourceclaimtemplates",
             name="ResourceClaimTemplate",
         )
         for version in CLAIMS_VERSIONS
     ),
-    _Kind(group=DOMAINS, plural="computedomains", name="ComputeDomain"),
+    _Kind(group=DOMAINS_GROUP, plural="computedomains", name="ComputeDomain"),
 )
 #: How long the coordinator may take to stop, and objects to be gone, in seconds.
 _STOPPING = 75.0
@@ -101,8 +101,8 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     If the coordinator does not run or does not obey, save what there is, and then delete the Job,
     so that nothing of the run goes on or starts later. Raises BrokenOff if pods stay.
     """
-    api = Api(place_of(job))
-    state = look(api, job.attempt)
+    api = Api(place_of_job(job))
+    state = query_state(api, job.attempt)
     first = state.first
     if not state.there or state.ended or (first is not None and first.phase == "ended"):
         return
@@ -119,17 +119,17 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
     """Tell the coordinator to stop; return whether it has ended within the time for that."""
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
-        if execute(api, pod, MAIN, ["sh", "-c", stop], timeout=20.0).exit != 0:
+        if execute(api, pod, MAIN_CONTAINER, ["sh", "-c", stop], timeout=20.0).exit != 0:
             return False
     except ApiError as error:
         say(f"  index 0 cannot be told: {error.message}")
         return False
     until = time.monotonic() + _STOPPING
     while time.monotonic() < until:
-        state = look(api, name)
+        state = query_state(api, name)
         if state.ended or state.first is None or state.first.phase != "running":
             return True
-        if status(api, state) is not None:
+        if written_exit_code(api, state) is not None:
             return True
         time.sleep(1.0)
     return False
@@ -140,7 +140,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
     Raises BrokenOff if something stays, or if this user may not see whether something stays.
     """
-    api = Api(place_of(job))
+    api = Api(place_of_job(job))
     release = job.place.get("release", "")
     listing = _list(api, job, _KINDS)
     found = [str(object_) for object_ in listing.objects]
@@ -198,9 +198,9 @@ def _list(api: Api, job: Job, kinds: Sequence[_Kind]) -> _Listing:
         if kind.plural in listed:
             # Another version of the same objects.
             continue
-        where = path(api, kind.group, kind.plural)
+        where = object_path(api, kind.group, kind.plural)
         try:
-            items = api.items(where, labelSelector=of_run(job.attempt))
+            items = api.items(where, labelSelector=run_selector(job.attempt))
         except ApiError as error:
             # The API also refuses to list kinds that the cluster does not have.
             if error.status == 403 and (kind.always or (kind is _JOBSET and _made_jobset(job))):
@@ -235,7 +235,7 @@ def _jobset_service(api: Api, job: Job, *, known: set[str]) -> list[_Object]:
 
     Somebody else's Service may have the same name.
     """
-    where = path(api, _SERVICE.group, _SERVICE.plural)
+    where = object_path(api, _SERVICE.group, _SERVICE.plural)
     item = api.find(f"{where}/{job.attempt}") or {}
     owners = item.get("metadata", {}).get("ownerReferences") or ()
     if not any(o.get("kind") == "JobSet" and o.get("name") == job.attempt for o in owners):

@@ -11,19 +11,32 @@ from typing import Any
 from accept.backends.kubernetes import doctor_storage
 from accept.backends.kubernetes import doctor_storage as kubernetes_doctor_storage
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.doctor_storage import claimed, fine, lack
+from accept.backends.kubernetes.doctor_storage import claimed_devices, fine, lack
 from accept.backends.kubernetes.rbac import CLUSTER_RULES, RULES, Rule
-from accept.backends.kubernetes.scheduling import fits_of, place_of, shortage, to_come, wanted_of
-from accept.backends.kubernetes.status import JOBSETS, KUEUE, has_namespace, makes_jobset, path
+from accept.backends.kubernetes.scheduling import (
+    expected_nodes,
+    query_fits,
+    request_of_run,
+    resolve_place,
+    shortage,
+)
+from accept.backends.kubernetes.status import (
+    JOBSET_GROUP,
+    KUEUE_GROUPS,
+    has_namespace,
+    makes_jobset,
+    object_path,
+)
 from accept.backends.protocol import Say
 from accept.backends.requirements import Need
 from accept.core.text import plain
 from accept.plan.resolve import Resolved
 
 _JOB = "spec.replicatedJobs.template.spec"
-#: What the chart sets of a JobSet and older ones lack. All of it is in the CRD of JobSet 0.7.0, and
-#: all but the claims in that of 0.6.0: github.com/kubernetes-sigs/jobset, config/components/crd.
-FIELDS = (
+#: Fields that the chart sets and that old versions of JobSet lack. The CRD of JobSet 0.7.0 has all
+#: of them, that of 0.6.0 all but the claims: github.com/kubernetes-sigs/jobset,
+#: config/components/crd.
+JOBSET_FIELDS = (
     "spec.network.publishNotReadyAddresses",
     "spec.startupPolicy.startupPolicyOrder",
     "spec.ttlSecondsAfterFinished",
@@ -32,11 +45,11 @@ FIELDS = (
     f"{_JOB}.podReplacementPolicy",
     f"{_JOB}.template.spec.initContainers.restartPolicy",
 )
-_CLAIMS = f"{_JOB}.template.spec.resourceClaims.resourceClaimTemplateName"
+_CLAIMS_FIELD = f"{_JOB}.template.spec.resourceClaims.resourceClaimTemplateName"
 
 
-def controller(api: Api, run: Resolved) -> Iterator[Need]:
-    """What is to run the pods: a JobSet that knows what the chart sets, or a plain Job."""
+def check_controller(api: Api, run: Resolved) -> Iterator[Need]:
+    """Check what runs the pods: a JobSet with all fields that the chart sets, or a plain Job."""
     wanted = run.site.kubernetes.controller
     if wanted == "job":
         yield fine("JobSet", "not asked for: a plain Job runs the pods")
@@ -44,7 +57,7 @@ def controller(api: Api, run: Resolved) -> Iterator[Need]:
     group = api.find("/apis/jobset.x-k8s.io")
     versions = [v.get("version") for v in (group or {}).get("versions") or ()]
     if "v1alpha2" in versions:
-        yield _fields(api, run)
+        yield _check_jobset_fields(api, run)
     elif group is not None:
         found = f"jobset.x-k8s.io {', '.join(map(str, versions))}, not v1alpha2"
         yield lack("JobSet", found, "update JobSet, or set kubernetes.controller: job")
@@ -54,20 +67,20 @@ def controller(api: Api, run: Resolved) -> Iterator[Need]:
         yield fine("JobSet", "not there: a plain Job runs the pods")
 
 
-def _fields(api: Api, run: Resolved) -> Need:
-    """Whether the cluster's JobSets have what the chart sets; older ones drop it without a word."""
+def _check_jobset_fields(api: Api, run: Resolved) -> Need:
+    """Check that JobSets have the fields that the chart sets; old versions drop them silently."""
     pods = run.machine.kubernetes
-    claims = claimed(run) or pods.compute_domain
-    wanted = (*FIELDS, _CLAIMS) if claims else FIELDS
+    claims = claimed_devices(run) or pods.compute_domain
+    wanted = (*JOBSET_FIELDS, _CLAIMS_FIELD) if claims else JOBSET_FIELDS
     try:
-        document = api.get(f"/openapi/v3/{JOBSETS}")
+        document = api.get(f"/openapi/v3/{JOBSET_GROUP}")
     except ApiError as error:
         return fine("JobSet", f"jobset.x-k8s.io v1alpha2; its fields: {error.message}")
     schemas: dict[str, Any] = (document.get("components") or {}).get("schemas") or {}
     schema: dict[str, Any] = next(
         (s for name, s in schemas.items() if name.endswith(".JobSet")), {}
     )
-    lacking = [field for field in wanted if not _has(schema, field)]
+    lacking = [field for field in wanted if not _has_field(schema, field)]
     if lacking:
         more = f" and {len(lacking) - 1} more fields" if len(lacking) > 1 else ""
         return lack(
@@ -78,7 +91,7 @@ def _fields(api: Api, run: Resolved) -> Need:
     return fine("JobSet", "jobset.x-k8s.io v1alpha2, with all that the chart sets")
 
 
-def _has(schema: dict[str, Any], field: str) -> bool:
+def _has_field(schema: dict[str, Any], field: str) -> bool:
     for word in field.split("."):
         known = schema.get("items", schema).get("properties") or {}
         if word not in known:
@@ -87,14 +100,14 @@ def _has(schema: dict[str, Any], field: str) -> bool:
     return True
 
 
-def queue(api: Api, run: Resolved) -> Iterator[Need]:
-    """Kueue's LocalQueue, and whether it is active."""
+def check_queue(api: Api, run: Resolved) -> Iterator[Need]:
+    """Check that Kueue's LocalQueue exists and is active."""
     name = run.site.kubernetes.queue
     if not name:
         return
-    for group in KUEUE:
+    for group in KUEUE_GROUPS:
         try:
-            queues = api.items(path(api, group, "localqueues"))
+            queues = api.items(object_path(api, group, "localqueues"))
         except ApiError as error:
             if error.gone:
                 continue
@@ -117,8 +130,8 @@ def queue(api: Api, run: Resolved) -> Iterator[Need]:
     yield lack("queue", f"{name} is wanted, and Kueue is not there", "leave kubernetes.queue out")
 
 
-def networks(api: Api, run: Resolved) -> Iterator[Need]:
-    """The networks of GKE that the pods' interfaces are in."""
+def check_networks(api: Api, run: Resolved) -> Iterator[Need]:
+    """Check GKE's networks for the interfaces of the pods."""
     of_site, of_machine = run.site.kubernetes, run.machine.kubernetes
     host = of_machine.host_network if of_site.host_network is None else of_site.host_network
     wanted = of_machine.networks if of_site.networks is None else of_site.networks
@@ -142,8 +155,8 @@ def networks(api: Api, run: Resolved) -> Iterator[Need]:
         yield fine("networks", ", ".join(n.network for n in wanted))
 
 
-def named(api: Api, run: Resolved) -> Iterator[Need]:
-    """The service account and the pull secrets that the site file names."""
+def check_named_objects(api: Api, run: Resolved) -> Iterator[Need]:
+    """Check the service account and the pull secrets that the site file names."""
     k8s = run.site.kubernetes
     asked = [("serviceaccounts", "service account", k8s.service_account)]
     asked += [("secrets", "pull secret", name) for name in k8s.image_pull_secrets]
@@ -151,7 +164,7 @@ def named(api: Api, run: Resolved) -> Iterator[Need]:
         if not name:
             continue
         try:
-            there = api.find(path(api, "api/v1", kind, name))
+            there = api.find(object_path(api, "api/v1", kind, name))
         except ApiError as error:
             yield fine(what, f"{name} cannot be looked at: {error.message}")
             continue
@@ -162,8 +175,8 @@ def named(api: Api, run: Resolved) -> Iterator[Need]:
             yield fine(what, name)
 
 
-def image(image: str | None) -> Need:
-    """Whether what the image is called says which one it is."""
+def check_image(image: str | None) -> Need:
+    """Check that the name of the image identifies one image."""
     if not image:
         return lack("image", "none is named", "kubernetes.image in the site file")
     last = image.rpartition("/")[2]
@@ -175,13 +188,13 @@ def image(image: str | None) -> Need:
     return lack("image", f"{image} may be another one tomorrow", advice)
 
 
-_OLDEST = (1, 31)
-_SHOWN = 12
+_OLDEST_VERSION = (1, 31)
+_NODES_SHOWN = 12
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """One need a line: what the run needs of the cluster, whether it is there, what to do."""
-    api = Api(place_of(run.place, run.site))
+    """Return what the run needs of the cluster, whether the cluster has it, and what to do."""
+    api = Api(resolve_place(run.place, run.site))
     try:
         version = api.get("/version")
     except ApiError as error:
@@ -190,15 +203,15 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
         _version(version, api),
         *_tools(),
         *_namespace(api),
-        *_allowed(api, run),
-        *controller(api, run),
-        *queue(api, run),
+        *_rights(api, run),
+        *check_controller(api, run),
+        *check_queue(api, run),
         *_nodes(api, run),
-        *networks(api, run),
-        *kubernetes_doctor_storage.devices(api, run),
-        *named(api, run),
-        image(run.site.kubernetes.image),
-        *doctor_storage.results(api, run),
+        *check_networks(api, run),
+        *kubernetes_doctor_storage.check_devices(api, run),
+        *check_named_objects(api, run),
+        check_image(run.site.kubernetes.image),
+        *doctor_storage.check_results(api, run),
     ]
     return tuple(found)
 
@@ -207,7 +220,7 @@ def _version(version: dict[str, Any], api: Api) -> Need:
     text = plain(version.get("gitVersion"), 60)
     numbers = [int(n) for n in re.findall(r"\d+", text)[:2]]
     found = f"{text}, context {api.place.context or 'of this pod'}"
-    if tuple(numbers) < _OLDEST:
+    if tuple(numbers) < _OLDEST_VERSION:
         return lack("API", found, "Kubernetes 1.31 or newer is needed")
     return fine("API", found)
 
@@ -217,57 +230,60 @@ def _tools() -> Iterator[Need]:
         ("helm", "install helm 3 or 4: https://helm.sh"),
         ("ssh-keygen", "install the OpenSSH client"),
     ):
-        there = shutil.which(tool) or ""
+        path = shutil.which(tool) or ""
         yield Need(
             host="here",
             what=tool,
-            good=bool(there),
-            found=there or "not found",
-            advice="" if there else advice,
+            good=bool(path),
+            found=path or "not found",
+            advice="" if path else advice,
         )
 
 
 def _namespace(api: Api) -> Iterator[Need]:
     name = api.place.namespace
-    there = has_namespace(api)
-    if there is None:
+    exists = has_namespace(api)
+    if exists is None:
         yield fine("namespace", f"{name}; it may not be looked at")
-    elif there:
+    elif exists:
         yield fine("namespace", name)
     else:
         yield lack("namespace", f"{name} is not there", f"kubectl create namespace {name}")
 
 
-def _rules(api: Api, run: Resolved) -> tuple[Rule, ...]:
-    """Those of the namespace that this run uses: what it does not make it needs no right to."""
+def _rules_of_run(api: Api, run: Resolved) -> tuple[Rule, ...]:
+    """Return the namespace's rules that this run uses, without those for kinds it never makes."""
     made = {
         "jobsets": makes_jobset(api, run.site.kubernetes.controller),
         "networkpolicies": run.site.kubernetes.network_policy,
         "resourceclaimtemplates": any(
-            not c.template for c in kubernetes_doctor_storage.claimed(run)
+            not c.template for c in kubernetes_doctor_storage.claimed_devices(run)
         ),
         "computedomains": run.machine.kubernetes.compute_domain,
     }
     return tuple(rule for rule in RULES if all(made.get(kind, True) for kind in rule.resources))
 
 
-def _allowed(api: Api, run: Resolved) -> Iterator[Need]:
-    """One need for everything that is allowed, and one for each thing that is not."""
+def _rights(api: Api, run: Resolved) -> Iterator[Need]:
+    """Yield one need for everything that is allowed, and one for each right that is missing."""
     try:
-        asked = [
+        questions = [
             (rule, resource, verb, namespace)
-            for rules, namespace in ((_rules(api, run), api.place.namespace), (CLUSTER_RULES, ""))
+            for rules, namespace in (
+                (_rules_of_run(api, run), api.place.namespace),
+                (CLUSTER_RULES, ""),
+            )
             for rule in rules
             for resource in rule.resources
             for verb in rule.verbs
         ]
         with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda one: _may(api, *one), asked))
+            answers = list(pool.map(lambda question: _may(api, *question), questions))
     except ApiError as error:
         yield fine("RBAC", f"it cannot be asked: {error.message}")
         return
     refused: dict[tuple[str, bool, str], list[str]] = {}
-    for (rule, resource, verb, namespace), allowed in zip(asked, answers, strict=True):
+    for (rule, resource, verb, namespace), allowed in zip(questions, answers, strict=True):
         if not allowed:
             where = "" if namespace else " in the whole cluster"
             key = (f"{resource}{where}", rule.optional, rule.why)
@@ -277,10 +293,11 @@ def _allowed(api: Api, run: Resolved) -> Iterator[Need]:
         advice = "have the Role made: accept doctor --backend kubernetes --rbac"
         yield lack(f"RBAC for {resource}", found, advice, good=optional)
     if not refused:
-        yield fine("RBAC", f"all {len(asked)} verbs that are used")
+        yield fine("RBAC", f"all {len(questions)} verbs that are used")
 
 
 def _may(api: Api, rule: Rule, resource: str, verb: str, namespace: str) -> bool:
+    """Return whether this user may use a verb on a resource."""
     name, _, sub = resource.partition("/")
     about = {"group": rule.group, "resource": name, "verb": verb}
     about |= {"subresource": sub} if sub else {}
@@ -297,14 +314,14 @@ def _may(api: Api, rule: Rule, resource: str, verb: str, namespace: str) -> bool
 
 
 def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
-    """Machine, taints and free GPUs: of the whole cluster, then of each node that lacks some."""
-    wanted = wanted_of(run)
+    """Yield machine, taints and free GPUs of the cluster, and then each node that is left out."""
+    wanted = request_of_run(run)
     try:
-        found = fits_of(api, wanted)
+        found = query_fits(api, wanted)
     except ApiError as error:
         yield fine("nodes", f"not counted: {error.message}")
         return
-    meant, come = [f for f in found if f.meant], to_come(run.site, wanted)
+    meant, come = [f for f in found if f.meant], expected_nodes(run.site, wanted)
     selector = ", ".join(f"{k}={v}" for k, v in wanted.selector.items()) or "any label"
     if not meant:
         reasons = "; ".join(f"{f.node}: {f.why}" for f in found[:3]) or "the cluster has no nodes"
@@ -320,7 +337,7 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
     short = shortage(found, nodes, wanted)
     taints = sorted({t for f in meant for t in f.taints})
     if taints:
-        # Of a control plane, say: nothing to act on while the others are enough.
+        # For example those of a control plane: harmless while the other nodes are enough.
         enough = not short or bool(come)
         advice = "kubernetes.tolerations in the site file, if they are meant for you"
         yield lack("taints", f"nothing tolerates {', '.join(taints)}", advice, good=enough)
@@ -331,7 +348,7 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
         good = sum(1 for f in found if not f.why)
         yield fine(f"free {what}", f"{nodes} nodes are wanted, {good} are free")
     lacking = [f for f in meant if f.why]
-    for fit in lacking[:_SHOWN]:
+    for fit in lacking[:_NODES_SHOWN]:
         yield Need(host=fit.node, what=what, good=True, found=f"left out: {fit.why}")
-    if len(lacking) > _SHOWN:
-        yield fine(what, f"{len(lacking) - _SHOWN} more nodes are left out")
+    if len(lacking) > _NODES_SHOWN:
+        yield fine(what, f"{len(lacking) - _NODES_SHOWN} more nodes are left out")

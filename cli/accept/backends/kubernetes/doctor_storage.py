@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.status import CLAIMS, CLAIMS_VERSIONS, DOMAINS, path
+from accept.backends.kubernetes.status import (
+    CLAIMS_GROUP,
+    CLAIMS_VERSIONS,
+    DOMAINS_GROUP,
+    object_path,
+)
 from accept.backends.requirements import Need
 from accept.config.kubernetes import Claim
 from accept.core.text import plain
@@ -15,59 +20,61 @@ from accept.plan.resolve import Resolved
 
 
 def lack(what: str, found: str, advice: str = "", *, good: bool = False) -> Need:
-    """What the run needs and the cluster lacks; `good`: it starts without."""
+    """Return a need that the cluster does not meet; `good`: the run starts anyway."""
     return Need(host="cluster", what=what, good=good, found=found, advice=advice)
 
 
 def fine(what: str, found: str, advice: str = "") -> Need:
-    """What the cluster has."""
+    """Return a need that the cluster meets."""
     return lack(what, found, advice, good=True)
 
 
-def claimed(run: Resolved) -> tuple[Claim, ...]:
-    """Devices by DRA, by the rule of accept.devicesClaimed in chart/templates/_pod.tpl."""
+def claimed_devices(run: Resolved) -> tuple[Claim, ...]:
+    """Return a run's claims, by the rule of accept.devicesClaimed in chart/templates/_pod.tpl."""
     of_site = run.site.kubernetes
     if of_site.resource_claims is not None:
         return of_site.resource_claims
     return () if of_site.networks else run.machine.kubernetes.resource_claims
 
 
-def devices(api: Api, run: Resolved) -> Iterator[Need]:
-    """What claims are made of; nothing where the run claims no devices."""
-    claims, domain = claimed(run), run.machine.kubernetes.compute_domain
+def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
+    """Check the API, the templates and the domain; yield nothing if the run claims no devices."""
+    claims, domain = claimed_devices(run), run.machine.kubernetes.compute_domain
     if not claims and not domain:
         return
-    version = _served(api)
+    version = _served_version(api)
     if version:
-        yield fine("claims of devices", f"{_short(CLAIMS)}/{version}")
+        yield fine("claims of devices", f"{_group_name(CLAIMS_GROUP)}/{version}")
         for name in sorted({c.template for c in claims if c.template}):
             yield _template(api, version, name)
     else:
         *newer, last = CLAIMS_VERSIONS
-        found = f"the cluster serves no {_short(CLAIMS)}/{', '.join(newer)} or {last}"
+        found = f"the cluster serves no {_group_name(CLAIMS_GROUP)}/{', '.join(newer)} or {last}"
         advice = "Kubernetes 1.34 or newer does, older ones where that API is switched on"
         yield lack("claims of devices", found, advice)
     if domain:
         yield _domains(api)
 
 
-def _short(group: str) -> str:
-    """A group of the API as people write it."""
+def _group_name(group: str) -> str:
+    """Return a group of the API as people write it."""
     return group.removeprefix("apis/")
 
 
-def _served(api: Api) -> str:
-    """The newest version of claims that the cluster has; empty: none that the chart writes."""
-    there = (api.find(f"/{CLAIMS}") or {}).get("versions") or ()
-    served = {v.get("version") for v in there}
+def _served_version(api: Api) -> str:
+    """Return the newest version of claims that cluster and chart have in common, or nothing."""
+    versions = (api.find(f"/{CLAIMS_GROUP}") or {}).get("versions") or ()
+    served = {v.get("version") for v in versions}
     return next((version for version in CLAIMS_VERSIONS if version in served), "")
 
 
 def _template(api: Api, version: str, name: str) -> Need:
-    """A ResourceClaimTemplate that the machine or the site names: without it no pod is made."""
+    """Check a ResourceClaimTemplate that machine or site name; without it there are no pods."""
     what = "claim template"
     try:
-        there = api.find(path(api, f"{CLAIMS}/{version}", "resourceclaimtemplates", name))
+        there = api.find(
+            object_path(api, f"{CLAIMS_GROUP}/{version}", "resourceclaimtemplates", name)
+        )
     except ApiError as error:
         return fine(what, f"{name} cannot be looked at: {error.message}")
     if there is None:
@@ -77,23 +84,25 @@ def _template(api: Api, version: str, name: str) -> Need:
 
 
 def _domains(api: Api) -> Need:
-    """NVIDIA's kind for nodes that share NVLink, which the chart makes one of."""
-    served: dict[str, Any] = api.find(f"/{DOMAINS}") or {}
+    """Check that the cluster has ComputeDomain, NVIDIA's kind for nodes that share NVLink."""
+    served: dict[str, Any] = api.find(f"/{DOMAINS_GROUP}") or {}
     kinds = {r.get("name") for r in served.get("resources") or ()}
     if "computedomains" in kinds:
-        return fine("ComputeDomain", _short(DOMAINS))
+        return fine("ComputeDomain", _group_name(DOMAINS_GROUP))
     advice = "install NVIDIA's DRA driver: https://github.com/NVIDIA/k8s-dra-driver-gpu"
-    return lack("ComputeDomain", f"the cluster has no such kind in {_short(DOMAINS)}", advice)
+    return lack(
+        "ComputeDomain", f"the cluster has no such kind in {_group_name(DOMAINS_GROUP)}", advice
+    )
 
 
-_MANY = "ReadWriteMany"
-#: Of storage classes that make a volume when the first pod asks for it.
-_LATER = "WaitForFirstConsumer"
+_SHARED_MODE = "ReadWriteMany"
+#: The binding mode of storage classes that make a volume when the first pod needs it.
+_BOUND_LATER = "WaitForFirstConsumer"
 
 
-def results(api: Api, run: Resolved) -> Iterator[Need]:
-    """What there is of the place for the evidence, as far as that is to be seen from here."""
-    location, volume = run.site.results.location, _volume(run)
+def check_results(api: Api, run: Resolved) -> Iterator[Need]:
+    """Check the place for the evidence, as far as it is visible from here."""
+    location, volume = run.site.results.location, _results_volume(run)
     claim = volume.get("persistentVolumeClaim")
     if isinstance(claim, dict):
         yield _claim(api, str(claim.get("claimName", "")), run.plan.nodes or 1)
@@ -106,8 +115,8 @@ def results(api: Api, run: Resolved) -> Iterator[Need]:
         yield fine("results", f"no location: index 0 holds them {hold:.0f} s for collect")
 
 
-def _volume(run: Resolved) -> dict[str, Any]:
-    """The volume that evidence is written to; empty: to none."""
+def _results_volume(run: Resolved) -> dict[str, Any]:
+    """Return the volume that evidence is written to; empty if it is written to none."""
     of_site, of_machine = run.site.kubernetes, run.machine.kubernetes
     if run.site.results.volume:
         return run.site.results.volume
@@ -135,9 +144,9 @@ def _bucket(location: str, account: str | None) -> Need:
 
 
 def _claim(api: Api, name: str, nodes: int) -> Need:
-    """Every pod mounts it, and most are on nodes of their own."""
+    """Check a claim, which the pods mount on several nodes."""
     try:
-        there = api.find(path(api, "api/v1", "persistentvolumeclaims", name))
+        there = api.find(object_path(api, "api/v1", "persistentvolumeclaims", name))
     except ApiError as error:
         return fine("results", f"claim {name} cannot be looked at: {error.message}")
     if there is None:
@@ -146,9 +155,9 @@ def _claim(api: Api, name: str, nodes: int) -> Need:
     spec, status = there.get("spec", {}), there.get("status", {})
     phase = str(status.get("phase", ""))
     modes = [str(m) for m in status.get("accessModes") or spec.get("accessModes") or ()]
-    if nodes > 1 and _MANY not in modes:
+    if nodes > 1 and _SHARED_MODE not in modes:
         found = f"claim {name} is {', '.join(modes) or 'of no mode'}, and {nodes} nodes mount it"
-        return lack("results", found, f"name a claim that is {_MANY}, or a bucket")
+        return lack("results", found, f"name a claim that is {_SHARED_MODE}, or a bucket")
     if phase == "Bound":
         return fine("results", f"claim {name} is bound")
     if phase == "Pending":
@@ -168,6 +177,6 @@ def _pending(api: Api, name: str, of_class: str) -> Need:
     if there is None:
         found = f"claim {name} is not bound: there is no storage class {of_class}"
         return lack("results", found, advice)
-    if there.get("volumeBindingMode") == _LATER:
-        return fine("results", f"claim {name} is bound when the first pod comes ({_LATER})")
+    if there.get("volumeBindingMode") == _BOUND_LATER:
+        return fine("results", f"claim {name} is bound when the first pod comes ({_BOUND_LATER})")
     return lack("results", f"claim {name} is not bound", advice)

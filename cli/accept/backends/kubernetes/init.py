@@ -1,4 +1,4 @@
-"""What a site file needs and a cluster shows: machine, queues, networks, service accounts."""
+"""Find what a site file needs in a cluster: machine, queues, networks, service accounts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.scheduling import all_nodes, machines_of, whole
-from accept.backends.kubernetes.status import KUEUE, has_namespace, path
+from accept.backends.kubernetes.scheduling import all_nodes, count_machines, whole_number
+from accept.backends.kubernetes.status import KUEUE_GROUPS, has_namespace, object_path
 from accept.backends.protocol import Question
 from accept.config import load_machine
 from accept.core.text import plain
@@ -17,20 +17,20 @@ _NETWORKING = "apis/networking.gke.io/v1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What the cluster shows."""
+class Survey:
+    """What the cluster has for a site file."""
 
     context: str
     namespace: str
     questions: tuple[Question, ...]
-    #: Networks of pods by the machine that wants them; only where the names are not the machine's.
+    #: Interfaces and networks by machine, for machines whose networks have other names here.
     networks: Mapping[str, tuple[tuple[str, str], ...]]
     jobsets: bool
-    #: For people, one line each.
+    #: Lines for people.
     notes: tuple[str, ...]
 
     def site_text(self, answers: Mapping[str, str]) -> str:
-        """The site file, as YAML with what is still open as comments."""
+        """Return the site file as YAML, with comments on what is still open."""
         import yaml
 
         kubernetes: dict[str, Any] = {"namespace": self.namespace}
@@ -63,33 +63,36 @@ class Seen:
         return head + text
 
 
-def look_around(api: Api) -> Seen:
-    """Ask the cluster for everything a site file says. Raises ApiError where it does not answer."""
+def survey_cluster(api: Api) -> Survey:
+    """Ask the cluster for everything that a site file names. Raises ApiError without an answer."""
     api.get("/version")
     notes: list[str] = []
     _namespace(api, notes)
-    nodes = _asked(notes, "nodes", lambda: all_nodes(api))
-    machines = machines_of(nodes)
+    nodes = _list_or_note(notes, "nodes", lambda: all_nodes(api))
+    machines = count_machines(nodes)
     gpus = sum(
-        whole((n.get("status", {}).get("capacity") or {}).get("nvidia.com/gpu", 0)) for n in nodes
+        whole_number((n.get("status", {}).get("capacity") or {}).get("nvidia.com/gpu", 0))
+        for n in nodes
     )
     counted = ", ".join(f"{name}: {count} nodes" for name, count in machines.items())
     notes.append(f"{len(nodes)} nodes, {gpus} GPUs; {counted or 'no machine that is known here'}")
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
     queues = _queues(api, notes)
     accounts = _names(
-        _asked(notes, "service accounts", lambda: _listed(api, "api/v1", "serviceaccounts"))
+        _list_or_note(
+            notes, "service accounts", lambda: _list_objects(api, "api/v1", "serviceaccounts")
+        )
     )
     networks = _networks(api, candidates, notes)
-    jobsets = _asked(notes, "JobSet", lambda: [api.find("/apis/jobset.x-k8s.io")])
+    jobsets = _list_or_note(notes, "JobSet", lambda: [api.find("/apis/jobset.x-k8s.io")])
     own = tuple(a for a in accounts if a != "default")
-    return Seen(
+    return Survey(
         context=api.place.context,
         namespace=api.place.namespace,
         questions=(
             Question(key="machine", text="Machine", option="machine", candidates=candidates),
-            # One queue may be somebody's by chance; without any there is nothing to ask.
-            *_if(
+            # A single queue may belong to somebody else; without queues there is no question.
+            *_optional_question(
                 bool(queues),
                 Question(
                     key="queue",
@@ -98,7 +101,7 @@ def look_around(api: Api) -> Seen:
                     candidates=queues if len(queues) == 1 else (*queues, "none"),
                 ),
             ),
-            *_if(
+            *_optional_question(
                 bool(own),
                 Question(
                     key="serviceAccount",
@@ -124,21 +127,21 @@ def look_around(api: Api) -> Seen:
 
 
 def _namespace(api: Api, notes: list[str]) -> None:
-    """Say it where the namespace that the file names is not there, with those that are."""
+    """Add a note if the namespace does not exist, with those that do."""
     if (name := api.place.namespace) and has_namespace(api) is False:
-        # Who may not list them need not be told so: what to do is the same.
-        others = _names(_asked([], "", lambda: api.items("/api/v1/namespaces")))[:12]
+        # No note if this user may not list them: the advice is the same.
+        others = _names(_list_or_note([], "", lambda: api.items("/api/v1/namespaces")))[:12]
         there = f"; there are: {', '.join(others)}" if others else ""
         do = f"kubectl create namespace {name}, or --namespace"
         notes.append(f"namespace {name} is not there: {do}{there}")
 
 
-def _if(there: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as it is said
+def _optional_question(there: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as a sentence
     return (question,) if there else ()
 
 
-def _asked(notes: list[str], what: str, ask: Any) -> list[Any]:
-    """A list; empty, with a note, where this user may not see it."""
+def _list_or_note(notes: list[str], what: str, ask: Any) -> list[Any]:
+    """Return a list; if this user may not read it, return none and add a note."""
     try:
         return list(ask())
     except ApiError as error:
@@ -149,8 +152,8 @@ def _asked(notes: list[str], what: str, ask: Any) -> list[Any]:
         return []
 
 
-def _listed(api: Api, group: str, kind: str) -> list[dict[str, Any]]:
-    return api.items(path(api, group, kind))
+def _list_objects(api: Api, group: str, kind: str) -> list[dict[str, Any]]:
+    return api.items(object_path(api, group, kind))
 
 
 def _names(objects: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -158,8 +161,8 @@ def _names(objects: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
-    """The queues of the namespace; those of others are said."""
-    for group in KUEUE:
+    """Return the queues of the namespace; add a note about those of other namespaces."""
+    for group in KUEUE_GROUPS:
         try:
             found = api.items(f"/{group}/localqueues")
         except ApiError as error:
@@ -167,9 +170,9 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
                 continue
             if error.passing:
                 raise
-            # Those of one namespace may be seen by who may not see all.
+            # A user who may not list all queues may be allowed to list those of the namespace.
             try:
-                return _names(_listed(api, group, "localqueues"))
+                return _names(_list_objects(api, group, "localqueues"))
             except ApiError as own:
                 if own.passing:
                     raise
@@ -190,12 +193,14 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
 def _networks(
     api: Api, machines: Sequence[str], notes: list[str]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Interface and network for the machines whose networks have other names here."""
-    there = _names(_asked(notes, "networks", lambda: api.items(f"/{_NETWORKING}/networks")))
+    """Return interfaces and networks for the machines whose networks have other names here."""
+    there = _names(_list_or_note(notes, "networks", lambda: api.items(f"/{_NETWORKING}/networks")))
     if there:
         notes.append(f"networks: {', '.join(there)}")
-    elif sets := _names(_asked([], "", lambda: api.items(f"/{_NETWORKING}/gkenetworkparamsets"))):
-        # Pods name Networks, which may be called otherwise: these are a hint for people alone.
+    elif sets := _names(
+        _list_or_note([], "", lambda: api.items(f"/{_NETWORKING}/gkenetworkparamsets"))
+    ):
+        # Pods name Networks, which may have other names: these are only a hint for people.
         notes.append(f"network parameters (not networks that pods can name): {', '.join(sets)}")
     result = {}
     for name in machines:
@@ -214,22 +219,22 @@ def _networks(
 def match_networks(
     wanted: Sequence[tuple[str, str]], there: Sequence[str]
 ) -> tuple[tuple[str, str], ...] | None:
-    """The cluster's networks for the machine's interfaces, in the order of their numbers.
+    """Assign the cluster's networks to the machine's interfaces, in the order of their numbers.
 
-    None where they are not as many: then which is which cannot be seen.
+    Returns None if their numbers differ, because the assignment is then ambiguous.
     """
     others = [n for n in there if n != "default"]
     data = [one for one in wanted if one[1] != "default"]
-    # Only those that end as the machine's do: rdma-0 is my-rdma-sub-0, and gvnic-1 none of them.
+    # Only names of the same kind: my-rdma-sub-0 may be the machine's rdma-0, gvnic-1 may not.
     kinds = {network.rstrip("0123456789").strip("-") for _, network in data}
     alike = [n for n in others if any(kind in n for kind in kinds)] or others
     if len(alike) != len(data):
         return None
-    ordered = sorted(alike, key=_number)
+    ordered = sorted(alike, key=_name_order)
     named = dict(zip((interface for interface, _ in data), ordered, strict=True))
     return tuple((interface, named.get(interface, network)) for interface, network in wanted)
 
 
-def _number(name: str) -> tuple[int, str]:
+def _name_order(name: str) -> tuple[int, str]:
     digits = name[len(name.rstrip("0123456789")) :]
     return (int(digits) if digits else -1, name)

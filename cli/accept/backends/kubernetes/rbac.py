@@ -1,4 +1,4 @@
-"""What a user of this back end must be allowed to do, and the Role that says so."""
+"""List the rights that a user of this back end needs, and print them as a Role."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What a user of this back end must be allowed to do."""
+    """Verbs on resources that a user of this back end needs."""
 
     group: str
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     why: str
-    #: Whether a run starts without it, with less to say.
+    #: Whether a run starts without it, and reports less.
     optional: bool = False
 
 
@@ -25,7 +25,7 @@ RULES = (
     Rule(group="batch", resources=("jobs",), verbs=_ALL, why="to run and follow the pods"),
     Rule(group="", resources=("pods",), verbs=("get", "list", "delete"), why="to follow them"),
     Rule(group="", resources=("pods/log",), verbs=("get",), why="to show and collect logs"),
-    # A websocket is asked for with GET; newer servers ask for `create` then, too.
+    # A websocket is opened with GET; newer API servers check `create` as well.
     Rule(group="", resources=("pods/exec",), verbs=("create", "get"), why="to collect and cancel"),
     Rule(group="", resources=("secrets",), verbs=_ALL, why="for the run's key and helm's records"),
     Rule(group="", resources=("configmaps", "services"), verbs=_ALL, why="for what the pods run"),
@@ -102,8 +102,8 @@ CLUSTER_RULES = (
 )
 
 
-def role(namespace: str) -> str:
-    """The Role of a run and the ClusterRole that lets it look, as YAML."""
+def role_yaml(namespace: str) -> str:
+    """Return the Role of a run, and the read-only ClusterRole, as YAML."""
     import yaml
 
     def rules(of: tuple[Rule, ...]) -> list[dict[str, Any]]:

@@ -16,143 +16,160 @@ from accept.plan.resolve import Resolved
 
 Object = Mapping[str, Any]
 
-_HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def matches(affinity: Object, node: Object) -> bool:
-    """Whether a node answers what an `affinity` requires of nodes; preferences rule nothing out.
+def affinity_matches(affinity: Object, node: Object) -> bool:
+    """Return whether a node has what an `affinity` requires. Preferences exclude no node.
 
-    What is no affinity rules out nothing either: the API refuses it, in words of its own.
-    Terms are alternatives, the rules of one hold together, and a term without any matches nothing:
+    An invalid affinity excludes no node either, because the API refuses it with its own message.
+    A node must match at least one term, and all rules of that term. An empty term matches nothing:
     https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
     """
-    required = _mapping(_mapping(affinity.get("nodeAffinity")).get(_HARD))
+    required = _as_mapping(_as_mapping(affinity.get("nodeAffinity")).get(_REQUIRED))
     terms = required.get("nodeSelectorTerms")
     if not isinstance(terms, list | tuple):
         return True
     meta = node.get("metadata", {})
     labels, fields = meta.get("labels") or {}, {"metadata.name": meta.get("name", "")}
-    for term in map(_mapping, terms):
-        rules, named = _rules(term, "matchExpressions"), _rules(term, "matchFields")
-        if not rules and not named:
+    for term in map(_as_mapping, terms):
+        on_labels = _term_rules(term, "matchExpressions")
+        on_fields = _term_rules(term, "matchFields")
+        if not on_labels and not on_fields:
             continue
-        if all(_holds(r, labels) for r in rules) and all(_holds(r, fields) for r in named):
+        rules = [(rule, labels) for rule in on_labels] + [(rule, fields) for rule in on_fields]
+        if all(_rule_holds(rule, values) for rule, values in rules):
             return True
     return False
 
 
-def _mapping(value: object) -> Object:
+def _as_mapping(value: object) -> Object:
     return value if isinstance(value, Mapping) else {}
 
 
-def _rules(term: Object, key: str) -> list[Object]:
-    found = term.get(key)
-    return [_mapping(rule) for rule in found] if isinstance(found, list | tuple) else []
+def _term_rules(term: Object, key: str) -> list[Object]:
+    rules = term.get(key)
+    return [_as_mapping(rule) for rule in rules] if isinstance(rules, list | tuple) else []
 
 
-def _holds(rule: Object, values: Mapping[str, str]) -> bool:
+def _rule_holds(rule: Object, values: Mapping[str, str]) -> bool:
     key, operator = str(rule.get("key")), rule.get("operator")
     given = rule.get("values")
     wanted = [str(v) for v in given] if isinstance(given, list | tuple) else []
-    there = values.get(key)
+    value = values.get(key)
     if operator == "Exists":
-        return there is not None
+        return value is not None
     if operator == "DoesNotExist":
-        return there is None
+        return value is None
     if operator == "In":
-        return there in wanted
+        return value in wanted
     if operator == "NotIn":
-        return there not in wanted
-    if operator in ("Gt", "Lt") and there is not None and len(wanted) == 1:
+        return value not in wanted
+    if operator in ("Gt", "Lt") and value is not None and len(wanted) == 1:
         try:
-            one, other = int(there), int(wanted[0])
+            number, bound = int(value), int(wanted[0])
         except ValueError:
             return False
-        return one > other if operator == "Gt" else one < other
+        return number > bound if operator == "Gt" else number < bound
     return False
 
 
 _HOSTNAME = "kubernetes.io/hostname"
 _BLOCKING = ("NoSchedule", "NoExecute")
+_IMPLIED_TAINTS = (
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What one pod of the run asks of its node."""
+class PodRequest:
+    """What one pod of the run requires of its node."""
 
     selector: Mapping[str, str]
     tolerations: Sequence[Object]
-    #: What the site asks of nodes besides, as a pod has it. What it asks of other pods is left to
-    #: the scheduler.
+    #: The site's affinity, as in a pod. Only its rules about nodes are read here; the scheduler
+    #: applies those about other pods.
     affinity: Object = field(default_factory=dict)
-    #: Names of nodes; where `include` is empty every node is meant.
+    #: Names of nodes; if `include` is empty, every node is eligible.
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    #: The extended resource and how much of it, such as nvidia.com/gpu and 8; "": none.
+    #: The extended resource and its amount, such as nvidia.com/gpu and 8; empty: none.
     resource: str = ""
     amount: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One node, and why a pod of the run cannot go there; empty: it can, now."""
+    """One node, and why a pod of the run cannot go there; `why` is empty if it can go there now."""
 
     node: str
     why: str = ""
-    #: Whether it is a node that is meant at all, by name and labels.
+    #: Whether the node is eligible by name, labels and affinity.
     meant: bool = True
     allocatable: int = 0
     free: int = 0
-    #: Taints that nothing of the run tolerates.
+    #: Taints that the pods do not tolerate.
     taints: tuple[str, ...] = ()
 
 
-def fits(nodes: Iterable[Object], pods: Iterable[Object], wanted: Wanted) -> tuple[Fit, ...]:
-    """Every node by name, with what is in the way there."""
+def node_fits(
+    nodes: Iterable[Object], pods: Iterable[Object], wanted: PodRequest
+) -> tuple[Fit, ...]:
+    """Return every node, sorted by name, with the reason why a pod cannot go there."""
     used: dict[str, int] = {}
     for pod in pods:
         node = str(pod.get("spec", {}).get("nodeName") or "")
         if node and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
-            used[node] = used.get(node, 0) + requested(pod, wanted.resource)
+            used[node] = used.get(node, 0) + requested_amount(pod, wanted.resource)
     found = (_fit(node, used, wanted) for node in nodes)
     return tuple(sorted(found, key=lambda f: f.node))
 
 
-def requested(pod: Object, resource: str) -> int:
-    """How much of an extended resource a pod asks for: the larger of its start and its run."""
+def requested_amount(pod: Object, resource: str) -> int:
+    """Return how much of an extended resource a pod requests.
+
+    This is the larger of what its init containers and its main containers request.
+    """
     spec = pod.get("spec", {})
-    beside = first = 0
-    for one in spec.get("initContainers") or ():
-        amount = _of(one, resource)
-        if one.get("restartPolicy") == "Always":
-            beside += amount
+    sidecars = initial = 0
+    for container in spec.get("initContainers") or ():
+        amount = _container_amount(container, resource)
+        if container.get("restartPolicy") == "Always":
+            sidecars += amount
         else:
-            first = max(first, amount + beside)
-    return max(first, beside + sum(_of(one, resource) for one in spec.get("containers") or ()))
+            initial = max(initial, amount + sidecars)
+    return max(
+        initial,
+        sidecars + sum(_container_amount(c, resource) for c in spec.get("containers") or ()),
+    )
 
 
-def _of(container: Object, resource: str) -> int:
+def _container_amount(container: Object, resource: str) -> int:
     resources = container.get("resources") or {}
     for kind in ("requests", "limits"):
         amount = (resources.get(kind) or {}).get(resource)
         if amount is not None:
-            return whole(amount)
+            return whole_number(amount)
     return 0
 
 
-def whole(amount: object) -> int:
-    """An amount of an extended resource, which Kubernetes keeps to whole numbers."""
-    # 2k is allowed to stand for 2000.
+def whole_number(amount: object) -> int:
+    """Return an amount of an extended resource, which Kubernetes restricts to whole numbers."""
+    # Kubernetes accepts 2k for 2000.
     text = re.sub("k$", "000", str(amount))
     return decimal(text) or 0
 
 
-def _fit(node: Object, used: Mapping[str, int], wanted: Wanted) -> Fit:
-    meta, spec, told = node.get("metadata", {}), node.get("spec", {}), node.get("status", {})
+def _fit(node: Object, used: Mapping[str, int], wanted: PodRequest) -> Fit:
+    meta, spec, status = node.get("metadata", {}), node.get("spec", {}), node.get("status", {})
     name = str(meta.get("name", ""))
     labels = meta.get("labels") or {}
-    there = whole((told.get("allocatable") or {}).get(wanted.resource, 0)) if wanted.resource else 0
-    free = there - used.get(name, 0)
+    allocatable = 0
+    if wanted.resource:
+        allocatable = whole_number((status.get("allocatable") or {}).get(wanted.resource, 0))
+    free = allocatable - used.get(name, 0)
     if wanted.include and name not in wanted.include:
         why = "not among the nodes that are named"
         if labels.get(_HOSTNAME) in wanted.include:
@@ -164,12 +181,13 @@ def _fit(node: Object, used: Mapping[str, int], wanted: Wanted) -> Fit:
         if labels.get(key) != value:
             has = f"is {plain(labels[key], 80)}" if key in labels else "is missing"
             return Fit(node=name, why=f"label {key} {has}, {value} is wanted", meant=False)
-    if not matches(wanted.affinity, node):
+    if not affinity_matches(wanted.affinity, node):
         why = "not what the site's affinity asks of a node (kubernetes.affinity)"
         return Fit(node=name, why=why, meant=False)
-    taints = tuple(_shown(t) for t in spec.get("taints") or () if _in_the_way(t, wanted))
+    taints = tuple(_taint_text(t) for t in spec.get("taints") or () if _blocks(t, wanted))
     ready = any(
-        c.get("type") == "Ready" and c.get("status") == "True" for c in told.get("conditions") or ()
+        c.get("type") == "Ready" and c.get("status") == "True"
+        for c in status.get("conditions") or ()
     )
     why = ""
     if not ready:
@@ -178,30 +196,30 @@ def _fit(node: Object, used: Mapping[str, int], wanted: Wanted) -> Fit:
         why = "it is cordoned"
     elif taints:
         why = f"taint {', '.join(taints)} is not tolerated"
-    elif wanted.amount and there < wanted.amount:
-        why = f"it has {there} {wanted.resource}, {wanted.amount} are wanted"
+    elif wanted.amount and allocatable < wanted.amount:
+        why = f"it has {allocatable} {wanted.resource}, {wanted.amount} are wanted"
     elif wanted.amount and free < wanted.amount:
         why = (
-            f"{max(0, free)} of its {there} {wanted.resource} are free, {wanted.amount} are wanted"
+            f"{max(0, free)} of its {allocatable} {wanted.resource} are free, "
+            f"{wanted.amount} are wanted"
         )
-    return Fit(node=name, why=why, allocatable=there, free=max(0, free), taints=taints)
+    return Fit(node=name, why=why, allocatable=allocatable, free=max(0, free), taints=taints)
 
 
-def _in_the_way(taint: Object, wanted: Wanted) -> bool:
+def _blocks(taint: Object, wanted: PodRequest) -> bool:
     return taint.get("effect") in _BLOCKING and not any(
-        tolerates(one, taint) for one in (*wanted.tolerations, *_always(taint))
+        tolerates(one, taint) for one in (*wanted.tolerations, *_implied_tolerations(taint))
     )
 
 
-def _always(taint: Object) -> tuple[Object, ...]:
-    """What being not Ready or cordoned is said by already."""
+def _implied_tolerations(taint: Object) -> tuple[Object, ...]:
+    """Return tolerations for taints that being not Ready or cordoned implies."""
     key = str(taint.get("key", ""))
-    said = key in ("node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready")
-    return ({"operator": "Exists"},) if said or key == "node.kubernetes.io/unreachable" else ()
+    return ({"operator": "Exists"},) if key in _IMPLIED_TAINTS else ()
 
 
 def tolerates(toleration: Object, taint: Object) -> bool:
-    """Whether a toleration covers a taint, as Kubernetes reads them."""
+    """Return whether a toleration covers a taint, by the rules of Kubernetes."""
     key, effect = toleration.get("key"), toleration.get("effect")
     if effect and effect != taint.get("effect"):
         return False
@@ -212,13 +230,13 @@ def tolerates(toleration: Object, taint: Object) -> bool:
     return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
-def _shown(taint: Object) -> str:
+def _taint_text(taint: Object) -> str:
     value = f"={taint['value']}" if taint.get("value") else ""
     return plain(f"{taint.get('key')}{value}:{taint.get('effect')}", 120)
 
 
-def shortage(found: Sequence[Fit], nodes: int, wanted: Wanted) -> str:
-    """Why the run cannot start, for people; empty: enough nodes are free."""
+def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
+    """Return why the run cannot start, for people; empty if enough nodes are free."""
     good = [f for f in found if not f.why]
     if len(good) >= nodes:
         return ""
@@ -239,9 +257,9 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: Wanted) -> str:
 
 
 _GPU = "nvidia.com/gpu"
-#: The label of nodes that are made when a pod asks for them.
+#: The label of nodes that are created when a pod requests them.
 _ON_DEMAND = "cloud.google.com/gke-flex-start"
-#: What the chart tolerates on top: of pods that ask for GPUs, of spot nodes, of flex-start.
+#: Tolerations that the chart adds: for pods that request GPUs, for spot nodes, for flex-start.
 _OF_GPUS = ({"key": _GPU, "operator": "Exists"},)
 _OF_SPOT = [
     {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
@@ -253,8 +271,8 @@ _OF_FLEX = [
 ]
 
 
-def place_of(place: Mapping[str, str], site: Site) -> Place:
-    """Where a run goes: what the options say, then the site file, then kubectl's own choice."""
+def resolve_place(place: Mapping[str, str], site: Site) -> Place:
+    """Return where a run goes: by the options, else the site file, else kubectl's own choice."""
     return find_place(
         place.get("kubeconfig", ""),
         place.get("context", ""),
@@ -262,20 +280,20 @@ def place_of(place: Mapping[str, str], site: Site) -> Place:
     )
 
 
-def wanted_of(run: Resolved) -> Wanted:
-    """What a pod of the run asks of its node."""
-    return wanted(run.machine, run.site, run.gpus_per_pod, run.hosts)
+def request_of_run(run: Resolved) -> PodRequest:
+    """Return what a pod of the run requires of its node."""
+    return pod_request(run.machine, run.site, run.gpus_per_pod, run.hosts)
 
 
-def wanted(
+def pod_request(
     machine: Machine, site: Site, gpus: int | None = None, hosts: tuple[str, ...] = ()
-) -> Wanted:
-    """What a pod on the machine asks for; `gpus` of each node, or all."""
+) -> PodRequest:
+    """Return what a pod on the machine requires, with `gpus` of each node, or all."""
     of_machine, of_site = machine.kubernetes, site.kubernetes
-    resource, amount = _resource(of_machine.resources, of_site.resources)
+    resource, amount = _gpu_resource(of_machine.resources, of_site.resources)
     gpus = gpus or of_site.gpus_per_pod
     if machine.gpus.count == "detect" and not (gpus or amount):
-        # As many as it shows: a node that shows none is no node of this machine.
+        # A pod takes as many GPUs as the node has; a node without any is not of this machine type.
         gpus = 1
     if gpus and not resource:
         resource = _GPU
@@ -288,7 +306,7 @@ def wanted(
     if of_site.flex_start:
         tolerations += _OF_FLEX
         selector[_ON_DEMAND] = "true"
-    return Wanted(
+    return PodRequest(
         selector=selector,
         affinity=of_site.affinity,
         tolerations=tolerations,
@@ -299,18 +317,21 @@ def wanted(
     )
 
 
-def _resource(machine: Mapping[str, Any], site: Mapping[str, Any]) -> tuple[str, int]:
-    """The GPUs that a pod asks for; the chart merges the two as this does, name by name."""
+def _gpu_resource(machine: Mapping[str, Any], site: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the GPU resource and amount that a pod requests.
+
+    Resources of machine and site are merged by name, as the chart does.
+    """
     for kind in ("limits", "requests"):
         merged = {**(machine.get(kind) or {}), **(site.get(kind) or {})}
         for name, amount in merged.items():
             if name.endswith("/gpu"):
-                return name, whole(amount)
+                return name, whole_number(amount)
     return "", 0
 
 
-def to_come(site: Site, wanted: Wanted) -> str:
-    """Why nodes may come that are not there yet, for people; empty: nobody says that any will."""
+def expected_nodes(site: Site, wanted: PodRequest) -> str:
+    """Return why more nodes may come later, for people; empty if nothing adds nodes."""
     of_site = site.kubernetes
     if of_site.queue:
         return f"queue {plain(of_site.queue, 80)} admits the run when there are enough"
@@ -321,27 +342,27 @@ def to_come(site: Site, wanted: Wanted) -> str:
     return "the cluster makes them (kubernetes.autoscaling)" if of_site.autoscaling else ""
 
 
-def fits_of(api: Api, wanted: Wanted) -> tuple[Fit, ...]:
-    """Every node of the cluster, with what is in the way of a pod of the run there."""
-    return fits(all_nodes(api), api.items("/api/v1/pods", fieldSelector=_LIVE), wanted)
+def query_fits(api: Api, wanted: PodRequest) -> tuple[Fit, ...]:
+    """Return every node of the cluster, with the reason why a pod of the run cannot go there."""
+    return node_fits(all_nodes(api), api.items("/api/v1/pods", fieldSelector=_LIVE), wanted)
 
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 def all_nodes(api: Api) -> list[dict[str, Any]]:
-    """The nodes of the cluster."""
+    """Return the nodes of the cluster."""
     return api.items("/api/v1/nodes")
 
 
-def free(api: Api, wanted: Wanted) -> tuple[str, ...]:
-    """Names of the nodes that are meant and have all their GPUs free."""
-    found = fits_of(api, wanted)
+def free_nodes(api: Api, wanted: PodRequest) -> tuple[str, ...]:
+    """Return the names of the eligible nodes with all their GPUs free."""
+    found = query_fits(api, wanted)
     return tuple(f.node for f in found if not f.why and f.free == f.allocatable)
 
 
-def machines_of(nodes: list[dict[str, Any]]) -> dict[str, int]:
-    """The machines whose labels nodes carry, and how many of each there are."""
+def count_machines(nodes: list[dict[str, Any]]) -> dict[str, int]:
+    """Count the nodes of each machine type, by their labels."""
     counted: dict[str, int] = {}
     for name in config.names("machines"):
         selector = config.load_machine(name).value.kubernetes.node_selector
@@ -354,7 +375,7 @@ def machines_of(nodes: list[dict[str, Any]]) -> dict[str, int]:
     return counted
 
 
-def machine_of(api: Api) -> str:
+def detect_machine(api: Api) -> str:
     """Return the one machine of the cluster.
 
     It comes from the labels of the nodes; GPU nodes with other labels are machine `gpu`. Raises
@@ -362,14 +383,14 @@ def machine_of(api: Api) -> str:
     plugin is missing shows none either, and must not be tested as a machine without GPUs.
     """
     nodes = all_nodes(api)
-    counted = machines_of(nodes)
+    counted = count_machines(nodes)
     if len(counted) > 1:
-        there = ", ".join(f"{name} ({count} nodes)" for name, count in counted.items())
-        raise NotStarted(f"the cluster has several machines: {there}", hint="give --machine NAME")
+        listed = ", ".join(f"{name} ({count} nodes)" for name, count in counted.items())
+        raise NotStarted(f"the cluster has several machines: {listed}", hint="give --machine NAME")
     if counted:
         return next(iter(counted))
-    has = any(whole((n.get("status", {}).get("capacity") or {}).get(_GPU, 0)) for n in nodes)
-    if not has:
+    capacities = [n.get("status", {}).get("capacity") or {} for n in nodes]
+    if not any(whole_number(capacity.get(_GPU, 0)) for capacity in capacities):
         raise NotStarted(
             "no node of the cluster shows a GPU, so the machine cannot be detected",
             hint="give --machine NAME (accept list machines); cpu is a machine without GPUs",

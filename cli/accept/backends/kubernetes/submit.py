@@ -1,7 +1,7 @@
-"""Starting a run: its key as a Secret through the API, then the user's helm with what was rendered.
+"""Start a run: create its key as a Secret, then install the rendered values with the user's helm.
 
-The key never passes through helm, so that it is in no release record, and never through a file that
-outlives the call.
+The key never passes through helm, because helm would store it in the release record. No file with
+the key outlives the call.
 """
 
 from __future__ import annotations
@@ -18,54 +18,55 @@ from pathlib import Path
 
 from accept import __version__
 from accept.backends.kubernetes.client import Api, ApiError, Place
-from accept.backends.kubernetes.status import LABEL, path
+from accept.backends.kubernetes.status import RUN_LABEL, object_path
 from accept.backends.protocol import Say
 from accept.config import resources
 from accept.config.kubernetes import RELEASE_NAME
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import plain
 
-_SECONDS = 120.0
-#: Kubernetes' own bound on names of Services and labels, and what follows a run's name in a pod's.
-_LONGEST = 63
-_POD = "-w-0-{last}-abcde"
+_HELM_SECONDS = 120.0
+#: Kubernetes' limit for names of Services and labels, and what a pod's name adds to the run's.
+_LONGEST_NAME = 63
+_POD_SUFFIX = "-w-0-{last}-abcde"
 #: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
 #: such as the one for a credential plugin that is not installed.
 _NO_RELEASE = "release: not found"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Name:
-    """A run's name and its two parts."""
+class RunName:
+    """The name of a run, in two parts."""
 
     release: str
     attempt: str
 
     @property
     def full(self) -> str:
-        """The name of everything the run makes."""
+        """The name of every object that the run makes."""
         return f"{self.release}-{self.attempt}"
 
 
-def release_names(attempt: str, release: str = "") -> Name:
-    """The name of a run: what is given, and `accept-` before it where no release is.
+def run_name(attempt: str, release: str = "") -> RunName:
+    """Return the name of a run.
 
-    Without a release the whole is the release's name, so that no two runs share one, whenever they
-    begin, and has one attempt. A full name may be read again: it stays what it is.
+    Without a release, the attempt names a release of its own, after `accept-` if it does not start
+    with a letter. So no two runs share a release, whenever they start. A full name maps to itself.
     """
     if release:
-        return Name(release=release, attempt=attempt)
+        return RunName(release=release, attempt=attempt)
     whole = attempt if attempt[:1].isalpha() else f"accept-{attempt}"
-    return Name(release=whole.removesuffix("-1"), attempt="1")
+    return RunName(release=whole.removesuffix("-1"), attempt="1")
 
 
-def check_name(name: Name, nodes: int) -> None:
-    """Raise BadInput for a name that Kubernetes would refuse, with the longest it takes."""
-    most = _LONGEST - len(_POD.format(last=max(0, nodes - 1)))
-    if len(name.full) > most:
+def check_run_name(name: RunName, nodes: int) -> None:
+    """Raise BadInput for a name that Kubernetes would refuse, and report the longest possible."""
+    longest = _LONGEST_NAME - len(_POD_SUFFIX.format(last=max(0, nodes - 1)))
+    if len(name.full) > longest:
         raise BadInput(
             f"the name {name.full} has {len(name.full)} characters",
-            hint=f"for {nodes} nodes at most {most} are possible: a shorter --release or --attempt",
+            hint=f"for {nodes} nodes at most {longest} are possible: "
+            "a shorter --release or --attempt",
         )
     if not re.fullmatch(RELEASE_NAME, name.full):
         raise BadInput(
@@ -74,21 +75,23 @@ def check_name(name: Name, nodes: int) -> None:
         )
 
 
-def labels(name: Name) -> dict[str, str]:
-    """The labels of what this side makes for a run."""
+def run_labels(name: RunName) -> dict[str, str]:
+    """Return the labels of objects that are made for a run without helm."""
     return {
         "app.kubernetes.io/name": "accept",
         "app.kubernetes.io/instance": name.release,
         "app.kubernetes.io/version": __version__,
         "app.kubernetes.io/managed-by": "accept",
         "app.kubernetes.io/part-of": "accept",
-        LABEL: name.full,
+        RUN_LABEL: name.full,
         "accept-release": name.release,
     }
 
 
-def helm(place: Place, *words: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-    """The user's helm in a place. Raises NotStarted where there is none."""
+def helm(
+    place: Place, *words: str, seconds: float = _HELM_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """Run the user's helm in a place. Raises NotStarted if helm is missing or does not end."""
     options, environment = place.helm()
     try:
         return subprocess.run(
@@ -111,9 +114,10 @@ def helm(place: Place, *words: str, seconds: float = _SECONDS) -> subprocess.Com
         ) from None
 
 
-def _last(text: str) -> str:
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    return plain(said[-1], 600).removeprefix("Error: ") if said else "it said nothing"
+def _last_line(text: str) -> str:
+    """Return the last line of helm's output, which is its error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return plain(lines[-1], 600).removeprefix("Error: ") if lines else "it said nothing"
 
 
 def release_values(place: Place, release: str) -> dict[str, object] | None:
@@ -126,7 +130,7 @@ def release_values(place: Place, release: str) -> dict[str, object] | None:
         if _NO_RELEASE in done.stderr:
             return None
         raise NotStarted(
-            f"helm get values: {_last(done.stderr)}",
+            f"helm get values: {_last_line(done.stderr)}",
             hint=f"try: helm status {release} --namespace {place.namespace}",
         )
     try:
@@ -141,7 +145,7 @@ def installed_attempt(place: Place, release: str) -> str:
     return str((release_values(place, release) or {}).get("attempt", ""))
 
 
-def install_release(api: Api, name: Name, values: Path, *, say: Say) -> None:
+def install_release(api: Api, name: RunName, values: Path, *, say: Say) -> None:
     """Make the Secret, and install the chart with `values` byte for byte.
 
     Raises NotStarted with helm's last line. Then nothing of this attempt is left behind, or the
@@ -170,7 +174,7 @@ def install_release(api: Api, name: Name, values: Path, *, say: Say) -> None:
         )
         if done.returncode != 0:
             raise NotStarted(
-                f"helm install: {_last(done.stderr)}",
+                f"helm install: {_last_line(done.stderr)}",
                 hint="what was rendered is refused: accept doctor says what the cluster lacks",
             )
     except BaseException as error:
@@ -183,7 +187,7 @@ def install_release(api: Api, name: Name, values: Path, *, say: Say) -> None:
         raise NotStarted(f"{error.message}; {left.message}", hint=left.hint) from None
 
 
-def _undo(api: Api, name: Name, secret: str) -> NotStarted | None:
+def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
     """Remove what a failed install made; return what is left and what to do about it, if any.
 
     The API stores only one Secret of a name, and this attempt made it. So a release that names both
@@ -212,14 +216,14 @@ def _undo(api: Api, name: Name, secret: str) -> NotStarted | None:
         left.append(f"release {name.release} is not of this attempt, and was not modified")
         hints.append("choose another --release")
     try:
-        api.delete(path(api, "api/v1", "secrets", secret))
+        api.delete(object_path(api, "api/v1", "secrets", secret))
     except ApiError as error:
         left.append(f"Secret {secret} is left: {error.message}")
         hints.append(remove_secret)
     return NotStarted("; ".join(left), hint="; ".join(hints)) if left else None
 
 
-def _is_own(values: Mapping[str, object], name: Name, secret: str) -> bool:
+def _is_own(values: Mapping[str, object], name: RunName, secret: str) -> bool:
     """Return True if these are the values of a release that this attempt installed."""
     ssh = values.get("ssh")
     named_secret = ssh.get("existingSecret") if isinstance(ssh, dict) else None
@@ -227,22 +231,22 @@ def _is_own(values: Mapping[str, object], name: Name, secret: str) -> bool:
 
 
 def uninstall(place: Place, release: str) -> None:
-    """Remove a release; one that is gone already is fine. Raises NotStarted."""
+    """Remove a release. A release that does not exist is no error. Raises NotStarted."""
     done = helm(place, "uninstall", release)
     if done.returncode != 0 and _NO_RELEASE not in done.stderr:
-        raise NotStarted(f"helm uninstall: {_last(done.stderr)}", hint="try it again")
+        raise NotStarted(f"helm uninstall: {_last_line(done.stderr)}", hint="try it again")
 
 
-def _make_secret(api: Api, name: Name, secret: str) -> None:
+def _make_secret(api: Api, name: RunName, secret: str) -> None:
     body = {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "kubernetes.io/ssh-auth",
-        "metadata": {"name": secret, "labels": labels(name)},
+        "metadata": {"name": secret, "labels": run_labels(name)},
         "data": {"ssh-privatekey": base64.b64encode(_private_key(name.full)).decode()},
     }
     try:
-        api.create(path(api, "api/v1", "secrets"), body)
+        api.create(object_path(api, "api/v1", "secrets"), body)
     except ApiError as error:
         if error.status == 404:
             message = f"there is no namespace {api.place.namespace}"
@@ -252,7 +256,7 @@ def _make_secret(api: Api, name: Name, secret: str) -> None:
 
 
 def _private_key(comment: str) -> bytes:
-    """A fresh private key, in a form every OpenSSH reads."""
+    """Return a new private key, in a format that every OpenSSH reads."""
     with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
         file = Path(scratch) / "key"
         words = ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-C", comment, "-f", str(file)]

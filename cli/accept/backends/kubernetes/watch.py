@@ -1,4 +1,4 @@
-"""Following a run to its end, through dropped connections and an API that restarts."""
+"""Follow a run to its end, also through dropped connections and restarts of the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from pathlib import Path
 
 from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
-from accept.backends.kubernetes.status import MAIN, State, lines, look, place_of, reasons, started
+from accept.backends.kubernetes.status import (
+    MAIN_CONTAINER,
+    State,
+    has_started,
+    place_of_job,
+    query_state,
+    state_lines,
+    waiting_reasons,
+)
 from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
@@ -19,29 +27,29 @@ from accept.evidence import rundir
 
 #: The run's folder in every pod.
 FOLDER = "/opt/accept"
-#: How often the cluster is asked, in seconds; more seldom the more pods there are.
+#: Seconds between two looks at the cluster; more if there are more pods than this for a second.
 _LOOK = 2.0
 _PODS_A_SECOND = 50
-#: How long the API may be silent before the command gives up; the run goes on without it.
+#: Seconds without an answer of the API after which the command gives up; the run goes on.
 _PATIENCE = 300.0
-#: How long index 0 may take to say how it ended, after its Job has.
+#: Seconds that index 0 may take to end after its Job has ended.
 _GRACE = 20.0
-#: How long index 0 may take to end once it is told to: its terminationGracePeriodSeconds (120, in
-#: chart/templates/_pod.tpl), and what the kubelet needs to say so. On a lost node nobody ends it,
-#: and its object stays in Terminating.
+#: Seconds that index 0 may take to end while it is being deleted: its
+#: terminationGracePeriodSeconds (120, in chart/templates/_pod.tpl), and time for the kubelet to
+#: report it. On a lost node its object stays in Terminating.
 _LEAVING = 180.0
 _LAST_LINE = b"-----END ACCEPT"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class _Console(threading.Thread):
-    """Index 0's log, line by line into a queue; what was said is skipped after a drop."""
+    """Read the log of index 0 into a queue; skip known lines after a dropped connection."""
 
     def __init__(self, api: Api, pod: str) -> None:
         super().__init__(daemon=True)
         self._api, self.pod = api, pod
         self.said: queue.Queue[bytes] = queue.Queue()
-        #: Set once the container has ended: what the log holds then is all of it.
+        #: Set when the container has ended, so that the log is complete.
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -51,9 +59,9 @@ class _Console(threading.Thread):
             final = self.over.is_set()
             try:
                 for number, line in enumerate(
-                    self._api.log(self.pod, MAIN, follow="true"), start=1
+                    self._api.log(self.pod, MAIN_CONTAINER, follow="true"), start=1
                 ):
-                    # A last line without its end was cut by a drop, unless nothing can follow.
+                    # A last line without its end was cut off, unless the log is complete.
                     if number > seen and (line.endswith(b"\n") or final):
                         seen = number
                         self.said.put(line)
@@ -67,20 +75,20 @@ class _Console(threading.Thread):
 
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:
-    """Say what the run says until it ends, and return the coordinator's exit code."""
-    api = Api(place_of(job))
+    """Report the state and the log of a run until it ends; return the coordinator's exit code."""
+    api = Api(place_of_job(job))
     seconds = _start_seconds(folder)
-    told: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
     console: _Console | None = None
-    seen = verdict = told_silent = False
+    seen = verdict = silence_reported = False
     answered = begun = time.monotonic()
     ended = 0.0
     while True:
         try:
-            state = look(api, job.attempt)
-            if told_silent:
+            state = query_state(api, job.attempt)
+            if silence_reported:
                 say("the API answers again")
-            answered, told_silent = time.monotonic(), False
+            answered, silence_reported = time.monotonic(), False
         except ApiError as error:
             if not error.passing:
                 raise
@@ -89,16 +97,16 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
                     f"{error.message}; the run goes on without it",
                     hint=f"later: accept watch {job.attempt}",
                 ) from None
-            if not told_silent and time.monotonic() - answered > 2 * _LOOK:
+            if not silence_reported and time.monotonic() - answered > 2 * _LOOK:
                 say(f"no answer from the API; the run goes on, and so does the asking: {error}")
-                told_silent = True
+                silence_reported = True
             verdict |= _drain(console, say, _LOOK)
             continue
-        now = lines(state)
-        for line in now:
-            if line not in told:
+        lines = state_lines(state)
+        for line in lines:
+            if line not in reported:
                 say(line)
-        told = now
+        reported = lines
         seen |= state.there
         if not state.there and (seen or time.monotonic() - begun > _GRACE):
             _drain(console, say, 0.0)
@@ -107,15 +115,19 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
                 hint="it was deleted, or its time to be kept is over",
             )
         first = state.first
-        if started(state) and first is not None and (console is None or console.pod != first.name):
-            # Another one where the run was taken back and let in again: it begins anew.
+        if (
+            has_started(state)
+            and first is not None
+            and (console is None or console.pod != first.name)
+        ):
+            # A queue may evict the run and admit it again, with a new pod and a new log.
             verdict |= _drain(console, say, 0.0)
             console = _Console(api, first.name)
             console.start()
         code = _code(state)
         if code is None and verdict:
-            # It holds for whoever collects; its verdict stands.
-            code = status(api, state)
+            # It stays only to let its evidence be collected; the verdict is final.
+            code = written_exit_code(api, state)
         if code is not None:
             _finish(console, say, whole=not verdict)
             return code
@@ -125,10 +137,10 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
                 _finish(console, say, whole=True)
                 return Exit.BROKEN_OFF
         leaving = first is not None and first.phase == "leaving"
-        # A queue that takes the run back suspends it first: it may come back as long as that takes.
-        if state.suspended or (started(state) and not leaving):
+        # A queue that evicts the run suspends it. The time for a start begins when it is admitted.
+        if state.suspended or (has_started(state) and not leaving):
             begun = time.monotonic()
-        elif _stuck(state):
+        elif _is_stuck(state):
             waited = time.monotonic() - begun
             if console is None and waited > seconds:
                 raise _not_started(state, seconds)
@@ -139,56 +151,58 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
 
 
 def _code(state: State) -> int | None:
-    """The exit code of the coordinator, once its container has ended."""
+    """Return the exit code of the coordinator; None until its container has ended."""
     first = state.first
     if first is None or first.phase != "ended":
         return None
     return Exit.BROKEN_OFF if first.code is None else first.code
 
 
-def status(api: Api, state: State) -> int | None:
-    """The exit code that the coordinator wrote down before its end; None: not yet, or no answer."""
+def written_exit_code(api: Api, state: State) -> int | None:
+    """Return the exit code that the coordinator wrote to a file; None if there is none yet."""
     if state.first is None or state.first.phase != "running":
         return None
     try:
-        done = execute(api, state.first.name, MAIN, ["cat", f"{FOLDER}/status"], timeout=20.0)
+        done = execute(
+            api, state.first.name, MAIN_CONTAINER, ["cat", f"{FOLDER}/status"], timeout=20.0
+        )
     except ApiError:
         return None
     return decimal(done.out.strip()) if done.exit == 0 else None
 
 
-def _stuck(state: State) -> bool:
-    """Whether index 0 will not come by itself; one that pulls its image is on its way."""
+def _is_stuck(state: State) -> bool:
+    """Return whether index 0 cannot start by itself. One that pulls its image can."""
     return state.first is None or bool(state.first.why)
 
 
-def _why(state: State) -> str:
+def _why_not_running(state: State) -> str:
     return (state.first.why if state.first else state.stuck) or "it has no pod"
 
 
 def _lost(job: Job, state: State) -> BrokenOff:
-    """Index 0 was measuring: that is no start that failed, and what it wrote is not to be lost.
+    """Return the error for an index 0 that was lost after it had started.
 
-    Neither its Job (backoffLimitPerIndex: 0) nor its JobSet (no failurePolicy) makes another.
+    This is not a failed start, because it may have written results. Neither its Job
+    (backoffLimitPerIndex: 0) nor its JobSet (no failurePolicy) makes another one.
     """
     return BrokenOff(
-        f"the first pod ran, and is lost: {_why(state)}",
+        f"the first pod ran, and is lost: {_why_not_running(state)}",
         hint=f"what is left of the run goes with: accept delete {job.attempt}",
     )
 
 
 def _not_started(state: State, seconds: float) -> NotStarted:
-    others = "".join(f"\n{line}" for line in reasons(state)[1:8])
+    others = "".join(f"\n{line}" for line in waiting_reasons(state)[1:8])
     return NotStarted(
-        f"the first pod did not start within {seconds:.0f} s: {_why(state)}{others}",
+        f"the first pod did not start within {seconds:.0f} s: {_why_not_running(state)}{others}",
         hint="accept doctor says what the cluster lacks; --start-timeout 30m waits longer",
     )
 
 
 def _drain(console: _Console | None, say: Say, seconds: float) -> bool:
-    """Say what the log says for so long; whether the last line of all was among it."""
+    """Report lines of the log for some seconds; return whether a run's last line was among them."""
     until = time.monotonic() + seconds
-    last = False
     while True:
         left = until - time.monotonic()
         try:
@@ -198,15 +212,15 @@ def _drain(console: _Console | None, say: Say, seconds: float) -> bool:
         except queue.Empty:
             if console is None and left > 0:
                 time.sleep(left)
-            return last
+            return False
         say(_CONTROL.sub("", line.decode(errors="replace").rstrip("\n")))
         if line.startswith(_LAST_LINE):
-            # What follows is for nobody's eyes: look at once whether it has ended.
+            # Only packed evidence ends here; check now whether the coordinator has ended.
             return True
 
 
 def _finish(console: _Console | None, say: Say, *, whole: bool) -> None:
-    """Say the rest of the log."""
+    """Report the rest of the log."""
     if console is None:
         return
     if whole:
