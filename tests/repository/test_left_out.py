@@ -127,7 +127,7 @@ def cluster_files(folder: Path) -> tuple[Path, Path]:
             '@pytest.mark.parametrize("n", range(6))\n'
             "def test_it(n, request):\n"
             '    process = getattr(request.config, "workerinput", {}).get("workerid", "gw0")\n'
-            '    (TESTS / process).write_text("was here")\n'
+            '    (Path(__file__).parent / process).write_text("was here")\n'
         )
     return hosts, pods
 
