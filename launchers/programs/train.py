@@ -162,7 +162,7 @@ class Training:
         """Return the model, with equal weights on equal devices."""
         options, torch = self.options, self.torch
         torch.manual_seed(options.seed)
-        where = models.made_on(options.model, self.device)
+        where = models.build_device(options.model, self.device)
         with torch.device(where) if where != "cpu" else nullcontext():
             layers = models.build(
                 options.model,
