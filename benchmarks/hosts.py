@@ -1,9 +1,9 @@
-"""How long 128 ssh hosts that are up take to be found, against `mpirun hostname` over the same.
+"""Compare the discovery of 128 reachable ssh hosts with `mpirun hostname` on the same hosts.
 
-Found means that the coordinator's own discovery has logged in to each, asked it what a run needs
-and written the hostfile. Both start on the first host, through the same ssh and keys, taking turns.
-mpirun counts until the last host has printed its name: how it ends is not its fault to pay for
-(Open MPI 5.0 sometimes hangs there, which is why the ranks linger).
+Discovery is that of the coordinator: it logs in to each host, collects the information that a run
+needs, and writes the hostfile. Both start on the first host, take turns, and use the same ssh and
+keys. The time of mpirun ends when the last host has printed its name. Its exit does not count,
+because Open MPI 5.0 sometimes hangs there; for the same reason the ranks wait before they end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BAR = 0.5
 _ROOT = Path(__file__).resolve().parents[1]
 _FOLDER = "/root/accept-bench"
 
-#: Runs on the first host; prints how many hosts it found.
+#: Runs on the first host and prints the number of hosts that it found.
 _DISCOVER = """
 import asyncio, sys, time
 from pathlib import Path
@@ -38,7 +38,7 @@ print(len(found.hosts), [p.message for p in found.problems][:3])
 
 
 def _prepare(hosts: Hosts) -> None:
-    """Give every host what the run's own set-up would leave: keys, configuration, its name."""
+    """Write the files that a run's set-up writes on every host: keys, configuration, its name."""
     hosts.trust()
     pattern = (_ROOT / "launchers" / "ssh_config.in").read_text()
     known = [line.split(" ", 1)[1] for line in hosts.known_hosts.read_text().splitlines()]
@@ -59,25 +59,25 @@ def _prepare(hosts: Hosts) -> None:
 
 
 def discovery(hosts: Hosts) -> float:
-    """Seconds from nothing to the hostfile, a Python of its own included."""
+    """Return the seconds until the hostfile is written, with the start of Python."""
     first = hosts.names[0]
     command = [sys.executable, f"{_FOLDER}/discover.py", _FOLDER, *hosts.names]
     began = time.perf_counter()
-    said = hosts.run(first, command, env={"PYTHONPATH": str(_ROOT / "cli")}, timeout=180).stdout
+    output = hosts.run(first, command, env={"PYTHONPATH": str(_ROOT / "cli")}, timeout=180).stdout
     taken = time.perf_counter() - began
-    # The kept connections must not make the next time faster.
+    # Open connections would make the next measurement faster.
     hosts.run(
         first, f"for s in {_FOLDER}/c/*; do ssh -o ControlPath=$s -O exit x; done", timeout=60
     )
-    if not said.startswith(f"{len(hosts.names)} "):
-        raise RuntimeError(f"not all hosts were found: {said}")
+    if not output.startswith(f"{len(hosts.names)} "):
+        raise RuntimeError(f"not all hosts were found: {output}")
     return taken
 
 
 def hostname(hosts: Hosts) -> float:
-    """Seconds from the start of mpirun until every host has printed its name."""
+    """Return the seconds from the start of mpirun until every host has printed its name."""
     mpirun = Path(sys.executable).parent / "mpirun"
-    # Its own line a second later keeps a rank from ending while others still start.
+    # A rank must not end while others still start.
     command = [
         *(str(mpirun), "--allow-run-as-root", "-np", str(len(hosts.names))),
         *("--hostfile", f"{_FOLDER}/hostfile", "--map-by", "ppr:1:node", "--bind-to", "none"),
@@ -102,7 +102,7 @@ def hostname(hosts: Hosts) -> float:
 
 
 def rows(count: int = _HOSTS, times: int = _TIMES) -> list[Row]:
-    """Medians of `times` of each."""
+    """Return the medians of `times` measurements of each."""
     with Hosts(count, rate=None) as hosts:
         _prepare(hosts)
         taken = [(discovery(hosts), hostname(hosts)) for _ in range(times)]

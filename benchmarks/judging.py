@@ -1,7 +1,7 @@
-"""Judging a large run: 4,096 nodes of eight GPUs, five rounds of pairs, one core.
+"""Measure the judging of a large run: 4,096 nodes with 8 GPUs, 5 rounds of pairs, on one core.
 
-The records are those of real-looking logs: read once, then given the hosts of every pair. A node is
-6 % slow and must be the one that is named.
+The records come from two generated logs, with the hosts of each pair filled in. One node is 6 %
+slow, and must be the only suspect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STEP = Step(
 
 
 def plan() -> Plan:
-    """Pairs alone, on a GPU machine."""
+    """Return a plan with pairs only, on a GPU machine."""
     machine = PlannedMachine(name="big", gpus=GPUS, ranks=GPUS, noise=0.01)
     return Plan(
         schema=1,
@@ -50,22 +50,22 @@ def plan() -> Plan:
 
 
 def records() -> list[Record]:
-    """One for each pair of each round."""
+    """Return the hosts record, and one record for each pair of each round."""
     parsed = {}
     for speed in (400.0, 376.0):
         text = table_text(ranks=2 * GPUS, least=512 << 20, most=8 << 30, speed=speed)
         parsed[speed] = checks.parse_log(("all-reduce",), text.encode().splitlines(keepends=True))
     nodes = tuple(f"node{i:04d}" for i in range(NODES))
-    # That no host has another name is written down: all names are compared.
-    named = (Fact(name="hostnames", check="hosts", value={}),)
+    # With this fact, which reports no other host names, all names are compared.
+    hostnames = (Fact(name="hostnames", check="hosts", value={}),)
     first = Record(
-        step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=nodes, exit=0, facts=named
+        step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=nodes, exit=0, facts=hostnames
     )
     result = [first]
     chance = random.Random(1)
     for wave, groups in enumerate(pair_rounds(nodes, rounds=ROUNDS, seed=1)):
         for number, group in enumerate(groups):
-            one = parsed[376.0 if _BAD in group.hosts else 400.0]
+            log = parsed[376.0 if _BAD in group.hosts else 400.0]
             noise = 1 + chance.gauss(0, 0.01)
             result.append(
                 Record(
@@ -79,27 +79,27 @@ def records() -> list[Record]:
                     log=f"logs/{_STEP.id}/{wave}-{number}.log",
                     metrics=tuple(
                         replace(m, value=m.value * noise) if m.name == "busbw" else replace(m)
-                        for m in one.metrics
+                        for m in log.metrics
                     ),
-                    facts=tuple(_of_hosts(fact, group.hosts) for fact in one.facts),
-                    problems=one.problems,
+                    facts=tuple(_of_hosts(fact, group.hosts) for fact in log.facts),
+                    problems=log.problems,
                 )
             )
     return result
 
 
 def _of_hosts(fact: Fact, hosts: tuple[str, ...]) -> Fact:
-    """What the table says of its run, with the hosts of a pair as those that it lists."""
+    """Return the fact; that of nccl-tests with the hosts of a pair."""
     if fact.name != "nccl-tests" or not isinstance(fact.value, dict):
         return fact
     return replace(fact, value={**fact.value, "hosts": dict.fromkeys(hosts, GPUS)})
 
 
 def measured() -> dict[str, float]:
-    """Seconds of judging and the largest resident size of this process, in MB."""
-    of, found = plan(), records()
+    """Return the seconds of judging, and the peak memory of this process in MB."""
+    judged_plan, all_records = plan(), records()
     began = time.perf_counter()
-    verdict = judge(of, found, checks=REGISTRY, attempt="benchmark")
+    verdict = judge(judged_plan, all_records, checks=REGISTRY, attempt="benchmark")
     seconds = time.perf_counter() - began
     if [suspect.name for suspect in verdict.suspects] != [_BAD]:
         raise RuntimeError(f"the suspects are {verdict.suspects[:3]}")
@@ -108,23 +108,23 @@ def measured() -> dict[str, float]:
 
 
 def rows() -> list[Row]:
-    """In a process of its own, for its memory."""
+    """Measure in a separate process, for its peak memory."""
     command = [sys.executable, "-m", "benchmarks.judging"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     what = f"judging {NODES:,} nodes x {ROUNDS} rounds x {GPUS} GPUs"
     return [
         Row(
             what=what,
-            measured=f"{found['seconds']:.1f} s",
+            measured=f"{result['seconds']:.1f} s",
             bar=f"{_SECONDS:.0f} s",
-            met=found["seconds"] <= _SECONDS,
+            met=result["seconds"] <= _SECONDS,
         ),
         Row(
             what="… memory, records included",
-            measured=f"{found['megabytes']:.0f} MB",
+            measured=f"{result['megabytes']:.0f} MB",
             bar=f"{_MEGABYTES:.0f} MB",
-            met=found["megabytes"] <= _MEGABYTES,
+            met=result["megabytes"] <= _MEGABYTES,
         ),
     ]
 

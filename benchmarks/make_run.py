@@ -1,4 +1,4 @@
-"""How long `make run` takes on this machine once everything is set up."""
+"""Measure how long `make run` takes on this machine after the set-up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def rows() -> list[Row]:
-    """One run; it must be accepted, since a run that broke off took less time."""
+    """Measure one run. It must be accepted, because an interrupted run takes less time."""
     with tempfile.TemporaryDirectory(prefix="accept-bench-") as folder:
         environment = {**os.environ, "ACCEPT_RUNS": folder}
         subprocess.run(["make", "setup"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)

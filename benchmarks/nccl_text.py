@@ -1,4 +1,4 @@
-"""Output of nccl-tests made to measure, for the benchmark of its reader and for the tests."""
+"""Generate output of nccl-tests, for the benchmark of its reader and for the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendre
 
 
 def fixed(value: float, width: int) -> str:
-    """A number as nccl-tests prints it: as many of two decimals as fit, else 1.0e+07."""
+    """Return a number as nccl-tests prints it: with up to two decimals that fit, else 1.0e+07."""
     for decimals in (2, 1, 0):
         text = f"{value:{width}.{decimals}f}"
         if len(text) <= width:
@@ -23,7 +23,7 @@ def fixed(value: float, width: int) -> str:
 
 
 def devices(ranks: int, hosts: Sequence[str] = HOSTS) -> list[str]:
-    """The lines of "Using devices", ranks in blocks over the hosts."""
+    """Return the lines of "Using devices", with the ranks in blocks over the hosts."""
     each = max(1, ranks // len(hosts))
     return [
         f"#  Rank {rank:2d} Group  0 Pid {41000 + rank:6d} on "
@@ -41,7 +41,7 @@ def row_text(
     speed: float = 40.0,
     wrong: tuple[str, str] | None = None,
 ) -> str:
-    """A row: size / (20 us + size / speed) out of place, 1 % slower in place."""
+    """Return a row: size / (20 us + size / speed) out of place, 1 % slower in place."""
     factor = bus_factor(collective, ranks) or 0.0
     out, inp = wrong or ("0", "N/A" if collective in UNCHECKED_IN_PLACE else "0")
     text = f"{size:12d}  {size // 4:12d}  {'float':>8}  {'sum':>6}  {-1:6d}"
@@ -63,7 +63,7 @@ def table_text(
     row: Callable[..., str] = row_text,
     bounds: str = "0 OK",
 ) -> str:
-    """A whole table as nccl-tests 2.17 prints it."""
+    """Return a full table as nccl-tests 2.17 prints it."""
     sizes = [least << i for i in range((most // least).bit_length())]
     rows = [row(collective, ranks, size, speed=speed) for size in sizes]
     buses = [float(cell) for line in rows for cell in (line.split()[7], line.split()[11])]
@@ -98,17 +98,17 @@ def table_text(
 _DEVICE = re.compile(
     r"#  Rank +(\d+) Group +(\d+) Pid +(\d+) on +(\S+) device +(\d+) \[(.+?)\] (.+)"
 )
-#: What must never be kept: `-J` writes the whole environment.
+#: Must never be kept: `-J` writes the full environment.
 SECRET = "hf_not_a_real_token"
 
 
 def document(text: str) -> dict[str, Any]:
-    """The JSON that nccl-tests 2.19 writes with `-J` beside such a table."""
+    """Return the JSON that nccl-tests 2.19 writes with `-J` for a table."""
 
     def size(name: str) -> int:
-        found = re.search(rf"{name} (\d+)", text)
-        assert found
-        return int(found[1])
+        match = re.search(rf"{name} (\d+)", text)
+        assert match
+        return int(match[1])
 
     def side(time: str, algbw: str, busbw: str, wrong: str) -> dict[str, Any]:
         count = None if wrong == "N/A" else float(wrong)
@@ -121,7 +121,7 @@ def document(text: str) -> dict[str, Any]:
 
     names = ("rank", "group", "pid", "hostname", "device", "device_hex", "device_info")
     numbers = ("rank", "group", "pid", "device")
-    listed = [dict(zip(names, found, strict=True)) for found in _DEVICE.findall(text)]
+    listed = [dict(zip(names, values, strict=True)) for values in _DEVICE.findall(text)]
     rows = [line.split() for line in text.splitlines() if line.startswith(" ")]
     program = text.partition("Collective test starting: ")[2].partition("\n")[0]
     bounds = int(text.partition("Out of bounds values : ")[2].split()[0])
@@ -171,15 +171,15 @@ def document(text: str) -> dict[str, Any]:
 
 
 def json_text(document: dict[str, Any]) -> str:
-    """A document as nccl-tests writes it: one line, slashes escaped, infinities without quotes."""
+    """Return a document as nccl-tests writes it: one line, escaped slashes, infinities as inf."""
     text = json.dumps(document, separators=(",", ":")).replace("/", "\\/")
     return re.sub(r"(-?)Infinity", r"\1inf", text.replace("NaN", '"nan"'))
 
 
 def split(document: dict[str, Any], hosts: int, seconds: Callable[[int, int], float]) -> None:
-    """Make it a run of one rank a host, two hosts a group, with the times of every iteration.
+    """Change a document to 1 rank per host and 2 hosts per group, with the times of iterations.
 
-    `seconds(process, size)` is what an iteration takes on a process.
+    `seconds(process, size)` returns the seconds of an iteration on a process.
     """
     device = document["config"]["devices"][0]
     document["config"]["devices"] = [

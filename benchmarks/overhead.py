@@ -1,8 +1,8 @@
-"""How much of a run is not measuring: a whole `quick` over ssh on 8 hosts of this machine.
+"""Measure the overhead of a run: a full `quick` over ssh on 8 hosts of this machine.
 
-Overhead is (wall - sum over waves of (last record's end - first record's start)) / wall, where wall
-is the time from the start of `accept run` to its end. Inside the waves, launching is what passes
-until the last group has begun: stated apart, because it is Open MPI's and torch's.
+Overhead is (wall - sum over waves of (last record's end - first record's start)) / wall. Wall is
+the time from the start of `accept run` to its end. Inside a wave, launching is the time until the
+last group begins. It has its own row, because Open MPI and torch need that time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks import Row
 _HOSTS = 8
 _BAR = 0.10
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
-#: Of the hosts of a test: sizes at which the link is what is measured.
+#: The machine of the tests, with sizes that are large enough to measure the link.
 MACHINE_TEXT = MACHINE + "".join(f"  {name}: {SIZES}\n" for name in _COLLECTIVES)
 
 
 def rows(count: int = _HOSTS) -> list[Row]:
-    """One run; it must be accepted."""
+    """Measure one run, which must be accepted."""
     with (
         tempfile.TemporaryDirectory(prefix="accept-bench-") as scratch,
         Hosts(count) as hosts,
@@ -58,7 +58,7 @@ def rows(count: int = _HOSTS) -> list[Row]:
 
 
 def shares(records: list[dict[str, Any]], wall: float, what: str, bar: float = _BAR) -> list[Row]:
-    """What of a run's `wall` seconds was not measuring, and what of it was launching."""
+    """Return which shares of a run's `wall` seconds were outside the waves, and launching."""
     waves: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         if record["step"] != "00-hosts":

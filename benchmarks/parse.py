@@ -1,7 +1,7 @@
-"""How fast nccl-tests output is read: many small logs, and a large one full of NCCL's own lines.
+"""Measure how fast nccl-tests output is read: many small logs, and a large one full of NCCL lines.
 
-One core, one process. A figure is the best of five passes; the others measure what else ran.
-`python -m benchmarks.parse` prints the table; `rows` gives it to `python -m benchmarks`.
+One process uses one core. A figure is the best of five passes, because other processes slow passes
+down. `python -m benchmarks.parse` prints the table; `rows` returns it for `python -m benchmarks`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NODES = tuple(f"node{number}" for number in range(1, 1025))
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A line of the table: what was done, megabytes of text, MB/s, and the least MB/s wanted."""
+    """A row of the table: the work, megabytes of text, MB/s, and the minimum MB/s."""
 
     what: str
     megabytes: float
@@ -42,14 +42,14 @@ class Figure:
 
 
 def pairs(logs: int) -> list[tuple[int, int, tuple[str, ...]]]:
-    """Wave, group and hosts of as many pairs: rounds over 1,024 hosts."""
+    """Return wave, group and hosts of `logs` pairs, from rounds over 1,024 hosts."""
     waves = pair_rounds(NODES, rounds=-(-logs // (len(NODES) // 2)), seed=1)
     found = [(w, g, group.hosts) for w, wave in enumerate(waves) for g, group in enumerate(wave)]
     return found[:logs]
 
 
 def small_log(number: int, hosts: tuple[str, ...]) -> bytes:
-    """What one pair of nodes leaves: five collectives over 16 ranks, four sizes, own numbers."""
+    """Return the log of one pair: five collectives, 16 ranks, four sizes, different numbers."""
     speed = 300.0 + (number * 7919 % 10_007) / 5000
     tables = (
         table_text(name, ranks=16, least=1 << 30, most=1 << 33, speed=speed + i, hosts=hosts)
@@ -59,7 +59,7 @@ def small_log(number: int, hosts: tuple[str, ...]) -> bytes:
 
 
 def large_log(megabytes: int) -> bytes:
-    """NCCL_DEBUG=INFO of 16 ranks on stdout, in the midst of a table."""
+    """Return a table with NCCL_DEBUG=INFO lines of 16 ranks in the middle of it."""
     text = table_text(ranks=16).encode()
     head, mark, rest = text.partition(b"#\n#    ")
     kinds = (
@@ -82,7 +82,7 @@ def large_log(megabytes: int) -> bytes:
 
 
 def best(work: Callable[[], object], passes: int = PASSES) -> float:
-    """Seconds of the fastest of some passes, of this process's own time."""
+    """Return the CPU seconds of the fastest pass."""
     seconds = []
     for _ in range(passes):
         start = time.process_time()
@@ -99,7 +99,7 @@ def each(work: Callable[[bytes], object], logs: Sequence[bytes]) -> None:
 def judged(
     planned: Plan, met: Sequence[tuple[int, int, tuple[str, ...]]], logs: list[bytes]
 ) -> Verdict:
-    """Read every log as `accept judge` does, and judge all of them."""
+    """Read and judge the logs as `accept judge` does."""
     with nothing_collected():
         return _judged(planned, met, logs)
 
@@ -129,7 +129,7 @@ def _judged(
 
 
 def planned(logs: int) -> Plan:
-    """The plan that such logs are of: five collectives on pairs."""
+    """Return the plan of the logs: five collectives on pairs."""
     step = Step(
         id="10-collectives-pairs",
         checks=tuple(name.replace("_", "-") for name in COLLECTIVES),
@@ -151,7 +151,7 @@ def planned(logs: int) -> Plan:
 
 
 def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
-    """Measure everything. Raises ValueError where a log is not read as it should be."""
+    """Measure everything. Raises ValueError if a log is read or judged wrongly."""
     met = pairs(logs)
     small = [small_log(number, hosts) for number, (_, _, hosts) in enumerate(met)]
     large = [large_log(megabytes)]
@@ -159,11 +159,11 @@ def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
         if log.problems or not all(table.complete for table in log.tables):
             raise ValueError(f"the benchmark's own log is not read: {log.problems}")
     tagged = [b"[1,0]<stdout>:" + large[0].replace(b"\n", b"\n[1,0]<stdout>:")]
-    needed = ("busbw", "wrong")
+    chosen = ("busbw", "wrong")
     jobs: list[tuple[str, Callable[[bytes], object], list[bytes], float | None]] = [
         (f"{logs:,} small logs, tables", parse, small, 20.0),
         ("… with all metrics and facts", read, small, 20.0),
-        ("… with busbw and wrong only", lambda log: metrics(parse(log), names=needed), small, None),
+        ("… with busbw and wrong only", lambda log: metrics(parse(log), names=chosen), small, None),
         ("one large log full of NCCL lines", parse, large, 100.0),
         ("… with mpirun's tags", parse, tagged, None),
     ]
@@ -188,7 +188,7 @@ def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
 
 
 def rows(logs: int = LOGS, megabytes: int = 100) -> list[Row]:
-    """The same as lines of the common table."""
+    """Return the figures as rows of the common table."""
     return [
         Row(
             what=figure.what,

@@ -1,10 +1,9 @@
-"""What measuring costs a training: steps of train.py against the same model in a bare torch loop.
+"""Measure the cost of measuring in train.py: compare it with a bare torch loop.
 
-One rank on one thread of the CPU. The bare loop reads the same samples, computes, averages and
-updates as train.py does, and looks at nothing. Both take turns, a step each on the same weights,
-now one first and now the other. What measuring costs is the median difference of neighbours and a
-step's share of what train.py compares every so many steps: it shows most where a step takes a
-millisecond, as with the default model.
+One rank runs on one CPU thread. The bare loop reads the same samples, computes, averages and
+updates like train.py, but measures nothing. Both take turns, one step each on the same weights,
+in alternating order. The cost is the median difference of neighboring steps, plus one step's share
+of a comparison of the ranks. It is largest if a step takes about 1 ms, as with the default model.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from benchmarks import Row, beside
 
 _PROGRAMS = Path(__file__).parents[1] / "launchers" / "programs"
 _BAR = 1.03
-#: Steps of each, by what is asked of train.py.
+#: Options of train.py -> steps of each loop.
 _STEPS = {"--model mlp": 8000, "--model mlp --width 1024": 1500, "--model gpt-tiny": 400}
 
 
 def rows() -> list[Row]:
-    """One line a model."""
-    found = []
-    for asked in _STEPS:
-        command = [sys.executable, str(Path(__file__)), asked]
+    """Measure every model. Return one row each."""
+    measured = []
+    for arguments in _STEPS:
+        command = [sys.executable, str(Path(__file__)), arguments]
         environment = {**os.environ, "PYTHONPATH": f"{_PROGRAMS}:{_PROGRAMS.parents[1]}"}
-        ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        ours, theirs = json.loads(ran.stdout.splitlines()[-1])
-        found.append(
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        ours, theirs = json.loads(done.stdout.splitlines()[-1])
+        measured.append(
             beside(
-                f"`train.py {asked}`, a step on CPU",
+                f"`train.py {arguments}`, a step on CPU",
                 f"{1e3 * ours:.2f} ms",
                 f"bare torch loop {1e3 * theirs:.2f} ms",
                 ours=ours,
@@ -43,26 +42,26 @@ def rows() -> list[Row]:
                 bar=_BAR,
             )
         )
-    return found
+    return measured
 
 
 def _bare(training: Any, step: int) -> None:
-    """One step that looks at nothing."""
+    """Make one step without any measurement."""
     torch = training.torch
     for piece in training.pieces:
         inputs, labels = training.take(step * training.batch + piece.start, len(piece))
         (training.loss_of(training.layers, inputs, labels) / training.batch).backward()
-    whole = torch.cat([parameter.grad.view(-1) for parameter in training.parameters])
-    training.dist.all_reduce(whole)
-    at = 0
+    gradient = torch.cat([parameter.grad.view(-1) for parameter in training.parameters])
+    training.dist.all_reduce(gradient)
+    offset = 0
     for parameter in training.parameters:
-        parameter.grad.view(-1).copy_(whole[at : at + parameter.numel()])
-        at += parameter.numel()
+        parameter.grad.view(-1).copy_(gradient[offset : offset + parameter.numel()])
+        offset += parameter.numel()
     training.update()
 
 
-def measure(asked: str) -> tuple[float, float]:
-    """Seconds of a step of train.py and of the bare loop, on this process as the only rank."""
+def measure(arguments: str) -> tuple[float, float]:
+    """Return the seconds of a step of train.py and of the bare loop, in this process alone."""
     import time
     from statistics import median
 
@@ -71,7 +70,7 @@ def measure(asked: str) -> tuple[float, float]:
     from train import Training
     from train_options import options_of
 
-    options = options_of([*asked.split(), "--device", "cpu"])
+    options = options_of([*arguments.split(), "--device", "cpu"])
     me, progress = rank_io.identity(), rank_io.Progress(0)
     plant, device = torch_io.begin(me, progress, options)
     training = Training(options, me, plant, progress, device)
@@ -93,22 +92,22 @@ def measure(asked: str) -> tuple[float, float]:
         training.settle()
         training.agree(0, 1)
 
-    theirs: list[float] = []
-    more: list[float] = []
-    comparing: list[float] = []
-    for number in range(_STEPS[asked]):
+    bare_steps: list[float] = []
+    differences: list[float] = []
+    comparisons: list[float] = []
+    for number in range(_STEPS[arguments]):
         if number % options.every == 0:
-            comparing.append(seconds(compare))
-        for mine in (True, False) if number % 2 else (False, True):
-            if mine:
-                ours = seconds(measured)
-            else:
-                theirs.append(seconds(bare))
-        more.append(ours - theirs[-1])
+            comparisons.append(seconds(compare))
+        if number % 2:
+            measured_step, bare_step = seconds(measured), seconds(bare)
+        else:
+            bare_step, measured_step = seconds(bare), seconds(measured)
+        bare_steps.append(bare_step)
+        differences.append(measured_step - bare_step)
     # The first steps warm up, and the first comparison is made twice.
-    step = median(theirs[options.every :])
-    share = median(comparing[1:]) / options.every
-    return step + median(more[options.every :]) + share, step
+    step = median(bare_steps[options.every :])
+    share = median(comparisons[1:]) / options.every
+    return step + median(differences[options.every :]) + share, step
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How long evidence of 1,000 files takes to a bucket, where each request takes 20 ms longer.
+"""Measure the upload of 1,000 files of evidence to a bucket, with 20 ms more for each request.
 
-Against the same files put one by one with the same library. Both go through the proxy of
-tests/factories/buckets.py in front of moto: the delay is the proxy's, moto's time is in both.
+The yardstick uploads the same files one by one with the same library. Both use moto behind the
+proxy of tests/factories/buckets.py, which adds the delay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _seconds(*command: str) -> float:
 
 
 def rows(files: int = _FILES) -> list[Row]:
-    """One upload of each kind, into places of their own; all of it must have arrived."""
+    """Measure one upload of each kind, to separate prefixes. Every file must arrive."""
     from tests.factories import buckets
 
     program = str(resources.launchers() / "programs" / "upload.py")

@@ -1,8 +1,8 @@
 #!/bin/sh
-# bootstrap_host.sh SECONDS KEEP [gpus]: prepare this host for a run over ssh, from inside the unpacked run
-# folder: start a private sshd on a free port, and a watchdog that removes everything after SECONDS at the
-# latest. With the word gpus, refuse a host on which neither the PCI bus nor the driver shows an NVIDIA GPU.
-# Prints what the workstation needs to know as lines "KEY VALUE".
+# bootstrap_host.sh SECONDS KEEP [gpus]: prepare this host for a run over ssh.
+# It runs in the unpacked run folder. It starts a watchdog, which starts a private sshd on a free port and
+# removes everything after at most SECONDS. With the word gpus, it fails if neither the PCI bus nor the
+# driver shows an NVIDIA GPU. It prints lines "KEY VALUE" for the workstation.
 ACCEPT_DIR=$(pwd)
 umask 077
 fail() {
@@ -25,7 +25,7 @@ sshd=$(find_sshd) || fail tool-missing "no sshd"
 write_sshd_config "$sshd" || fail disk-full "cannot write to $ACCEPT_DIR"
 mkdir tmp || fail disk-full "cannot write to $ACCEPT_DIR"
 mkfifo events || fail disk-full "cannot write to $ACCEPT_DIR"
-# By this mark manage.sh knows the guard, and whatever the guard started.
+# manage.sh recognizes the watchdog and its children by ACCEPT_GUARD.
 ACCEPT_GUARD=$ACCEPT_DIR setsid /bin/sh ./watchdog.sh "$1" "$2" "$sshd" </dev/null >watchdog.log 2>&1 &
 tries=1200
 until [ -s port ] || [ "$tries" = 0 ]; do
@@ -36,7 +36,7 @@ done
 printf 'port %s\n' "$(cat port)"
 printf 'hostname %s\n' "$(hostname)"
 # SSH_CONNECTION: client address, client port, server address, server port.
-# shellcheck disable=SC2086 # split on purpose
+# shellcheck disable=SC2086 # four words
 set -- ${SSH_CONNECTION:-}
 [ -z "${3:-}" ] || printf 'address %s\n' "$3"
 for address in $(hostname -I 2>/dev/null); do

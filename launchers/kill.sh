@@ -1,9 +1,9 @@
 #!/bin/sh
-# kill.sh NAME=VALUE [NAME=VALUE]: ends every process on this host that was started with that in its
-# environment (TERM, 5 s, KILL). Prints the ids of those that survive even that, and then exits 1.
+# kill.sh NAME=VALUE [NAME=VALUE]: end every process on this host that was started with these variables in
+# its environment (TERM, 5 s, KILL). If processes survive, print their ids and exit 1.
 mark=$1 other=${2:-$1}
 marked() {
-    # grep names the files; this shell and its children do not carry the mark.
+    # This shell and its children do not have the mark in their environment.
     grep -lzsxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null |
         while read -r file; do grep -lzsxF -e "$other" "$file" 2>/dev/null; done |
         sed 's|/proc/\([0-9]*\)/.*|\1|'

@@ -1,28 +1,28 @@
 #!/bin/sh
-# manage.sh VERB FOLDER [BYTE]: what the workstation does with a run's folder on a host after the start:
+# manage.sh VERB FOLDER [BYTE]: work on a run's folder on a host after the start, for the workstation:
 #   follow   print console.log from BYTE on, until the run has ended
 #   offer    print size and SHA-256 of the evidence archive
 #   send     print the evidence archive from BYTE on
 #   stop     end the run and keep its evidence
 #   remove   end every process of the run, and remove the folder
-# The workstation sends this text over stdin, so it does not depend on files that a run left, nor on the
-# login shell. Exit codes: 0 done, 3 the run is still going on, 4 there is no evidence, 5 something is
-# left (printed as lines "left WHAT"), 6 the folder belongs to another user.
+# The workstation sends this script over stdin, so it depends neither on files of a run nor on the login
+# shell. Exit codes: 0 done, 3 the run has not ended, 4 no evidence, 5 something is left (printed as lines
+# "left WHAT"), 6 the folder belongs to another user.
 
-# started PID: when a process started, in clock ticks since the boot.
+# started PID: print the start time of a process in clock ticks since boot.
 started() {
     sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20
 }
 
-# same FILE: whether the process in FILE ("PID START") still lives; leaves its id in `pid`.
-# The start time tells it from a later process with the same id.
-same() {
+# same_process FILE: succeed if the process in FILE ("PID START") still lives, and set `pid` to its id.
+# The start time distinguishes it from a later process with the same id.
+same_process() {
     pid='' since=''
     [ -s "$1" ] && read -r pid since < "$1" && [ -n "$since" ] && [ "$(started "$pid")" = "$since" ]
 }
 
-guard_lives() {
-    same guard.pid && grep -qzsxF -e "ACCEPT_GUARD=$here" "/proc/$pid/environ"
+watchdog_lives() {
+    same_process guard.pid && grep -qzsxF -e "ACCEPT_GUARD=$here" "/proc/$pid/environ"
 }
 
 coordinator_lives() {
@@ -36,21 +36,21 @@ ended() {
 }
 
 follow() {
-    at=$1 looks=0
+    offset=$1 polls=0
     while :; do
         status=''
         [ ! -e status ] || { status=$(cat status) && status=${status:-5}; }
         size=$(wc -c 2>/dev/null < console.log || echo 0)
-        if [ "$size" -gt "$at" ]; then
-            tail -c "+$((at + 1))" console.log | head -c "$((size - at))" || exit 1
-            at=$size
+        if [ "$size" -gt "$offset" ]; then
+            tail -c "+$((offset + 1))" console.log | head -c "$((size - offset))" || exit 1
+            offset=$size
         fi
         [ -z "$status" ] || ended "$status"
         [ -e run ] || ended gone
-        # Every 10 s is enough: only a reboot or a kill ends both without a status.
-        looks=$((looks + 1))
-        if [ "$((looks % 20))" = 0 ] && ! guard_lives && ! coordinator_lives; then
-            # The status comes a moment after the coordinator's end.
+        # Every 10 s is enough, because only a reboot or a kill ends both without a status.
+        polls=$((polls + 1))
+        if [ "$((polls % 20))" = 0 ] && ! watchdog_lives && ! coordinator_lives; then
+            # The status is written shortly after the coordinator's end.
             sleep 2
             [ -e status ] || [ ! -e run ] || ended dead
         fi
@@ -58,22 +58,22 @@ follow() {
     done
 }
 
-# The same bytes each time: after the end of the run nothing changes the evidence any more.
+# Every call prints the same bytes, because evidence does not change after the end of the run.
 archive() {
     if [ -e evidence.tar ]; then cat evidence.tar; else tar -cf - evidence; fi
 }
 
-# packed: whether the guard has packed the evidence, or had no room for that.
+# packed: succeed if the watchdog has packed the evidence, or had no space for the archive.
 packed() {
     [ -e evidence.tar ] || [ -e unpacked ]
 }
 
 offer() {
-    if [ ! -e status ] && ! packed && { guard_lives || coordinator_lives; }; then exit 3; fi
-    # The guard packs the evidence when the run has ended. Version 0.1 left no guard.pid.
+    if [ ! -e status ] && ! packed && { watchdog_lives || coordinator_lives; }; then exit 3; fi
+    # The watchdog packs the evidence after the run. Version 0.1 writes no guard.pid.
     tries=600
     until packed || [ "$tries" = 0 ]; do
-        [ ! -s guard.pid ] || guard_lives || break
+        [ ! -s guard.pid ] || watchdog_lives || break
         tries=$((tries - 1))
         sleep 0.1
     done
@@ -85,7 +85,7 @@ offer() {
     printf '%s %s\n' "$((size))" "${digest%% *}"
 }
 
-# What the guard does at the end, for a guard that is gone: after a reboot, or when it was killed.
+# end_all: clean up like the watchdog, if a reboot or a kill has ended the watchdog.
 end_all() {
     if coordinator_lives && [ ! -e status ]; then
         kill -TERM "$pid" 2>/dev/null
@@ -94,13 +94,13 @@ end_all() {
             tries=$((tries - 1))
             sleep 0.1
         done
-        # The status comes a moment after the coordinator's end.
+        # The status is written shortly after the coordinator's end.
         [ -e status ] || sleep 1
     fi
     for socket in c/*; do
         [ ! -S "$socket" ] || ssh -o "ControlPath=$socket" -O exit any 2>/dev/null
     done
-    ! same sshd.pid || kill "$pid" 2>/dev/null
+    ! same_process sshd.pid || kill "$pid" 2>/dev/null
     [ -e kill.sh ] || return 0
     for mark in "ACCEPT_RUN=$(cat run 2>/dev/null)" "ACCEPT_GUARD=$here"; do
         survivors=$(/bin/sh ./kill.sh "$mark")
@@ -115,14 +115,14 @@ stop() {
     [ -e status ] || [ ! -p events ] || echo stop 1<>events
     tries=450
     until packed || [ ! -e run ] || [ "$tries" = 0 ]; do
-        # Version 0.1 left no guard.pid.
-        [ ! -s guard.pid ] || guard_lives || break
+        # Version 0.1 writes no guard.pid.
+        [ ! -s guard.pid ] || watchdog_lives || break
         tries=$((tries - 1))
         sleep 0.1
     done
     if packed || [ ! -e run ]; then return 0; fi
-    if guard_lives; then
-        # It may still be packing.
+    if watchdog_lives; then
+        # With a status, the watchdog may still be packing.
         [ -e status ] || { code=5 && echo 'left the coordinator, which does not end'; }
     else
         end_all
@@ -131,14 +131,14 @@ stop() {
 
 remove() {
     [ ! -p events ] || echo remove 1<>events
-    n=0
+    waited=0
     while [ -d "$here" ]; do
-        # A guard needs up to a minute to end everything. One that has not written its id yet, or
-        # is that of version 0.1, has 5 s to answer.
-        most=50
-        if guard_lives; then most=600; elif [ -s guard.pid ]; then most=0; fi
-        [ "$n" -lt "$most" ] || break
-        n=$((n + 1))
+        # In units of 0.1 s: a watchdog needs up to a minute to end everything. If it has not written
+        # its id yet, or is of version 0.1, it has 5 s to react.
+        limit=50
+        if watchdog_lives; then limit=600; elif [ -s guard.pid ]; then limit=0; fi
+        [ "$waited" -lt "$limit" ] || break
+        waited=$((waited + 1))
         sleep 0.1
     done
     [ -d "$here" ] || return 0
@@ -157,7 +157,7 @@ main() {
             *) exit 0 ;;
         esac
     fi
-    # A name in a folder that all may write to can be taken by anybody.
+    # In a folder that everyone can write to, another user may have created this name.
     # shellcheck disable=SC3067 # dash, bash and busybox have -O
     if [ -L "$folder" ] || [ ! -d "$folder" ] || [ ! -O "$folder" ] || ! cd "$folder"; then
         printf 'left %s, which belongs to another user\n' "$folder"

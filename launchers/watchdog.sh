@@ -1,24 +1,24 @@
 #!/bin/sh
-# watchdog.sh SECONDS KEEP SSHD: lives as long as the run does on this host, and leaves nothing behind.
-# It blocks on the pipe `events`, so it costs nothing while something is being measured.
-#   over     the run has ended here
+# watchdog.sh SECONDS KEEP SSHD: start the run's sshd, wait for the end of the run on this host, and clean up.
+# It blocks on the pipe `events`, so it uses no CPU during measurements. Events:
+#   over     the run has ended on this host
 #   stop     end the run now, as a cancel does, but keep its evidence
 #   expired  SECONDS have passed
-#   remove   nothing is wanted any more
-# After `over` the first host keeps the evidence (and no sshd) until `remove`, or for KEEP seconds.
+#   remove   remove everything, also the evidence
+# After the end the first host keeps the evidence, without sshd, until `remove` or for KEEP seconds.
 seconds=$1 keep=$2 sshd=$3
 ACCEPT_DIR=$(pwd)
 run=$(cat run)
 # shellcheck source=sshd.sh
 . ./sshd.sh
 
-# started PID: when a process started, in clock ticks since the boot. With it the id of a process is unique.
+# started PID: print the start time of a process in clock ticks since boot. The id alone is not unique.
 started() {
     sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20
 }
 echo "$$ $(started $$)" > guard.pid.new && mv guard.pid.new guard.pid
 
-# Open for both directions, so that no writer ever waits for a reader.
+# Open for reading and writing, so that writers never wait for a reader.
 exec 3<>events
 tries=50 daemon=''
 while [ "$tries" -gt 0 ]; do
@@ -34,12 +34,12 @@ start_timer "$seconds"
 
 next
 if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
-    # Stopped or out of time: the coordinator writes what it has and tells the others.
+    # The coordinator writes its results so far and ends the run on the other hosts.
     stop_coordinator
 fi
 kill "$daemon" 2>/dev/null
 end_timer
-# The connections that the coordinator kept to the other hosts.
+# Close the coordinator's shared connections to the other hosts.
 closing=''
 for socket in c/*; do
     [ -S "$socket" ] || continue
@@ -51,7 +51,7 @@ done
 /bin/sh ./kill.sh "ACCEPT_RUN=$run"
 
 if [ "$event" != remove ] && [ -d evidence ]; then
-    # Room first: on a full disk there is none for the archive otherwise.
+    # Remove the other files first, because a full disk has no space for the archive.
     for entry in *; do
         case $entry in
             evidence | console.log | status | events | run | timer | guard.pid | kill.sh) ;;
@@ -67,7 +67,7 @@ if [ "$event" != remove ] && [ -d evidence ]; then
     fi
     : > kept
     start_timer "$keep"
-    # What was said before, such as the coordinator's own `over` after a `stop`, is no news.
+    # Ignore earlier events, such as the coordinator's own `over` after a `stop`.
     event=''
     until [ "$event" = remove ] || [ "$event" = expired ]; do next; done
     end_timer

@@ -1,30 +1,30 @@
-"""Collectives over torch.distributed, printed as nccl-tests prints them.
+"""Measure collectives over torch.distributed, and print tables in the format of nccl-tests.
 
-Started once per rank by mpirun (or torchrun); one process group serves all collectives asked for.
-On CPU the ranks talk through gloo, on CUDA through NCCL (control traffic stays on gloo). For each
-collective rank 0 prints the table of nccl-tests: same columns, sizes, rounding of counts, algorithm
-and bus bandwidth (nccl-tests doc/PERFORMANCE.md). What differs, and only this:
+mpirun or torchrun starts one process per rank. One process group serves all requested collectives:
+gloo on CPU, NCCL on CUDA (control traffic stays on gloo). For each collective rank 0 prints the
+table of nccl-tests: same columns, sizes, rounding of counts, algorithm and bus bandwidth
+(nccl-tests doc/PERFORMANCE.md). These are all differences:
 
 * time is the mean over the iterations on each rank, then the maximum over the ranks;
-* bandwidths below 1 GB/s have four decimals where nccl-tests has two;
-* a size of less than 16 B a rank is left out, and said to be, instead of being listed as 0;
-* iterations are cut where they would take longer than --limit together (2 s on CUDA, 20 ms on a
-  CPU), and that is said;
-* torch has no all_reduce out of place: a copy before it is part of that time; gloo has no
-  reduce-scatter of its own: it is an all-to-all and a local sum, both inside the time.
+* bandwidths below 1 GB/s have four decimals, where nccl-tests prints two;
+* a size of less than 16 B per rank is left out with a comment line, not listed as 0;
+* fewer iterations run, with a comment line, if all would take longer than --limit (2 s on CUDA,
+  20 ms on CPU);
+* torch has no all_reduce out of place, so that time includes a copy; gloo has no reduce-scatter,
+  so that time is of an all-to-all and a local sum.
 
-The data are integers that float holds exactly and that depend on rank, index and trial:
+The data are integers that float32 represents exactly. They depend on rank, index and trial:
 a(index, trial) + rank * b(index, trial). Before the checked iteration every buffer is refilled and
-what will be received is poisoned; then every element on every rank is compared. `#wrong` is the sum
-over ranks. In place, alltoall and sendrecv overwrite what they send, so there is nothing to check
-(N/A, as in nccl-tests).
+every receive buffer poisoned; then every element on every rank is compared. `#wrong` is the sum
+over ranks. In place, alltoall and sendrecv overwrite the data that they send, so they are not
+checked (N/A, as in nccl-tests).
 
 Ranks with wrong data are printed as problems (see corruption_source.py). Injected faults
-(ACCEPT_PLANT): wrong and nan corrupt one element of a rank's contribution to each checked
-operation; hang and die strike in the middle of the run before an operation; slow loses 50 ms before
-each operation.
+(ACCEPT_PLANT): `wrong` and `nan` corrupt one element of a rank's contribution to each checked
+operation; `hang` and `die` happen before an operation in the middle of the run; `slow` adds 50 ms
+before each operation.
 
-Exit status: 0, 7 wrong data (rank 0 only), 1 could not go on, 2 bad usage.
+Exit status: 0 done, 7 wrong data (rank 0 only), 1 failed, 2 bad usage.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from reference_data import COLLECTIVES, FLOAT, Collective, count_of
 from torch_collectives import Operations
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-#: Iterations of the largest size, if so many are asked for, however long they take.
+#: Iterations of the largest size, whatever they take, unless fewer are requested.
 TOP_ITERS = 5
-#: Seconds that the iterations of one measurement may take, where --limit does not say: on CUDA 200
-#: of 10 ms; on a CPU, where ranks share the cores, a run is to be over in seconds.
+#: Default of --limit in seconds. On CUDA, 200 iterations of 10 ms fit. On CPU, ranks share the
+#: cores, and a run should end within seconds.
 LIMIT, LIMIT_CPU = 2.0, 0.02
 
 
 def read_size(text: str) -> int:
-    """Bytes from "8", "32K", "8M", "1G" (binary, as nccl-tests). Raises for argparse."""
+    """Return the bytes of "8", "32K", "8M" or "1G" (binary, as nccl-tests). Raises for argparse."""
     digits, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     if not digits.isdigit() or unit not in UNITS or int(digits) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 32K, 8M or 1G")
@@ -58,7 +58,7 @@ def read_size(text: str) -> int:
 
 
 def read_collectives(text: str) -> list[Collective]:
-    """Collectives from "all_reduce,all-gather". Raises for argparse."""
+    """Return the collectives of a list like "all_reduce,all-gather". Raises for argparse."""
     names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in COLLECTIVES]
     if unknown or not names:
@@ -69,7 +69,7 @@ def read_collectives(text: str) -> list[Collective]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One size: seconds of the slower placement, busbw of both, how many had wrong data."""
+    """One size: seconds of the slower placement, busbw of both, number of them with wrong data."""
 
     seconds: float
     busbw: list[float]
@@ -77,7 +77,7 @@ class Measured:
 
 
 def sizes_of(options: argparse.Namespace) -> list[int]:
-    """The sizes asked for, in bytes."""
+    """Return the requested sizes in bytes."""
     sizes, size = [], options.min
     while size <= options.max:
         sizes.append(size)
@@ -85,13 +85,15 @@ def sizes_of(options: argparse.Namespace) -> list[int]:
     return sizes
 
 
-def iterations(asked: int, each: float, limit: float, least: int) -> int:
-    """How many of those asked for are done: within `limit` s where one takes `each` s."""
-    return asked if each * asked <= limit else min(asked, max(least, int(limit / each)))
+def iterations(requested: int, each: float, limit: float, least: int) -> int:
+    """Return how many of the requested iterations fit into `limit` s at `each` s, or `least`."""
+    if each * requested <= limit:
+        return requested
+    return min(requested, max(least, int(limit / each)))
 
 
 class Bench:
-    """The measurement: the sizes, who measures, and who is accused. All ranks make it together."""
+    """The measurement of all sizes. Every rank must make it, and call every method."""
 
     def __init__(
         self,
@@ -112,27 +114,27 @@ class Bench:
     def size(
         self, kind: Collective, count: int, size: int, iters: int, *, strike: bool
     ) -> Measured:
-        """Measure one size in both placements, print its row, and name who spoiled data."""
+        """Measure one size in both placements, print its row, and name ranks with wrong data."""
         operations = self.operations
         if self.options.warmup:
             operations.timed(kind, count, size, min(self.options.warmup, iters))
-        mine: list[float] = []
+        own: list[float] = []  # seconds and wrong elements out of place, then both in place
         sources: list[list[int]] = []
         for in_place in (False, True):
-            now = strike and not in_place
-            mine.append(operations.timed(kind, count, size, iters, in_place=in_place, strike=now))
+            inject = strike and not in_place
+            own.append(operations.timed(kind, count, size, iters, in_place=in_place, strike=inject))
             total, by_source = 0, [0] * self.me.size
             if kind.checked_in_place or not in_place:
                 total, by_source = operations.checked(kind, count, size, in_place=in_place)
-            mine.append(total)
+            own.append(total)
             sources.append(by_source)
-        # One exchange for all of it: on small sizes it costs as much as what is measured.
-        every = operations.exchange(mine)
+        # Only one exchange, because on small sizes it takes as long as a measurement.
+        by_rank = operations.exchange(own)
         row = f"{size:>12d}  {count:>12d}  {'float':>8}  {kind.redop:>6}  {-1:>6d}"
         times, speeds, wrongs = [], [], []
         for side, in_place in enumerate((False, True)):
-            seconds = max(values[2 * side] for values in every)
-            wrong = [int(values[2 * side + 1]) for values in every]
+            seconds = max(values[2 * side] for values in by_rank)
+            wrong = [int(values[2 * side + 1]) for values in by_rank]
             algbw = size / seconds / 1e9
             busbw = algbw * kind.factor(self.me.size)
             row += f"  {fixed(seconds * 1e6, 7)}  {bandwidth(algbw)}  {bandwidth(busbw)}"
@@ -149,29 +151,29 @@ class Bench:
         return Measured(seconds=max(times), busbw=speeds, failed=sum(map(any, wrongs)))
 
     def table(self, kind: Collective, *, middle: bool) -> int:
-        """Measure and print one collective; returns the number of measurements with wrong data."""
+        """Measure and print one collective. Return the number of measurements with wrong data."""
         options, ranks = self.options, self.me.size
         self.print(header(kind, options, self.operations, self.devices))
-        failed, cut, longest = 0, 0, 0.0
+        failed, cut_from, last_seconds = 0, 0, 0.0
         speeds: list[float] = []
-        for number, wanted in enumerate(self.sizes):
-            count = count_of(kind, wanted, ranks)
+        for number, requested in enumerate(self.sizes):
+            count = count_of(kind, requested, ranks)
             size = count * FLOAT * (ranks if kind.split else 1)
             if not count:
-                self.print(f"# Size {wanted} left out: less than 16 B a rank")
+                self.print(f"# Size {requested} left out: less than 16 B a rank")
                 continue
-            # By the time of the size before, which all ranks agree on. The largest is the one that
-            # is judged for speed: two iterations would leave it to chance.
+            # All ranks know the same time of the previous size. The largest size is judged for
+            # speed, and two iterations would vary too much.
             least = TOP_ITERS if number == len(self.sizes) - 1 else 2
-            iters = iterations(options.iters, longest, self.limit, least)
-            cut = cut or (size if iters < options.iters else 0)
-            now = middle and number == len(self.sizes) // 2
-            done = self.size(kind, count, size, iters, strike=now)
-            longest = done.seconds
-            speeds += done.busbw
-            failed += done.failed
-        if cut:
-            self.print(f"# Fewer iterations from size {cut} on (--limit {self.limit:g} s)")
+            iters = iterations(options.iters, last_seconds, self.limit, least)
+            cut_from = cut_from or (size if iters < options.iters else 0)
+            inject = middle and number == len(self.sizes) // 2
+            measured = self.size(kind, count, size, iters, strike=inject)
+            last_seconds = measured.seconds
+            speeds += measured.busbw
+            failed += measured.failed
+        if cut_from:
+            self.print(f"# Fewer iterations from size {cut_from} on (--limit {self.limit:g} s)")
         self.print(f"# Out of bounds values : {failed} {'FAILED' if failed else 'OK'}")
         mean = sum(speeds) / len(speeds) if speeds else 0.0
         self.print(f"# Avg bus bandwidth    : {mean:g} ")
@@ -185,10 +187,10 @@ class Bench:
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(
-        description="Collectives over torch.distributed (gloo on CPU, NCCL on CUDA), with every "
-        "element checked, printed as nccl-tests prints them. Start one process per rank: "
+        description="Measure collectives over torch.distributed (gloo on CPU, NCCL on CUDA), check "
+        "every element, and print tables as nccl-tests does. Start one process per rank: "
         "mpirun -n 4 python collective.py",
     )
     parser.add_argument(
@@ -200,14 +202,14 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--min", type=read_size, default="1K", help="smallest size (default 1K)")
     parser.add_argument("--max", type=read_size, default="8M", help="largest size (default 8M)")
-    parser.add_argument("--factor", type=int, default=2, help="between sizes (default 2)")
+    parser.add_argument("--factor", type=int, default=2, help="factor between sizes (default 2)")
     parser.add_argument("--iters", type=int, default=5, help="timed iterations (default 5)")
-    parser.add_argument("--warmup", type=int, default=1, help="warm-ups a size (default 1)")
+    parser.add_argument("--warmup", type=int, default=1, help="warm-ups per size (default 1)")
     parser.add_argument(
         "--limit",
         type=float,
-        help="seconds that the iterations of one measurement may take; where the size before says "
-        "that they would take longer, fewer are done: at least 2, and 5 of the largest size "
+        help="maximum seconds for the iterations of one measurement, estimated from the previous "
+        "size; otherwise fewer iterations run, at least 2, and 5 of the largest size "
         f"(default {LIMIT:g} on CUDA, {LIMIT_CPU:g} on a CPU)",
     )
     torch_io.add_options(parser)
@@ -222,7 +224,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure every collective asked for. Leaves the process."""
+    """Measure every requested collective. Ends the process."""
     options = options_of()
     me = rank_io.identity("mpirun", "torchrun")
     progress = rank_io.Progress(me.rank)
@@ -232,7 +234,7 @@ def main() -> None:
         bench = Bench(options, me, plant, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time())
-            # Nobody takes its times for those of nccl-tests.
+            # So that its times are not mistaken for those of nccl-tests.
             rank_io.fact("program", "collective.py")
         failed = 0
         for number, kind in enumerate(options.collectives):
@@ -240,7 +242,7 @@ def main() -> None:
         progress.enter("barrier")
         torch_io.wait_for_all()
         progress.enter("done")
-        # Only rank 0, which has printed everything by now: another's exit could cut that short.
+        # Only rank 0, which has printed everything: a launcher ends the other ranks on an error.
         return rank_io.EXIT_WRONG if failed and me.rank == 0 else 0
 
     rank_io.guarded(me, progress, work)

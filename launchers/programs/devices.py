@@ -1,10 +1,10 @@
-"""Runs `gemm`, `memory` or both in one launch, one process a device: mpirun -n 8 python devices.py.
+"""Run `gemm`, `memory` or both in one launch, with one process per device.
 
-What is measured is said in gemm.py and memory.py. Ranks talk to each other over gloo and only to
-take turns. Each rank prints its own records, as soon as it has them.
+Example: mpirun -n 8 python devices.py. See gemm.py and memory.py for the measurements. Ranks use
+gloo, only to take turns. Each rank prints its own records as soon as it has them.
 
-Exit status of rank 0: 0, 7 something wrong was computed or kept, 1 a device could not go on, 2 bad
-usage; the other ranks end with 0, as a launcher would cut short who still speaks.
+Exit status of rank 0: 0 done, 7 wrong results or memory contents, 1 a device failed, 2 bad usage.
+The other ranks exit with 0, because a launcher would end the ranks that still print.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from memory import Memory
 from windowed_timer import Bench
 
 CHECKS = ("gemm", "memory")
-#: Least size: two periods of the known product.
+#: Minimum size: two periods of the known product.
 LEAST = 254
 
 
 def options_of(
     arguments: Sequence[str] | None = None, checks: Sequence[str] = CHECKS
 ) -> argparse.Namespace:
-    """The command line."""
-    what = {
+    """Return the parsed command line."""
+    descriptions = {
         "gemm": "Matrix products on every device: TFLOP/s over time, and every element compared.",
-        "memory": "Memory of every device: bandwidth, a pattern test, and the ways in and out.",
+        "memory": "Memory of every device: bandwidth, a pattern test, copies from and to the host.",
     }
-    about = " ".join(what[check] for check in checks)
+    about = " ".join(descriptions[check] for check in checks)
     parser = argparse.ArgumentParser(
-        description=f"{about} One process a device: mpirun -n 8 python {checks[0]}.py"
+        description=f"{about} One process per device: mpirun -n 8 python {checks[0]}.py"
     )
     if len(checks) > 1:
         parser.add_argument(
@@ -44,41 +44,41 @@ def options_of(
         "--seconds",
         type=float,
         default=5.0,
-        help="how long all devices work at once, for each data type and for copies (default 5)",
+        help="seconds that all devices work at once, for each data type and for copies (default 5)",
     )
     parser.add_argument(
         "--alone",
         type=float,
         default=0.5,
-        help="how long each then works alone; 0: not at all (default 0.5)",
+        help="seconds that each device then works alone; 0: not at all (default 0.5)",
     )
     if "gemm" in checks:
         parser.add_argument(
             "--types",
             default="",
-            help=f"comma list of {', '.join(KINDS)} (default: what the hardware has)",
+            help=f"comma list of {', '.join(KINDS)} (default: those of the hardware)",
         )
         parser.add_argument(
             "--size",
             type=int,
             default=0,
             help="rows and columns of the matrices; fp8 needs a multiple of 16 of at least 2032 "
-            "(default: by the device, 8192 on large GPUs)",
+            "(default: depends on the device, 8192 on large GPUs)",
         )
     if "memory" in checks:
         parser.add_argument(
             "--share",
             type=float,
             default=0.9,
-            help="share of a GPU's free memory that is tested (default 0.9)",
+            help="share of a GPU's free memory to test (default 0.9)",
         )
         parser.add_argument(
             "--most",
             type=int,
             default=256 << 20,
-            help="bytes that a rank without a GPU tests, at most (default 256 MiB)",
+            help="maximum bytes that a rank without a GPU tests (default 256 MiB)",
         )
-    parser.add_argument("--seed", type=int, default=1, help="of all data (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all data (default 1)")
     torch_io.add_options(parser)
     options = parser.parse_args(arguments)
     options.checks = options.checks.split(",") if len(checks) > 1 else list(checks)
@@ -103,21 +103,21 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 
 def begin(me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Namespace) -> Bench:
-    """The bench of this rank, once all have joined, those without a usable device too."""
+    """Return this rank's bench after all ranks have joined, also those without a usable device."""
     plant = rank_io.planted(me)
     try:
         device = torch_io.pick_device(me, options.device)
     except rank_io.Ended:
         device = ""
     progress.enter("rendezvous")
-    # The others wait while one works: the longest that any stage takes comes on top.
+    # The other ranks wait while one works, so the timeout includes the longest stage.
     patience = options.timeout + 2 * options.seconds + options.alone
     torch_io.join(me, "cpu", patience)
     return Bench(me, plant, progress, device, patience)
 
 
 def main(*checks: str) -> None:
-    """Measure what is asked for. Leaves the process."""
+    """Run the chosen measurements. Ends the process."""
     options = options_of(checks=checks or CHECKS)
     me = rank_io.identity("mpirun", "torchrun")
     progress = rank_io.Progress(me.rank)

@@ -211,10 +211,10 @@ class Gemm:
         if self.wrong:
             at = next(index for index, count in enumerate(wrong) if count)
             when = sum(taken[: at + 1])
-            said = f"{kind}: {self.wrong} elements of {sum(map(bool, wrong))} of {len(wrong)} "
-            said += "products of the same matrices differ from the first product, from "
-            said += f"{when:.1f} s of load on"
-            self.bench.wrong(CHECK, "wrong-result", said)
+            message = f"{kind}: {self.wrong} elements of {sum(map(bool, wrong))} of {len(wrong)} "
+            message += "products of the same matrices differ from the first product, from "
+            message += f"{when:.1f} s of load on"
+            self.bench.wrong(CHECK, "wrong-result", message)
 
     def _print_rates(self, name: str, taken: list[float]) -> None:
         work = 2 * self.size**3 * self.calls / 1e12
@@ -247,16 +247,18 @@ class Gemm:
         made = exact_gemm.digest(product.out)
         if found:
             every = self.size**2
-            said = (
+            message = (
                 f"{kind}: {found.elements} of {every} elements of a known product are wrong, first "
             )
-            said += f"row {found.row}, column {found.column}: {found.got:.9g}, not {found.wanted:g}"
+            message += f"row {found.row}, column {found.column}: "
+            message += f"{found.got:.9g}, not {found.wanted:g}"
             cause = "not-finite" if found.strange else "wrong-result"
-            self.bench.wrong(CHECK, cause, said)
+            self.bench.wrong(CHECK, cause, message)
         elif made != exact_gemm.digest_of(rows, self.size):
             count += 1
-            said = f"{kind}: the known product is right on the device, not where the CPU reads it"
-            self.bench.wrong(CHECK, "wrong-data", said)
+            message = f"{kind}: the known product is right on the device, "
+            message += "not where the CPU reads it"
+            self.bench.wrong(CHECK, "wrong-data", message)
         self.bench.metric(CHECK, f"{kind}-wrong", count, "count")
         value = {"type": kind, "size": self.size, "exact": made}
         if self.bench.device != "cpu":

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the error counters of this host as a record; without a Python, a record that says so. The interface to the
-# hosts in ACCEPT_PEERS is the one that carries the run.
+# Print the error counters of this host as a record; without Python, print a problem record. The interface
+# to the hosts in ACCEPT_PEERS is the one that carries the run.
 here=$(cd "$(dirname "$0")" && pwd)
 ACCEPT_DIR=${ACCEPT_DIR:-${here%/*}}
 # shellcheck source=/dev/null

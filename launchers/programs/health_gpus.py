@@ -8,7 +8,6 @@ reports by itself if a GPU does not support it. Sources: NVML API Reference Guid
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +75,6 @@ _OLD_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
 _OLD_COLUMNS = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 _WORDS = {"Yes": 1.0, "No": 0.0}
 
-#: name, function of pynvml, arguments -> its result, or None if the GPU does not support it.
-Ask = Callable[..., Any]
-
 
 def gpus(root: Path) -> tuple[list[Device], list[str]]:
     """Return the driver's GPUs, and the things that could not be read; no GPUs without a driver."""
@@ -93,59 +89,62 @@ def gpus(root: Path) -> tuple[list[Device], list[str]]:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return _by_smi(f"NVML: {error}")
-    refused: dict[str, set[str]] = {}
-    found = []
+    unsupported: dict[str, set[str]] = {}
+    devices = []
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found.append(_gpu(nvml, index, handle, refused))
+            devices.append(_gpu(nvml, index, handle, unsupported))
         except nvml.NVMLError as error:
             # A lost GPU keeps its index, and NVML reports the error.
-            refused.setdefault(str(error), set()).add(f"GPU {index}")
-    unread = [f"{', '.join(sorted(names))} ({why})" for why, names in sorted(refused.items())]
-    return found, unread
+            unsupported.setdefault(str(error), set()).add(f"GPU {index}")
+    unread = [f"{', '.join(sorted(names))} ({why})" for why, names in sorted(unsupported.items())]
+    return devices, unread
 
 
-def _gpu(nvml: Any, index: int, handle: Any, refused: dict[str, set[str]]) -> Device:
-    def ask(name: str, function: str, *arguments: Any, older: str = "") -> Any:
+def _gpu(nvml: Any, index: int, handle: Any, unsupported: dict[str, set[str]]) -> Device:
+    """Return the counters of a GPU; add those it lacks to `unsupported`, by error message."""
+
+    def query(name: str, function: str, *arguments: Any, older: str = "") -> Any:
+        """Return the result of an NVML function, or None if the GPU does not support it."""
         try:
             return getattr(nvml, function)(handle, *arguments)
         except (nvml.NVMLError, AttributeError) as error:
             if older:
-                return ask(name, older, *arguments)
-            refused.setdefault(str(error)[:80], set()).add(name)
+                return query(name, older, *arguments)
+            unsupported.setdefault(str(error)[:80], set()).add(name)
             return None
 
-    # Without its address it cannot be told from others: that is an error of the GPU.
+    # Without an address the GPU cannot be identified, so this error is not caught here.
     pci = nvml.nvmlDeviceGetPciInfo(handle).busId
-    rows = ask("row remaps", "nvmlDeviceGetRemappedRows") or (None,) * 4
+    rows = query("row remaps", "nvmlDeviceGetRemappedRows") or (None,) * 4
     links, active = _links(nvml, handle)
     counters = {
-        **{name: ask(name, "nvmlDeviceGetTotalEccErrors", *which) for name, which in _ECC.items()},
+        **{name: query(name, "nvmlDeviceGetTotalEccErrors", *kind) for name, kind in _ECC.items()},
         "rows-remapped-corrected": rows[0],
         "rows-remapped-uncorrected": rows[1],
-        "pcie-replay": ask("pcie-replay", "nvmlDeviceGetPcieReplayCounter"),
+        "pcie-replay": query("pcie-replay", "nvmlDeviceGetPcieReplayCounter"),
         **links,
     }
     for cause, name in enumerate(("pages-retired-single", "pages-retired-double")):
-        pages = ask("retired pages", "nvmlDeviceGetRetiredPages", cause)
+        pages = query("retired pages", "nvmlDeviceGetRetiredPages", cause)
         counters[name] = None if pages is None else len(pages)
     for name, policy in _VIOLATIONS.items():
-        spent = ask(name, "nvmlDeviceGetViolationStatus", getattr(nvml, policy))
+        spent = query(name, "nvmlDeviceGetViolationStatus", getattr(nvml, policy))
         counters[name] = None if spent is None else spent.violationTime
-    used = ask("utilization", "nvmlDeviceGetUtilizationRates")
-    power = ask("power", "nvmlDeviceGetPowerUsage")
+    used = query("utilization", "nvmlDeviceGetUtilizationRates")
+    power = query("power", "nvmlDeviceGetPowerUsage")
     levels = {
-        "temperature": ask("temperature", "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        "temperature": query("temperature", "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         "power": None if power is None else power / 1000,
-        "sm-clock": ask("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        "memory-clock": ask("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        "sm-clock": query("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        "memory-clock": query("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
         "utilization": None if used is None else used.gpu,
-        "reasons": ask("clock reasons", _REASONS, older=_OLD_REASONS),
-        "pcie-generation": ask("PCIe link", "nvmlDeviceGetCurrPcieLinkGeneration"),
-        "pcie-generation-max": ask("PCIe link", "nvmlDeviceGetMaxPcieLinkGeneration"),
-        "pcie-width": ask("PCIe link", "nvmlDeviceGetCurrPcieLinkWidth"),
-        "pcie-width-max": ask("PCIe link", "nvmlDeviceGetMaxPcieLinkWidth"),
+        "reasons": query("clock reasons", _REASONS, older=_OLD_REASONS),
+        "pcie-generation": query("PCIe link", "nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie-generation-max": query("PCIe link", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        "pcie-width": query("PCIe link", "nvmlDeviceGetCurrPcieLinkWidth"),
+        "pcie-width-max": query("PCIe link", "nvmlDeviceGetMaxPcieLinkWidth"),
         "remap-pending": rows[2],
         "remap-failure": rows[3],
         "nvlinks": active,
@@ -160,15 +159,15 @@ def _gpu(nvml: Any, index: int, handle: Any, refused: dict[str, set[str]]) -> De
 
 
 def _links(nvml: Any, handle: Any) -> tuple[dict[str, int], int | None]:
-    """Error counters of each NVLink, as "NAME.LINK", and how many are active; None: has none."""
+    """Return error counters as "NAME.LINK", and the number of active links; None without NVLink."""
     counters: dict[str, int] = {}
-    active, asked = [], 0
+    active, links = [], 0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
             state = nvml.nvmlDeviceGetNvLinkState(handle, link)
         except nvml.NVMLError:
             break
-        asked += 1
+        links += 1
         if not state:
             continue
         active.append(link)
@@ -179,25 +178,25 @@ def _links(nvml: Any, handle: Any) -> tuple[dict[str, int], int | None]:
                 continue
             counters[f"{name}.{link}"] = int(value)
     fields = {name: getattr(nvml, constant, None) for name, constant in _FIELDS.items()}
-    wanted = [(name, field, link) for name, field in fields.items() if field for link in active]
+    queries = [(name, field, link) for name, field in fields.items() if field for link in active]
     try:
-        pairs = [(field, link) for _, field, link in wanted]
+        pairs = [(field, link) for _, field, link in queries]
         values = nvml.nvmlDeviceGetFieldValues(handle, pairs) if pairs else ()
     except nvml.NVMLError:
         values = ()
-    for (name, _, link), value in zip(wanted, values, strict=False):
+    for (name, _, link), value in zip(queries, values, strict=False):
         if value.nvmlReturn == 0 and value.valueType < len(_MEMBERS):
             counters[f"{name}.{link}"] = int(getattr(value.value, _MEMBERS[value.valueType]))
-    return counters, len(active) if asked else None
+    return counters, len(active) if links else None
 
 
 def _by_smi(why: str) -> tuple[list[Device], list[str]]:
-    """The same by nvidia-smi, which tells nothing of NVLink, replays and time spent limited."""
+    """Return the same from nvidia-smi, which lacks NVLink, replays and time spent limited."""
     from inventory import smi
 
     columns = ["index", "pci.bus_id", *_SMI_COUNTERS, *_SMI_LEVELS]
     try:
-        # One column that it does not know, and nvidia-smi tells nothing.
+        # With one unknown column nvidia-smi prints nothing.
         rows = smi("gpu", columns) or smi("gpu", [_OLD_COLUMNS.get(c, c) for c in columns])
     except subprocess.TimeoutExpired as error:
         return [], [f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"]
@@ -220,7 +219,7 @@ def _row(row: dict[str, str]) -> Device:
 
 
 def _value(text: str) -> float | None:
-    """A number, a bit mask, Yes or No; None for "[N/A]" and its kind."""
+    """Return a number, a bit mask, or Yes or No as 1 or 0; None for "[N/A]" and the like."""
     try:
         return float(int(text, 16)) if text.startswith("0x") else _WORDS.get(text) or float(text)
     except ValueError:

@@ -96,26 +96,26 @@ def gpus() -> list[dict[str, Any]] | None:
 
 
 def domain() -> dict[str, str | None]:
-    """The NVLink domain that all GPUs here are in, by its key; null: none beyond this host.
+    """Return the key of the NVLink domain of all GPUs here; None if it ends at this host.
 
-    Nothing where nvidia-smi does not answer, in time or at all: that is not known.
+    Return an empty dictionary if that is unknown, because nvidia-smi fails or does not answer.
 
-    NCCL takes GPUs for connected that say the same cluster, which is not zero, and the same clique:
+    NCCL treats GPUs as connected if they report the same cluster, not zero, and the same clique:
     https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
     """
     try:
-        said = {tuple(row) for row in smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])}
+        domains = {tuple(row) for row in smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])}
     except subprocess.TimeoutExpired:
         return {}
-    if len(said) != 1:
-        return {"domain": None} if said else {}
-    ((cluster, clique),) = said
+    if len(domains) != 1:
+        return {"domain": None} if domains else {}
+    ((cluster, clique),) = domains
     known = re.fullmatch("[0-9a-f-]{36}", cluster) and re.search("[1-9a-f]", cluster)
     return {"domain": f"{cluster}/{clique}" if known and clique.isdigit() else None}
 
 
 def pci_gpus() -> int:
-    """NVIDIA GPUs on the PCI bus, whatever the driver shows."""
+    """Return the number of NVIDIA GPUs on the PCI bus, also without a driver."""
     count = 0
     for device in Path("/sys/bus/pci/devices").glob("*"):
         if read(device / "vendor") == "0x10de" and read(device / "class").startswith(_GPU_CLASSES):
@@ -124,7 +124,7 @@ def pci_gpus() -> int:
 
 
 def nics() -> list[dict[str, Any]]:
-    """Network interfaces but the loop-back, and RDMA devices; speed in Mbit/s where known."""
+    """Return network interfaces except loopback, and RDMA devices; speed in Mbit/s if known."""
     found: list[dict[str, Any]] = []
     for path in sorted(Path("/sys/class/net").glob("*")):
         if path.name != "lo":
@@ -140,7 +140,7 @@ def nics() -> list[dict[str, Any]]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the checks use, as far as they are here."""
+    """Return the versions of the software that checks use, without those that are missing."""
     found = {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
     for dist in metadata.distributions():
         name = (dist.metadata["Name"] or "").lower()
@@ -148,22 +148,22 @@ def versions() -> dict[str, str]:
             found[name] = dist.version
         elif name.startswith("nvidia-nccl"):
             found["nccl"] = dist.version
-    told = {
+    commands = {
         "mpi": (r"\(Open MPI\) (\S+)", "mpirun", "--version"),
         "cuda": (r"CUDA Version: *(\S+)", "nvidia-smi"),
     }
-    for name, (form, *command) in told.items():
+    for name, (pattern, *command) in commands.items():
         with suppress(subprocess.TimeoutExpired):
-            if said := re.search(form, output(*command)):
-                found[name] = said.group(1)
+            if match := re.search(pattern, output(*command)):
+                found[name] = match.group(1)
     return found
 
 
 def settings() -> dict[str, str]:
-    """The effective settings of NCCL and the libraries beside it.
+    """Return the effective settings of NCCL and of related libraries.
 
-    What NCCL reads from its files holds where the environment says nothing: the user's own file
-    (NCCL_CONF_FILE, else ~/.nccl.conf), then /etc/nccl.conf
+    The environment overrides the user's file (NCCL_CONF_FILE, else ~/.nccl.conf), which overrides
+    /etc/nccl.conf
     (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
     """
     own = os.environ.get("NCCL_CONF_FILE") or "~/.nccl.conf"
@@ -181,20 +181,20 @@ def settings() -> dict[str, str]:
 
 
 def limit(which: int) -> str | int:
-    """A soft limit in KiB, or "unlimited"."""
+    """Return a soft limit in KiB, or "unlimited"."""
     soft, _ = resource.getrlimit(which)
     return "unlimited" if soft == resource.RLIM_INFINITY else soft // 1024
 
 
 def may_lock() -> bool:
-    """Whether the kernel lets this process lock memory past its limit: CAP_IPC_LOCK.
+    """Return True if this process may lock memory beyond its limit, by CAP_IPC_LOCK.
 
-    It counts in the first user namespace alone, whose map is all of the ids there are
+    The capability counts only in the initial user namespace, which maps every id
     (capabilities(7), user_namespaces(7)).
     """
-    found = re.search(r"CapEff:\s*([0-9a-f]+)", read(Path("/proc/self/status")))
-    whole = read(Path("/proc/self/uid_map")).split() == ["0", "0", "4294967295"]
-    return bool(found and whole and int(found[1], 16) >> 14 & 1)
+    capabilities = re.search(r"CapEff:\s*([0-9a-f]+)", read(Path("/proc/self/status")))
+    initial = read(Path("/proc/self/uid_map")).split() == ["0", "0", "4294967295"]
+    return bool(capabilities and initial and int(capabilities[1], 16) >> 14 & 1)
 
 
 def main() -> None:
@@ -215,7 +215,7 @@ def main() -> None:
         "kernel": platform.release(),
         "versions": used.result(),
         "env": settings(),
-        # Those that this node picked for itself.
+        # Settings that this node chose for itself.
         "chosen": os.environ.get("ACCEPT_CHOSEN", "").split(),
     }
     rank_io.fact("inventory", value, check="inventory", host=rank_io.host_name())

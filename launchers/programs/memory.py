@@ -119,8 +119,8 @@ class Memory:
         if wrong:
             # The sum is not finite if any element is not.
             strange = not torch.isfinite(a.sum())
-            said = f"triad: {wrong} of {a.numel()} elements are wrong"
-            self.bench.wrong(CHECK, "not-finite" if strange else "wrong-data", said)
+            message = f"triad: {wrong} of {a.numel()} elements are wrong"
+            self.bench.wrong(CHECK, "not-finite" if strange else "wrong-data", message)
         self.wrong = wrong
 
     def _copy_alone(self) -> None:
@@ -169,8 +169,8 @@ class Memory:
             fault = patterns.find(torch, one, blocks, counts, words)
             if fault:
                 self.wrong += fault.words
-                said = f"pattern {name}: {fault}, of {len(blocks) * words * WORD} bytes tested"
-                self.bench.wrong(CHECK, "wrong-data", said)
+                message = f"pattern {name}: {fault}, of {len(blocks) * words * WORD} bytes tested"
+                self.bench.wrong(CHECK, "wrong-data", message)
         tested = len(blocks) * words * WORD
         share = float(format(tested / max(1, self.total), ".4g"))
         self.bench.metric(CHECK, "tested", share, "")
@@ -193,8 +193,8 @@ class Memory:
         self.bench.fact(CHECK, "pcie", link.seen)
         wrong = int((sent != back).sum())
         if wrong:
-            said = f"{wrong} of {len(sent)} words changed on the way to the GPU and back"
-            self.bench.wrong(CHECK, "wrong-data", said)
+            message = f"{wrong} of {len(sent)} words changed on the way to the GPU and back"
+            self.bench.wrong(CHECK, "wrong-data", message)
 
     def _moves(self, target: Any, source: Any, link: Link) -> list[float]:
         def move() -> None:
@@ -252,8 +252,8 @@ class Memory:
         # The expected data are generated on the receiver; copying them there would take longer.
         wrong = int((into[j] != self._sent(i, j)).sum())
         if wrong:
-            said = f"{wrong} of {len(kept[i])} words changed on the way from GPU {i} to GPU {j}"
-            self.bench.wrong(CHECK, "wrong-data", said)
+            message = f"{wrong} of {len(kept[i])} words changed on the way from GPU {i} to GPU {j}"
+            self.bench.wrong(CHECK, "wrong-data", message)
         return MOVED * calls * len(taken) / sum(taken) / 1e9
 
 

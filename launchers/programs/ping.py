@@ -128,8 +128,8 @@ def report(hosts: Sequence[str], pairs: dict[tuple[int, int], float]) -> None:
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
-        description="Every MPI rank says who it is; then every two hosts play ping-pong. "
-        "mpirun -n 4 python ping.py",
+        description="Print the identity of every MPI rank, then measure round trips between all "
+        "pairs of hosts. mpirun -n 4 python ping.py",
     )
     parser.add_argument(
         "--pings", type=int, default=20, help="round trips for each pair of hosts (default 20)"

@@ -93,13 +93,13 @@ def pick_device(me: Identity, wanted: str) -> str:
         float(torch.ones(1, device=device))
     except RuntimeError as error:
         if _NO_KERNELS in str(error):
-            said = f"torch {torch.__version__} was built without kernels for the GPU of this host "
-            said += f"({torch.cuda.get_device_name(own)}): install a build for it"
-            problem("tool-missing", said, **labels)
+            message = f"torch {torch.__version__} was built without kernels for the GPU "
+            message += f"of this host ({torch.cuda.get_device_name(own)}): install a build for it"
+            problem("tool-missing", message, **labels)
         else:
             gpu = gpu_number(own, me.local_rank)
-            said = f"GPU {gpu} of {me.host} cannot be used: {one_line(error)}"
-            problem("gpu-unusable", said, gpu=gpu, **labels)
+            message = f"GPU {gpu} of {me.host} cannot be used: {one_line(error)}"
+            problem("gpu-unusable", message, gpu=gpu, **labels)
         raise Ended from error
     return device
 

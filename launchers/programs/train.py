@@ -162,7 +162,7 @@ class Training:
         """Return the model, with equal weights on equal devices."""
         options, torch = self.options, self.torch
         torch.manual_seed(options.seed)
-        where = models.made_on(options.model, self.device)
+        where = models.build_device(options.model, self.device)
         with torch.device(where) if where != "cpu" else nullcontext():
             layers = models.build(
                 options.model,
@@ -280,10 +280,10 @@ class Training:
 
     def agree(self, wish: int, ahead: int) -> tuple[int, int]:
         """Return the two numbers of rank 0, on all ranks."""
-        said = self.torch.tensor([wish, ahead])
+        decision = self.torch.tensor([wish, ahead])
         self.progress.enter("agree", 16)
-        self.dist.broadcast(said, src=0)
-        return int(said[0]), int(said[1])
+        self.dist.broadcast(decision, src=0)
+        return int(decision[0]), int(decision[1])
 
 
 def main() -> None:

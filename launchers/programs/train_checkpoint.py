@@ -1,7 +1,7 @@
-"""A checkpoint on the run's storage: written, read back, compared, removed, and how fast it was.
+"""Write a checkpoint to the run's storage, read it back, compare it, and time both.
 
-Every rank writes its share at the same time, as sharded checkpoints are: of a model that all ranks
-have whole the n-th tensor is that of rank n modulo their number; with FSDP each has its own part.
+All ranks write their shares at the same time, as for a sharded checkpoint. If every rank has the
+full model, tensor n belongs to rank n modulo the number of ranks. With FSDP each has its own part.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import rank_io
 from train_compare import Digests
 
 
-class Moved(NamedTuple):
-    """What one rank wrote and read back: bytes, and seconds for each; `same`: it is what it was."""
+class Transfer(NamedTuple):
+    """One rank's bytes, seconds to write and to read them; `same` if they came back unchanged."""
 
     bytes: int
     write: float
@@ -26,34 +26,34 @@ class Moved(NamedTuple):
     same: bool
 
 
-def save_and_load(folder: str, tensors: Sequence[Any], me: rank_io.Identity) -> Moved:
-    """Write `tensors` below `folder`, read them, compare, and remove the file.
+def save_and_load(folder: str, tensors: Sequence[Any], me: rank_io.Identity) -> Transfer:
+    """Write `tensors` below `folder`, read them back, compare them, and remove the file.
 
-    Writing counts until the storage has it (fsync). Before reading, the kernel is asked to forget
-    the file; storage that keeps it elsewhere is read from there. A full disk is a problem record
-    and Ended; other errors of the storage are OSError.
+    The time of writing includes fsync. Before reading, the kernel drops the file from its page
+    cache; the storage may still have caches of its own. On a full disk, print a problem and raise
+    Ended; other errors of the storage raise OSError.
     """
     import torch
 
-    kept = [tensor.detach().cpu() for tensor in tensors]
-    # torch.save writes the whole storage of a view.
-    kept = [tensor.clone() if tensor.is_contiguous() else tensor.contiguous() for tensor in kept]
+    copies = [tensor.detach().cpu() for tensor in tensors]
+    # torch.save writes the full storage of a view.
+    copies = [copy.clone() if copy.is_contiguous() else copy.contiguous() for copy in copies]
     execution = os.environ.get("ACCEPT_EXEC", "by-hand").replace("/", "-")
     path = Path(folder) / f"accept-checkpoint-{execution}-{me.rank}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         start = time.perf_counter()
         with path.open("wb") as file:
-            torch.save(kept, file)
+            torch.save(copies, file)
             file.flush()
             os.fsync(file.fileno())
-        wrote = time.perf_counter() - start
+        write_seconds = time.perf_counter() - start
         size = path.stat().st_size
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         start = time.perf_counter()
-        again = torch.load(path, map_location="cpu", weights_only=True)
-        read = time.perf_counter() - start
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        read_seconds = time.perf_counter() - start
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -63,5 +63,5 @@ def save_and_load(folder: str, tensors: Sequence[Any], me: rank_io.Identity) -> 
     finally:
         path.unlink(missing_ok=True)
     digests = Digests("cpu")
-    same = len(again) == len(kept) and bool(digests.digest(again) == digests.digest(kept))
-    return Moved(size, wrote, read, same)
+    same = len(loaded) == len(copies) and bool(digests.digest(loaded) == digests.digest(copies))
+    return Transfer(size, write_seconds, read_seconds, same)

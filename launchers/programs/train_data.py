@@ -93,7 +93,7 @@ class Folder(Samples):
         """Return `count` images [count, 3, side, side] from `first` on, and their classes."""
         index = self.where(first, count)
         pixels = torch.stack(
-            [train_files.picture(self.files[at], self.side) for at in index.tolist()]
+            [train_files.read_image(self.files[at], self.side) for at in index.tolist()]
         )
         wide = (pixels.to(self.device).float() / 255 - 0.5) / 0.25
         return wide, self.labels[index].to(self.device)
@@ -126,7 +126,7 @@ def fetch(options: argparse.Namespace, me: rank_io.Identity, progress: rank_io.P
     waiting = torch_io.patient()
     for mine in (me.rank == 0, me.local_rank == 0):
         progress.enter("download")
-        if mine and not train_files.there(options.dataset, options.path):
+        if mine and not train_files.is_present(options.dataset, options.path):
             progress.work(options.timeout)
             train_files.download(options.dataset, options.path)
         progress.enter("downloaded")
@@ -143,6 +143,6 @@ def load(options: argparse.Namespace, batch: int, device: str) -> Samples:
             return Images(options.image, seeded, device)
         return points(max(POOL, batch), seeded, device)
     if options.dataset == "image-folder":
-        return Folder(train_files.listed(options.path), options.image, seeded, device)
+        return Folder(train_files.image_files(options.path), options.image, seeded, device)
     pixels, labels = train_files.read(options.dataset, options.path)
     return Stored(pixels, labels, seeded, device)

@@ -1,7 +1,7 @@
-"""Data sets as files: FashionMNIST, CIFAR-10, CIFAR-100, and folders of images.
+"""Read data sets from files: FashionMNIST, CIFAR-10, CIFAR-100, and folders of images.
 
 Nothing in a file is executed: the pickles of CIFAR's Python version are read with stand-ins for
-everything that they name. Files that are not what they should be are an Unusable that says which.
+everything that they name. A damaged file raises Unusable, with the folder or file in its message.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from rank_io import Unusable, one_line
 
 DATASETS = ("fashion-mnist", "cifar-10", "cifar-100", "image-folder")
-#: Labels before the 3,072 bytes of an image; the last one counts.
+#: Number of labels before the 3,072 bytes of an image; the last label is used.
 _LABELS = {"cifar-10": 1, "cifar-100": 2}
 _IMAGE = 3 * 32 * 32
-#: Where the files may lie below the folder that the user gives.
-_PLACES = {
+#: Folders that may contain the files, below the folder that the user gives.
+_FOLDERS = {
     "fashion-mnist": ("", "FashionMNIST/raw"),
     "cifar-10": ("", "cifar-10-batches-bin", "cifar-10-batches-py"),
     "cifar-100": ("", "cifar-100-binary", "cifar-100-python"),
@@ -35,28 +35,31 @@ _FILES: dict[str, tuple[tuple[str, ...], ...]] = {
     "cifar-100": (("train.bin",), ("train",)),
 }
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
-#: No data set of these is larger; what says so is damaged.
-_MOST = 1 << 30
+#: At most this many bytes of a file are read; every file of these data sets is smaller.
+_MAX_BYTES = 1 << 30
 
 
-def _found(dataset: str, folder: str) -> list[Path]:
-    """The files of a data set, one form of it in one place; empty: they are not there."""
-    for place in _PLACES[dataset]:
+def _paths(dataset: str, folder: str) -> list[Path]:
+    """Return the files of the first complete form of a data set; empty if there is none."""
+    for subfolder in _FOLDERS[dataset]:
         for names in _FILES[dataset]:
-            paths = [Path(folder, place, name) for name in names]
+            paths = [Path(folder, subfolder, name) for name in names]
             if all(path.is_file() for path in paths):
                 return paths
     return []
 
 
-def there(dataset: str, folder: str) -> bool:
-    """Whether a data set lies in `folder`."""
-    return bool(_found(dataset, folder))
+def is_present(dataset: str, folder: str) -> bool:
+    """Return True if `folder` contains the data set."""
+    return bool(_paths(dataset, folder))
 
 
 def read(dataset: str, folder: str) -> tuple[Any, Any]:
-    """Pixels, uint8 [samples, channels, height, width], and labels, int64 [samples]."""
-    paths = _found(dataset, folder)
+    """Return pixels, uint8 [samples, channels, height, width], and labels, int64 [samples].
+
+    Raises Unusable if the files are missing or damaged.
+    """
+    paths = _paths(dataset, folder)
     if not paths:
         names = " or ".join(", ".join(files) for files in _FILES[dataset])
         raise Unusable(f"no {dataset} in {folder}: there should be {names}; or say --download")
@@ -67,8 +70,8 @@ def read(dataset: str, folder: str) -> tuple[Any, Any]:
         else:
             reader = _binary if paths[0].suffix == ".bin" else _pickled
             parts = [reader(path, _LABELS[dataset]) for path in paths]
-            pixels, labels = (torch.cat(several) for several in zip(*parts, strict=True))
-    # Whatever a damaged file leads to is the file's fault.
+            pixels, labels = (torch.cat(batches) for batches in zip(*parts, strict=True))
+    # A damaged file can raise anything.
     except Exception as error:
         raise Unusable(f"{dataset} in {paths[0].parent} is damaged: {one_line(error)}") from None
     if pixels.dim() != 4 or len(pixels) != len(labels) or not len(labels):
@@ -78,33 +81,35 @@ def read(dataset: str, folder: str) -> tuple[Any, Any]:
 
 
 def _idx(path: Path) -> Any:
-    """A gzipped idx file of bytes: 0, 0, 8, dimensions, each length as 4 bytes, the data.
+    """Return the tensor of a gzipped idx file of bytes: 0, 0, 8, dimensions, lengths, data.
+
+    Each length has 4 bytes, big-endian. Raises ValueError or struct.error for another file.
 
     Format: http://yann.lecun.com/exdb/mnist/, "the IDX file format".
     """
     with gzip.open(path) as file:
-        data = file.read(_MOST)
+        data = file.read(_MAX_BYTES)
     zero, kind, dimensions = struct.unpack_from(">HBB", data)
     if zero or kind != 8 or not dimensions:
         raise ValueError(f"{path.name} is no idx file of bytes")
     sides = struct.unpack_from(f">{dimensions}I", data, 4)
-    found = torch.frombuffer(bytearray(data[4 + 4 * dimensions :]), dtype=torch.uint8)
-    return found.view(*sides)
+    values = torch.frombuffer(bytearray(data[4 + 4 * dimensions :]), dtype=torch.uint8)
+    return values.view(*sides)
 
 
 def _binary(path: Path, labels: int) -> tuple[Any, Any]:
-    """CIFAR's binary version: labels and 3,072 bytes for each image.
+    """Return pixels and labels of CIFAR's binary version: labels and 3,072 bytes for each image.
 
     Format: https://www.cs.toronto.edu/~kriz/cifar.html, "binary version".
     """
     with path.open("rb") as file:
-        data = file.read(_MOST)
+        data = file.read(_MAX_BYTES)
     rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, labels + _IMAGE)
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1]
 
 
 class _Array:
-    """What stands in for a NumPy array: its bytes."""
+    """A stand-in for a NumPy array that keeps its bytes."""
 
     data = b""
 
@@ -112,8 +117,8 @@ class _Array:
         self.data = state[-1]
 
 
-class _Nothing:
-    """What stands in for anything else that an array is pickled with."""
+class _Ignored:
+    """A stand-in for the other objects that an array is pickled with."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -131,45 +136,48 @@ def _latin(text: str, *_: Any) -> bytes:
 
 
 class _Reader(pickle.Unpickler):
-    """Reads pickles of dictionaries, lists, texts and NumPy arrays, with nothing of theirs run."""
+    """Read pickles of dictionaries, lists, texts and NumPy arrays without running their code."""
 
     _KNOWN: dict[str, Callable[..., Any]] = {
         "_reconstruct": _array,
-        "ndarray": _Nothing,
-        "dtype": _Nothing,
+        "ndarray": _Ignored,
+        "dtype": _Ignored,
         "encode": _latin,
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """A stand-in for what the pickle names."""
+        """Return the stand-in for a name. Raises UnpicklingError for an unknown name."""
         if name not in self._KNOWN or module.partition(".")[0] not in ("numpy", "_codecs"):
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return self._KNOWN[name]
 
 
 def _pickled(path: Path, _: int) -> tuple[Any, Any]:
-    """CIFAR's Python version: a dictionary with `data` and `labels` or `fine_labels`."""
+    """Return pixels and labels of a pickled dictionary: `data`, and `labels` or `fine_labels`."""
     with path.open("rb") as file:
-        packed = file.read(_MOST)
-    table = _Reader(io.BytesIO(packed), encoding="bytes").load()
+        data = file.read(_MAX_BYTES)
+    table = _Reader(io.BytesIO(data), encoding="bytes").load()
     labels = table.get(b"labels", table.get(b"fine_labels"))
     pixels = torch.frombuffer(bytearray(table[b"data"].data), dtype=torch.uint8)
     return pixels.view(-1, 3, 32, 32), torch.tensor(labels)
 
 
-def listed(folder: str) -> list[tuple[str, int]]:
-    """Image files of FOLDER/CLASS/, and the number of their class, sorted by name."""
+def image_files(folder: str) -> list[tuple[str, int]]:
+    """Return the image files of FOLDER/CLASS/ with the number of their class, sorted by name.
+
+    Raises Unusable if there are none, or if Pillow is missing.
+    """
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
         raise Unusable("image-folder needs Pillow on every host: pip install pillow") from None
-    files = list(_listed(Path(folder)))
+    files = list(_image_files(Path(folder)))
     if not files:
         raise Unusable(f"no images in {folder}: there should be a folder for each class")
     return files
 
 
-def _listed(folder: Path) -> Iterator[tuple[str, int]]:
+def _image_files(folder: Path) -> Iterator[tuple[str, int]]:
     classes = sorted(path for path in folder.glob("*") if path.is_dir())
     for number, path in enumerate(classes):
         for file in sorted(path.rglob("*")):
@@ -177,8 +185,11 @@ def _listed(folder: Path) -> Iterator[tuple[str, int]]:
                 yield str(file), number
 
 
-def picture(path: str, side: int) -> Any:
-    """The middle square of an image as uint8 [3, side, side]. Raises Unusable for what is none."""
+def read_image(path: str, side: int) -> Any:
+    """Return the middle square of an image as uint8 [3, side, side].
+
+    Raises Unusable for a file that is not a readable image.
+    """
     import PIL.Image
     import PIL.ImageOps
 
@@ -192,7 +203,7 @@ def picture(path: str, side: int) -> Any:
 
 
 def download(dataset: str, folder: str) -> None:
-    """Fetch a data set into `folder`, with torchvision."""
+    """Download a data set into `folder` with torchvision."""
     try:
         from torchvision import datasets
     except ImportError:

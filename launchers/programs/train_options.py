@@ -1,4 +1,4 @@
-"""The command line of train.py."""
+"""Parse the command line of train.py."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ MODELS = (
 )  # fmt: skip
 DATASETS = ("synthetic", "fashion-mnist", "cifar-10", "cifar-100", "image-folder")
 PRECISIONS = ("fp32", "autocast", "bf16")
-#: Below these the loss of a healthy run may not fall by half. From these on it fell below 0.12 of
-#: the first for each of the seeds 1 to 5 (mlp, default rate and width).
+#: With fewer, the loss of a healthy run may not fall by half. With these, it fell below 0.12 of
+#: the first loss for each of the seeds 1 to 5 (mlp, default rate and width).
 LEAST_STEPS, LEAST_BATCH = 20, 16
-#: Learning rates at which the first steps are calm; those of transformers above gpt-tiny untried.
+#: Learning rates at which the loss falls smoothly from the start. Untried: transformers above
+#: gpt-tiny.
 RATES = {"mlp": 0.05, "resnet18": 0.02, "resnet50": 0.02, "gpt-tiny": 0.05}
 RATE = 0.01
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(
         description="A seeded data-parallel training run (gloo on CPU, NCCL on CUDA). "
         "torchrun --nproc-per-node 4 train.py",
@@ -35,31 +36,31 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.add_argument(name, default=default, help=text + shown, **kind, **more)
 
     add("--model", "mlp", "gpt-N fills a GPU of N GB", choices=MODELS)
-    add("--precision", "fp32", "bf16: weights too; autocast: not they", choices=PRECISIONS)
+    add("--precision", "fp32", "autocast: bf16 except weights", choices=PRECISIONS)
     add(
         "--parallel",
         "auto",
         "flat: one all-reduce of all gradients; auto: ddp on CUDA, flat on CPU",
         choices=("auto", "ddp", "fsdp", "flat"),
     )
-    add("--norm", "group", "of ResNets; sync: SyncBatchNorm", choices=("group", "sync"))
+    add("--norm", "group", "norm layers of ResNets; sync: SyncBatchNorm", choices=("group", "sync"))
     add("--steps", 60, "optimizer steps")
-    add("--minutes", 0.0, "run so long instead of --steps")
-    add("--batch", 64, "samples of a step over all ranks")
-    add("--micro", 0, "samples that go through the model at once; 0: as the model needs")
-    add("--ratio", 0.5, "last loss over first, at most")
-    add("--by", 0, "step by which the loss is to have fallen so far; 0: the last")
+    add("--minutes", 0.0, "run for this long instead of --steps")
+    add("--batch", 64, "samples per step, over all ranks")
+    add("--micro", 0, "samples per forward pass; 0: the default of the model")
+    add("--ratio", 0.5, "maximum of last loss over first")
+    add("--by", 0, "step by which the loss must have fallen to --ratio; 0: the last")
     add("--every", 100, "steps between comparisons of the ranks")
-    add("--report", 300.0, "seconds between prints of what is known so far")
-    add("--seed", 1, "of data and model")
-    add("--width", 256, "of an mlp's layers")
+    add("--report", 300.0, "seconds between intermediate reports")
+    add("--seed", 1, "seed of data and model")
+    add("--width", 256, "width of an mlp's layers")
     add("--image", 64, "pixels along a side of images, synthetic or of a folder")
-    add("--rate", 0.0, "learning rate; 0: as the model needs")
-    add("--dataset", "synthetic", "what to learn", choices=DATASETS)
+    add("--rate", 0.0, "learning rate; 0: the default of the model")
+    add("--dataset", "synthetic", "data set to learn", choices=DATASETS)
     add("--path", "", "folder of the data set")
-    parser.add_argument("--download", action="store_true", help="fetch it there, by torchvision")
-    add("--checkpoint", "", "folder to write a checkpoint to at the end, and read it back")
-    add("--peak", 0.0, "TFLOP/s of one device at this precision, for `mfu`; 0: not known")
+    parser.add_argument("--download", action="store_true", help="fetch it with torchvision")
+    add("--checkpoint", "", "folder for a checkpoint, written at the end and read back")
+    add("--peak", 0.0, "TFLOP/s of one device at this precision, for `mfu`; 0: unknown")
     torch_io.add_options(parser)
     options = parser.parse_args(arguments)
     if options.steps < LEAST_STEPS or options.batch < LEAST_BATCH:

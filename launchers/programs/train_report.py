@@ -42,7 +42,7 @@ class Report:
         self.head: list[float] = []
         self.tail: list[float] = []
         self.steps, self.by = 0, float("nan")
-        self.said: set[tuple[str, int]] = set()
+        self.reported: set[tuple[str, int]] = set()
         self.well = True
         self.windows = Windows()
         index = training.device.partition(":")[2]
@@ -219,9 +219,9 @@ class Report:
             return
         self.well = False
         for rank in accused.ranks or (-1,):
-            if (accused.cause, rank) in self.said:
+            if (accused.cause, rank) in self.reported:
                 continue
-            self.said.add((accused.cause, rank))
+            self.reported.add((accused.cause, rank))
             labels = self._labels(rank) if rank >= 0 else {}
             gpu = f", GPU {labels['gpu']}" if labels.get("gpu") else ""
             who = f"rank {rank} on {labels['host']}{gpu}: " if labels else ""

@@ -82,7 +82,7 @@ class StepTimer:
 
 
 def summary(steps: Sequence[Split]) -> Summary:
-    """Return the summary of a rank's steps, of which there is at least one."""
+    """Return the summary of a rank's steps, at least one."""
     whole = sorted(step.whole for step in steps)
     own = sorted(step.own for step in steps)
     total = sum(whole)

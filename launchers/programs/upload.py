@@ -136,10 +136,10 @@ def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) ->
             timeout=max(1.0, until - time.monotonic()),
         )
         if ran.returncode:
-            said = ran.stderr.decode(errors="replace").strip()
-            if re.search("404|[Nn]ot [Ff]ound|matched no|does not exist|NoSuchKey", said):
-                raise FileNotFoundError(said)
-            raise OSError(f"{tool}: {(said or 'failed').splitlines()[-1]}")
+            message = ran.stderr.decode(errors="replace").strip()
+            if re.search("404|[Nn]ot [Ff]ound|matched no|does not exist|NoSuchKey", message):
+                raise FileNotFoundError(message)
+            raise OSError(f"{tool}: {(message or 'failed').splitlines()[-1]}")
         return ran.stdout
 
     class There:
@@ -209,13 +209,13 @@ def main() -> int:
     )
     parser.add_argument("--attempt", default="", help="send to URL/runs/ATTEMPT")
     parser.add_argument(
-        "--partial", action="store_true", help="what there is so far: without MANIFEST.json"
+        "--partial", action="store_true", help="upload the files so far, without MANIFEST.json"
     )
     parser.add_argument(
         "--under", default="", metavar="SUB", help="to a folder in it; as --partial does"
     )
     parser.add_argument(
-        "--seconds", type=float, default=300.0, help="limit of time for all of it (%(default)s)"
+        "--seconds", type=float, default=300.0, help="time limit in seconds (%(default)s)"
     )
     arguments = parser.parse_args()
     # Keep the time limit even if a library hangs.
@@ -223,20 +223,20 @@ def main() -> int:
     last.daemon = True
     last.start()
     try:
-        said = send(arguments, time.monotonic() + arguments.seconds)
+        message = send(arguments, time.monotonic() + arguments.seconds)
     except Refused as error:
         end(1, str(error))
     except FileNotFoundError as error:
         end(1, f"{tidy(error)}: make the bucket or folder, or name another")
     except (OSError, ValueError) as error:
         end(1, f"{tidy(error)}; send again")
-    print(said)
+    print(message)
     return 0
 
 
-def end(code: int, said: str) -> None:
+def end(code: int, message: str) -> None:
     """Print a message and exit immediately, even if threads still wait for an answer."""
-    sys.stderr.write(f"upload: {said}\n")
+    sys.stderr.write(f"upload: {message}\n")
     sys.stderr.flush()
     os._exit(code)
 
