@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.backends.kubernetes.test_status import job, running, unscheduled
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
+from tests.factories.kubernetes import job, running, stored_job, unscheduled
 
-from accept.backends.job import Job
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, watch
 from accept.backends.kubernetes.client import (
@@ -172,13 +171,6 @@ class TestTheConsole:
         assert console.said.empty()
 
 
-def a_job() -> Job:
-    return Job(
-        schema=1, backend="kubernetes", attempt="run", hosts=(), first="", folder="",
-        place={"namespace": "lab", "context": "standin", "release": "run"},
-    )  # fmt: skip
-
-
 class TestWatching:
     @pytest.fixture(autouse=True)
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +179,7 @@ class TestWatching:
 
     def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
         said: list[str] = []
-        one = a_job()
+        one = stored_job()
         one.place["kubeconfig"] = place.kubeconfig
         return watch.watch(one, folder=tmp_path, say=said.append), said
 

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.backends.kubernetes.test_client import a_job
-from tests.backends.kubernetes.test_scheduling import node, pod
-from tests.backends.kubernetes.test_status import running
 from tests.factories import evidence as factories_evidence
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import accept, refused
+from tests.factories.kubernetes import node, pod_on, running, stored_job
 
 from accept import backends
 from accept.backends.job import Job
@@ -190,7 +188,7 @@ class TestAJob:
         assert read(Job, old).place == {}
 
     def test_says_where_the_cluster_keeps_it(self) -> None:
-        assert read(Job, dump(a_job())) == a_job()
+        assert read(Job, dump(stored_job())) == stored_job()
 
 
 class TestWhatALogStillTells:
@@ -200,7 +198,7 @@ class TestWhatALogStillTells:
         """Evidence out of index 0's log, as it is when nothing else can be had."""
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
         evidence.write(
             folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
         )
@@ -213,7 +211,7 @@ class TestWhatALogStillTells:
             first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
         state = read_state(jobset=None, job=None, pods=[first])
         target = folder / rundir.EVIDENCE
-        one = replace(a_job(), place={**a_job().place, "results": results})
+        one = replace(stored_job(), place={**stored_job().place, "results": results})
         return folder, kubernetes_collect._from_log(one, state, folder, target)
 
     def test_is_judged_like_the_evidence_it_was(self) -> None:
@@ -345,7 +343,7 @@ class TestTheNodesThatAreFree:
     def nodes(self, server: ApiServer) -> None:
         there = [node("cpu1", gpus=0), node("g0"), node("g1", gpus=4), node("g2")]
         server.says("/api/v1/nodes", {"items": there})
-        server.says("/api/v1/pods", {"items": [pod("g2", 1)]})
+        server.says("/api/v1/pods", {"items": [pod_on("g2", 1)]})
 
     def free(self, *words: str) -> list[str]:
         done = accept("nodes", *words)
@@ -534,7 +532,7 @@ class TestWithoutTheClient:
     )
     def test_a_command_on_a_run_names_the_extra(self, command: list[str]) -> None:
         folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
         assert "[kubernetes]'" in refused(*command, "run", code=Exit.USAGE)
 
     def test_the_role_is_still_printed(
@@ -554,14 +552,14 @@ class TestCollecting:
     def test_of_a_run_that_was_cut_off_waits_for_its_end(self, monkeypatch: Any) -> None:
         # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
         folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 
         def goes_on(*_: Any, **__: Any) -> Path:
             raise BrokenOff("run is still running", hint="accept watch run")
 
         monkeypatch.setattr(kubernetes_backend, "collect", goes_on)
         assert "still running" in refused("collect", "run", code=5)
-        assert backends.load_job(folder) == a_job()
+        assert backends.load_job(folder) == stored_job()
 
 
 class TestEvidenceThatIsOnlyALog:
@@ -586,8 +584,10 @@ class TestEvidenceThatIsOnlyALog:
         evidence.write(folder / rundir.RUN, json.dumps({"run": {"site": site}}))
         with api_server() as server:
             file = str(server.kubeconfig(tmp_path))
-            place = {**a_job().place, "kubeconfig": file, "results": results}
-            evidence.write(folder / rundir.JOB, json.dumps(dump(replace(a_job(), place=place))))
+            place = {**stored_job().place, "kubeconfig": file, "results": results}
+            evidence.write(
+                folder / rundir.JOB, json.dumps(dump(replace(stored_job(), place=place)))
+            )
             server.says(self.PODS, {"items": []})
             yield folder
 
@@ -637,7 +637,7 @@ class TestEvidenceThatCannotBeFetched:
     @pytest.fixture
     def removed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
         removed: list[str] = []
 
         def delete(job: Job, *, dry_run: bool, say: Any) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.backends.kubernetes.test_scheduling import node
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.chart_runs import DOMAIN
 from tests.factories.command_line import accept, refused
+from tests.factories.kubernetes import node
 
 from accept.backends.kubernetes import doctor as kubernetes_doctor
 from accept.evidence import bucket
