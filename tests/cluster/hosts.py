@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 from tests.cluster import folders, observe
 from tests.cluster.machines import SSHD, Machines
@@ -189,3 +190,9 @@ class Hosts(Machines):
     def empty(self, name: str, place: str = "/tmp") -> None:
         """Undo `fill`."""
         self.run(name, f"rm -f {place}/ballast && mount -o remount,size={self.size} {place}")
+
+
+def traces(hosts: Hosts) -> list[Path]:
+    """Return the paths that hosts have on this machine: state, interface, init processes."""
+    inits = [Path(f"/proc/{hosts.init(name)}") for name in hosts.names]
+    return [hosts.state, Path("/sys/class/net", hosts.switch.interface), *inits]

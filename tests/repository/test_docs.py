@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import yaml
 from tests.factories.command_line import SOURCE, accept
+from tests.factories.doc_examples import CODE_BLOCK, examples
 from tests.factories.paths import ROOT
 
 from accept import config
@@ -33,7 +34,6 @@ from accept.evidence import rundir
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 MAKEFILE = (ROOT / "Makefile").read_text()
-BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def text_of(name: str) -> str:
@@ -42,7 +42,7 @@ def text_of(name: str) -> str:
 
 def commands(page: Path) -> list[str]:
     """Every command a page shows: lines after `$` in console blocks, and `accept …` in a line."""
-    blocks = BLOCK.findall(page.read_text())
+    blocks = CODE_BLOCK.findall(page.read_text())
     shown = [
         line[2:]
         for kind, _, block in blocks
@@ -50,13 +50,8 @@ def commands(page: Path) -> list[str]:
         for line in block.splitlines()
         if line.startswith("$ ")
     ]
-    lines = BLOCK.sub("", page.read_text())
+    lines = CODE_BLOCK.sub("", page.read_text())
     return shown + [span for span in re.findall(r"`([^`\n]+)`", lines) if re.match("accept ", span)]
-
-
-def examples(page: str) -> dict[str, str]:
-    """The files that a page shows whole, by name."""
-    return {name: content for _, name, content in BLOCK.findall(text_of(page)) if name}
 
 
 def rows(page: str, first: str) -> list[str]:
@@ -206,7 +201,7 @@ def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
 
 class TestReadme:
     def test_begins_with_the_two_commands(self) -> None:
-        blocks = BLOCK.findall(text_of("README.md"))
+        blocks = CODE_BLOCK.findall(text_of("README.md"))
         shown = [block for kind, _, block in blocks if kind == "console"]
         assert shown[0] == "$ make run\n$ make test\n"
 

@@ -8,7 +8,7 @@ import yaml
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS
-from tests.repository.test_docs import examples
+from tests.factories.doc_examples import examples
 
 
 def test_good_nodes_are_accepted_and_delete_leaves_nothing(

@@ -12,7 +12,7 @@ from tests.cluster.kube.build import program
 from tests.cluster.kube.cluster import Cluster
 from tests.factories import helm
 from tests.factories.chart_runs import MACHINES, SITES, values
-from tests.repository.test_docs import examples
+from tests.factories.doc_examples import examples
 
 from accept import config
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launchers.programs import conftest  # noqa: F401  # makes the programs importable
+from tests.factories import programs  # noqa: F401  # makes the programs importable
 
 from accept.core.runner.execute import (
     STILL_SECONDS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launchers.programs.conftest import Start, refusal
+from tests.factories.programs import Start, refusal
 
 import exact_gemm
 import patterns

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.paths import PROGRAMS
-from tests.launchers.programs.conftest import Start, refusal
+from tests.factories.programs import Start, refusal
 
 from accept.core.checks.train import Params
 from train_options import (
