@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 import yaml
-from tests.factories import evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import SOURCE, accept, program, refused
 from tests.factories.paths import TESTS
 
@@ -231,7 +231,7 @@ class TestOutput:
         ],
     )  # fmt: skip
     def test_with_json_stdout_is_one_json_value(self, args: list[str], runs: Path) -> None:
-        evidence.leave(runs / "one" / "evidence")
+        sample_evidence.write(runs / "one" / "evidence")
         done = accept(*args, "--json")
         assert done.code == 0, done.err
         json.loads(done.out)
@@ -251,7 +251,7 @@ class TestOutput:
     def test_colors_are_for_terminals_whose_user_wants_them(
         self, no_color: str, runs: Path
     ) -> None:
-        evidence.leave(runs / "one" / "evidence", status=1)
+        sample_evidence.write(runs / "one" / "evidence", status=1)
         arguments = shlex.join([sys.executable, "-m", "accept", "judge", "one"])
         environment = {
             **os.environ,
@@ -271,11 +271,11 @@ class TestOutput:
         assert ("\x1b[" in done.stdout) == (not no_color)
 
     def test_there_are_none_in_a_pipe(self, runs: Path) -> None:
-        evidence.leave(runs / "one" / "evidence", status=1)
+        sample_evidence.write(runs / "one" / "evidence", status=1)
         assert "\x1b" not in program("judge", "one").out
 
     def test_the_first_line_of_a_verdict_is_its_headline(self, runs: Path) -> None:
-        evidence.leave(runs / "one" / "evidence")
+        sample_evidence.write(runs / "one" / "evidence")
         assert accept("judge", "last").out.splitlines()[0] == "pass (no GPU tested)"
 
     def test_a_reader_who_leaves_early_does_no_harm(self) -> None:
@@ -322,7 +322,7 @@ class TestList:
 
     def test_names_the_runs_newest_first_with_their_verdicts(self, runs: Path) -> None:
         for age, name in enumerate(("old", "new")):
-            evidence.leave(runs / name / "evidence", status=age)
+            sample_evidence.write(runs / name / "evidence", status=age)
             os.utime(runs / name, ns=(age, age))
         (runs / "begun").mkdir()
         (runs / "begun" / rundir.JOB).write_text("{}")
@@ -419,9 +419,9 @@ class TestSchema:
         assert not fits({**data, "backend": "pigeon"}, schema, schema)
 
     def test_what_a_run_writes_fits(self) -> None:
-        record = evidence.record()
-        made: dict[str, Any] = {"plan": evidence.PLAN, "record": record}
-        made["verdict"] = evidence.verdict_of(record)
+        record = sample_evidence.record()
+        made: dict[str, Any] = {"plan": sample_evidence.PLAN, "record": record}
+        made["verdict"] = sample_evidence.verdict_of(record)
         for what, value in made.items():
             schema = self.schema(what)
             assert fits(dump(value), schema, schema), what

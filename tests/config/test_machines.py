@@ -72,7 +72,7 @@ def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
     tables = [m for check in step.checks for m in table(check, HEALTHY[check] * share)]
     ranks = 8 * len(names)
     return [
-        verdicts.found(names),
+        verdicts.hosts_record(names),
         *told,
         verdicts.record(step, names, *tables, facts=(network_used,), ranks=ranks),
     ]

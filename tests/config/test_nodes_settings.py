@@ -184,7 +184,7 @@ def inventory(machine: Any = verdicts.GPU, **of_h2: Any) -> CheckVerdict:
         for number, name in enumerate(NAMES)
     ]
     plan = verdicts.plan(INVENTORY, machine=machine, nodes=4)
-    found = judge(plan, [verdicts.found(NAMES), *records], checks=REGISTRY, attempt="one")
+    found = judge(plan, [verdicts.hosts_record(NAMES), *records], checks=REGISTRY, attempt="one")
     return next(one for one in found.checks if one.check == "inventory")
 
 
@@ -253,7 +253,9 @@ class TestFewerDevices:
             for number, name in enumerate(NAMES)
         ]
         plan = verdicts.plan(INVENTORY, machine=self.MACHINE, nodes=4)
-        found = judge(plan, [verdicts.found(NAMES), *records], checks=REGISTRY, attempt="one")
+        found = judge(
+            plan, [verdicts.hosts_record(NAMES), *records], checks=REGISTRY, attempt="one"
+        )
         assert next(c.state for c in found.checks if c.check == "inventory") is State.PASS
 
 
@@ -271,7 +273,7 @@ def test_the_verdict_tells_what_the_hosts_talk_through() -> None:
     chosen = [Fact(name="network", check="connectivity", host=n, value=value) for n in NAMES]
     record = verdicts.record(CONNECTIVITY, NAMES, facts=(*answers, *chosen), ranks=4)
     plan = verdicts.plan(CONNECTIVITY, nodes=4, machine=replace(verdicts.CPU, ranks=1))
-    found = judge(plan, [verdicts.found(NAMES), record], checks=REGISTRY, attempt="one")
+    found = judge(plan, [verdicts.hosts_record(NAMES), record], checks=REGISTRY, attempt="one")
     (check,) = [one for one in found.checks if one.check == "connectivity"]
     assert check.state is State.PASS
     assert (

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.factories.verdicts import (
     GPU,
-    found,
     gpus,
     hosts,
+    hosts_record,
     inventory_of,
     measured,
     plan,
@@ -40,18 +40,18 @@ def causes(verdict: Verdict) -> set[str]:
     return {f.cause for c in verdict.checks for f in c.findings if f.cause and f.state != "pass"}
 
 
-def healthy(*steps: Step) -> list[Record]:
+def healthy_records(*steps: Step) -> list[Record]:
     return [
-        found(EIGHT),
+        hosts_record(EIGHT),
         *(made for of in steps for made in measured(of, EIGHT, slow())),
     ]
 
 
-def big(*steps: Step, **more: Any) -> Plan:
+def gpu_plan(*steps: Step, **more: Any) -> Plan:
     return plan(*steps, machine=GPU, **more)
 
 
-def seen(count: int = 8) -> tuple[Step, list[Record]]:
+def gpu_inventory(count: int = 8) -> tuple[Step, list[Record]]:
     """An inventory of healthy GPU hosts."""
     of = step("inventory", "each", number=10)
     return of, [

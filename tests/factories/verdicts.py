@@ -71,7 +71,9 @@ def plan(
     )
 
 
-def found(names: Sequence[str], *problems: Problem, metrics: tuple[Metric, ...] = ()) -> Record:
+def hosts_record(
+    names: Sequence[str], *problems: Problem, metrics: tuple[Metric, ...] = ()
+) -> Record:
     """The record of the step that finds the hosts."""
     return Record(
         step="00-hosts",

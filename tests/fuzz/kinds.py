@@ -16,7 +16,7 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.paths import TESTS
 from tests.fuzz import mutate
 
@@ -119,7 +119,7 @@ def _believe(log: Log) -> None:
 def _files() -> dict[str, bytes]:
     """A whole evidence folder, with a step whose logs are in an archive."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = factories_evidence.leave(Path(scratch) / "evidence")
+        folder = sample_evidence.write(Path(scratch) / "evidence")
         more = folder / "logs" / "20-more"
         more.mkdir()
         for number in range(3):
@@ -217,7 +217,7 @@ def _read_archive(raw: bytes, folder: Path) -> str:
 @cache
 def _console() -> tuple[bytes, bytes]:
     """A saved log, and what is packed in it."""
-    text = factories_evidence.console(factories_evidence.record()).encode()
+    text = sample_evidence.console(sample_evidence.record()).encode()
     lines = text.partition(b"EVIDENCE-----")[2].splitlines()[1:-1]
     return text, zlib.decompress(base64.b64decode(b"".join(lines)))
 

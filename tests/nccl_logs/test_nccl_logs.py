@@ -19,7 +19,7 @@ import pytest
 from benchmarks.nccl_text import document, json_text, table_text
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import evidence, nccl_logs
+from tests.factories import nccl_logs, sample_evidence
 from tests.factories.command_line import accept, program, refused
 from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, table
 
@@ -397,7 +397,7 @@ class TestWhereLogsLie:
         assert suspects(judged(folder)) == {("node", "node3")}
 
     def test_evidence_and_logs_together_are_a_list(self, folder: Path, tmp_path: Path) -> None:
-        ours = evidence.leave(tmp_path / "evidence")
+        ours = sample_evidence.write(tmp_path / "evidence")
         corpus(folder, nodes=NODES[:4])
         done = accept("judge", ours, folder, "--json")
         assert [one["origin"] != "" for one in json.loads(done.out)] == [False, True]
@@ -560,7 +560,7 @@ class TestMachine:
         assert verdict["gpuTested"] is False
 
     def test_evidence_is_held_against_the_machine_that_is_named(self, tmp_path: Path) -> None:
-        ours = evidence.leave(tmp_path / "evidence")
+        ours = sample_evidence.write(tmp_path / "evidence")
         assert judged(ours, options=("--machine", "cpu"))["machine"] == "cpu"
 
 

@@ -206,7 +206,7 @@ class TestPart:
         )
         plan = verdicts.plan(step, machine=verdicts.GPU, nodes=1, gpus_used=given, gpus_given=given)
         made = verdicts.record(step, ["h0"], facts=(told,), ranks=given)
-        records = [verdicts.found(["h0"]), made]
+        records = [verdicts.hosts_record(["h0"]), made]
         return judge(plan, records, checks=REGISTRY, attempt="a")
 
     def test_is_tested_and_named(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import accept, refused
 from tests.factories.kubernetes import node, pod_on, running, stored_job
@@ -167,7 +167,7 @@ class TestDeleting:
             folder=str(folder / "node"),
         )  # fmt: skip
         evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
-        factories_evidence.leave(folder / rundir.EVIDENCE)
+        sample_evidence.write(folder / rundir.EVIDENCE)
         (folder / "node").mkdir()
         (folder / "node" / "kill.sh").write_text("", encoding="utf-8")
         assert accept("delete", "one").out == f"removed {folder / 'node'}\n"
@@ -200,7 +200,7 @@ class TestWhatALogStillTells:
         (folder / rundir.RENDERED).mkdir()
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
         evidence.write(
-            folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
+            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
         )
         logs = folder / kubernetes_collect.CLUSTER_FOLDER / "logs"
         logs.mkdir(parents=True)
@@ -215,13 +215,13 @@ class TestWhatALogStillTells:
         return folder, kubernetes_collect._from_log(one, state, folder, target)
 
     def test_is_judged_like_the_evidence_it_was(self) -> None:
-        folder, missing = self.collected(factories_evidence.console(factories_evidence.record()))
+        folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
         judged = judge.judge_path(str(folder), expect=())
-        assert judged.verdict == factories_evidence.verdict_of(factories_evidence.record())
+        assert judged.verdict == sample_evidence.verdict_of(sample_evidence.record())
         assert "raw logs" in missing[0]
 
     def test_is_written_as_a_report_like_any(self) -> None:
-        folder, _ = self.collected(factories_evidence.console(factories_evidence.record()))
+        folder, _ = self.collected(sample_evidence.console(sample_evidence.record()))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
 
@@ -247,7 +247,7 @@ class TestWhatALogStillTells:
     ) -> None:
         # As with thousands of records: then the log holds the verdict alone.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
-        log = factories_evidence.console(factories_evidence.record())
+        log = sample_evidence.console(sample_evidence.record())
         with pytest.raises(BadEvidence, match=f"ended with exit status {code}") as caught:
             self.collected(log, code=code, results=results)
         assert where in str(caught.value)
@@ -256,9 +256,9 @@ class TestWhatALogStillTells:
 
 class TestAnArchive:
     def test_that_was_changed_on_the_way_is_refused(self, tmp_path: Path) -> None:
-        left = factories_evidence.leave(tmp_path / "left")
-        (left / factories_evidence.record().log).write_text("another\n", encoding="utf-8")
-        packed = factories_evidence.archive(left, tmp_path / "a.tar")
+        left = sample_evidence.write(tmp_path / "left")
+        (left / sample_evidence.record().log).write_text("another\n", encoding="utf-8")
+        packed = sample_evidence.archive(left, tmp_path / "a.tar")
         with pytest.raises(BadEvidence, match="not as it was written"):
             kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
 
@@ -270,9 +270,9 @@ class TestAnArchive:
             kubernetes_collect.unpack_archive(packed, tmp_path / "in", tmp_path / "target")
 
     def test_comes_out_whole(self, tmp_path: Path) -> None:
-        left = factories_evidence.leave(tmp_path / "left")
+        left = sample_evidence.write(tmp_path / "left")
         kubernetes_collect.unpack_archive(
-            factories_evidence.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target"
+            sample_evidence.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target"
         )
         assert evidence.check_checksums(tmp_path / "target") == ()
 
@@ -570,14 +570,14 @@ class TestEvidenceThatIsOnlyALog:
     @pytest.fixture
     def bucket(self, tmp_path: Path) -> Path:
         """A place that holds what was measured until index 0 was lost."""
-        return factories_evidence.leave(tmp_path / "bucket" / "runs" / "run", whole=False)
+        return sample_evidence.write(tmp_path / "bucket" / "runs" / "run", whole=False)
 
     @pytest.fixture
     def folder(self, tmp_path: Path, bucket: Path) -> Iterator[Path]:
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(
-            folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
+            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
         )
         results = f"file://{bucket.parents[1]}"
         site = {"results": {"location": results}}

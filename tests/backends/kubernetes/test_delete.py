@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.api_server import STATUS, ApiServer, api_server
 from tests.factories.command_line import accept, refused
 
@@ -99,9 +99,7 @@ def submitted(server: ApiServer, tmp_path: Path, *, first: str) -> Job:
     folder = rundir.create("run")
     evidence.write(folder / rundir.JOB, json.dumps(dump(made)))
     (folder / rundir.RENDERED).mkdir()
-    evidence.write(
-        folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
-    )
+    evidence.write(folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN)))
     return made
 
 

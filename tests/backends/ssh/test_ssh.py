@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import accept
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
@@ -52,7 +52,7 @@ def node(tmp_path: Path) -> Path:
     (node / "console.log").write_text("".join(f"line {n}\n" for n in range(100)))
     shutil.copy(resources.launchers() / "kill.sh", node)
     os.mkfifo(node / "events")
-    factories_evidence.leave(node / "evidence")
+    sample_evidence.write(node / "evidence")
     return node
 
 
@@ -75,7 +75,7 @@ def stored(job: Job, folder: Path) -> None:
 
 def pack(node: Path) -> None:
     """Leave the evidence as a guard does at the end of a run."""
-    factories_evidence.archive(node / "evidence", node / "evidence.tar")
+    sample_evidence.archive(node / "evidence", node / "evidence.tar")
     shutil.rmtree(node / "evidence")
     (node / "status").write_text("0\n")
 

@@ -6,8 +6,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.factories.judging import ALL, EIGHT, PAIRS, big, blamed, causes, judged, seen
-from tests.factories.verdicts import FLOOR, GPU, found, measured, plan, record, slow, step, table
+from tests.factories.judging import (
+    ALL,
+    EIGHT,
+    PAIRS,
+    blamed,
+    causes,
+    gpu_inventory,
+    gpu_plan,
+    judged,
+)
+from tests.factories.verdicts import (
+    FLOOR,
+    GPU,
+    hosts_record,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+    table,
+)
 
 from accept.core.model import Fact, PlannedMachine, Problem, State, Step, Verdict
 
@@ -19,7 +38,7 @@ def test_wrong_data_in_the_pairs_of_one_host_name_it() -> None:
         replace(r, exit=7, metrics=table("all-reduce", 10, wrong=5)) if "h2" in r.hosts else r
         for r in measured(PAIRS, EIGHT, slow())
     ]
-    verdict = judged(plan(PAIRS), found(EIGHT), *records)
+    verdict = judged(plan(PAIRS), hosts_record(EIGHT), *records)
     assert blamed(verdict) == {("node", "h2", "wrong-data")}
     assert verdict.state is State.DEGRADED
     assert verdict.exit == 3
@@ -28,28 +47,28 @@ def test_wrong_data_in_the_pairs_of_one_host_name_it() -> None:
 def test_wrong_data_whose_source_the_program_names() -> None:
     said = Problem(cause="wrong-data", message="rank 4", check="all-reduce", host="h2", rank=4)
     made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7, problems=(said,))
-    verdict = judged(plan(ALL), found(EIGHT), made)
+    verdict = judged(plan(ALL), hosts_record(EIGHT), made)
     assert blamed(verdict) == {("node", "h2", "wrong-data")}
     assert verdict.state is State.FAIL
 
 
 def test_wrong_data_of_everybody_accuse_nobody() -> None:
     made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7)
-    verdict = judged(plan(ALL), found(EIGHT), made)
+    verdict = judged(plan(ALL), hosts_record(EIGHT), made)
     assert verdict.suspects == ()
     assert verdict.headline == "fail: all-reduce wrong-data"
 
 
 def test_data_that_were_not_checked_do_not_pass() -> None:
     metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
-    verdict = judged(plan(ALL), found(EIGHT), record(ALL, EIGHT, *metrics))
+    verdict = judged(plan(ALL), hosts_record(EIGHT), record(ALL, EIGHT, *metrics))
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"no-measurement"})
 
 
 @pytest.mark.parametrize("check", ["alltoall", "sendrecv"])
 def test_in_place_there_is_nothing_to_check_for_some(check: str) -> None:
     of = step(check)
-    verdict = judged(plan(of), found(EIGHT), record(of, EIGHT, *table(check, 10)))
+    verdict = judged(plan(of), hosts_record(EIGHT), record(of, EIGHT, *table(check, 10)))
     assert verdict.state is State.PASS
 
 
@@ -67,11 +86,13 @@ def test_in_place_there_is_nothing_to_check_for_some(check: str) -> None:
 def test_the_promised_network_must_have_been_used(
     networks: dict[str, list[str]] | None, state: State, cause: set[str]
 ) -> None:
-    of, listed = seen()
+    of, listed = gpu_inventory()
     facts = () if networks is None else (Fact(name="nccl-networks", value=networks),)
     made = [replace(r, facts=facts) for r in measured(ALL, EIGHT, slow(usual=360))]
-    promised = replace(big(of, ALL, references=(FLOOR,)), machine=replace(GPU, transport="gIB"))
-    verdict = judged(promised, found(EIGHT), *listed, *made)
+    promised = replace(
+        gpu_plan(of, ALL, references=(FLOOR,)), machine=replace(GPU, transport="gIB")
+    )
+    verdict = judged(promised, hosts_record(EIGHT), *listed, *made)
     assert (verdict.state, causes(verdict)) == (state, cause)
     names = {("node", "h1", "transport-fallback")} if state is State.FAIL else set()
     assert blamed(verdict) == names
@@ -130,11 +151,11 @@ def judged_ways(
     network: str = "gIB",
 ) -> Verdict:
     """A fast run on the promised network, in which hosts took ways that may be slower."""
-    of, listed = seen(len(names))
+    of, listed = gpu_inventory(len(names))
     facts = (
         Fact(name="nccl-networks", value={network: list(names)}),
         Fact(name="nccl-detours", value=detours),
     )
     made = [replace(r, facts=facts) for r in measured(of_step, names, slow(usual=360))]
-    plan_of = replace(big(of, of_step, references=(FLOOR,)), machine=machine)
-    return judged(plan_of, found(names), *listed, *made)
+    plan_of = replace(gpu_plan(of, of_step, references=(FLOOR,)), machine=machine)
+    return judged(plan_of, hosts_record(names), *listed, *made)

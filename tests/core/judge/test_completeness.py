@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.factories.judging import ALL, EACH, EIGHT, PAIRS, blamed, causes, healthy, judged
+from tests.factories.judging import ALL, EACH, EIGHT, PAIRS, blamed, causes, healthy_records, judged
 from tests.factories.verdicts import (
     FLOOR,
     GPU,
     TOP,
-    found,
     hosts,
+    hosts_record,
     measured,
     plan,
     record,
@@ -38,7 +38,7 @@ from accept.core.model import Fact, Problem, Record, State, Step
 )
 def test_a_host_that_never_answered_is_named_with_its_reason(cause: str) -> None:
     gone = Problem(cause=cause, message="h7: no", check="hosts", host="h7")
-    verdict = judged(plan(ALL), found(EIGHT[:7], gone), *measured(ALL, EIGHT[:7], slow()))
+    verdict = judged(plan(ALL), hosts_record(EIGHT[:7], gone), *measured(ALL, EIGHT[:7], slow()))
     assert (verdict.state, verdict.exit) == (State.FAIL, 3)
     assert verdict.missing == ("h7",)
     assert blamed(verdict) == {("node", "h7", cause)}
@@ -47,12 +47,12 @@ def test_a_host_that_never_answered_is_named_with_its_reason(cause: str) -> None
 
 def test_most_hosts_missing_are_all_named() -> None:
     gone = [Problem(cause="unreachable-dns", message="", host=host) for host in EIGHT[1:]]
-    verdict = judged(plan(ALL), found(EIGHT[:1], *gone), *measured(ALL, EIGHT[:1], slow()))
+    verdict = judged(plan(ALL), hosts_record(EIGHT[:1], *gone), *measured(ALL, EIGHT[:1], slow()))
     assert {name for _, name, _ in blamed(verdict)} == set(EIGHT[1:])
 
 
 def test_fewer_hosts_than_nodes_planned_fail_though_nobody_says_which() -> None:
-    verdict = judged(plan(ALL, nodes=9), *healthy(ALL))
+    verdict = judged(plan(ALL, nodes=9), *healthy_records(ALL))
     assert verdict.state is State.FAIL
 
 
@@ -66,7 +66,7 @@ def test_a_host_that_died_is_named_and_not_those_that_waited_for_it() -> None:
     later = step("all-gather", number=40)
     verdict = judged(
         plan(ALL, later),
-        found(EIGHT),
+        hosts_record(EIGHT),
         record(ALL, EIGHT, status=None, problems=died),
         *measured(later, rest, slow()),
     )
@@ -82,7 +82,7 @@ def test_a_host_lost_between_pair_rounds_leaves_no_evidence_missing() -> None:
     kept = [
         replace(r, exit=None, metrics=(), problems=(died,)) if "h3" in r.hosts else r for r in kept
     ]
-    verdict = judged(plan(PAIRS), found(EIGHT), *kept)
+    verdict = judged(plan(PAIRS), hosts_record(EIGHT), *kept)
     assert blamed(verdict) == {("node", "h3", "host-died")}
     assert "evidence-missing" not in causes(verdict)
 
@@ -91,14 +91,14 @@ def test_a_hung_rank_is_named() -> None:
     hung = Problem(cause="rank-hung", message="rank 10 stopped", host="h5", rank=10)
     late = Problem(cause="timed-out", message="did not end within 60 s")
     verdict = judged(
-        plan(ALL), found(EIGHT), record(ALL, EIGHT, status=None, problems=(late, hung))
+        plan(ALL), hosts_record(EIGHT), record(ALL, EIGHT, status=None, problems=(late, hung))
     )
     assert blamed(verdict) == {("node", "h5", "rank-hung")}
     assert verdict.exit == 3
 
 
 def test_a_step_without_records_is_not_tested_and_the_run_incomplete() -> None:
-    verdict = judged(plan(ALL, PAIRS), *healthy(ALL))
+    verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
     assert "evidence-missing" in causes(verdict)
 
@@ -106,7 +106,7 @@ def test_a_step_without_records_is_not_tested_and_the_run_incomplete() -> None:
 @pytest.mark.parametrize("groups", ["pairs", "ladder", "each", "halves"])
 def test_one_record_lost_is_noticed(groups: Any) -> None:
     of = step("all-reduce", groups, rounds=3 if groups == "pairs" else 1)
-    records = healthy(of)
+    records = healthy_records(of)
     verdict = judged(plan(of), *records[:-1])
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
 
@@ -129,7 +129,7 @@ def test_exactly_the_planned_ranks_must_answer() -> None:
         ([(0, "h0")] * 4, State.FAIL),
         ([], State.FAIL),
     ):
-        verdict = judged(plan(of), found(["h0", "h1"]), answers(of, ranks, 4))
+        verdict = judged(plan(of), hosts_record(["h0", "h1"]), answers(of, ranks, 4))
         assert verdict.state is state, ranks
         assert causes(verdict) == (set() if state is State.PASS else {"rank-count"})
 
@@ -140,26 +140,26 @@ def test_exactly_the_planned_ranks_must_answer() -> None:
 def test_a_log_that_breaks_off_fails() -> None:
     cut = Problem(cause="incomplete-log", message="no footer", check="all-reduce")
     made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(cut,))
-    verdict = judged(plan(ALL), found(EIGHT), made)
+    verdict = judged(plan(ALL), hosts_record(EIGHT), made)
     assert verdict.state is State.FAIL
     assert causes(verdict) == {"incomplete-log"}
 
 
 def test_nothing_measured_is_a_failure_and_never_a_pass() -> None:
-    verdict = judged(plan(ALL), found(EIGHT), record(ALL, EIGHT))
+    verdict = judged(plan(ALL), hosts_record(EIGHT), record(ALL, EIGHT))
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"no-measurement"})
 
 
 def test_the_largest_size_must_have_been_measured() -> None:
     made = record(ALL, EIGHT, *table("all-reduce", 10, top=TOP // 2))
-    verdict = judged(plan(ALL), found(EIGHT), made)
+    verdict = judged(plan(ALL), hosts_record(EIGHT), made)
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"top-size-missing"})
 
 
 def test_a_table_of_fewer_ranks_than_were_started_fails() -> None:
     listed = Fact(name="nccl-tests", check="all-reduce", value={"ranks": 2})
     made = record(ALL, EIGHT, *table("all-reduce", 10), facts=(listed,))
-    verdict = judged(plan(ALL), found(EIGHT), made)
+    verdict = judged(plan(ALL), hosts_record(EIGHT), made)
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"rank-count"})
 
 
@@ -192,7 +192,7 @@ def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
     names = () if own is None else (Fact(name="hostnames", check="hosts", value=own),)
     half, rest = measured(of, hosts(4), slow())
     assert half.hosts == ("h0", "h1")
-    asked = replace(found(hosts(4)), facts=names)
+    asked = replace(hosts_record(hosts(4)), facts=names)
     verdict = judged(plan(of), asked, replace(half, facts=(fact,)), rest)
     assert causes(verdict) == said
 
@@ -200,7 +200,7 @@ def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
 def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
     """All start as many ranks as it has GPUs."""
     fewer = [replace(one, ranks=1) for one in measured(EACH, EIGHT, slow())]
-    verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), found(EIGHT), *fewer)
+    verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), hosts_record(EIGHT), *fewer)
     (said,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")
     assert said.hosts == ()
     assert "8 of 8 executions did so" in said.message
@@ -208,14 +208,16 @@ def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
 
 @pytest.mark.parametrize("ranks", [0, 1, 15, 17])
 def test_other_ranks_than_were_planned_are_no_pass(ranks: int) -> None:
-    other = replace(healthy(ALL)[1], ranks=ranks)
-    assert causes(judged(plan(ALL), found(EIGHT), other)) == {"rank-count"}
+    other = replace(healthy_records(ALL)[1], ranks=ranks)
+    assert causes(judged(plan(ALL), hosts_record(EIGHT), other)) == {"rank-count"}
 
 
 def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
     metrics = [replace(m, size=TOP - 64) if m.size == TOP else m for m in table("all-reduce", 10)]
     bound = replace(FLOOR, size=TOP, lower=9.0)
-    verdict = judged(plan(ALL, references=(bound,)), found(EIGHT), record(ALL, EIGHT, *metrics))
+    verdict = judged(
+        plan(ALL, references=(bound,)), hosts_record(EIGHT), record(ALL, EIGHT, *metrics)
+    )
     assert verdict.state is State.PASS
     assert any(f.judgement == "absolute" for f in verdict.checks[1].findings)
 
@@ -226,7 +228,7 @@ def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
 def test_a_crash_in_a_shared_launch_is_not_held_against_what_was_measured_before() -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     made = record(both, EIGHT, *table("all-reduce", 10), status=1)
-    verdict = judged(plan(both), found(EIGHT), made)
+    verdict = judged(plan(both), hosts_record(EIGHT), made)
     states = {check.check: check.state for check in verdict.checks}
     assert states["all-reduce"] is State.PASS
     assert states["all-gather"] is State.FAIL
@@ -236,7 +238,7 @@ def test_a_rank_that_hung_in_a_later_collective_is_not_held_against_an_earlier_o
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     hung = Problem(cause="rank-hung", message="rank 3 stopped", host="h1", rank=3)
     made = record(both, EIGHT, *table("all-reduce", 10), status=None, problems=(hung,))
-    verdict = judged(plan(both), found(EIGHT), made)
+    verdict = judged(plan(both), hosts_record(EIGHT), made)
     states = {check.check: check.state for check in verdict.checks}
     assert states["all-reduce"] is State.PASS
     assert states["all-gather"] is State.FAIL
@@ -254,7 +256,7 @@ def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check
     )
     status = ending if isinstance(ending, int) else None
     made = record(both, EIGHT, *tables, status=status, problems=said)
-    verdict = judged(plan(both), found(EIGHT), made)
+    verdict = judged(plan(both), hosts_record(EIGHT), made)
     states = {check.check: check.state for check in verdict.checks}
     assert (states["all-reduce"], states["all-gather"]) == (State.PASS, State.FAIL)
     assert (verdict.accepted, verdict.exit) == (False, 3)
@@ -263,14 +265,14 @@ def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check
 def test_wrong_data_are_why_a_shared_launch_failed_and_not_its_last_check() -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     tables = (*table("all-reduce", 10, wrong=3), *table("all-gather", 10))
-    verdict = judged(plan(both), found(EIGHT), record(both, EIGHT, *tables, status=1))
+    verdict = judged(plan(both), hosts_record(EIGHT), record(both, EIGHT, *tables, status=1))
     assert causes(verdict) == {"wrong-data"}
 
 
 @pytest.mark.parametrize("wave", [0, 3])
 def test_what_is_said_of_a_host_beside_the_checks_is_never_a_pass(wave: int) -> None:
     full = Problem(cause="disk-full", message="h2: no space", host="h2")
-    first, *rest = healthy(ALL)
+    first, *rest = healthy_records(ALL)
     said = [first, replace(first, wave=3)]
     said[bool(wave)] = replace(said[bool(wave)], problems=(full,))
     verdict = judged(plan(ALL), *said, *rest)
@@ -281,7 +283,7 @@ def test_what_is_said_of_a_host_beside_the_checks_is_never_a_pass(wave: int) -> 
 def test_a_problem_of_a_check_that_nobody_planned_is_never_a_pass() -> None:
     other = Problem(cause="wrong-data", message="bits", check="elsewhere", host="h2")
     made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(other,))
-    assert judged(plan(ALL), found(EIGHT), made).exit == 3
+    assert judged(plan(ALL), hosts_record(EIGHT), made).exit == 3
 
 
 def test_what_a_check_excuses_in_its_own_launch_is_no_failure_of_another() -> None:
@@ -293,14 +295,14 @@ def test_what_a_check_excuses_in_its_own_launch_is_no_failure_of_another() -> No
         else one
         for one in measured(PAIRS, EIGHT, slow())
     ]
-    verdict = judged(plan(PAIRS), found(EIGHT), *made)
+    verdict = judged(plan(PAIRS), hosts_record(EIGHT), *made)
     assert (verdict.state, causes(verdict)) == (State.DEGRADED, {"wrong-data"})
     assert blamed(verdict) == {("node", "h3", "wrong-data")}
 
 
 def test_many_problems_of_one_cause_beside_the_checks_are_one_finding() -> None:
     full = tuple(Problem(cause="disk-full", message=f"{h}: no space", host=h) for h in EIGHT)
-    first, *rest = healthy(ALL)
+    first, *rest = healthy_records(ALL)
     verdict = judged(plan(ALL), replace(first, problems=full), *rest)
     (said,) = (f for f in verdict.checks[0].findings if f.cause == "disk-full")
     assert (said.message, said.hosts) == ("h0: no space (and 7 more)", EIGHT)
@@ -311,7 +313,7 @@ def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
     for optional, state, exit_code in ((False, State.NOT_TESTED, 6), (True, State.PASS, 0)):
         train = step("train", optional=optional, number=50)
         made = record(train, EIGHT, status=1, problems=(lacks,))
-        verdict = judged(plan(ALL, train), *healthy(ALL), made)
+        verdict = judged(plan(ALL, train), *healthy_records(ALL), made)
         assert (verdict.state, verdict.exit) == (state, exit_code)
         assert verdict.suspects == ()
 
@@ -319,6 +321,6 @@ def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
 @pytest.mark.parametrize(("exit_code", "state"), [(0, State.PASS), (4, State.FAIL)])
 def test_a_script_counts_by_its_exit_status(exit_code: int, state: State) -> None:
     of = step("script", params={"name": "mine"})
-    verdict = judged(plan(of), found(EIGHT), record(of, EIGHT, status=exit_code))
+    verdict = judged(plan(of), hosts_record(EIGHT), record(of, EIGHT, status=exit_code))
     assert verdict.state is state
     assert causes(verdict) == (set() if exit_code == 0 else {"script-failed"})

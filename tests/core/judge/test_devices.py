@@ -600,7 +600,9 @@ def verdict(found: list[Record]) -> Verdict:
     ]
     machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
     plan = verdicts.plan(step, STEP, machine=machine, nodes=2, references=bounds(MACHINE))
-    return judge_run(plan, [verdicts.found(HOSTS), *told, *found], checks=REGISTRY, attempt="one")
+    return judge_run(
+        plan, [verdicts.hosts_record(HOSTS), *told, *found], checks=REGISTRY, attempt="one"
+    )
 
 
 def _h200(host: str) -> list[dict[str, Any]]:

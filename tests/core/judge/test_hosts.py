@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.factories.judging import EACH, EIGHT, INVENTORY, big, blamed, causes, judged
+from tests.factories.judging import EACH, EIGHT, INVENTORY, blamed, causes, gpu_plan, judged
 from tests.factories.verdicts import (
     FLOOR,
     GPU,
-    found,
     gpus,
+    hosts_record,
     inventory_of,
     measured,
     plan,
@@ -30,7 +30,7 @@ def inventoried(machine_plan: Plan, facts: list[Fact], metrics: tuple[Metric, ..
         record(of, [name], facts=(fact,), number=i)
         for i, (name, fact) in enumerate(zip(names, facts, strict=True))
     ]
-    return judged(machine_plan, found(names, metrics=metrics), *records)
+    return judged(machine_plan, hosts_record(names, metrics=metrics), *records)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_wrong_with_a_gpu_host_is_named(
 ) -> None:
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=0) for h in ("h0", "h2", "h3")]
     facts.insert(1, inventory_of("h1", **changes))
-    assert blamed(inventoried(big(INVENTORY), facts)) == {suspect}
+    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == {suspect}
 
 
 def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
@@ -85,8 +85,8 @@ def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
     listed = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(EIGHT, facts, strict=True)]
     one_node = replace(FLOOR, max_nodes=1)
     verdict = judged(
-        big(INVENTORY, EACH, references=(one_node,)),
-        found(EIGHT),
+        gpu_plan(INVENTORY, EACH, references=(one_node,)),
+        hosts_record(EIGHT),
         *listed,
         *measured(EACH, EIGHT, slow("h1", usual=360)),
     )
@@ -98,7 +98,7 @@ def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
 def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> None:
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in ("h0", "h2", "h3")]
     facts.insert(1, inventory_of("h1", gpus=None, pciNvidia=8))
-    verdict = inventoried(big(INVENTORY), facts)
+    verdict = inventoried(gpu_plan(INVENTORY), facts)
     assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
     assert "gpu-missing" not in causes(verdict)
 
@@ -122,12 +122,12 @@ def test_only_hosts_that_told_their_nvlink_domain_are_compared_by_it(
         inventory_of(f"h{i}", gpus=gpus(f"h{i}"), pciNvidia=8, **domain)
         for i, domain in enumerate(domains)
     ]
-    assert blamed(inventoried(big(INVENTORY), facts)) == suspect
+    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
 
 
 def test_busy_gpus_are_measured_where_told_so() -> None:
     facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
-    verdict = inventoried(big(INVENTORY, busy_ok=True), facts)
+    verdict = inventoried(gpu_plan(INVENTORY, busy_ok=True), facts)
     assert "gpu-busy" not in causes(verdict)
 
 
@@ -155,7 +155,7 @@ def test_locked_memory_is_asked_for_where_rdma_is_promised(
 ) -> None:
     facts = [inventory_of(h, gpus=gpus(h), **changes) for h in ("h0", "h1")]
     machine = replace(GPU, transport="any", gpu_direct=direct)
-    verdict = inventoried(replace(big(INVENTORY), machine=machine), facts)
+    verdict = inventoried(replace(gpu_plan(INVENTORY), machine=machine), facts)
     assert causes(verdict) == found
 
 
@@ -170,5 +170,5 @@ def test_a_clock_that_is_off_is_named() -> None:
 
 def test_a_host_that_says_nothing_of_itself_fails() -> None:
     records = [record(INVENTORY, ["h0"], facts=(inventory_of("h0"),)), record(INVENTORY, ["h1"])]
-    verdict = judged(plan(INVENTORY), found(["h0", "h1"]), *records)
+    verdict = judged(plan(INVENTORY), hosts_record(["h0", "h1"]), *records)
     assert causes(verdict) == {"no-measurement"}

@@ -10,7 +10,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.judging import ALL, EIGHT, PAIRS, blamed, judged
-from tests.factories.verdicts import COLLECTIVE, CPU, FLOOR, GPU, found, measured, plan, slow, step
+from tests.factories.verdicts import (
+    COLLECTIVE,
+    CPU,
+    FLOOR,
+    GPU,
+    hosts_record,
+    measured,
+    plan,
+    slow,
+    step,
+)
 
 from accept.core.causes import CAUSES
 from accept.core.model import Fact, Metric, Problem, Record, Reference, State, Verdict
@@ -38,7 +48,7 @@ def test_permuting_hosts_permutes_the_answer(
     bad: set[str], groups: Any, factor: float, chance: random.Random
 ) -> None:
     of = step("all-reduce", groups, rounds=4 if groups == "pairs" else 1)
-    records = [found(EIGHT), *measured(of, EIGHT, slow(*bad, factor=factor))]
+    records = [hosts_record(EIGHT), *measured(of, EIGHT, slow(*bad, factor=factor))]
     shuffled = list(EIGHT)
     chance.shuffle(shuffled)
     names = dict(zip(EIGHT, shuffled, strict=True))
@@ -55,7 +65,7 @@ def test_permuting_hosts_permutes_the_answer(
 
 @given(st.sets(st.sampled_from(EIGHT), min_size=1, max_size=2), st.randoms())
 def test_the_order_of_records_does_not_matter(bad: set[str], chance: random.Random) -> None:
-    records = [found(EIGHT), *measured(PAIRS, EIGHT, slow(*bad))]
+    records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow(*bad))]
     mixed = records[:]
     chance.shuffle(mixed)
     one, two = judged(plan(PAIRS), *records), judged(plan(PAIRS), *mixed)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from tests.factories.verdicts import (
-    found,
     gpus,
     hosts,
+    hosts_record,
     inventory_of,
     measured,
     plan,
@@ -64,7 +64,7 @@ def records(reached: Speed, racks: dict[str, str]) -> list[Record]:
         )
         for number, host in enumerate(EIGHT)
     ]
-    return [found(EIGHT), *told, *measured(PAIRS, EIGHT, reached)]
+    return [hosts_record(EIGHT), *told, *measured(PAIRS, EIGHT, reached)]
 
 
 def judged(reached: Speed, racks: dict[str, str] = RACK) -> Verdict:

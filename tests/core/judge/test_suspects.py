@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.factories.judging import ALL, EIGHT, PAIRS, big, blamed, judged, seen
+from tests.factories.judging import ALL, EIGHT, PAIRS, blamed, gpu_inventory, gpu_plan, judged
 from tests.factories.verdicts import (
     FLOOR,
     executed,
-    found,
     hosts,
+    hosts_record,
     measured,
     plan,
     record,
@@ -31,7 +31,7 @@ from accept.core.model import Fact, Record, State, Step, Verdict
 def test_a_slow_host_among_eight_is_named_and_the_rest_passes(bad: str) -> None:
     verdict = judged(
         plan(ALL, PAIRS),
-        found(EIGHT),
+        hosts_record(EIGHT),
         *measured(ALL, EIGHT, slow(bad)),
         *measured(PAIRS, EIGHT, slow(bad)),
     )
@@ -42,11 +42,11 @@ def test_a_slow_host_among_eight_is_named_and_the_rest_passes(bad: str) -> None:
 
 
 def test_minus_six_percent_of_one_gpu_node_is_caught_by_the_pairs_though_above_the_floor() -> None:
-    of, listed = seen()
+    of, listed = gpu_inventory()
     speed = slow("h6", usual=360, factor=0.94)
     verdict = judged(
-        big(of, ALL, PAIRS, references=(FLOOR,)),
-        found(EIGHT),
+        gpu_plan(of, ALL, PAIRS, references=(FLOOR,)),
+        hosts_record(EIGHT),
         *listed,
         *measured(ALL, EIGHT, speed),
         *measured(PAIRS, EIGHT, speed),
@@ -56,10 +56,10 @@ def test_minus_six_percent_of_one_gpu_node_is_caught_by_the_pairs_though_above_t
 
 
 def test_two_hosts_cannot_be_told_apart() -> None:
-    of, listed = seen(2)
+    of, listed = gpu_inventory(2)
     verdict = judged(
-        big(of, PAIRS, references=(FLOOR,)),
-        found(["h0", "h1"]),
+        gpu_plan(of, PAIRS, references=(FLOOR,)),
+        hosts_record(["h0", "h1"]),
         *listed,
         *measured(PAIRS, ["h0", "h1"], slow(usual=100)),
     )
@@ -68,7 +68,9 @@ def test_two_hosts_cannot_be_told_apart() -> None:
 
 
 def test_two_cpu_hosts_pass_and_the_report_says_that_nothing_could_be_compared() -> None:
-    verdict = judged(plan(PAIRS), found(["h0", "h1"]), *measured(PAIRS, ["h0", "h1"], slow()))
+    verdict = judged(
+        plan(PAIRS), hosts_record(["h0", "h1"]), *measured(PAIRS, ["h0", "h1"], slow())
+    )
     assert verdict.state is State.PASS
     assert any("too few" in f.message for f in verdict.checks[1].findings)
 
@@ -76,17 +78,20 @@ def test_two_cpu_hosts_pass_and_the_report_says_that_nothing_could_be_compared()
 def test_one_slow_pair_proves_nothing_where_no_speed_is_promised() -> None:
     records = measured(PAIRS, EIGHT, slow())
     records[4] = replace(records[4], metrics=table("all-reduce", 3))
-    assert judged(plan(PAIRS), found(EIGHT), *records).state is State.PASS
-    of, listed = seen()
+    assert judged(plan(PAIRS), hosts_record(EIGHT), *records).state is State.PASS
+    of, listed = gpu_inventory()
     verdict = judged(
-        big(of, PAIRS, references=(replace(FLOOR, lower=1.0),)), found(EIGHT), *listed, *records
+        gpu_plan(of, PAIRS, references=(replace(FLOOR, lower=1.0),)),
+        hosts_record(EIGHT),
+        *listed,
+        *records,
     )
     assert [s.kind for s in verdict.suspects] == ["link"]
 
 
 def test_a_slow_host_alone_among_each_is_named() -> None:
     of = step("all-reduce", "each")
-    verdict = judged(plan(of), found(EIGHT), *measured(of, EIGHT, slow("h4")))
+    verdict = judged(plan(of), hosts_record(EIGHT), *measured(of, EIGHT, slow("h4")))
     assert blamed(verdict) == {("node", "h4", "slow-outlier")}
 
 
@@ -120,8 +125,10 @@ def rails(bad_rail: int, bad_host: str | None) -> tuple[Step, list[Record]]:
 
 def test_a_slow_rail_whose_pairs_name_a_host_accuses_its_gpu() -> None:
     of, records = rails(5, "h2")
-    inventory, listed = seen()
-    verdict = judged(big(inventory, of, references=(FLOOR,)), found(EIGHT), *listed, *records)
+    inventory, listed = gpu_inventory()
+    verdict = judged(
+        gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(EIGHT), *listed, *records
+    )
     assert ("gpu", "h2:5", "slow-outlier") in blamed(verdict)
     assert not any(kind == "rail" for kind, _, _ in blamed(verdict))
 
@@ -131,7 +138,7 @@ def test_slow_rails_are_known_while_the_run_goes_on() -> None:
     whole = [r for r in records if r.wave == 0]
 
     def followed(records: list[Record]) -> set[tuple[int, ...]]:
-        waves = waves_again(big(of), of, records, EIGHT, {}, checks=REGISTRY)
+        waves = waves_again(gpu_plan(of), of, records, EIGHT, {}, checks=REGISTRY)
         return {group.local_ranks for wave in waves for group in wave}
 
     assert followed(whole) == {(5,)}
@@ -142,8 +149,10 @@ def test_slow_rails_are_known_while_the_run_goes_on() -> None:
 
 def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:
     of, records = rails(5, None)
-    inventory, listed = seen()
-    verdict = judged(big(inventory, of, references=(FLOOR,)), found(EIGHT), *listed, *records)
+    inventory, listed = gpu_inventory()
+    verdict = judged(
+        gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(EIGHT), *listed, *records
+    )
     assert blamed(verdict) == {("rail", "rail 5", "slow-outlier")}
 
 
@@ -162,9 +171,11 @@ def test_what_is_slow_in_some_of_five_executions(groups: str, slow: int, cause: 
         for number in range(8)
         for bad in [number == 3 and run < slow]
     ]
-    inventory, listed = seen()
+    inventory, listed = gpu_inventory()
     names = EIGHT if groups == "rails" else hosts(16)
-    verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *records)
+    verdict = judged(
+        gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(names), *listed, *records
+    )
     assert {s.cause for s in verdict.suspects} == ({cause} if cause else set())
     if cause == "intermittent":
         assert f"slow in {slow} of 5 executions" in verdict.suspects[0].why
@@ -184,17 +195,21 @@ def test_hosts_that_are_slower_across_racks_only_are_healthy() -> None:
         return 432.0 if rack[a] == rack[b] else 400.0
 
     records = measured(of, names, speed, ranks=8)
-    inventory, listed = seen(32)
-    verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *records)
-    assert blamed(verdict) == set()
-    again = executed(of, waves_again(big(of), of, records, names, {}, checks=REGISTRY), speed)
+    inventory, listed = gpu_inventory(32)
     verdict = judged(
-        big(inventory, of, references=(FLOOR,)), found(names), *listed, *records, *again
+        gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(names), *listed, *records
+    )
+    assert blamed(verdict) == set()
+    again = executed(of, waves_again(gpu_plan(of), of, records, names, {}, checks=REGISTRY), speed)
+    verdict = judged(
+        gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(names), *listed, *records, *again
     )
     assert blamed(verdict) == set()
     assert verdict.state is State.PASS
     bad = measured(of, names, lambda g: speed(g) * (0.9 if "h3" in g.hosts else 1), ranks=8)
-    verdict = judged(big(inventory, of, references=(FLOOR,)), found(names), *listed, *bad)
+    verdict = judged(
+        gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(names), *listed, *bad
+    )
     assert {name for kind, name, _ in blamed(verdict) if kind == "node"} == {"h3"}
 
 
@@ -208,13 +223,15 @@ def pairs_of_ten(seed: int, near: set[str], bad: str = "", *, places: bool = Fal
         return (440.0 if together else 400.0) * (0.9 if bad in group.hosts else 1)
 
     records = measured(of, names, speed, seed=seed, ranks=8)
-    records += executed(of, waves_again(big(of), of, records, names, {}, checks=REGISTRY), speed)
-    inventory, listed = seen(10)
-    start = found(names)
+    records += executed(
+        of, waves_again(gpu_plan(of), of, records, names, {}, checks=REGISTRY), speed
+    )
+    inventory, listed = gpu_inventory(10)
+    start = hosts_record(names)
     if places:
         facts = [Fact(name="place", host=h, value=f"row/{h in near}/{h}") for h in names]
         start = replace(start, facts=tuple(facts))
-    return judged(big(inventory, of, references=(FLOOR,)), start, *listed, *records)
+    return judged(gpu_plan(inventory, of, references=(FLOOR,)), start, *listed, *records)
 
 
 @pytest.mark.parametrize("seed", range(1, 21))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.judging import EIGHT, blamed, causes, judged
-from tests.factories.verdicts import CPU, GPU, found, plan, record, step
+from tests.factories.verdicts import CPU, GPU, hosts_record, plan, record, step
 
 from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step, Verdict
 
@@ -41,7 +41,7 @@ def trained(
         status=status,
         facts=tuple(Fact(name=k, value=v, check="train") for k, v in facts.items()),
     )
-    return judged(plan(of, machine=machine), found(EIGHT), made)
+    return judged(plan(of, machine=machine), hosts_record(EIGHT), made)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_rank_whose_parameters_differ_is_named() -> None:
 
 
 def test_a_training_that_says_nothing_fails() -> None:
-    verdict = judged(plan(TRAIN), found(EIGHT), record(TRAIN, EIGHT))
+    verdict = judged(plan(TRAIN), hosts_record(EIGHT), record(TRAIN, EIGHT))
     assert causes(verdict) == {"no-measurement"}
 
 
@@ -155,7 +155,7 @@ def digested(odd: str, device: str = "CPU") -> Verdict:
         )
         return record(alone, [host], *metrics, facts=facts)
 
-    return judged(plan(alone, machine=CPU), found(EIGHT), *[one(host) for host in EIGHT])
+    return judged(plan(alone, machine=CPU), hosts_record(EIGHT), *[one(host) for host in EIGHT])
 
 
 def test_what_hosts_compute_by_themselves_is_compared_among_equal_devices() -> None:

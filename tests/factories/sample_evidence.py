@@ -18,8 +18,8 @@ from accept.core.serde import dump
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups="all")
 PLAN: Plan = verdicts.plan(STEP, nodes=1)
 #: The same plan with the hashes that rendering adds; PLAN is as versions left it that had none.
-HASHED: Plan = replace(PLAN, files_hash="f" * 64)
-HASHED = replace(HASHED, hash=evidence.plan_hash(dump(HASHED)))
+HASHED_PLAN: Plan = replace(PLAN, files_hash="f" * 64)
+HASHED_PLAN = replace(HASHED_PLAN, hash=evidence.plan_hash(dump(HASHED_PLAN)))
 LOG = 'ACCEPT {"metric":"speed","value":7.5,"unit":"m/s"}\nsome text\n'
 
 
@@ -43,11 +43,11 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
 
 def verdict_of(*records: Record, interruption: str = "") -> Verdict:
     """Return the coordinator's verdict."""
-    kept = (verdicts.found(("h0",)), *records)
+    kept = (verdicts.hosts_record(("h0",)), *records)
     return judge(PLAN, kept, checks=REGISTRY, attempt="one", broken_off=interruption)
 
 
-def leave(
+def write(
     folder: Path,
     log: str = LOG,
     *,
@@ -57,7 +57,7 @@ def leave(
     interruption: str = "",
 ) -> Path:
     """Write an evidence folder. If it is not `whole`, the coordinator died before the end."""
-    records = (verdicts.found(("h0",)), record(log, status=status))
+    records = (verdicts.hosts_record(("h0",)), record(log, status=status))
     path = folder / records[1].log
     path.parent.mkdir(parents=True)
     path.write_text(log)
@@ -89,6 +89,6 @@ def archive(folder: Path, target: Path) -> Path:
 
 def console(*records: Record) -> str:
     """A coordinator's log that ends with everything packed."""
-    kept = (verdicts.found(("h0",)), *records)
+    kept = (verdicts.hosts_record(("h0",)), *records)
     packed = evidence.pack(PLAN, kept, verdict_of(*records))
     return f"some progress\nverdict of the coordinator:\n{packed}"
