@@ -32,7 +32,7 @@ def make_hosts() -> Iterator[Callable[..., Hosts]]:
 def make_lab(make_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[Callable[..., Lab]]:
     """Return a function that creates hosts and a workstation; arguments as for `Hosts`.
 
-    `venv` is the environment of the ranks. `before` is called with the hosts before their first use.
+    `venv` is the environment of the ranks. `before` gets the hosts before their first use.
     """
     with ExitStack() as stack:
 

@@ -24,7 +24,7 @@ TOOLS = ("ip", "tc", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd"
 
 
 def why_not() -> str:
-    """Return why hosts cannot be made here, or nothing where they can."""
+    """Return why this machine cannot create hosts, or "" if it can."""
     if os.geteuid() != 0:
         return "hosts need root (network namespaces, mounts)"
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
@@ -50,7 +50,7 @@ def why_not() -> str:
 
 
 class Hosts(Machines):
-    """N hosts, and what can be seen of them and done to them.
+    """N hosts, with methods to observe them and to cause faults.
 
     Faults last until undone or until the host is started again.
     """
@@ -66,7 +66,7 @@ class Hosts(Machines):
         return observe.listening(self.init(name))
 
     def tree(self, name: str) -> dict[str, str]:
-        """Return what is in the host's private places: path to kind, size and digest."""
+        """Return the files in the host's private folders: path to kind, size and digest."""
         return observe.tree(self.init(name))
 
     # Trust and sshd.
@@ -100,7 +100,7 @@ class Hosts(Machines):
             shutil.copy(key, home / "id_ed25519")
 
     def refuse_key(self, name: str) -> None:
-        """Make a host refuse the workstation's key: it expects another."""
+        """Make a host refuse the workstation's key and expect another."""
         other = folders.keygen(self.state / name / "other", "another")
         self.path(name, "/root/.ssh/authorized_keys").write_text(other + "\n")
 
@@ -109,7 +109,7 @@ class Hosts(Machines):
         self.path(name, "/root/.ssh/authorized_keys").write_text(self._own_key + "\n")
 
     def change_host_key(self, name: str) -> None:
-        """Give a host a key that nobody knows, as a reinstalled one has."""
+        """Give a host an unknown host key, like a reinstalled host."""
         self.stop_sshd(name)
         folders.keygen(self.state / name / "ssh" / "ssh_host_ed25519_key", name)
         self.start_sshd(name)
@@ -122,7 +122,7 @@ class Hosts(Machines):
     # Faults of the network; see also `shape`.
 
     def slow(self, name: str) -> None:
-        """Give a host's link half the rate of the others."""
+        """Limit a host's link to half the rate of the others."""
         if not self.rate:
             raise ValueError("these links have no rate to halve")
         self.shape(name, f"{bits(self.rate) // 2000}kbit")
@@ -163,7 +163,7 @@ class Hosts(Machines):
     # Faults of a host.
 
     def kill(self, name: str) -> None:
-        """Let a host die as of a power failure: nobody hears anything from it again."""
+        """End a host like a power failure: it sends nothing any more."""
         self.cut(name)
         self._gone(name)
 
@@ -178,7 +178,7 @@ class Hosts(Machines):
         self.switch.leave(self._index[name])
 
     def fill(self, name: str, place: str = "/tmp") -> None:
-        """Leave no room in one of the host's private places."""
+        """Fill one of the host's private folders."""
         # Whoever runs there goes on writing: the new limit must not be below what is used by now.
         self.run(
             name,

@@ -1,4 +1,4 @@
-"""The test hosts themselves: what each has alone, what faults do, and that nothing is left."""
+"""The test hosts themselves: isolation, effects of faults, and cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder a run leaves: written whole, read strictly, packed for the end of a log."""
+"""The evidence folder: written completely, read strictly, packed at the end of a log."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class TestLogs:
 
 
 def crafted(raw: bytes) -> list[bytes]:
-    """Packed lines as somebody else could make them, with the right checksum."""
+    """Return packed lines with any content and a correct checksum."""
     coded = base64.b64encode(zlib.compress(raw))
     begin = f"-----BEGIN ACCEPT EVIDENCE----- {hashlib.sha256(raw).hexdigest()}".encode()
     return [begin, coded, b"-----END ACCEPT EVIDENCE-----"]

@@ -1,4 +1,4 @@
-"""Small messages: read from the log, held against bounds, compared among groups."""
+"""Latency of small messages: read from the log, compared with bounds and among groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMES = {8: (13.67, 13.03), 16: (13.00, 13.07), 32: (68.14, 13.52)}
 
 
 def log() -> bytes:
-    """What nccl-tests prints of them."""
+    """Return a log of nccl-tests with small messages."""
     rest = "   0.00    0.00      0"
     rows = [
         f"{size:12d}{size // 4:14d}     float     sum      -1 {out:8.2f}{rest} {into:8.2f}{rest}"
@@ -55,7 +55,7 @@ def step(groups: str = "each") -> Step:
 
 
 def times(microseconds: float, *, wrong: float = 0) -> tuple[Metric, ...]:
-    """A table in which one size stands out, as it does on healthy machines."""
+    """Return a table in which one size is an outlier, as on healthy machines."""
     found = [
         Metric(
             check="latency",

@@ -1,4 +1,4 @@
-"""Floors, ceilings and expectations: which apply, and what a measurement beside them means."""
+"""Floors, ceilings and expectations: which apply, and how measurements compare with them."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_users_expectation_replaces_references(lower: float, state: State) -
 
 
 def bounded(busbw: float, *references: Reference) -> CheckVerdict:
-    """The verdict on an all-reduce over eight hosts that reached `busbw` GB/s."""
+    """Return the verdict on an all-reduce over eight hosts that reached `busbw` GB/s."""
     of, listed = gpu_inventory()
     verdict = judged(
         gpu_plan(of, ALL, references=references),
@@ -295,6 +295,6 @@ def test_an_expectation_of_a_check_that_was_left_out_adds_nothing_to_that(
 
 
 def test_an_average_over_sizes_is_never_judged() -> None:
-    """Small sizes are far below the bound; only the largest is held against it."""
+    """Small sizes are far below the bound; only the largest is compared with it."""
     verdict = judged(plan(ALL, references=(replace(FLOOR, lower=9.5),)), *healthy_records(ALL))
     assert verdict.state is State.PASS

@@ -150,7 +150,7 @@ def judged_ways(
     detours: dict[str, list[str]],
     network: str = "gIB",
 ) -> Verdict:
-    """A fast run on the promised network, in which hosts took ways that may be slower."""
+    """Judge a fast run on the promised network in which hosts used paths that may be slower."""
     of, listed = gpu_inventory(len(names))
     facts = (
         Fact(name="nccl-networks", value={network: list(names)}),

@@ -198,7 +198,7 @@ def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
 
 
 def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
-    """All start as many ranks as it has GPUs."""
+    """All hosts start as many ranks as the one with the fewest GPUs."""
     fewer = [replace(one, ranks=1) for one in measured(EACH, EIGHT, slow())]
     verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), hosts_record(EIGHT), *fewer)
     (said,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")

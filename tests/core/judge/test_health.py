@@ -1,4 +1,4 @@
-"""Health: how a run reads its hosts between the steps, and what is concluded from it."""
+"""Health: how a run reads its hosts between the steps, and how the readings are judged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_of(
     first: Reading | None = None,
     sweeps: tuple[int, ...] = (1, 2, 3),
 ) -> Verdict:
-    """The verdict of a run of two steps; a change is of a host, in a sweep."""
+    """Return the verdict on a run of two steps; each change belongs to a host and a sweep."""
     names = hosts(count)
     whole = first or reading(gpus=machine.gpus or 0)
     records = [hosts_record(names)]
@@ -317,7 +317,7 @@ def said(**changes: Any) -> str:
 class TestSweeps:
     @pytest.fixture
     def state(self, tmp_path: Path) -> Run:
-        """Two hosts, both this machine, whose health.sh is the test's to write."""
+        """Return a run on two hosts that both are this machine; the test writes their health.sh."""
         for name in ("evidence", "programs"):
             (tmp_path / name).mkdir()
         two = [

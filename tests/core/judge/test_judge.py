@@ -28,7 +28,7 @@ from accept.core.serde import dump, from_json
 
 
 def renamed(text: Any, names: dict[str, str]) -> Any:
-    """Plain data with every host name in it replaced."""
+    """Return plain data with every host name in it replaced."""
     if isinstance(text, str):
         return names.get(text, text)
     if isinstance(text, list):

@@ -185,7 +185,7 @@ def test_what_is_slow_in_some_of_five_executions(groups: str, slow: int, cause: 
 
 
 def test_hosts_that_are_slower_across_racks_only_are_healthy() -> None:
-    """Pairs in a rack are 8 % faster: the others are no worse than they should be."""
+    """Pairs in a rack are 8 % faster; the other pairs are still as fast as they should be."""
     names = hosts(32)
     of = step("all-reduce", "pairs", rounds=4)
     rack = {name: index // 8 for index, name in enumerate(names)}
@@ -214,7 +214,7 @@ def test_hosts_that_are_slower_across_racks_only_are_healthy() -> None:
 
 
 def pairs_of_ten(seed: int, near: set[str], bad: str = "", *, places: bool = False) -> Verdict:
-    """Ten hosts under two switches, `near` under the second; pairs under one are 10 % faster."""
+    """Judge ten hosts, `near` under a second switch; pairs under one switch are 10 % faster."""
     names = hosts(10)
     of = step("all-reduce", "pairs", rounds=4)
 

@@ -28,7 +28,7 @@ def trained(
     machine: PlannedMachine = CPU,
     more: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """The verdict on a run with these losses; `more` are other metrics of it."""
+    """Return the verdict on a run with these losses; `more` are its other metrics."""
     values = {"loss-first": first, "loss-last": last, "throughput": 900.0, **(more or {})}
     metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
     facts = {"compared": {"times": 4, "differed": 0}} if said is None else said
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_was_asked_for_must_have_been_measured() -> None:
 
 
 def owns(*slow: int, seconds: float, usual: float = 0.1, gpu: bool = True) -> list[Metric]:
-    """Own times of 16 ranks, two a host."""
+    """Return the own times of 16 ranks, two per host."""
     return [
         Metric(
             check="train",
@@ -134,13 +134,13 @@ def test_where_ranks_share_cpus_only_gross_slowness_counts(
 
 
 def test_a_small_model_whose_steps_are_the_cpus_accuses_no_gpu() -> None:
-    """Half as long again, and still only milliseconds: what starts kernels differs so much."""
+    """Its steps take 50 % longer, but only milliseconds: launching kernels varies this much."""
     verdict = trained(2.0, 0.4, own=owns(5, seconds=0.006, usual=0.004), machine=GPU)
     assert verdict.suspects == ()
 
 
 def digested(odd: str, device: str = "CPU") -> Verdict:
-    """A training on each host by itself, one rank each; `odd` got another gradient on `device`."""
+    """Judge a training on each single host; the host `odd` got another gradient on `device`."""
     alone = replace(TRAIN, groups="each")
 
     def one(host: str) -> Record:

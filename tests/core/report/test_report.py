@@ -1,4 +1,4 @@
-"""The verdict as text: enough to open a ticket, and nothing in it that acts."""
+"""The verdict as text: enough to open a ticket, and without control characters or markup."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ PLAN = plan(
 
 
 def degraded() -> Verdict:
-    """h5 halves everything it takes part in."""
+    """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
     listed = [
         record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)

@@ -1,4 +1,4 @@
-"""collective.py: nccl-tests' table, every element checked, and who is to blame."""
+"""collective.py: a table like nccl-tests', a check of every element, and the rank to blame."""
 
 from __future__ import annotations
 

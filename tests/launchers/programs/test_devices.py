@@ -1,4 +1,4 @@
-"""gemm.py and memory.py: what is known without measuring, and what a fault does to it."""
+"""gemm.py and memory.py: results that are known in advance, and effects of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""train.py: one loss curve at every number of ranks, and who left it."""
+"""train.py: the same loss curve for any number of ranks, and which rank deviated."""
 
 from __future__ import annotations
 
