@@ -1,4 +1,4 @@
-"""The command line: what it promises to people, to shells and to programs that read it."""
+"""The command line: output and exit codes for people, shells and programs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TestCompletion:
 
 
 def installed(name: str) -> Path:
-    """The script of that name beside this Python."""
+    """Return the installed script with this name."""
     script = Path(sys.executable).with_name(name)
     if not script.is_file():
         pytest.skip(f"{name} is not installed beside this Python")
@@ -374,7 +374,7 @@ _KINDS: dict[str, type[Any] | tuple[type[Any], ...]] = {
 
 
 def fits(data: Any, schema: dict[str, Any], top: dict[str, Any]) -> bool:
-    """Whether `data` fits a JSON Schema, of whose words ours use these."""
+    """Return True if `data` matches a JSON Schema, which may use only keywords of our schemas."""
     if "$ref" in schema:
         return fits(data, top["$defs"][schema["$ref"].rpartition("/")[2]], top)
     if "anyOf" in schema:
@@ -429,7 +429,7 @@ class TestSchema:
 
 
 class TestHosts:
-    """What goes wrong before anything starts: exit 4, and no run folder stays."""
+    """Errors before the start: exit 4, and no run folder is left."""
 
     def test_without_ssh_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -471,7 +471,7 @@ class TestHosts:
 
 
 class TestCtrlC:
-    """On a terminal it asks what to do; elsewhere nobody can answer."""
+    """On a terminal it asks what to do; elsewhere it cannot ask."""
 
     @pytest.mark.parametrize(
         ("answers", "detaches", "questions"),

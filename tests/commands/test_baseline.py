@@ -1,4 +1,4 @@
-"""`accept baseline`: a good run as references of one's own."""
+"""`accept baseline`: use a good run as the user's own references."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def logs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(logs: Path, tmp_path: Path) -> Path:
-    """A machine file made of the logs."""
+    """Return a machine file that was created from the logs."""
     target = tmp_path / "mine.yaml"
     assert accept("baseline", logs, "--force", "--out", target).code == 0
     return target

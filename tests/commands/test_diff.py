@@ -1,4 +1,4 @@
-"""`accept diff`: what got slower between two runs or folders of logs, and what is noise."""
+"""`accept diff`: separate slowdowns between two runs or folders of logs from noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accept drill`: what it refuses, what it plans, what it keeps, and a real one on this machine."""
+"""`accept drill`: refusals, plans, stored results, and a real drill on this machine."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TestPlan:
 class TestKeeps:
     @pytest.fixture
     def drill(self) -> Path:
-        """The folder of a drill that is over, with one run."""
+        """Return the folder of a finished drill with one run."""
         folder = rundir.create("d")
         run = rundir.create("d-wrong", within=folder)
         sample_evidence.write(run / rundir.EVIDENCE)

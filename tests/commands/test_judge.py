@@ -1,4 +1,4 @@
-"""`accept judge` on whatever it is given: folders, archives, saved logs, and their damage."""
+"""`accept judge` on folders, archives and saved logs, intact and damaged."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TestSeveral:
         assert accept("judge", bad, folder).code == 3
 
     def test_the_order_is_that_of_one_run(self, tmp_path: Path) -> None:
-        """One run with an inconclusive and an untested check exits with 7, so two runs do, too."""
+        """A run with an inconclusive and an untested check exits with 7, so two runs do as well."""
         inconclusive = sample_evidence.write(tmp_path / "inconclusive")
         plan = json.loads((inconclusive / evidence.PLAN).read_text())
         own = {"check": "script", "metric": "other", "unit": "m/s", "kind": "expectation"}
@@ -160,7 +160,7 @@ class TestIncomplete:
 
 @pytest.fixture
 def everything(folder: Path) -> Path:
-    """An evidence folder with every kind of file that a run leaves."""
+    """Return an evidence folder with every kind of file of a run."""
     for name in ("env.sh", "group", "steps/10-script.sh"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("text\n")
@@ -189,7 +189,7 @@ sys.addaudithook(note_opened)
 
 
 class TestCoverage:
-    """Everything that a judgement uses is under the checksums."""
+    """The checksums cover all files that a judgement uses."""
 
     @pytest.mark.parametrize("edit", ["change", "cut", "remove", "replace"])
     def test_a_file_that_is_edited_stops_the_judgement_or_is_not_used(
@@ -301,7 +301,7 @@ class TestInterrupted:
 
 
 class TestPlan:
-    """The run's hash, which reports show, is the hash of the plan that is judged."""
+    """The hash in reports is the hash of the judged plan."""
 
     def test_that_was_rendered_is_judged(self, tmp_path: Path) -> None:
         folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.HASHED_PLAN)
@@ -458,7 +458,7 @@ class TestReport:
 
 
 def test_a_crash_could_not_hide_here(tmp_path: Path) -> None:
-    """The exit codes above come from calls in this process; a program says the same."""
+    """The exit codes above come from calls in this process; a separate program returns the same."""
     (tmp_path / "file").write_text("x")
     done = program("judge", tmp_path / "file")
     assert (done.code, done.out, "Traceback" in done.err) == (6, "", False)

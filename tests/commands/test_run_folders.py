@@ -1,4 +1,4 @@
-"""Which run folders a command may act on, and what it says about runs that go on or have ended."""
+"""Run folders that a command may act on, and its output about active and ended runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def trap(node: Path, marker: Path) -> Path:
 
 
 class TestAFolderFromElsewhere:
-    """It may name commands to run and folders to remove, so it is only read."""
+    """It could name commands to run and folders to remove, so commands only read it."""
 
     @pytest.fixture
     def marker(self, tmp_path: Path) -> Path:
@@ -175,7 +175,7 @@ class TestAFolderBelowTheRuns:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is no coordinator of ours."""
+    """Start a process that does not belong to a run."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
@@ -329,7 +329,7 @@ def test_watching_a_run_whose_folder_is_gone_says_so(runs: Path) -> None:
 
 
 def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Path) -> None:
-    """The script that starts it keeps both, for the commands to compare."""
+    """The start script stores both, so that commands can compare them."""
     script = LAUNCHERS / "coordinate.sh"
     (tmp_path / "coordinate.sh").write_bytes(script.read_bytes())
     (tmp_path / "run").write_text("one\n")

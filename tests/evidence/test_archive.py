@@ -1,4 +1,4 @@
-"""Evidence archives come from elsewhere: nothing is written outside, and no more than fits."""
+"""Evidence archives are untrusted: unpacking stays in its folder and within its size limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages for users: their commands exist, their examples work, their tables say what is so."""
+"""The pages for users: commands exist, examples work, and tables are complete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def text_of(name: str) -> str:
 
 
 def commands(page: Path) -> list[str]:
-    """Every command a page shows: lines after `$` in console blocks, and `accept …` in a line."""
+    """Return the commands of a page: lines after `$` in console blocks, and inline `accept …`."""
     blocks = CODE_BLOCK.findall(page.read_text())
     shown = [
         line[2:]
@@ -55,7 +55,7 @@ def commands(page: Path) -> list[str]:
 
 
 def rows(page: str, first: str) -> list[str]:
-    """The first cells, as text, of the table whose first heading is `first`."""
+    """Return the first cells, as text, of the table whose first heading is `first`."""
     _, _, table = text_of(page).partition(f"\n| {first} |")
     cells = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
     found = (re.findall(r"`([^`]+)`", cell) or [cell.strip()] for cell in cells)
@@ -70,7 +70,7 @@ COMMANDS = [
 
 
 def parsed(words: list[str]) -> None:
-    """Parse the words after `accept`, and run nothing. Raises what the command line would."""
+    """Parse the words after `accept` without running them. Raise like the command line."""
     group: Any = typer.main.get_command(app)
     if words[0].startswith("-"):
         assert words[0] in ("--help", "--version")
@@ -178,7 +178,7 @@ class TestParameters:
 
 
 def test_no_page_and_no_hint_installs_from_an_index() -> None:
-    """The package is in none, and its name there may be somebody else's."""
+    """The package is in no index, so its name there may belong to someone else."""
     files = [*PAGES, *(ROOT / "docker").glob("*.md"), *(ROOT / "cli").rglob("*.py")]
     assert [path for path in files if re.search(r"install '?gpu-accept", path.read_text())] == []
 

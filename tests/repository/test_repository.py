@@ -1,4 +1,4 @@
-"""Promises of the repository about itself: links, versions, who imports whom, no private names."""
+"""Properties of the repository: links, versions, import rules, no private names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_contributing_names_files_that_exist() -> None:
-    """A path in backquotes is one from the top of the project; NAME in it stands for anything."""
+    """Paths in backquotes start at the top of the project; NAME in them stands for anything."""
     quoted = QUOTED.findall((ROOT / "CONTRIBUTING.md").read_text())
     paths = [text for text in quoted if re.fullmatch(r"[\w.-]+(/[\w.-]*)+", text)]
     assert paths
@@ -117,7 +117,7 @@ def test_programs_of_the_ranks_import_nothing_of_ours(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=short)
 def test_no_test_helper_lives_in_a_test_file(path: Path) -> None:
-    """What several test files use is in a module of its own, such as those in tests/factories."""
+    """Helpers of several test files have their own module, for example in tests/factories."""
     text = path.read_text()
     names = {
         f"{node.module}.{alias.name}"

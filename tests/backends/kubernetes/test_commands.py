@@ -1,4 +1,4 @@
-"""Commands about clusters, where no cluster is needed: names, Roles, site files, leftovers."""
+"""Commands about clusters that need no real cluster: names, Roles, site files, leftovers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from accept.evidence import rundir
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No runs, and no cluster that a test could meet by mistake."""
+    """Use an empty folder of runs, and hide all clusters from the test."""
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -46,7 +46,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A cluster that says its version, and that commands find."""
+    """Run a stand-in cluster that reports its version and that commands find."""
     with api_server() as one:
         monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
         one.says("/version", {"gitVersion": "v1.34.0"})
@@ -195,7 +195,7 @@ class TestWhatALogStillTells:
     def collected(
         self, log: str | None, *, code: int | None = None, results: str = ""
     ) -> tuple[Path, list[str]]:
-        """Evidence out of index 0's log, as it is when nothing else can be had."""
+        """Collect evidence from the log of index 0, when nothing else is available."""
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
@@ -337,7 +337,7 @@ class TestASiteFile:
 
 
 class TestTheNodesThatAreFree:
-    """A cluster of machines that no label tells apart."""
+    """A cluster whose machines have no distinguishing labels."""
 
     @pytest.fixture(autouse=True)
     def nodes(self, server: ApiServer) -> None:
@@ -369,7 +369,7 @@ class TestTheNodesThatAreFree:
         assert self.free("--machine", "cpu") == ["cpu1"]
 
     def test_are_whole_where_the_machine_says_what_that_is(self, tmp_path: Path) -> None:
-        """On several nodes, pods ask for all GPUs, however many of them are tested."""
+        """On several nodes, pods request all GPUs, even if fewer are tested."""
         machine = tmp_path / "mine.yaml"
         limits = "{limits: {nvidia.com/gpu: 8}}"
         machine.write_text(
@@ -392,13 +392,13 @@ class TestTheNodesThatAreFree:
 
 
 class TestTheQueuesOfACluster:
-    """As `accept init` looks for them."""
+    """As detected by `accept init`."""
 
     GROUP = "/apis/kueue.x-k8s.io"
     OWN = "namespaces/lab/localqueues"
 
     def queues(self) -> tuple[tuple[str, ...], str]:
-        """The candidates of the question, and all that is said besides."""
+        """Return the candidates of the question, and the other output."""
         seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         found = [q.candidates for q in seen.questions if q.key == "queue"]
         return (found[0] if found else ()), "\n".join(seen.notes)
@@ -431,7 +431,7 @@ class TestTheQueuesOfACluster:
 
 
 class TestTheNamespaceOfASiteFile:
-    """As `accept init` looks for it."""
+    """As detected by `accept init`."""
 
     WHERE = "/api/v1/namespaces/lab"
 
@@ -459,7 +459,7 @@ class TestTheNamespaceOfASiteFile:
 
 
 class TestTheNetworksOfASiteFile:
-    """Of a cluster of GKE, as `accept init` looks for them."""
+    """On a GKE cluster, as detected by `accept init`."""
 
     NETWORKING = "/apis/networking.gke.io/v1"
 
@@ -481,7 +481,7 @@ class TestTheNetworksOfASiteFile:
 
     @pytest.mark.parametrize("networks", [403, {"items": []}])
     def test_are_never_parameters_of_networks(self, server: ApiServer, networks: Any) -> None:
-        """A pod names a Network; what a GKENetworkParamSet is called need not be one."""
+        """A pod names a Network; the name of a GKENetworkParamSet can differ from it."""
         server.says(f"{self.NETWORKING}/networks", networks)
         sets = [f"set-rdma-{n}" for n in range(8)]
         server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
@@ -563,13 +563,13 @@ class TestCollecting:
 
 
 class TestEvidenceThatIsOnlyALog:
-    """Index 0 is gone, and what it wrote to its results cannot be read for once."""
+    """Index 0 is gone, and its results cannot be read at the moment."""
 
     PODS = "/api/v1/namespaces/lab/pods"
 
     @pytest.fixture
     def bucket(self, tmp_path: Path) -> Path:
-        """A place that holds what was measured until index 0 was lost."""
+        """Return a bucket with the measurements from before index 0 was lost."""
         return sample_evidence.write(tmp_path / "bucket" / "runs" / "run", whole=False)
 
     @pytest.fixture
@@ -632,7 +632,7 @@ class TestEvidenceThatIsOnlyALog:
 
 
 class TestEvidenceThatCannotBeFetched:
-    """It is there, and does not come whole: nothing that holds it is removed."""
+    """The evidence exists but arrives incomplete, so no copy of it is removed."""
 
     @pytest.fixture
     def removed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -85,7 +85,7 @@ def store(server: ApiServer) -> StoredObjects:
 
 @pytest.fixture
 def job(server: ApiServer, tmp_path: Path) -> Job:
-    """A run that was submitted as a plain Job, and whose release is gone."""
+    """Return a run that was submitted as a plain Job, and whose release is gone."""
     return submitted(server, tmp_path, first="run-0")
 
 

@@ -1,4 +1,4 @@
-"""Which nodes can take a pod of a run, from nodes and pods as the API gives them."""
+"""Choose the nodes that can run a pod of a run, from nodes and pods of the API."""
 
 from __future__ import annotations
 

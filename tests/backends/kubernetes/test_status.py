@@ -1,4 +1,4 @@
-"""What is said of a run on a cluster, from objects as the API gives them."""
+"""The status of a run on a cluster, from objects of the API."""
 
 from __future__ import annotations
 
