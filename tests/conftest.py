@@ -1,4 +1,4 @@
-"""Order and shards of the tests, the list of those left out, and fixtures that several files use.
+"""Order and shards of the tests, the list of tests left out, and fixtures that several files use.
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
 tests/cluster carries that mark. Tests that share a cluster are one group: with several processes
@@ -23,9 +23,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 CLUSTER = Path(__file__).parent / "cluster"
-#: How the names of tests begin that share one Kubernetes, or the memory for many hosts; the first
-#: that fits counts. There are two such groups on Kubernetes, because one would take longer than
-#: everything else. The tests of two files share nothing.
+#: Groups of tests that share one Kubernetes cluster, or the memory for many hosts, by the start of
+#: their names; the first match counts. Kubernetes has several groups, because a single one would
+#: take longer than everything else.
 _GROUPS = {
     "tests/cluster/kube/test_drill.py": "pods-2",
     "tests/cluster/kube/test_broken_pods.py": "pods-2",
@@ -34,18 +34,18 @@ _GROUPS = {
     "tests/cluster/test_kube_leaves_nothing.py": "pods-3",
     "tests/cluster/": "hosts",
 }
-#: The most names that are listed for one reason.
+#: Maximum number of names listed for one reason.
 _NAMES_SHOWN = 5
-#: Reasons and the names of the tests that were collected and will not run.
+#: Names of the tests that were collected and will not run, by reason.
 _LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
-#: Whether it is a failure to skip a test that is marked `real` or `cluster`.
+#: If True, skipping a test that is marked `real` or `cluster` is a failure.
 STRICT = os.environ.get("CI") == "true"
 
-# Where whoever started the tests ignores Ctrl-C (nohup, a job in the background), what is started
-# here would ignore it too, and some of it is there to be interrupted.
+# If the caller ignores Ctrl-C (nohup, a job in the background), programs started here would inherit
+# that, and some tests interrupt them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Two cores shared with real programs: how long one example takes says nothing.
+# Examples share few cores with real programs, so their duration varies too much for a deadline.
 settings.register_profile(
     "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=STRICT
 )
@@ -54,7 +54,7 @@ settings.load_profile("here")
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes the values of a run to a file, as tests.factories.chart_runs.values does."""
+    """Return tests.factories.chart_runs.values with tmp_path as its folder."""
     from tests.factories.chart_runs import values
 
     return lambda *args, **options: values(tmp_path, *args, **options)
@@ -62,7 +62,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def run_extra() -> None:
-    """Skips where this machine cannot measure itself."""
+    """Skip the test if this Python environment lacks the extra `run`."""
     beside = Path(sys.executable).parent
     if not (shutil.which("mpirun", path=beside) and find_spec("torch") and find_spec("mpi4py")):
         pytest.skip("no Open MPI, mpi4py and torch beside this Python: the extra `run`")
@@ -70,7 +70,7 @@ def run_extra() -> None:
 
 @pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])
 def major(request: pytest.FixtureRequest) -> int:
-    """Each helm there is, by the first number of its version."""
+    """Return the major version of a helm; the test runs once for each."""
     from tests.factories.helm import helm
 
     helm(request.param)
@@ -89,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shard",
         type=_shard,
         metavar="I/N",
-        help="of the cluster tests run only part I of N; tests that share a cluster stay together",
+        help="run only part I of N of the cluster tests; tests that share a cluster stay together",
     )
 
 
@@ -135,7 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Schedule each group as one piece of work, the largest first, and every other test alone.
 
-    xdist's own groups do not work with pytest 9.2, which took away the attribute that they set.
+    The groups of xdist do not work with pytest 9.2, which removed the attribute that they set.
     """
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -149,7 +149,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _note(config: pytest.Config, reason: str, items: Iterable[pytest.Item]) -> None:
-    """Remember tests that were collected and will not run."""
+    """Record tests that were collected and will not run."""
     config.stash[_LEFT_OUT].setdefault(reason, []).extend(sorted(item.nodeid for item in items))
 
 
@@ -165,7 +165,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send what a process of several collected and left out to the one that reports."""
+    """Send the list of an xdist worker to the process that reports."""
     output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left_out"] = session.config.stash[_LEFT_OUT]
@@ -173,7 +173,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the list of one of the processes: each of them collects all tests."""
+    """Take over the list of one xdist worker; all have the same, as each collects all tests."""
     node.config.stash[_LEFT_OUT].update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
@@ -220,7 +220,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("left out")
     for reason, repeated in sorted(left_out.items()):
-        # Several processes report the same file if all of it was skipped.
+        # If a whole file is skipped, every xdist worker reports it.
         names = list(dict.fromkeys(repeated))
         terminalreporter.write_line(f"{len(names)} left out: {reason}")
         for name in names[:_NAMES_SHOWN]:

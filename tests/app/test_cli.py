@@ -1,4 +1,4 @@
-"""The command line: what it promises to people, to shells and to programs that read it."""
+"""The command line: output and exit codes for people, shells and programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 import yaml
-from tests.factories import evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import SOURCE, accept, program, refused
 from tests.factories.paths import TESTS
 
@@ -122,7 +122,7 @@ class TestCompletion:
 
 
 def installed(name: str) -> Path:
-    """The script of that name beside this Python."""
+    """Return the installed script with this name."""
     script = Path(sys.executable).with_name(name)
     if not script.is_file():
         pytest.skip(f"{name} is not installed beside this Python")
@@ -231,7 +231,7 @@ class TestOutput:
         ],
     )  # fmt: skip
     def test_with_json_stdout_is_one_json_value(self, args: list[str], runs: Path) -> None:
-        evidence.leave(runs / "one" / "evidence")
+        sample_evidence.write(runs / "one" / "evidence")
         done = accept(*args, "--json")
         assert done.code == 0, done.err
         json.loads(done.out)
@@ -251,7 +251,7 @@ class TestOutput:
     def test_colors_are_for_terminals_whose_user_wants_them(
         self, no_color: str, runs: Path
     ) -> None:
-        evidence.leave(runs / "one" / "evidence", status=1)
+        sample_evidence.write(runs / "one" / "evidence", status=1)
         arguments = shlex.join([sys.executable, "-m", "accept", "judge", "one"])
         environment = {
             **os.environ,
@@ -271,11 +271,11 @@ class TestOutput:
         assert ("\x1b[" in done.stdout) == (not no_color)
 
     def test_there_are_none_in_a_pipe(self, runs: Path) -> None:
-        evidence.leave(runs / "one" / "evidence", status=1)
+        sample_evidence.write(runs / "one" / "evidence", status=1)
         assert "\x1b" not in program("judge", "one").out
 
     def test_the_first_line_of_a_verdict_is_its_headline(self, runs: Path) -> None:
-        evidence.leave(runs / "one" / "evidence")
+        sample_evidence.write(runs / "one" / "evidence")
         assert accept("judge", "last").out.splitlines()[0] == "pass (no GPU tested)"
 
     def test_a_reader_who_leaves_early_does_no_harm(self) -> None:
@@ -322,7 +322,7 @@ class TestList:
 
     def test_names_the_runs_newest_first_with_their_verdicts(self, runs: Path) -> None:
         for age, name in enumerate(("old", "new")):
-            evidence.leave(runs / name / "evidence", status=age)
+            sample_evidence.write(runs / name / "evidence", status=age)
             os.utime(runs / name, ns=(age, age))
         (runs / "begun").mkdir()
         (runs / "begun" / rundir.JOB).write_text("{}")
@@ -374,7 +374,7 @@ _KINDS: dict[str, type[Any] | tuple[type[Any], ...]] = {
 
 
 def fits(data: Any, schema: dict[str, Any], top: dict[str, Any]) -> bool:
-    """Whether `data` fits a JSON Schema, of whose words ours use these."""
+    """Return True if `data` matches a JSON Schema, which may use only keywords of our schemas."""
     if "$ref" in schema:
         return fits(data, top["$defs"][schema["$ref"].rpartition("/")[2]], top)
     if "anyOf" in schema:
@@ -419,9 +419,9 @@ class TestSchema:
         assert not fits({**data, "backend": "pigeon"}, schema, schema)
 
     def test_what_a_run_writes_fits(self) -> None:
-        record = evidence.record()
-        made: dict[str, Any] = {"plan": evidence.PLAN, "record": record}
-        made["verdict"] = evidence.verdict_of(record)
+        record = sample_evidence.record()
+        made: dict[str, Any] = {"plan": sample_evidence.PLAN, "record": record}
+        made["verdict"] = sample_evidence.verdict_of(record)
         for what, value in made.items():
             schema = self.schema(what)
             assert fits(dump(value), schema, schema), what
@@ -429,7 +429,7 @@ class TestSchema:
 
 
 class TestHosts:
-    """What goes wrong before anything starts: exit 4, and no run folder stays."""
+    """Errors before the start: exit 4, and no run folder is left."""
 
     def test_without_ssh_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -471,7 +471,7 @@ class TestHosts:
 
 
 class TestCtrlC:
-    """On a terminal it asks what to do; elsewhere nobody can answer."""
+    """On a terminal it asks what to do; elsewhere it cannot ask."""
 
     @pytest.mark.parametrize(
         ("answers", "detaches", "questions"),

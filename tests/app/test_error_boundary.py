@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from tests.factories import evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import SOURCE, Done, accept, refused
 
 from accept.__main__ import main
@@ -153,6 +153,6 @@ class TestWithoutAHomeFolder:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        evidence.leave(tmp_path / "ev")
+        sample_evidence.write(tmp_path / "ev")
         assert accept("judge", "./ev").code == 0
         assert accept("judge", tmp_path / "ev").code == 0

@@ -1,4 +1,4 @@
-"""Whole runs on this machine, with real mpirun and torch: to a verdict, in each of its kinds."""
+"""Complete runs on this machine with real mpirun and torch, up to each kind of verdict."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(suite: Path, *more: object) -> Done:
 
 
 def processes(folder: Path) -> list[str]:
-    """Processes that carry the mark of the run in `folder`."""
+    """Return the processes with the mark of the run in `folder`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -72,7 +72,7 @@ class TestPass:
         self.again(runs / "one", tmp=runs)
 
     def again(self, folder: Path, tmp: Path) -> None:
-        """The saved log alone gives the same verdict as the folder, and the run as the evidence."""
+        """Check that the saved log gives the verdict of the run folder, and that it passed."""
         first = json.loads(accept("judge", folder, "--json").out)
         saved = tmp / "saved.log"
         saved.write_bytes((folder / "evidence" / "console.log").read_bytes())
@@ -195,7 +195,7 @@ class TestEnd:
     def test_no_other_run_of_the_same_name_ends(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As where two people share a machine."""
+        """Two people can share a machine."""
         other = tmp_path / "other"
         for folder in (runs, other):
             monkeypatch.setenv("ACCEPT_RUNS", str(folder))
@@ -252,7 +252,7 @@ class TestEnd:
 
 
 def follow(command: list[str], *, out: int) -> subprocess.Popen[str]:
-    """Start a command whose progress is read."""
+    """Start a command and read its progress."""
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True
     )
@@ -264,7 +264,7 @@ def run_submit(suite: Path, attempt: str, plant: str) -> Done:
 
 class TestScript:
     def own(self, tmp_path: Path, script: str) -> Path:
-        """A suite of the user's own, of one script."""
+        """Write a user's suite of one script."""
         (tmp_path / "mine.sh").write_text(script)
         entry = "{check: script, groups: each, script: mine.sh}"
         text = f"name: own\ndescription: Ours.\nchecks:\n- {entry}\n"

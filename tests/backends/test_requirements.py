@@ -1,4 +1,4 @@
-"""What `accept doctor` asks of a host: plain sh, tried on this machine."""
+"""The probe of `accept doctor` on hosts: plain sh, run on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart, by the objects that both Helms make of what `accept render` prints."""
+"""The chart: objects that Helm 3 and 4 render from the output of `accept render`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KNOWN = "a4-highgpu-8g"
 
 
 def texts(data: Any) -> Iterator[str]:
-    """Every text in an object, keys included."""
+    """Yield every text in an object, including keys."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield key

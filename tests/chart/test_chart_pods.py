@@ -1,4 +1,4 @@
-"""What a cluster asks of pods: each key of a site file and of a machine file, in the objects."""
+"""Each key of a site file and of a machine file takes effect in the rendered objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HARD = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def volumes(found: Any) -> dict[str, dict[str, Any]]:
-    """The volumes of the pods, by name, and each but once."""
+    """Return the volumes of the pods by name; each occurs once."""
     listed = pod(found)["volumes"]
     by_name = {one["name"]: one for one in listed}
     assert len(by_name) == len(listed)
@@ -34,7 +34,7 @@ def volumes(found: Any) -> dict[str, dict[str, Any]]:
 
 
 def mounts(found: Any) -> dict[str, str]:
-    """Names of what is mounted, by place, and each place but once."""
+    """Return the names of the mounted volumes by path; each path occurs once."""
     listed = container(found)["volumeMounts"]
     by_place = {one["mountPath"]: one["name"] for one in listed}
     assert len(by_place) == len(listed)
@@ -43,7 +43,7 @@ def mounts(found: Any) -> dict[str, str]:
 
 
 def named(operator: str, node: str) -> dict[str, Any]:
-    """A rule on a node's own name, as a term of nodeAffinity has it."""
+    """Return a rule on the name of a node, as in a term of nodeAffinity."""
     return {"key": "metadata.name", "operator": operator, "values": [node]}
 
 

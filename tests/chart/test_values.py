@@ -1,4 +1,4 @@
-"""The data that comes with accept: every file is good, every figure has a source, none misleads."""
+"""The data files of accept: all are valid, and every figure has a source."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_nvlink_bounds_nodes_of_one_domain_and_the_nics_any() -> None:
 
 
 def test_labels_tell_the_machines_of_a_cloud_apart() -> None:
-    """A cluster is asked which machine it has: no two may carry the same labels."""
+    """The machine of a cluster is detected by labels, so no two machines may have the same ones."""
     selectors = [
         tuple(sorted(config.load_machine(name).value.kubernetes.node_selector.items()))
         for name in KINDS
@@ -247,7 +247,7 @@ class TestExampleSite:
 
     @staticmethod
     def uncommented(line: str) -> str:
-        """A line `# key: value` or `#  - item` without its `#`, any other as it is."""
+        """Return a line `# key: value` or `#  - item` without its `#`, and any other unchanged."""
         before, mark, after = line.partition("#")
         example = after.lstrip().startswith("- ") or after.strip().split(":")[0] in _keys(
             config.Site
@@ -264,7 +264,7 @@ _FILLED = ("expect", "parameters", "env")
 
 
 def _keys(cls: Any) -> list[str]:
-    """The outside names of all fields of a dataclass and of the dataclasses in it."""
+    """Return the external names of all fields of a dataclass and of the dataclasses in it."""
     found = []
     for _, key, hint in fields_of(cls):
         found.append(key)

@@ -1,4 +1,4 @@
-"""docker/Dockerfile, built by the build step of cloudbuild.yml: buildah stands in for docker."""
+"""Build docker/Dockerfile with the build step of cloudbuild.yml; buildah stands in for docker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BARE = "localhost/bare:1"
 
 
 def why_not() -> str:
-    """Return why no image can be built here, or nothing where it can."""
+    """Return why this machine cannot build images, or "" if it can."""
     if os.geteuid() or not shutil.which("buildah"):
         return "building the image needs root and buildah: see tests/debian-packages.txt"
     return ""
 
 
 class Store:
-    """Images of buildah in a folder; what it mounts goes with each call, however that ends."""
+    """Images of buildah in a folder; its mounts end with each call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Store:
         return done.stdout.strip()
 
     def build(self, container: str, *options: str) -> str:
-        """Build the target `cpu` on what a container holds, which is ended; return its name."""
+        """Build the target `cpu` on a container's contents; remove that; return the name."""
         # A certificate authority of this machine's must be in the base, as docker/README.md says.
         if authority := os.environ.get("PIP_CERT"):
             self("copy", container, authority, "/etc/registry-ca.crt")
@@ -57,12 +57,12 @@ class Store:
         return f"{NAME}:test"
 
     def close(self) -> None:
-        """Remove all of it."""
+        """Remove all images and containers."""
         self("rm", "--all")
         shutil.rmtree(self.folder)
 
 
 def step() -> list[str]:
-    """The words of the build step; the last one is the folder that docker is given."""
+    """Return the words of the build step; the last one is the context folder."""
     words = cloudbuild.steps(_NAME=NAME, _TARGET="cpu", _BASE=BARE, _TAG="test")["build"].args
     return [word for word in words if not word.startswith("--cache-from=")]

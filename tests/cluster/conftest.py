@@ -1,4 +1,4 @@
-"""Hosts for the tests below this folder; where they cannot be made the tests are left out."""
+"""Test hosts for the tests below this folder; they are skipped if hosts cannot be created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ obstacle = cache(why_not)
 
 @pytest.fixture
 def make_hosts() -> Iterator[Callable[..., Hosts]]:
-    """Return a function with the arguments of `Hosts`; what it makes ends with the test."""
+    """Return a function with the arguments of `Hosts`; its hosts end with the test."""
     if reason := obstacle():
         pytest.skip(reason)
     with ExitStack() as stack:
@@ -30,10 +30,9 @@ def make_hosts() -> Iterator[Callable[..., Hosts]]:
 
 @pytest.fixture
 def make_lab(make_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[Callable[..., Lab]]:
-    """Return a function that makes hosts (its arguments are theirs) and a workstation before them.
+    """Return a function that creates hosts and a workstation; arguments as for `Hosts`.
 
-    `venv` is the environment of the ranks, `before` what is done to the hosts before they are
-    looked at for the first time.
+    `venv` is the environment of the ranks. `before` gets the hosts before their first use.
     """
     with ExitStack() as stack:
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 from tests.cluster import folders, observe
 from tests.cluster.machines import SSHD, Machines
@@ -23,7 +24,7 @@ TOOLS = ("ip", "tc", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd"
 
 
 def why_not() -> str:
-    """Return why hosts cannot be made here, or nothing where they can."""
+    """Return why this machine cannot create hosts, or "" if it can."""
     if os.geteuid() != 0:
         return "hosts need root (network namespaces, mounts)"
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
@@ -49,7 +50,7 @@ def why_not() -> str:
 
 
 class Hosts(Machines):
-    """N hosts, and what can be seen of them and done to them.
+    """N hosts, with methods to observe them and to cause faults.
 
     Faults last until undone or until the host is started again.
     """
@@ -65,7 +66,7 @@ class Hosts(Machines):
         return observe.listening(self.init(name))
 
     def tree(self, name: str) -> dict[str, str]:
-        """Return what is in the host's private places: path to kind, size and digest."""
+        """Return the files in the host's private folders: path to kind, size and digest."""
         return observe.tree(self.init(name))
 
     # Trust and sshd.
@@ -99,7 +100,7 @@ class Hosts(Machines):
             shutil.copy(key, home / "id_ed25519")
 
     def refuse_key(self, name: str) -> None:
-        """Make a host refuse the workstation's key: it expects another."""
+        """Make a host refuse the workstation's key and expect another."""
         other = folders.keygen(self.state / name / "other", "another")
         self.path(name, "/root/.ssh/authorized_keys").write_text(other + "\n")
 
@@ -108,7 +109,7 @@ class Hosts(Machines):
         self.path(name, "/root/.ssh/authorized_keys").write_text(self._own_key + "\n")
 
     def change_host_key(self, name: str) -> None:
-        """Give a host a key that nobody knows, as a reinstalled one has."""
+        """Give a host an unknown host key, like a reinstalled host."""
         self.stop_sshd(name)
         folders.keygen(self.state / name / "ssh" / "ssh_host_ed25519_key", name)
         self.start_sshd(name)
@@ -121,7 +122,7 @@ class Hosts(Machines):
     # Faults of the network; see also `shape`.
 
     def slow(self, name: str) -> None:
-        """Give a host's link half the rate of the others."""
+        """Limit a host's link to half the rate of the others."""
         if not self.rate:
             raise ValueError("these links have no rate to halve")
         self.shape(name, f"{bits(self.rate) // 2000}kbit")
@@ -162,7 +163,7 @@ class Hosts(Machines):
     # Faults of a host.
 
     def kill(self, name: str) -> None:
-        """Let a host die as of a power failure: nobody hears anything from it again."""
+        """End a host like a power failure: it sends nothing any more."""
         self.cut(name)
         self._gone(name)
 
@@ -177,7 +178,7 @@ class Hosts(Machines):
         self.switch.leave(self._index[name])
 
     def fill(self, name: str, place: str = "/tmp") -> None:
-        """Leave no room in one of the host's private places."""
+        """Fill one of the host's private folders."""
         # Whoever runs there goes on writing: the new limit must not be below what is used by now.
         self.run(
             name,
@@ -189,3 +190,9 @@ class Hosts(Machines):
     def empty(self, name: str, place: str = "/tmp") -> None:
         """Undo `fill`."""
         self.run(name, f"rm -f {place}/ballast && mount -o remount,size={self.size} {place}")
+
+
+def traces(hosts: Hosts) -> list[Path]:
+    """Return the paths that hosts have on this machine: state, interface, init processes."""
+    inits = [Path(f"/proc/{hosts.init(name)}") for name in hosts.names]
+    return [hosts.state, Path("/sys/class/net", hosts.switch.interface), *inits]

@@ -130,7 +130,7 @@ class Switch:
             raise
 
     def _take(self) -> IPv4Network:
-        """Take a free network: whoever makes the interface named after it has it."""
+        """Take a free network, by creating the interface that is named after it."""
         known = _known()
         free = [
             candidate
@@ -158,7 +158,7 @@ class Switch:
         execute([*inside(self._holder.pid), "ip", "-batch", "-"], text="\n".join(lines) + "\n")
 
     def join(self, indexes: Iterable[int], pids: Iterable[int], count: int) -> None:
-        """Lay a link to each host, `count` in all, whose first processes are `pids`."""
+        """Create a link to each of `count` hosts, whose first processes are `pids`."""
         lines: list[str] = []
         for index, pid in zip(indexes, pids, strict=True):
             port = f"port{index}"

@@ -1,4 +1,4 @@
-"""What is on a test host, seen from outside: processes, listening ports, files.
+"""Observe a test host from outside: processes, listening ports, files.
 
 All of it is read through /proc of the host's first process, so looking starts nothing there and
 leaves nothing there.
@@ -73,7 +73,7 @@ def listening(init: int) -> tuple[str, ...]:
 
 
 def _description(path: str, status: os.stat_result) -> str:
-    """Return what a file is: kind, access bits, and what it holds."""
+    """Return kind, access bits and contents of a file."""
     mode = stat.filemode(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
         return f"{mode} {os.readlink(path)}"  # noqa: PTH115 # the text of the link itself

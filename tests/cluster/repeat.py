@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Callable[[Hosts], None], tuple[str, int], Suspects]] = {
 
 
 def once(case: str) -> str:
-    """Run a case on hosts of its own; return what was wrong with it, or nothing."""
+    """Run a case on new hosts; return what was wrong, or ""."""
     fault, ending, suspects = CASES[case]
     with Hosts(8) as hosts, tempfile.TemporaryDirectory(prefix="accept-repeat-") as folder:
         lab = Lab(hosts, Path(folder))

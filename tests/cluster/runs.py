@@ -1,4 +1,4 @@
-"""Runs of the product over test hosts: started and read as a person at the workstation would.
+"""Runs of the product over test hosts, started and read like a user at the workstation does.
 
 lab = Lab(hosts, folder)
 done = lab.run("--plant", "hang@h3:0")
@@ -70,7 +70,7 @@ FAULTS = "slow", "wrong", "nan", "flip", "hang", "die", "slow-link", "full-disk"
 
 
 def drilled(rounds: int) -> list[str]:
-    """The checks of a drill, with so many rounds of pairs: they find all of `FAULTS`."""
+    """Return the checks of a drill, with this many rounds of pairs; they detect all of `FAULTS`."""
     # Sizes at which what a fault costs is many times what a busy machine does.
     sizes = "timeout: 4m, params: {min: 4K, max: 256K, factor: 8, iters: 8, warmup: 1}"
     return [
@@ -83,7 +83,7 @@ def drilled(rounds: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What a command left."""
+    """The exit code and the output of a command."""
 
     exit: int
     out: str
@@ -92,7 +92,7 @@ class Done:
 
     @property
     def result(self) -> Any:
-        """What `--json` printed; there is nothing else on stdout."""
+        """Return the parsed output of `--json`, the only text on stdout."""
         try:
             return json.loads(self.out)
         except ValueError:
@@ -100,24 +100,24 @@ class Done:
 
     @property
     def suspects(self) -> set[tuple[str, str]]:
-        """Who is to blame and for what."""
+        """Return name and cause of each suspect."""
         return {(each["name"], each["cause"]) for each in self.result["suspects"]}
 
     @property
     def ending(self) -> tuple[str, int]:
-        """The state of the verdict, and the exit code."""
+        """Return the state of the verdict and the exit code."""
         assert self.result["exit"] == self.exit
         assert self.result["accepted"] == (self.exit == 0)
         return self.result["state"], self.exit
 
     def causes(self) -> set[str]:
-        """The causes of all findings."""
+        """Return the causes of all findings."""
         found = (f for check in self.result["checks"] for f in check["findings"])
         return {each["cause"] for each in found if each.get("cause")}
 
 
 class Started:
-    """A command of the product on its way, in a session of its own as on a terminal."""
+    """A running command of the product, in its own session as on a terminal."""
 
     def __init__(self, words: list[str], environment: dict[str, str], place: Path) -> None:
         self.began = time.monotonic()
@@ -134,20 +134,20 @@ class Started:
 
     @property
     def said(self) -> str:
-        """Its progress so far."""
+        """Return its progress so far."""
         return self._err.read_text()
 
     def says(self, words: str, patience: float = PATIENCE) -> None:
-        """Wait until it has said something."""
+        """Wait until its progress contains a text."""
         until(lambda: words in self.said or self.process.poll() is not None, patience)
         assert words in self.said, self.said
 
     def interrupt(self) -> None:
-        """Ctrl-C: to all that the command started in its session, as a terminal does."""
+        """Send Ctrl-C to all processes of its session, like a terminal."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """Let it, and all that it started here, vanish."""
+        """Kill it and all processes that it started here."""
         # Once it is reaped its number may be another's.
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
@@ -155,7 +155,7 @@ class Started:
             self.process.wait()
 
     def wait(self, patience: float = PATIENCE) -> Done:
-        """Wait for its end."""
+        """Wait for its end; return its exit code and output."""
         try:
             code = self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -166,7 +166,7 @@ class Started:
 
 
 class Workstation:
-    """Where a person sits: a site file, a machine file, the runs, and the commands started."""
+    """A user's workstation: a site file, a machine file, the runs, and the commands started."""
 
     def __init__(self, folder: Path, *, site: str, environment: Mapping[str, str]) -> None:
         self.folder = folder
@@ -199,20 +199,20 @@ class Workstation:
         return started
 
     def close(self) -> None:
-        """End what is still on its way."""
+        """End all commands that still run."""
         for each in self._started:
             each.kill()
 
     def do(self, *words: str) -> Done:
-        """Any command of the product, to its end."""
+        """Run a command of the product to its end."""
         return self.command(*words).wait()
 
     def evidence(self, attempt: str, drill: str = "") -> Path:
-        """The collected evidence of a run, by itself or of a drill."""
+        """Return the collected evidence of a run, which can be part of a drill."""
         return self.runs / drill / attempt / "evidence"
 
     def attempt(self) -> str:
-        """The one attempt there is."""
+        """Return the name of the only attempt."""
         (folder,) = self.runs.iterdir()
         return folder.name
 
@@ -231,7 +231,7 @@ class Workstation:
 
 
 class Lab(Workstation):
-    """A workstation, the hosts before it, and how the hosts looked before anything was run."""
+    """A workstation, its hosts, and the state of the hosts before the first run."""
 
     def __init__(self, hosts: Hosts, folder: Path, *, venv: Path = VENV) -> None:
         site = f"tools:\n  venv: {venv}\n"
@@ -243,7 +243,7 @@ class Lab(Workstation):
     def start(
         self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()
     ) -> Started:
-        """Start `accept run` on all hosts, or on some."""
+        """Start `accept run` on all hosts or on the given ones."""
         given = [
             *("--hosts", ",".join(hosts or self.hosts.names)),
             *("--machine", str(self.machine), "--site", str(self.site)),
@@ -264,12 +264,12 @@ class Lab(Workstation):
             return False
 
     def look(self, name: str) -> tuple[list[str], tuple[str, ...], dict[str, str]]:
-        """What a host looks like: its processes, where it listens, its files."""
+        """Return the state of a host: processes, listening ports, files."""
         commands = sorted(each.command for each in self.hosts.processes(name))
         return commands, self.hosts.listening(name), self.hosts.tree(name)
 
     def differs(self, names: Iterable[str] = ()) -> list[str]:
-        """What is otherwise than before, on hosts that there are."""
+        """Return what differs from the state before, on the hosts that are up."""
         found = []
         for name in names or self.hosts.names:
             if not self._is_up(name):
@@ -287,7 +287,7 @@ class Lab(Workstation):
         return found
 
     def nothing_is_left(self, names: Iterable[str] = (), patience: float = 60.0) -> None:
-        """Wait until every host is as it was before the first run."""
+        """Wait until every host is in its state from before the first run."""
         names = tuple(names)
         deadline = time.monotonic() + patience
         while left := self.differs(names):
@@ -296,7 +296,7 @@ class Lab(Workstation):
 
 
 def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
-    """Wait until something holds, which is due."""
+    """Wait until a condition holds; fail after the time limit."""
     deadline = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < deadline, "it never came to hold"

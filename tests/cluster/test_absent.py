@@ -1,4 +1,4 @@
-"""Hosts that cannot be had: each is named with its reason, and the others are tested."""
+"""Unusable hosts: each is named with its reason, and the others are tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that are good are accepted, with either Open MPI, and look as before afterwards."""
+"""Good hosts are accepted, with either Open MPI, and are unchanged afterwards."""
 
 from __future__ import annotations
 

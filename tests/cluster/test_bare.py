@@ -31,7 +31,7 @@ NVIDIA = "0x10de"
 
 
 def carried() -> list[str]:
-    """Return NAME=VALUE for what reaches the package indexes from here."""
+    """Return NAME=VALUE for the variables that give access to the package indexes."""
     return [
         f"{name}={value}"
         for name, value in sorted(os.environ.items())
@@ -41,7 +41,7 @@ def carried() -> list[str]:
 
 @pytest.fixture(scope="module")
 def base() -> Path:
-    """A minimal Debian, made once and kept outside the checkout; its name says what is in it."""
+    """Return a minimal Debian, built once outside the checkout; its name encodes its contents."""
     if os.geteuid() != 0:
         pytest.skip("a bare machine is made as root")
     debootstrap = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
@@ -67,7 +67,7 @@ def base() -> Path:
 
 @pytest.fixture
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Room for one copy, with the project's files in the user's home; removed at once (6 GB)."""
+    """Create a folder for one copy with the project in it; remove it after use (6 GB)."""
     folder = tmp_path_factory.mktemp("bare")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "-co", "--exclude-standard"],

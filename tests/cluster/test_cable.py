@@ -1,4 +1,4 @@
-"""The workstation's cable is pulled: the run needs it neither to go on nor to end."""
+"""Runs continue and end without the workstation: its cable is pulled."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FEW = [*CONNECT, *ALL_REDUCE, *ONE_ROUND]
 
 
 def drill(lab: Lab, *options: str, faults: tuple[str, ...], checks: list[str]) -> list[str]:
-    """The words of a drill with as few steps as can be."""
+    """Return the words of a drill with as few steps as possible."""
     return [
         *("drill", "--hosts", ",".join(lab.hosts.names), "--machine", str(lab.machine)),
         *("--site", str(lab.site), "--suite", str(lab.suite(checks))),
@@ -35,7 +35,7 @@ def drill(lab: Lab, *options: str, faults: tuple[str, ...], checks: list[str]) -
 
 
 def queues(lab: Lab, host: str) -> str:
-    """What shapes a host's link."""
+    """Return the queueing disciplines of a host's link."""
     return execute([*inside(lab.hosts.init(host)), "tc", "qdisc", "show", "dev", "eth0"])
 
 

@@ -1,4 +1,4 @@
-"""The test hosts themselves: what each has alone, what faults do, and that nothing is left."""
+"""The test hosts themselves: isolation, effects of faults, and cleanup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.folders import PREFIX, sweep
-from tests.cluster.hosts import Hosts
+from tests.cluster.hosts import Hosts, traces
 from tests.cluster.machines import HostGone
 from tests.cluster.network import bits, execute, inside
 from tests.cluster.runs import until
@@ -74,12 +74,6 @@ def dropped(hosts: Hosts, name: str) -> int:
     """Return how many packets the shaper of a host's own end has dropped."""
     text = execute([*inside(hosts.init(name)), "tc", "-s", "qdisc", "show", "dev", "eth0"])
     return int(text.split("(dropped ")[1].split(",")[0])
-
-
-def traces(hosts: Hosts) -> list[Path]:
-    """Return what a set of hosts is on this machine: files, interface, first processes."""
-    inits = [Path(f"/proc/{hosts.init(name)}") for name in hosts.names]
-    return [hosts.state, Path("/sys/class/net", hosts.switch.interface), *inits]
 
 
 class TestApart:
@@ -329,7 +323,7 @@ class TestNothingIsLeft:
     def test_after_the_process_was_killed(self, make_hosts: Make) -> None:
         make_hosts(1)
         code = (
-            "from tests.cluster.test_hosts import Hosts, traces\n"
+            "from tests.cluster.hosts import Hosts, traces\n"
             "hosts = Hosts(2).__enter__()\n"
             "hosts.popen('h1', ['sleep', '1000'])\n"
             "print(*traces(hosts), flush=True)\n"

@@ -1,4 +1,4 @@
-"""The image, built by the build step of cloudbuild.yml, and what is in it.
+"""The image that the build step of cloudbuild.yml builds, and its contents.
 
 No registry can be reached, hence a Debian of debootstrap instead of the pinned base, and no cache;
 PyPI's torch alone is 5 GB, hence without it; with Debian's it is in tests/cluster/kube/built.py.
@@ -43,7 +43,7 @@ kill "$daemon"
 
 
 class Tried(Store):
-    """A store with a container of the image, to run things in."""
+    """A store with a container of the image, to run scripts in."""
 
     def run(self, script: str) -> str:
         """Run a shell script in the image, with the launchers of this checkout."""
@@ -53,7 +53,7 @@ class Tried(Store):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
-    """The image, built."""
+    """Build the image."""
     if reason := why_not():
         pytest.skip(reason)
     made = Tried(tmp_path_factory.mktemp("images"))

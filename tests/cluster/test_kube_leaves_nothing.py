@@ -1,4 +1,4 @@
-"""A cluster is gone when it ends, also when it is killed half way."""
+"""A cluster leaves nothing behind, also if it is killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with Told(1):
 
 
 def left(state: str, link: str) -> set[str]:
-    """What this machine has of a cluster: processes, mounts, cgroups, files, links, routes."""
+    """Return remains of a cluster: processes, mounts, cgroups, files, links, routes."""
     found = {folder for folder, _, _ in os.walk(GROUPS) if state in folder}
     found |= {str(path) for path in Path(tempfile.gettempdir()).glob(f"{state}*")}
     for process in Path("/proc").glob("[0-9]*"):
@@ -51,7 +51,7 @@ def left(state: str, link: str) -> set[str]:
 
 
 def swept(state: str, link: str) -> bool:
-    """Sweep; whether nothing is left. The kernel removes links some time after their users."""
+    """Sweep; return True if nothing is left. The kernel removes links a while after their users."""
     folders.sweep()
     nodes.sweep_groups()
     return not left(state, link)

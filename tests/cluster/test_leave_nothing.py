@@ -1,4 +1,4 @@
-"""However a run ends, and whoever vanishes, the hosts are afterwards as they were before."""
+"""Hosts are unchanged after a run, however it ends and whichever machine disappears."""
 
 from __future__ import annotations
 

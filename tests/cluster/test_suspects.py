@@ -1,4 +1,4 @@
-"""Hosts that take part and are bad: the one that is to blame is named, and no other.
+"""Bad hosts that take part in a run: exactly the one to blame is named.
 
 Ranks that hang, die or send wrong data are planted by a drill: test_drill.py.
 """
@@ -23,7 +23,7 @@ def test_a_slow_link_is_named_by_the_pairs(make_lab: Make) -> None:
 
 
 def measuring(lab: Lab, host: str) -> bool:
-    """Whether a rank of a collective is under way on a host."""
+    """Return True if a rank of a collective runs on a host."""
     return any("collective.py" in each.command for each in lab.hosts.processes(host))
 
 

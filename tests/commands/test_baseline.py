@@ -1,4 +1,4 @@
-"""`accept baseline`: a good run as references of one's own."""
+"""`accept baseline`: use a good run as the user's own references."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.factories import evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import TOP, corpus, slow, table
 
@@ -25,7 +25,7 @@ def logs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(logs: Path, tmp_path: Path) -> Path:
-    """A machine file made of the logs."""
+    """Return a machine file that was created from the logs."""
     target = tmp_path / "mine.yaml"
     assert accept("baseline", logs, "--force", "--out", target).code == 0
     return target
@@ -123,7 +123,7 @@ class TestRefused:
         assert [path.name for path in tmp_path.iterdir() if "Machine" in path.name] == [target.name]
 
     def test_a_run_without_a_figure(self, tmp_path: Path) -> None:
-        folder = evidence.leave(tmp_path / "evidence")
+        folder = sample_evidence.write(tmp_path / "evidence")
         assert "could be a reference" in refused("baseline", folder)
 
     def test_what_is_not_there(self) -> None:

@@ -1,4 +1,4 @@
-"""`accept diff`: what got slower between two runs or folders of logs, and what is noise."""
+"""`accept diff`: separate slowdowns between two runs or folders of logs from noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
 
@@ -117,7 +117,7 @@ class TestWhatIsCompared:
         assert any("4 GPUs" in name for name in found["only_in_b"])
 
     def test_evidence_of_runs(self, tmp_path: Path) -> None:
-        one, two = (evidence.leave(tmp_path / name) for name in ("one", "two"))
+        one, two = (sample_evidence.write(tmp_path / name) for name in ("one", "two"))
         said = refused("diff", one, two)
         assert "measured nothing in common" in said
 

@@ -1,4 +1,4 @@
-"""`accept drill`: what it refuses, what it plans, what it keeps, and a real one on this machine."""
+"""`accept drill`: refusals, plans, stored results, and a real drill on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import SMALL, SOURCE, accept, refused
 
 from accept.config import resources
@@ -94,10 +94,10 @@ class TestPlan:
 class TestKeeps:
     @pytest.fixture
     def drill(self) -> Path:
-        """The folder of a drill that is over, with one run."""
+        """Return the folder of a finished drill with one run."""
         folder = rundir.create("d")
         run = rundir.create("d-wrong", within=folder)
-        evidence.leave(run / rundir.EVIDENCE)
+        sample_evidence.write(run / rundir.EVIDENCE)
         (run / rundir.RUN).write_text("{}")
         one = Drilled(fault="wrong", planted="wrong@h1:0", result="missed", why="not rejected")
         result = Drill(

@@ -12,8 +12,8 @@ from tests.factories.verdicts import (
     CPU,
     FLOOR,
     GPU,
-    found,
     hosts,
+    hosts_record,
     measured,
     plan,
     record,
@@ -131,19 +131,19 @@ PAIRED = plan(PAIRS)
 def told(cause: str, *names: str) -> list[Record]:
     """A run in which one execution says a cause of some hosts."""
     problems = tuple(Problem(cause=cause, message="m", host=name) for name in names)
-    return [found(EIGHT), record(ALL, EIGHT, status=1, problems=problems)]
+    return [hosts_record(EIGHT), record(ALL, EIGHT, status=1, problems=problems)]
 
 
 class TestCaught:
     @given(st.sampled_from(EIGHT))
     def test_a_slow_host_that_the_pairs_name(self, bad: str) -> None:
-        records = [found(EIGHT), *measured(PAIRS, EIGHT, slow(bad))]
+        records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow(bad))]
         done = drilled("slow", f"slow@{bad}:0", PAIRED, records)
         assert (done.result, done.why) == ("caught", f"{bad}: slow-outlier")
 
     @given(st.sampled_from(EIGHT), st.sampled_from(EIGHT))
     def test_only_where_the_right_one_is_blamed(self, bad: str, planted: str) -> None:
-        records = [found(EIGHT), *measured(PAIRS, EIGHT, slow(bad))]
+        records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow(bad))]
         done = drilled("slow", f"slow@{planted}:0", PAIRED, records)
         assert done.result == ("caught" if bad == planted else "missed")
         if bad != planted:
@@ -151,7 +151,7 @@ class TestCaught:
 
     @given(st.sampled_from(sorted(ON_RANKS)), st.sampled_from(EIGHT))
     def test_never_where_nothing_was_rejected(self, fault: str, host: str) -> None:
-        records = [found(EIGHT), *measured(PAIRS, EIGHT, slow())]
+        records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow())]
         done = drilled(fault, f"{fault}@{host}:0", PAIRED, records)
         assert (done.result, done.why) == ("missed", "not rejected: pass")
 
@@ -170,7 +170,7 @@ class TestCaught:
             Problem(cause="wrong-data", message="m", host="h3", gpu=gpu, rank=int(gpu[-1], 16))
             for gpu in gpus
         )
-        records = [found(EIGHT), record(ALL, EIGHT, status=1, problems=said)]
+        records = [hosts_record(EIGHT), record(ALL, EIGHT, status=1, problems=said)]
         assert drilled("wrong", "wrong@h3:3", plan(ALL), records).result == result
 
     def test_what_mostly_follows_from_another_cause_is_no_other_cause(self) -> None:
@@ -179,7 +179,7 @@ class TestCaught:
             Problem(cause="no-measurement", message="m", host="h3", gpu="2", rank=2),
         )
         records = [
-            found(EIGHT),
+            hosts_record(EIGHT),
             *(record(ALL, EIGHT, status=1, problems=(one,)) for one in told_twice),
         ]
         assert drilled("hang", "hang@h3:3", plan(ALL), records).result == "caught"
@@ -202,13 +202,13 @@ class TestCaught:
         of = plan(ALL, machine=FABRIC, references=(FLOOR,))
         said = (Fact(name="nccl-networks", value={"Socket": list(EIGHT)}),)
         (ran,) = measured(ALL, EIGHT, slow(usual=350.0), ranks=8)
-        done = drilled("sockets", "sockets@*", of, [found(EIGHT), replace(ran, facts=said)])
+        done = drilled("sockets", "sockets@*", of, [hosts_record(EIGHT), replace(ran, facts=said)])
         assert (done.result, done.why) == ("caught", "transport-fallback")
 
     def test_a_host_that_is_away_by_any_name_it_has(self) -> None:
         away = Problem(cause="unreachable-refused", message="m", check="hosts", host="pod-1")
         mark = Fact(name="planted", value="unreachable@#1", host="pod-1")
-        records = [replace(found(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
+        records = [replace(hosts_record(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
         choice = Choice(fault="unreachable", planted="unreachable@#1")
         done = outcome(
             choice, plan(ALL), records, judge(plan(ALL), records, checks=REGISTRY, attempt="a")
@@ -216,9 +216,11 @@ class TestCaught:
         assert done.result == "caught"
 
     def test_what_was_refused_is_left_out_and_what_stays_behind_is_a_failure(self) -> None:
-        refused = drilled("slow-link", "x: no tc", PAIRED, [found(EIGHT)], name="not-planted")
+        refused = drilled(
+            "slow-link", "x: no tc", PAIRED, [hosts_record(EIGHT)], name="not-planted"
+        )
         assert (refused.result, refused.why) == ("left-out", "could not be planted: x: no tc")
-        left = drilled("slow-link", "h1: eth0", PAIRED, [found(EIGHT)], name="not-undone")
+        left = drilled("slow-link", "h1: eth0", PAIRED, [hosts_record(EIGHT)], name="not-undone")
         assert left.result == "missed"
         assert "not undone" in left.why
 
@@ -227,13 +229,13 @@ class TestCaught:
         of = plan(ALL, PAIRS)
         ran = [*measured(ALL, EIGHT, slow("h2")), *measured(PAIRS, EIGHT, slow("h2"))]
         timed = [replace(one, start=10.0 * i, end=10.0 * i + 9) for i, one in enumerate(ran, 1)]
-        first = replace(found(EIGHT), start=5.0, end=6.0)
+        first = replace(hosts_record(EIGHT), start=5.0, end=6.0)
         done = drilled("slow", "slow@h2:0", of, [first, *timed])
         assert done.after == timed[-1].end - 5.0
 
 
 def test_the_verdict_of_a_caught_fault_is_never_an_acceptance() -> None:
-    records = [found(EIGHT), *measured(PAIRS, EIGHT, slow("h1"))]
+    records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow("h1"))]
     verdict = judge(replace(PAIRED, planted=("slow@h1:0",)), records, checks=REGISTRY, attempt="a")
     assert not verdict.accepted
     assert verdict.headline.startswith("drill: ")

@@ -1,4 +1,4 @@
-"""`accept judge` on whatever it is given: folders, archives, saved logs, and their damage."""
+"""`accept judge` on folders, archives and saved logs, intact and damaged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.factories import evidence as factories_evidence
-from tests.factories import verdicts
+from tests.factories import sample_evidence, verdicts
 from tests.factories.command_line import accept, program, refused
 
 from accept.core import evidence
@@ -26,15 +25,15 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return factories_evidence.leave(tmp_path / "evidence")
+    return sample_evidence.write(tmp_path / "evidence")
 
 
 class TestTheSameVerdict:
     def test_from_folder_run_archive_and_log(self, tmp_path: Path, runs: Path) -> None:
-        folder = factories_evidence.leave(runs / "one" / "evidence")
-        archive = factories_evidence.archive(folder, tmp_path / "evidence.tar")
+        folder = sample_evidence.write(runs / "one" / "evidence")
+        archive = sample_evidence.archive(folder, tmp_path / "evidence.tar")
         log = tmp_path / "pod.log"
-        log.write_text(factories_evidence.console(factories_evidence.record()))
+        log.write_text(sample_evidence.console(sample_evidence.record()))
         places = (folder, runs / "one", "one", "last", archive, log)
         found = [accept("judge", place, "--json") for place in places]
         assert {done.code for done in found} == {0}
@@ -42,7 +41,7 @@ class TestTheSameVerdict:
         assert json.loads(found[0].out)["headline"] == "pass (no GPU tested)"
 
     def test_without_a_path_it_is_the_last_run(self, runs: Path) -> None:
-        factories_evidence.leave(runs / "one" / "evidence")
+        sample_evidence.write(runs / "one" / "evidence")
         assert accept("judge").out.splitlines()[0] == "pass (no GPU tested)"
 
     def test_no_matter_what_the_old_verdict_said(self, folder: Path) -> None:
@@ -85,22 +84,22 @@ class TestExpect:
 
 class TestSeveral:
     def test_the_worst_decides(self, tmp_path: Path, folder: Path) -> None:
-        bad = factories_evidence.leave(tmp_path / "bad", status=1)
+        bad = sample_evidence.write(tmp_path / "bad", status=1)
         assert accept("judge", folder, bad).code == 3
         assert accept("judge", bad, folder).code == 3
 
     def test_the_order_is_that_of_one_run(self, tmp_path: Path) -> None:
-        """One run with an inconclusive and an untested check exits with 7, so two runs do, too."""
-        inconclusive = factories_evidence.leave(tmp_path / "inconclusive")
+        """A run with an inconclusive and an untested check exits with 7, so two runs do as well."""
+        inconclusive = sample_evidence.write(tmp_path / "inconclusive")
         plan = json.loads((inconclusive / evidence.PLAN).read_text())
         own = {"check": "script", "metric": "other", "unit": "m/s", "kind": "expectation"}
         plan["references"] = [{**own, "source": "site.yaml:12", "lower": 8}]
         (inconclusive / evidence.PLAN).write_text(json.dumps(plan))
         evidence.write_checksums(inconclusive)
-        untested = factories_evidence.leave(
+        untested = sample_evidence.write(
             tmp_path / "untested", 'ACCEPT {"problem":"tool-missing","message":"no tool"}\n'
         )
-        interrupted = factories_evidence.leave(tmp_path / "interrupted", whole=False)
+        interrupted = sample_evidence.write(tmp_path / "interrupted", whole=False)
         alone = [accept("judge", path).code for path in (inconclusive, untested, interrupted)]
         assert alone == [7, 6, 5]
         assert accept("judge", inconclusive, untested).code == 7
@@ -108,21 +107,19 @@ class TestSeveral:
         assert accept("judge", untested, inconclusive, interrupted).code == 5
 
     def test_as_json_they_are_one_list(self, tmp_path: Path, folder: Path) -> None:
-        bad = factories_evidence.leave(tmp_path / "bad", status=1)
+        bad = sample_evidence.write(tmp_path / "bad", status=1)
         done = accept("judge", folder, bad, "--json")
         assert [one["state"] for one in json.loads(done.out)] == ["pass", "fail"]
 
 
 class TestIncomplete:
     def test_a_file_that_was_edited_is_named(self, folder: Path) -> None:
-        (folder / factories_evidence.record().log).write_text(
-            factories_evidence.LOG.replace("7.5", "99")
-        )
+        (folder / sample_evidence.record().log).write_text(sample_evidence.LOG.replace("7.5", "99"))
         said = refused("judge", folder, code=6)
         assert "logs/10-script/0-0.log is not as it was written" in said
 
     @pytest.mark.parametrize(
-        "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, factories_evidence.record().log]
+        "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, sample_evidence.record().log]
     )
     def test_a_file_that_is_gone_is_named(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
@@ -140,13 +137,13 @@ class TestIncomplete:
             assert name in refused("judge", folder, code=6)
 
     def test_a_coordinator_that_died_is_no_pass(self, tmp_path: Path) -> None:
-        folder = factories_evidence.leave(tmp_path / "evidence", whole=False)
+        folder = sample_evidence.write(tmp_path / "evidence", whole=False)
         done = accept("judge", folder)
         assert done.code == 5
         assert "never finished" in done.out
 
     def test_a_coordinator_that_died_after_a_failure_is_a_failure(self, tmp_path: Path) -> None:
-        folder = factories_evidence.leave(tmp_path / "evidence", status=1, whole=False)
+        folder = sample_evidence.write(tmp_path / "evidence", status=1, whole=False)
         assert accept("judge", folder).code == 3
 
     def test_a_log_that_leads_outside_is_not_read(self, folder: Path) -> None:
@@ -163,7 +160,7 @@ class TestIncomplete:
 
 @pytest.fixture
 def everything(folder: Path) -> Path:
-    """An evidence folder with every kind of file that a run leaves."""
+    """Return an evidence folder with every kind of file of a run."""
     for name in ("env.sh", "group", "steps/10-script.sh"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("text\n")
@@ -192,7 +189,7 @@ sys.addaudithook(note_opened)
 
 
 class TestCoverage:
-    """Everything that a judgement uses is under the checksums."""
+    """The checksums cover all files that a judgement uses."""
 
     @pytest.mark.parametrize("edit", ["change", "cut", "remove", "replace"])
     def test_a_file_that_is_edited_stops_the_judgement_or_is_not_used(
@@ -226,7 +223,7 @@ class TestCoverage:
             evidence.RUN_END,
             evidence.CHECKSUMS,
             "hosts.json",
-            factories_evidence.record().log,
+            sample_evidence.record().log,
         }
         listed = (everything / evidence.CHECKSUMS).read_text()
         assert all(name == evidence.CHECKSUMS or f"  {name}\n" in listed for name in used)
@@ -247,9 +244,7 @@ class TestCoverage:
 class TestInterrupted:
     @pytest.fixture
     def cancelled(self, tmp_path: Path) -> Path:
-        return factories_evidence.leave(
-            tmp_path / "cancelled", interruption="the run was cancelled"
-        )
+        return sample_evidence.write(tmp_path / "cancelled", interruption="the run was cancelled")
 
     def test_run_is_never_a_pass(self, cancelled: Path) -> None:
         done = accept("judge", cancelled, "--json")
@@ -271,7 +266,7 @@ class TestInterrupted:
         self, tmp_path: Path, interruption: str
     ) -> None:
         for name, reason in {"whole": "", "cut": "the run was cancelled"}.items():
-            folder = factories_evidence.leave(tmp_path / name, interruption=reason)
+            folder = sample_evidence.write(tmp_path / name, interruption=reason)
             before = accept("judge", folder, "--json")
             path = folder / evidence.VERDICT
             verdict = json.loads(path.read_text())
@@ -286,30 +281,30 @@ class TestInterrupted:
         assert accept("judge", cancelled, "--json") == before
 
     def test_run_of_an_older_version_is_no_pass_either(self, cancelled: Path) -> None:
-        factories_evidence.without_run_end(cancelled)
+        sample_evidence.without_run_end(cancelled)
         assert accept("judge", cancelled).code == 5
 
     def test_run_end_that_the_checksums_do_not_cover_is_not_believed(
         self, cancelled: Path, folder: Path
     ) -> None:
-        factories_evidence.without_run_end(cancelled)
+        sample_evidence.without_run_end(cancelled)
         (cancelled / evidence.RUN_END).symlink_to(folder / evidence.RUN_END)
         assert accept("judge", cancelled).code == 5
 
     def test_run_of_an_older_version_that_ended_well_passes(self, folder: Path) -> None:
-        assert accept("judge", factories_evidence.without_run_end(folder)).code == 0
+        assert accept("judge", sample_evidence.without_run_end(folder)).code == 0
 
     def test_run_of_an_older_version_needs_its_verdict(self, folder: Path) -> None:
-        factories_evidence.without_run_end(folder)
+        sample_evidence.without_run_end(folder)
         (folder / evidence.VERDICT).write_text("{")
         assert evidence.VERDICT in refused("judge", folder, code=6)
 
 
 class TestPlan:
-    """The run's hash, which reports show, is the hash of the plan that is judged."""
+    """The hash in reports is the hash of the judged plan."""
 
     def test_that_was_rendered_is_judged(self, tmp_path: Path) -> None:
-        folder = factories_evidence.leave(tmp_path / "evidence", plan=factories_evidence.HASHED)
+        folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.HASHED_PLAN)
         assert accept("judge", folder).code == 0
 
     @pytest.mark.parametrize(
@@ -319,25 +314,25 @@ class TestPlan:
     def test_that_was_edited_is_refused_even_with_new_checksums(
         self, tmp_path: Path, key: str, value: object
     ) -> None:
-        folder = factories_evidence.leave(tmp_path / "evidence", plan=factories_evidence.HASHED)
+        folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.HASHED_PLAN)
         path = folder / evidence.PLAN
         path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
         evidence.write_checksums(folder)
         assert evidence.PLAN in refused("judge", folder, code=6)
 
     def test_that_was_edited_is_refused_in_a_log_too(self, tmp_path: Path) -> None:
-        kept = (verdicts.found(("h0",)), factories_evidence.record())
-        verdict = factories_evidence.verdict_of(factories_evidence.record())
+        kept = (verdicts.hosts_record(("h0",)), sample_evidence.record())
+        verdict = sample_evidence.verdict_of(sample_evidence.record())
         log = tmp_path / "pod.log"
-        log.write_text(evidence.pack(factories_evidence.HASHED, kept, verdict))
+        log.write_text(evidence.pack(sample_evidence.HASHED_PLAN, kept, verdict))
         assert accept("judge", log).code == 0
-        log.write_text(evidence.pack(replace(factories_evidence.HASHED, seed=2), kept, verdict))
+        log.write_text(evidence.pack(replace(sample_evidence.HASHED_PLAN, seed=2), kept, verdict))
         assert "plan" in refused("judge", log, code=6)
 
 
 def test_a_pipe_in_the_place_of_the_hosts_is_not_waited_for(tmp_path: Path) -> None:
     for whole, code in ((True, 6), (False, 5)):
-        folder = factories_evidence.leave(tmp_path / str(whole), whole=whole)
+        folder = sample_evidence.write(tmp_path / str(whole), whole=whole)
         (folder / "hosts.json").unlink()
         os.mkfifo(folder / "hosts.json")
         assert accept("judge", folder).code == code
@@ -366,7 +361,7 @@ class TestNoEvidence:
 
 class TestArchives:
     def test_cut_off_anywhere_are_refused(self, tmp_path: Path, folder: Path) -> None:
-        whole = factories_evidence.archive(folder, tmp_path / "whole.tar").read_bytes()
+        whole = sample_evidence.archive(folder, tmp_path / "whole.tar").read_bytes()
         end = len(whole.rstrip(b"\0"))
         for cut in range(0, end, max(1, end // 23)):
             (tmp_path / "cut.tar").write_bytes(whole[:cut])
@@ -411,28 +406,26 @@ class TestArchives:
 
 class TestLogs:
     def test_cut_off_are_refused(self, tmp_path: Path) -> None:
-        text = factories_evidence.console(factories_evidence.record())
+        text = sample_evidence.console(sample_evidence.record())
         (tmp_path / "pod.log").write_text(text[: len(text) - 60])
         assert "cut off" in refused("judge", tmp_path / "pod.log", code=6)
 
     def test_that_were_edited_are_refused(self, tmp_path: Path) -> None:
-        lines = factories_evidence.console(factories_evidence.record()).splitlines()
+        lines = sample_evidence.console(sample_evidence.record()).splitlines()
         lines[-2] = lines[-2][:50] + lines[-2][51:]
         (tmp_path / "pod.log").write_text("\n".join(lines) + "\n")
         assert "damaged" in refused("judge", tmp_path / "pod.log", code=6)
 
     def test_that_failed_fail_again(self, tmp_path: Path) -> None:
-        (tmp_path / "pod.log").write_text(
-            factories_evidence.console(factories_evidence.record(status=1))
-        )
+        (tmp_path / "pod.log").write_text(sample_evidence.console(sample_evidence.record(status=1)))
         assert accept("judge", tmp_path / "pod.log").code == 3
 
     def test_of_what_was_a_whole_folder_say_nothing_of_it(self, tmp_path: Path) -> None:
         """Somebody took the plan away, or changed what it was held against."""
         for left in (evidence.CHECKSUMS, evidence.RECORDS):
-            folder = factories_evidence.leave(tmp_path / left)
+            folder = sample_evidence.write(tmp_path / left)
             (folder / evidence.CONSOLE).write_text(
-                factories_evidence.console(factories_evidence.record())
+                sample_evidence.console(sample_evidence.record())
             )
             (folder / evidence.PLAN).unlink()
             for other in {evidence.CHECKSUMS, evidence.RECORDS} - {left}:
@@ -459,13 +452,13 @@ class TestReport:
         assert set(json.loads(accept("report", folder, "--format", "md", "--json").out)) == {"md"}
 
     def test_of_an_archive_needs_a_form(self, tmp_path: Path, folder: Path) -> None:
-        archive = factories_evidence.archive(folder, tmp_path / "evidence.tar")
+        archive = sample_evidence.archive(folder, tmp_path / "evidence.tar")
         assert "--format" in refused("report", archive)
         assert accept("report", archive, "--format", "md").code == 0
 
 
 def test_a_crash_could_not_hide_here(tmp_path: Path) -> None:
-    """The exit codes above come from calls in this process; a program says the same."""
+    """The exit codes above come from calls in this process; a separate program returns the same."""
     (tmp_path / "file").write_text("x")
     done = program("judge", tmp_path / "file")
     assert (done.code, done.out, "Traceback" in done.err) == (6, "", False)

@@ -1,4 +1,4 @@
-"""What is decided and refused before a run starts: back end, machine, hosts, and options."""
+"""Decisions and refusals before a run starts: back end, machine, hosts, and options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., Done]
 
 
 def node(name: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
-    """A node as the API shows it."""
+    """Return a node as the API shows it."""
     capacity = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     return {
         "metadata": {"name": name, "labels": labels},
@@ -33,7 +33,7 @@ def node(name: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of runs, and no cluster that a test could meet by mistake."""
+    """Use an empty folder of runs, and hide all clusters from the test."""
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -42,7 +42,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A cluster of one B200 node."""
+    """Run a stand-in cluster of one B200 node."""
     with api_server() as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path)))
         b200 = node("n1", 8, **{"cloud.google.com/gke-accelerator": "nvidia-b200"})
@@ -63,7 +63,7 @@ def site(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails a test that inspects this machine or opens an ssh connection."""
+    """Fail the test if it inspects this machine or opens an ssh connection."""
 
     def contacted(*_: object) -> None:
         raise AssertionError("a host was contacted")
@@ -74,7 +74,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 class TestMachineOfACluster:
-    """The back end that will run is the one that is asked which machine it has."""
+    """The back end of the run detects the machine."""
 
     @pytest.mark.parametrize("nodes", ["64", "n1,n2"])
     def test_comes_from_the_accelerator_label_of_its_nodes(
@@ -160,7 +160,7 @@ class TestBackendAndHosts:
 
 
 class TestRenderToStdout:
-    """Helm values are for a cluster; what runs elsewhere goes into a folder."""
+    """Helm values are for clusters; other back ends need a folder."""
 
     @pytest.mark.parametrize("options", [["--hosts", "a,b"], [], ["--hosts", "a,b", "--json"]])
     def test_of_a_run_without_a_cluster_is_refused(self, options: list[str]) -> None:
@@ -179,7 +179,7 @@ NONE = {**EIGHT, "gpus": ["0"], "pci": ["0"]}
 
 
 class TestGpusOfThisMachine:
-    """Of a machine with GPUs at least one must show before anything is measured."""
+    """If the machine has GPUs, at least one must be detected before any measurement."""
 
     @pytest.mark.parametrize("machine", ["h100-8", "gpu"])
     def test_none_at_all_is_no_start(
@@ -226,7 +226,7 @@ class TestGpusOfThisMachine:
 
 
 def blanks() -> Iterator[tuple[str, ...]]:
-    """Every command with each option that takes a value, and with all its arguments, left blank."""
+    """Yield every command with one blank option, and with blank arguments."""
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
         options = [p for p in command.params if p.param_type_name == "option" and not p.is_flag]
@@ -258,7 +258,7 @@ class TestEmptyValues:
 
 @pytest.mark.usefixtures("elsewhere")
 class TestNonsense:
-    """A dry run refuses what the run would refuse, and what no run can mean."""
+    """A dry run refuses all that the run would refuse, and meaningless options."""
 
     @pytest.mark.parametrize(
         "options",

@@ -1,4 +1,4 @@
-"""Which run folders a command may act on, and what it says about runs that go on or have ended."""
+"""Run folders that a command may act on, and its output about active and ended runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.paths import LAUNCHERS
 
@@ -62,7 +62,7 @@ def trap(node: Path, marker: Path) -> Path:
 
 
 class TestAFolderFromElsewhere:
-    """It may name commands to run and folders to remove, so it is only read."""
+    """It could name commands to run and folders to remove, so commands only read it."""
 
     @pytest.fixture
     def marker(self, tmp_path: Path) -> Path:
@@ -123,7 +123,7 @@ class TestAFolderFromElsewhere:
         assert not marker.exists()
 
     def test_is_judged_and_reported(self, foreign: Path) -> None:
-        factories_evidence.leave(foreign / "evidence")
+        sample_evidence.write(foreign / "evidence")
         assert accept("judge", foreign).code == 0
         assert accept("report", foreign).code == 0
 
@@ -175,7 +175,7 @@ class TestAFolderBelowTheRuns:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is no coordinator of ours."""
+    """Start a process that does not belong to a run."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
@@ -214,7 +214,7 @@ class TestAProcessIdThatWasGivenAgain:
         self, runs: Path, stranger: subprocess.Popen[bytes]
     ) -> None:
         node = begun(runs / "one", stranger.pid, "1")
-        factories_evidence.leave(node / "evidence", whole=False)
+        sample_evidence.write(node / "evidence", whole=False)
         assert accept("collect", "one").code == 0
 
 
@@ -256,14 +256,14 @@ class TestCancel:
         return str(json.loads(done.out)["outcome"])
 
     def test_of_a_run_that_was_collected_says_that_it_had_ended(self, runs: Path) -> None:
-        factories_evidence.leave(submitted(runs / "one") / "evidence")
+        sample_evidence.write(submitted(runs / "one") / "evidence")
         assert self.outcome() == "had-ended"
         assert not accept("cancel", "one").out.startswith("cancelled")
 
     def test_of_a_run_that_has_ended_collects_it_and_says_so(self, runs: Path) -> None:
         node = submitted(runs / "one") / "node"
         node.mkdir()
-        factories_evidence.leave(node / "evidence")
+        sample_evidence.write(node / "evidence")
         (node / "status").write_text("0\n")
         (node / "kill.sh").write_text("exit 0\n")
         assert self.outcome() == "had-ended"
@@ -278,11 +278,9 @@ class TestCancel:
         submitted(runs / "one", ssh_job())
 
         def collect(job: Job, *, folder: Path, say: object) -> Path:
-            left = factories_evidence.leave(folder / "evidence")
-            verdict = replace(
-                factories_evidence.verdict_of(factories_evidence.record()), broken_off=why
-            )
-            evidence.write_judgement(left, factories_evidence.PLAN, verdict)
+            left = sample_evidence.write(folder / "evidence")
+            verdict = replace(sample_evidence.verdict_of(sample_evidence.record()), broken_off=why)
+            evidence.write_judgement(left, sample_evidence.PLAN, verdict)
             return left
 
         monkeypatch.setattr("accept.backends.ssh.backend.cancel", lambda *_, **__: None)
@@ -298,7 +296,7 @@ class TestCancel:
             raise BrokenOff("h1 does not answer")
 
         def collect(job: Job, *, folder: Path, say: object) -> Path:
-            return factories_evidence.leave(folder / "evidence")
+            return sample_evidence.write(folder / "evidence")
 
         monkeypatch.setattr("accept.backends.ssh.backend.cancel", cancel)
         monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
@@ -331,7 +329,7 @@ def test_watching_a_run_whose_folder_is_gone_says_so(runs: Path) -> None:
 
 
 def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Path) -> None:
-    """The script that starts it keeps both, for the commands to compare."""
+    """The start script stores both, so that commands can compare them."""
     script = LAUNCHERS / "coordinate.sh"
     (tmp_path / "coordinate.sh").write_bytes(script.read_bytes())
     (tmp_path / "run").write_text("one\n")

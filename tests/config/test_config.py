@@ -1,4 +1,4 @@
-"""Machines, suites and sites: every mistake a file can hold, and what a user is told."""
+"""Machines, suites and sites: every mistake in a file, and its error message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ checks:
 
 
 def refusal(kind: str, file: Path, text: str) -> tuple[str, str, str]:
-    """The place, the message after it, and the hint."""
+    """Return the place, the message after it, and the hint."""
     file.write_text(text)
     loaders: dict[str, Any] = {
         "machine": config.load_machine,

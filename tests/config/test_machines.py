@@ -1,4 +1,4 @@
-"""A machine out of nothing but YAML: the page's example, on top of others, up to a verdict."""
+"""A machine defined in YAML only: the example of the docs, up to a verdict."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEALTHY = {
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """The machine that the page shows."""
+    """Write the machine file that the page shows; return it."""
     found = re.search(r"^```yaml mine.yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert found
     (tmp_path / "mine.yaml").write_text(found[1])
@@ -49,7 +49,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def planned(machine: Path | str, nodes: int, *checks: str, expect: tuple[str, ...] = ()) -> Plan:
-    """The plan of the quick suite on a machine: the inventory, and the checks named."""
+    """Plan the quick suite on a machine, limited to the inventory and the named checks."""
     options = Options(
         machine=str(machine), nodes=nodes, backend="ssh", hosts=verdicts.hosts(nodes), expect=expect
     )
@@ -61,7 +61,7 @@ def planned(machine: Path | str, nodes: int, *checks: str, expect: tuple[str, ..
 
 
 def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
-    """Records of a run in which everything reached a share of what is healthy."""
+    """Return records of a run with results at a share of the healthy ones."""
     names = verdicts.hosts(plan.nodes or 1)
     inventory, step = plan.steps
     told = [
@@ -72,14 +72,14 @@ def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
     tables = [m for check in step.checks for m in table(check, HEALTHY[check] * share)]
     ranks = 8 * len(names)
     return [
-        verdicts.found(names),
+        verdicts.hosts_record(names),
         *told,
         verdicts.record(step, names, *tables, facts=(network_used,), ranks=ranks),
     ]
 
 
 def node(plan: Plan, host: str) -> Fact:
-    """What a host with the machine's GPUs and RDMA devices says of itself."""
+    """Return the inventory of a host with the machine's GPUs and RDMA devices."""
     machine = plan.machine
     gpus = [{**gpu, "name": machine.device} for gpu in verdicts.gpus(host)]
     up = {"speed": int(machine.rdma_gbps * 1000), "state": "active", "rdma": True}
@@ -112,7 +112,7 @@ def states(found: Verdict) -> dict[str, State]:
 
 
 class TestSixtyFourNodes:
-    """Sixty-four nodes of a machine of which only two-node figures are published."""
+    """64 nodes of a machine for which only figures of two nodes are published."""
 
     plan = planned("a4-highgpu-8g", 64, *COLLECTIVES)
 
@@ -187,7 +187,7 @@ def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
 
 @pytest.mark.parametrize("name", config.names("machines"))
 def test_the_place_of_a_node_is_asked_by_what_an_image_has(name: str, tmp_path: Path) -> None:
-    """Python alone, and what it is to run can be read by it."""
+    """The command uses only Python, which can parse the code."""
     code = 'import sys; compile(sys.argv[2], "topology", "exec"); print("/a/b")'
     (tmp_path / "code.py").write_text(code)
     (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/code.py "$@"\n')

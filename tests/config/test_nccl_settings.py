@@ -1,4 +1,4 @@
-"""NCCL settings: what is said of them before a run, and the list that this comes from."""
+"""NCCL settings: warnings before a run, and the list behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node gets, finds and chooses by itself, and how hosts are compared by it."""
+"""Settings that a node receives, detects and chooses, and their comparison between hosts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONNECTIVITY = verdicts.step("connectivity", number=20, params={"pings": 0})
 
 
 def node(folder: Path, *more: str, nccl: tuple[str, ...] = ()) -> Path:
-    """A rendered run of a machine with lines of its own, in a folder."""
+    """Render a run of a machine with additional lines into a folder; return it."""
     text = ("name: mine", "description: Mine.", "gpus: {count: 1}", *more)
     (folder / "mine.yaml").write_text("\n".join(text))
     rendered = folder / "node"
@@ -39,7 +39,7 @@ def node(folder: Path, *more: str, nccl: tuple[str, ...] = ()) -> Path:
 
 
 def ports(folder: Path, **found: tuple[str, str]) -> Path:
-    """A /sys with RDMA devices: (state, rate) of each."""
+    """Create a /sys with RDMA devices, each given by state and rate."""
     for device, (state, rate) in found.items():
         port = folder / "class" / "infiniband" / device / "ports" / "1"
         port.mkdir(parents=True)
@@ -49,7 +49,7 @@ def ports(folder: Path, **found: tuple[str, str]) -> Path:
 
 
 def environment(rendered: Path, *words: str, shell: str = "sh", **given: str) -> dict[str, str]:
-    """What a rank on that node finds in its environment."""
+    """Return the environment of a rank on this node."""
     command = [shell, str(rendered / "rank.sh"), *words, "sh", "-c", "env"]
     env = {"PATH": os.environ["PATH"], **given}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
@@ -127,7 +127,7 @@ class TestDevices:
 
 
 def test_each_kind_of_way_that_nccl_took_is_brought_back_once(tmp_path: Path) -> None:
-    """NCCL writes a line for every channel of every rank; a log has room for one of a kind."""
+    """NCCL writes a line for every channel of every rank; a log keeps one of each kind."""
     channels = "".join(
         f"n1:1:2 [0] NCCL INFO Channel {n:02d}/0 : {n}[0] -> 0[0] [send] via {way}\\n"
         for n in range(40)
@@ -150,7 +150,7 @@ def test_each_kind_of_way_that_nccl_took_is_brought_back_once(tmp_path: Path) ->
 
 
 class TestRecorded:
-    """The inventory records the settings that hold, wherever they come from."""
+    """The inventory records the effective settings, whatever their source."""
 
     def settings(self, home: Path, **given: str) -> dict[str, Any]:
         program = resources.launchers() / "programs" / "inventory.py"
@@ -178,13 +178,13 @@ class TestRecorded:
 
 
 def inventory(machine: Any = verdicts.GPU, **of_h2: Any) -> CheckVerdict:
-    """The verdict on four equal hosts, of which h2 says something else."""
+    """Return the verdict on four hosts that are equal except for the values of h2."""
     records = [
         verdicts.record(INVENTORY, (name,), facts=(told(name, of_h2),), number=number)
         for number, name in enumerate(NAMES)
     ]
     plan = verdicts.plan(INVENTORY, machine=machine, nodes=4)
-    found = judge(plan, [verdicts.found(NAMES), *records], checks=REGISTRY, attempt="one")
+    found = judge(plan, [verdicts.hosts_record(NAMES), *records], checks=REGISTRY, attempt="one")
     return next(one for one in found.checks if one.check == "inventory")
 
 
@@ -253,7 +253,9 @@ class TestFewerDevices:
             for number, name in enumerate(NAMES)
         ]
         plan = verdicts.plan(INVENTORY, machine=self.MACHINE, nodes=4)
-        found = judge(plan, [verdicts.found(NAMES), *records], checks=REGISTRY, attempt="one")
+        found = judge(
+            plan, [verdicts.hosts_record(NAMES), *records], checks=REGISTRY, attempt="one"
+        )
         assert next(c.state for c in found.checks if c.check == "inventory") is State.PASS
 
 
@@ -271,7 +273,7 @@ def test_the_verdict_tells_what_the_hosts_talk_through() -> None:
     chosen = [Fact(name="network", check="connectivity", host=n, value=value) for n in NAMES]
     record = verdicts.record(CONNECTIVITY, NAMES, facts=(*answers, *chosen), ranks=4)
     plan = verdicts.plan(CONNECTIVITY, nodes=4, machine=replace(verdicts.CPU, ranks=1))
-    found = judge(plan, [verdicts.found(NAMES), record], checks=REGISTRY, attempt="one")
+    found = judge(plan, [verdicts.hosts_record(NAMES), record], checks=REGISTRY, attempt="one")
     (check,) = [one for one in found.checks if one.check == "connectivity"]
     assert check.state is State.PASS
     assert (

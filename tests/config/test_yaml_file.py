@@ -1,4 +1,4 @@
-"""YAML files: what is read, and that everything odd is refused in one line with file and line."""
+"""YAML files: valid content is read, and anything else is refused with file and line."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
 
 
 def test_no_program_reports_a_cause_that_is_not_on_the_list() -> None:
-    """Every cause written as a literal, in Python or sh, is a known one."""
+    """All causes that are literals in Python or sh are known."""
     said: set[str] = set()
     for path in [*(ROOT / "cli").rglob("*.py"), *(ROOT / "launchers").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

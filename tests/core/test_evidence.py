@@ -1,4 +1,4 @@
-"""The folder a run leaves: written whole, read strictly, packed for the end of a log."""
+"""The evidence folder: written completely, read strictly, packed at the end of a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.disks import full_disk
 
 from accept.core import evidence
@@ -27,7 +27,7 @@ from accept.core.model import Fact
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return factories_evidence.leave(tmp_path / "evidence")
+    return sample_evidence.write(tmp_path / "evidence")
 
 
 #: The function that reads each file.
@@ -41,11 +41,9 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 class TestFolder:
     def test_is_read_back_as_it_was_written(self, folder: Path) -> None:
-        assert evidence.read_plan(folder) == factories_evidence.PLAN
-        assert evidence.read_records(folder)[1] == factories_evidence.record()
-        assert evidence.read_verdict(folder) == factories_evidence.verdict_of(
-            factories_evidence.record()
-        )
+        assert evidence.read_plan(folder) == sample_evidence.PLAN
+        assert evidence.read_records(folder)[1] == sample_evidence.record()
+        assert evidence.read_verdict(folder) == sample_evidence.verdict_of(sample_evidence.record())
 
     def test_a_file_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
         evidence.write(tmp_path / "a", "first")
@@ -65,9 +63,9 @@ class TestFolder:
 
     def test_a_report_on_a_full_disk_does_not_spoil_the_evidence(self, folder: Path) -> None:
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        verdict = factories_evidence.verdict_of(factories_evidence.record())
+        verdict = sample_evidence.verdict_of(sample_evidence.record())
         with full_disk(), pytest.raises(OSError, match="too large"):
-            evidence.write_judgement(folder, factories_evidence.PLAN, verdict)
+            evidence.write_judgement(folder, sample_evidence.PLAN, verdict)
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
         assert evidence.check_checksums(folder) == ()
 
@@ -89,7 +87,7 @@ class TestFolder:
 
     @pytest.mark.parametrize("reason", ["", "the run was cancelled"])
     def test_says_why_the_run_was_interrupted(self, tmp_path: Path, reason: str) -> None:
-        folder = factories_evidence.leave(tmp_path / "evidence", interruption=reason)
+        folder = sample_evidence.write(tmp_path / "evidence", interruption=reason)
         assert evidence.read_interruption(folder) == reason
         (folder / evidence.VERDICT).unlink()
         assert evidence.read_interruption(folder) == reason
@@ -125,7 +123,7 @@ class TestChecksums:
 
     def test_hold_every_file_that_a_judgement_rests_on(self, folder: Path) -> None:
         text = (folder / evidence.CHECKSUMS).read_text()
-        log = factories_evidence.record().log
+        log = sample_evidence.record().log
         for name in (evidence.PLAN, evidence.RECORDS, evidence.RUN_END, "hosts.json", log):
             assert f"  {name}\n" in text
         assert evidence.check_checksums(folder) == ()
@@ -147,26 +145,24 @@ class TestChecksums:
 
     def test_name_what_changed_and_what_is_gone(self, folder: Path) -> None:
         (folder / evidence.PLAN).write_text("{}")
-        (folder / factories_evidence.record().log).unlink()
+        (folder / sample_evidence.record().log).unlink()
         assert evidence.check_checksums(folder) == (
             "logs/10-script/0-0.log is missing",
             "plan.json is not as it was written",
         )
 
     def test_that_are_missing_mean_it_was_never_finished(self, tmp_path: Path) -> None:
-        folder = factories_evidence.leave(tmp_path / "evidence", whole=False)
+        folder = sample_evidence.write(tmp_path / "evidence", whole=False)
         assert "never finished" in evidence.check_checksums(folder)[0]
 
 
 class TestLogs:
     def test_of_many_groups_go_into_one_archive_and_are_found_there(self, folder: Path) -> None:
-        log = factories_evidence.record().log
+        log = sample_evidence.record().log
         loose = list(evidence.open_log(folder, log) or ())
         evidence.archive_logs(folder, "10-script")
         assert not (folder / log).exists()
-        assert (
-            list(evidence.open_log(folder, log) or ()) == loose == [factories_evidence.LOG.encode()]
-        )
+        assert list(evidence.open_log(folder, log) or ()) == loose == [sample_evidence.LOG.encode()]
 
     def test_come_out_of_an_archive_in_pieces_of_whole_lines(self, folder: Path) -> None:
         text = b"".join(b"line %d\n" % n for n in range(300_000))
@@ -222,7 +218,7 @@ class TestLogs:
 
 
 def crafted(raw: bytes) -> list[bytes]:
-    """Packed lines as somebody else could make them, with the right checksum."""
+    """Return packed lines with any content and a correct checksum."""
     coded = base64.b64encode(zlib.compress(raw))
     begin = f"-----BEGIN ACCEPT EVIDENCE----- {hashlib.sha256(raw).hexdigest()}".encode()
     return [begin, coded, b"-----END ACCEPT EVIDENCE-----"]
@@ -230,16 +226,16 @@ def crafted(raw: bytes) -> list[bytes]:
 
 class TestPacked:
     def test_is_read_back_from_a_log_with_prefixes(self) -> None:
-        text = factories_evidence.console(factories_evidence.record())
+        text = sample_evidence.console(sample_evidence.record())
         for prefix in ("", "2026-01-01T00:00:00Z stdout F ", "[pod/accept-0/accept] "):
             lines = [f"{prefix}{line}\n".encode() for line in text.splitlines()]
             plan, records, verdict = evidence.unpack(lines, "pod.log")
-            assert (plan, records[1]) == (factories_evidence.PLAN, factories_evidence.record())
-            assert verdict == factories_evidence.verdict_of(factories_evidence.record())
+            assert (plan, records[1]) == (sample_evidence.PLAN, sample_evidence.record())
+            assert verdict == sample_evidence.verdict_of(sample_evidence.record())
 
     def test_the_last_one_counts(self) -> None:
-        first = factories_evidence.console(factories_evidence.record(status=1))
-        text = first + factories_evidence.console(factories_evidence.record())
+        first = sample_evidence.console(sample_evidence.record(status=1))
+        text = first + sample_evidence.console(sample_evidence.record())
         _, records, _ = evidence.unpack(text.encode().splitlines(), "pod.log")
         assert records[1].exit == 0
 
@@ -247,11 +243,11 @@ class TestPacked:
         # Digests, as text that repeats would pack well.
         noise = (hashlib.sha256(str(n).encode()).hexdigest() for n in range(30_000))
         facts = tuple(Fact(name="noise", value=text, check="script") for text in noise)
-        big = replace(factories_evidence.record(), facts=facts)
+        big = replace(sample_evidence.record(), facts=facts)
         text = evidence.pack(
-            factories_evidence.PLAN,
+            sample_evidence.PLAN,
             [big, big],
-            factories_evidence.verdict_of(factories_evidence.record()),
+            sample_evidence.verdict_of(sample_evidence.record()),
         )
         assert len(text) <= evidence.PACKED_LIMIT
         with pytest.raises(BadEvidence, match="2 records were too many"):
@@ -280,7 +276,7 @@ class TestPacked:
     @given(st.data())
     def test_damage_is_never_read_as_evidence(self, data: st.DataObject) -> None:
         raw = bytearray(
-            evidence.pack(factories_evidence.PLAN, (), factories_evidence.verdict_of()).encode()
+            evidence.pack(sample_evidence.PLAN, (), sample_evidence.verdict_of()).encode()
         )
         begin = raw.index(b"\n") + 1
         place = data.draw(st.integers(begin, len(raw) - 40))
@@ -290,7 +286,7 @@ class TestPacked:
         except BadEvidence:
             return
         # A byte of base64 that stands for the same bits, or white space.
-        assert (plan, records) == (factories_evidence.PLAN, ())
+        assert (plan, records) == (sample_evidence.PLAN, ())
 
     @given(st.lists(st.binary(max_size=200), max_size=20))
     def test_any_lines_are_evidence_or_bad_evidence(self, lines: list[bytes]) -> None:

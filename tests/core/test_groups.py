@@ -1,4 +1,4 @@
-"""Schedules: groups of a wave are disjoint, nobody meets twice, nothing is lost."""
+"""Schedules: groups of a wave are disjoint, no pair meets twice, no host is lost."""
 
 from __future__ import annotations
 

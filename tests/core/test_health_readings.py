@@ -1,4 +1,4 @@
-"""What changed between two readings: only growth is, and only of what both could read."""
+"""Changes between two readings: only growth counts, and only of counters in both."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_reading_does_not_differ_from_itself(counters: dict[str, int]) -> None
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_changes_add_up(a: dict[str, int], b: dict[str, int], c: dict[str, int]) -> None:
-    """Where nothing goes backwards, two steps counted what both together did."""
+    """If no counter decreases, the changes of two intervals add up to the change of both."""
     b = {n: a.get(n, 0) + b.get(n, 0) for n in NAMES}
     c = {n: b[n] + c.get(n, 0) for n in NAMES}
     one, two, three = (reading(gpu(counters=counters)) for counters in (a, b, c))

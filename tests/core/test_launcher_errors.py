@@ -1,4 +1,4 @@
-"""A launch that failed is called that, and not a log that cannot be read."""
+"""A failed launch is reported as such, and not as an unreadable log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed data: what is read, what is refused and how it is said, and that writing is the inverse."""
+"""Typed data: reading, error messages, and writing as the inverse of reading."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Tree:
 
 
 def refusal(data: Any, cls: type[Any] = Tree) -> tuple[str, str, str]:
-    """Path, message and hint of the refusal."""
+    """Return path, message and hint of the error."""
     with pytest.raises(Invalid) as caught:
         read(cls, data)
     error = caught.value
@@ -291,7 +291,7 @@ class TestProperties:
 
 
 def _instances(cls: Any) -> st.SearchStrategy[Any]:
-    """Instances of a dataclass by its types: finite numbers, short lists, plain data."""
+    """Return a strategy for instances of a dataclass: finite numbers, short lists, plain data."""
     hints = get_type_hints(cls)
     return st.builds(cls, **{item.name: _values(hints[item.name]) for item in fields(cls)})
 

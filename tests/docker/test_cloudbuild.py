@@ -1,4 +1,4 @@
-"""cloudbuild.yml: what it refers to exists, and what it ends with can go into a site file.
+"""cloudbuild.yml: its references exist, and its final output fits into a site file.
 
 Its build step is run for real in tests/cluster/test_image.py.
 """
@@ -33,7 +33,7 @@ def test_has_only_keys_that_cloud_build_knows() -> None:
 
 
 def test_every_substitution_has_a_default_and_every_reference_a_substitution() -> None:
-    """A name that nothing defines fails a build that `gcloud builds submit` started."""
+    """An undefined name fails a build that `gcloud builds submit` started."""
     document = cloudbuild.document()
     own = document.pop("substitutions")
     assert all(re.fullmatch(r"_[A-Z0-9_]+", name) for name in own)
@@ -83,7 +83,7 @@ def test_the_cache_is_a_tag_that_an_earlier_version_has_left() -> None:
 
 @pytest.fixture
 def said_by_digest_step(tmp_path: Path) -> str:
-    """Its output, where docker knows the image by two names of which one is another registry's."""
+    """Return its output if docker knows the image by two names, one of another registry."""
     step = cloudbuild.steps()["digest"]
     name = cloudbuild.values()["_NAME"]
     docker = tmp_path / "docker"

@@ -1,4 +1,4 @@
-"""docker/Dockerfile: what it builds on is pinned, what it can be given is written down, no secret.
+"""docker/Dockerfile: pinned base images, documented arguments, and no secrets.
 
 Its target `cpu` is built for real in tests/cluster/test_image.py.
 """
@@ -33,7 +33,7 @@ def test_both_ways_of_building_take_the_same_base_with_gpus() -> None:
 
 
 def test_nothing_is_fetched_but_packages_and_one_commit() -> None:
-    """ADD takes addresses, of which nothing says what is there tomorrow; COPY takes stages only."""
+    """ADD would take URLs whose content can change; COPY takes stages only."""
     found = dockerfile.instructions()
     assert {one.word for one in found} <= {"ARG", "COPY", "FROM", "LABEL", "RUN", "WORKDIR"}
     assert all(one.rest.startswith("--from=") for one in found if one.word == "COPY")
@@ -43,7 +43,7 @@ def test_nothing_is_fetched_but_packages_and_one_commit() -> None:
 
 
 def test_no_argument_and_no_label_is_a_secret() -> None:
-    """What a build is told stays readable in the image's history."""
+    """Build arguments stay readable in the history of the image."""
     told = [one.rest for one in dockerfile.instructions() if one.word in ("ARG", "ENV", "LABEL")]
     assert [text for text in told if SECRET.search(text.partition("=")[0])] == []
 

@@ -1,4 +1,4 @@
-"""Evidence archives come from elsewhere: nothing is written outside, and no more than fits."""
+"""Evidence archives are untrusted: unpacking stays in its folder and within its size limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.disks import full_disk
 
 from accept.core import evidence
@@ -49,8 +49,8 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_evidence_is_unpacked_as_it_was(tmp_path: Path, compress: type[bytes]) -> None:
-    folder = factories_evidence.leave(tmp_path / "evidence")
-    path = factories_evidence.archive(folder, tmp_path / "evidence.tar")
+    folder = sample_evidence.write(tmp_path / "evidence")
+    path = sample_evidence.archive(folder, tmp_path / "evidence.tar")
     path.write_bytes(compress(path.read_bytes()))
     archive.unpack(path, tmp_path / "there", source=str(path))
     assert tree(tmp_path / "there" / "evidence") == tree(folder)

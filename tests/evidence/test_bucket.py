@@ -1,4 +1,4 @@
-"""Evidence in buckets, through obstore: moto as S3, a stand-in for Google's."""
+"""Evidence in buckets, through obstore: moto as S3, and a stand-in for Google's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Proxy]:
 def place(
     server: Proxy, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """A URL of the test's own."""
+    """Return a URL for this test only."""
     for name in [n for n in os.environ if n.startswith(("AWS_", "GOOGLE_"))]:
         monkeypatch.delenv(name)
     for name, value in server.environment().items():

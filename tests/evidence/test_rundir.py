@@ -1,4 +1,4 @@
-"""The folders of the runs: where they are, how they are named, and what `last` means."""
+"""Run folders: their location, their names, and the meaning of `last`."""
 
 from __future__ import annotations
 

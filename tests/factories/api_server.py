@@ -1,6 +1,6 @@
-"""A stand-in for a cluster's API: plays answers, for errors that no real cluster gives on demand.
+"""A stand-in for the Kubernetes API with scripted answers, for errors that are hard to provoke.
 
-Everything else about clusters is tested on a real one, in tests/cluster/kube.
+The tests in tests/cluster/kube use a real cluster for everything else.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
-#: What answers a path: gets the query and the number of the request, returns status and body.
+#: Answers a path: takes the query and the number of the request, returns status and body.
 Answer = Callable[[dict[str, str], int], tuple[int, Any]]
-#: What a command in a container writes, by channel: its output, its errors, and how it ended.
+#: Output of a command in a container, by channel: stdout, stderr and exit status.
 Frames = Iterator[tuple[int, bytes]]
 OUT, ERR, STATUS = 1, 2, 3
-#: Gets the words of the command and the number of the request; ConnectionError breaks the line.
+#: Takes the words of the command and the number of the request; ConnectionError cuts it off.
 Command = Callable[[list[str], int], Frames]
-#: RFC 6455, 1.3.
+#: The fixed key of RFC 6455, section 1.3.
 _WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 @dataclass(kw_only=True)
 class ApiServer:
-    """The stand-in: answers by path, and the requests it saw."""
+    """A running stand-in: answers by path, and the requests so far."""
 
     port: int = 0
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -43,9 +43,10 @@ class ApiServer:
     bodies: list[Any] = field(default_factory=list)
 
     def says(self, path: str, *bodies: Any) -> None:
-        """Answer a path with these, one after the other; the last again and again.
+        """Answer a path with these bodies in turn, and then always with the last.
 
-        An int is a status, a text is a whole log; bytes are one whose connection breaks at its end.
+        An int is an HTTP status, a str is a full log, and bytes are a log whose connection is cut
+        at the end.
         """
 
         def answer(_: dict[str, str], number: int) -> tuple[int, Any]:
@@ -55,11 +56,11 @@ class ApiServer:
         self.answers[path] = answer
 
     def count(self, path: str) -> int:
-        """How often a path was asked for."""
-        return sum(1 for _, one, _ in self.seen if one == path)
+        """Return the number of requests for a path."""
+        return sum(1 for _, requested, _ in self.seen if requested == path)
 
     def kubeconfig(self, folder: Path, token: str = "one", namespace: str = "lab") -> Path:
-        """A kubeconfig that leads here."""
+        """Write a kubeconfig that points to this server; return its path."""
         file = folder / "kubeconfig"
         cluster = {"server": f"http://127.0.0.1:{self.port}"}
         context = {"cluster": "here", "user": "me", "namespace": namespace}
@@ -77,7 +78,7 @@ class ApiServer:
 
 @contextlib.contextmanager
 def api_server() -> Iterator[ApiServer]:
-    """A stand-in that listens on a free port until the end of the block."""
+    """Run a stand-in on a free port until the end of the block."""
     server = ApiServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -100,7 +101,7 @@ def api_server() -> Iterator[ApiServer]:
             status, body = answer(query, number) if answer else (404, {"message": "not found"})
             self.send_response(status)
             if isinstance(body, bytes):
-                # In pieces, as a log comes, and without the piece that says that it is the last.
+                # Chunked like a real log, but without the final chunk.
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 if body:
@@ -113,7 +114,7 @@ def api_server() -> Iterator[ApiServer]:
             self.wfile.write(data)
 
         def _frames(self, frames: Frames) -> None:
-            """A websocket, as the API speaks v4.channel.k8s.io over it."""
+            """Answer with a websocket of the subprotocol v4.channel.k8s.io."""
             key = (self.headers["Sec-WebSocket-Key"] + _WEBSOCKET).encode()
             self.send_response(101)
             self.send_header("Upgrade", "websocket")
@@ -123,7 +124,7 @@ def api_server() -> Iterator[ApiServer]:
             self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
             self.end_headers()
             self.close_connection = True
-            # Who reads may leave before the end.
+            # The client may close the connection before the end.
             with contextlib.suppress(ConnectionError):
                 for channel, content in frames:
                     body = bytes([channel]) + content

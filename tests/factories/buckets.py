@@ -1,9 +1,8 @@
 """Buckets to test against, behind a forwarding proxy: moto as S3, fake-gcs-server as Google's.
 
-The proxy counts what is written, can answer 503, and can be slow. Before fake-gcs-server it is a
-stand-in: Google takes a PUT of an object as obstore sends it, that server takes only the upload of
-the JSON API, so the proxy turns the one into the other. What passes here says nothing of Google's
-own answers to a PUT.
+The proxy lists what is written, can answer 503, and can delay requests. For fake-gcs-server it also
+translates: obstore writes an object with a PUT, which Google accepts, but fake-gcs-server accepts
+only uploads of the JSON API. These tests therefore cannot show how Google answers a PUT.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from urllib.parse import quote, unquote, urlsplit
 from tests.factories.ports import free_port
 
 BUCKET = "evidence"
-#: moto lets nobody read who sends no signature; it does not check it.
+#: moto requires a signature (Authorization) for reading, but does not check it.
 _PASSED_ON = ("authorization", "content-type", "range", "if-none-match", "if-match")
 
 
 @dataclass
 class Proxy:
-    """What stands before a server, and what went through."""
+    """State of a proxy in front of a server, and the objects written through it."""
 
     port: int
     google: bool
     server: str = "127.0.0.1"
     url: str = ""
-    #: Seconds added to each request; whether all of them are answered 503.
+    #: Seconds added to each request. If `down`, all requests are answered with 503.
     delay: float = 0.0
     down: bool = False
-    #: The name, or the end of it, with whose writing it goes down; empty: none.
+    #: The proxy goes down when an object whose name ends like this is written; "" for never.
     until: str = ""
     written: list[str] = field(default_factory=list)
     refused: int = 0
 
     def environment(self) -> dict[str, str]:
-        """The variables with which obstore comes here."""
+        """Return the environment variables that make obstore use this proxy."""
         if self.google:
             return google(self.url)
         return {
@@ -60,7 +59,7 @@ class Proxy:
 
 
 def google(url: str) -> dict[str, str]:
-    """The variables with which obstore takes a stand-in for Google's: its address, and no OAuth."""
+    """Return the environment variables that make obstore use `url` for gs://, without OAuth."""
     key = {"gcs_base_url": url, "disable_oauth": True}
     nothing = {"client_email": "", "private_key": "", "private_key_id": ""}
     return {
@@ -73,7 +72,7 @@ def google(url: str) -> dict[str, str]:
 def proxy(
     port: int, *, google: bool, server: str = "127.0.0.1", listener: socket.socket | None = None
 ) -> Iterator[Proxy]:
-    """A proxy before what answers on `port` of `server`; it ends `listener`, where one is given."""
+    """Run a proxy for `port` of `server`; it listens on `listener` if given, and closes it."""
     state = Proxy(port=port, google=google, server=server)
     handler = type("Handler", (_Handler,), {"state": state})
     front = ThreadingHTTPServer(("127.0.0.1", 0), handler, bind_and_activate=False)
@@ -139,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
-        """Say nothing."""
+        """Print no log lines."""
 
 
 _ANSWERED = ("etag", "last-modified", "content-type", "content-range", "x-goog-generation")
@@ -147,7 +146,7 @@ _ANSWERED = ("etag", "last-modified", "content-type", "content-range", "x-goog-g
 
 @contextmanager
 def s3() -> Iterator[Proxy]:
-    """A bucket of moto's, behind the proxy."""
+    """Run moto with a bucket, behind the proxy."""
     import logging
 
     from moto.server import ThreadedMotoServer
@@ -167,7 +166,7 @@ def s3() -> Iterator[Proxy]:
 
 @contextmanager
 def gs(program: Path) -> Iterator[Proxy]:
-    """A bucket of fake-gcs-server's, behind the proxy that stands in for Google's PUT."""
+    """Run fake-gcs-server with a bucket, behind the proxy that translates each PUT."""
     port = free_port()
     command = [str(program), "-scheme=http", "-host=127.0.0.1", f"-port={port}", "-backend=memory"]
     command.append(f"-public-host=127.0.0.1:{port}")
@@ -187,14 +186,14 @@ def gs(program: Path) -> Iterator[Proxy]:
 
 
 def make(server: str, bucket: str) -> None:
-    """Make a bucket of fake-gcs-server's."""
+    """Create a bucket in fake-gcs-server."""
     _ask(f"{server}/storage/v1/b?project=test", "POST", json.dumps({"name": bucket}).encode())
 
 
 def _ask(url: str, method: str, body: bytes = b"") -> None:
     headers = {"Content-Type": "application/json"} if body else {}
     asked = urllib.request.Request(url, method=method, data=body, headers=headers)
-    # The machine's own proxies lead elsewhere.
+    # Ignore the proxy settings of this machine: the server is local.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(asked, timeout=30) as answer:
         answer.read()

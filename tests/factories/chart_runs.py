@@ -1,4 +1,4 @@
-"""Runs whose chart is looked at: every machine, and sites that use all that a site file can say."""
+"""Runs to render charts of: every machine, and sites that together use every key of a site file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accept.config.kubernetes import MachineKubernetes
 from accept.plan.bundle import helm_values, render
 from accept.plan.resolve import Options, resolve
 
-#: Writes the values of a run to a file: the fixture `write`.
+#: The fixture `write`: `values` without its folder.
 Write = Callable[..., Path]
 
 IMAGE = "registry.example/accept:1"
@@ -20,7 +20,7 @@ MACHINES = config.names("machines")
 
 
 def _kinds() -> tuple[str, ...]:
-    """One machine for each set of keys that machines give the chart: enough for its templates."""
+    """Return one machine for each set of keys that machines pass to the chart."""
     none, kinds = MachineKubernetes(), dict[tuple[str, ...], str]()
     for name in MACHINES:
         pod = config.load_machine(name).value.kubernetes
@@ -31,7 +31,7 @@ def _kinds() -> tuple[str, ...]:
 
 KINDS = _kinds()
 
-#: What follows `kubernetes: {image: …}` in a site file, by name.
+#: The rest of a site file after `kubernetes: {image: …}`, by name.
 SITES = {
     "plain": "",
     "all of it": """\
@@ -86,7 +86,7 @@ results: {location: 'gs://mine'}
 """,
 }
 
-#: A machine of one NVLink domain, with devices by dynamic resource allocation.
+#: A machine of one NVLink domain whose devices come from dynamic resource allocation.
 DOMAIN = """\
 name: domain
 description: One NVLink domain.
@@ -104,7 +104,7 @@ kubernetes:
 
 
 def values(folder: Path, machine: str = "cpu", *, site: str = "", **options: Any) -> Path:
-    """The values of a run of two nodes, as `accept render` prints them, in a file."""
+    """Write the values of a run on two nodes, as `accept render` prints them; return the file."""
     (folder / "site.yaml").write_text(f"kubernetes:\n  image: {IMAGE}\n{site}")
     if machine == "domain":
         machine = str(folder / "domain.yaml")

@@ -1,4 +1,4 @@
-"""The table of the chart's values in docs/kubernetes.md; run as a module, this writes it."""
+"""Generate the table of chart values in docs/kubernetes.md; run as a module, this writes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = "<!-- End of what is generated. -->\n"
 
 
 def rows(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Name, type, default and meaning of every value."""
+    """Yield name, type, default and meaning of every value."""
     made = cls()
     for item, key, hint in fields_of(cls):
         base, markers = split(hint)
@@ -34,7 +34,7 @@ def rows(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
 
 
 def table() -> str:
-    """The table, in Markdown."""
+    """Return the table as Markdown."""
     lines = ["| value | what it takes | default | meaning |", "|---|---|---|---|"]
     for name, kind, default, doc in rows(Values):
         cells = (f"`{name}`", kind, f"`{default}`", doc)
@@ -43,7 +43,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """The page with the table as it should be."""
+    """Return the text of the page with the current table."""
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)

@@ -1,4 +1,4 @@
-"""cloudbuild.yml as Cloud Build reads it: substitutions filled in, steps in order."""
+"""Parse cloudbuild.yml as Cloud Build does: steps in order, with substitutions filled in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from tests.factories.paths import ROOT
 
 FILE = ROOT / "cloudbuild.yml"
-#: What Cloud Build sets for every build, one that no trigger started too:
+#: Substitutions that Cloud Build sets for every build, also without a trigger:
 #: https://cloud.google.com/build/docs/configuring-builds/substitute-variable-values
 BUILT_IN = {
     "BUILD_ID": "11111111-2222",
@@ -23,7 +23,7 @@ _NAME = re.compile(r"\$(?:(\$)|\{(\w+)\}|([A-Z_][A-Z0-9_]*))")
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step with nothing left to fill in."""
+    """A build step with all substitutions filled in."""
 
     id: str
     image: str
@@ -33,20 +33,20 @@ class Step:
 
 
 def document() -> dict[str, Any]:
-    """The file as written."""
+    """Return the parsed file without substitutions."""
     found: dict[str, Any] = yaml.safe_load(FILE.read_text())
     return found
 
 
 def names(text: str) -> set[str]:
-    """The substitutions that a text refers to."""
+    """Return the names of the substitutions in a text."""
     return {braced or bare for _, braced, bare in _NAME.findall(text)} - {""}
 
 
 def values(**given: str) -> dict[str, str]:
-    """Every substitution's value, those `given` on the command line instead of their defaults.
+    """Return the value of every substitution; `given` overrides the defaults.
 
-    With dynamicSubstitutions a value may refer to others, in any order.
+    With dynamicSubstitutions, values may refer to each other in any order.
     """
     known = {**BUILT_IN, **document()["substitutions"], **given}
     for _ in known:
@@ -55,12 +55,12 @@ def values(**given: str) -> dict[str, str]:
 
 
 def filled(text: str, known: dict[str, str]) -> str:
-    """A text with its substitutions filled in. A name that is not known is a KeyError."""
+    """Fill in the substitutions of a text. Raise KeyError for an unknown name."""
     return _NAME.sub(lambda m: "$" if m[1] else known[m[2] or m[3]], text)
 
 
 def steps(**given: str) -> dict[str, Step]:
-    """The steps by id, in their order."""
+    """Return the steps by id, in order."""
     known = values(**given)
     found = {}
     for step in document()["steps"]:

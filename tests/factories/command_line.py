@@ -1,4 +1,4 @@
-"""Calling `accept` as a user does: in this process where that is the same, else as a program."""
+"""Call `accept` as a user does, in this process or as a separate program."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.factories.paths import CLI
 
 from accept.__main__ import main
 
-#: Those who call `python -m accept` from another folder need this on their path.
+#: PYTHONPATH for calls of `python -m accept` from another folder.
 SOURCE = CLI
 
-#: A suite of a run that takes seconds.
+#: A suite that takes seconds.
 SMALL = """\
 name: small
 description: Ours.
@@ -32,7 +32,7 @@ checks:
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What a call left."""
+    """The exit code and the output of a call."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ class Done:
 
 
 def accept(*args: object) -> Done:
-    """Call it in this process; a defect raises here instead of ending with exit code 70."""
+    """Call `accept` in this process; a defect raises here instead of exiting with code 70."""
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     with (
@@ -61,7 +61,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def program(*args: object, **environment: str) -> Done:
-    """Start it as a program of its own, with `environment` on top of this one's."""
+    """Start `accept` as a separate program, with additional environment variables."""
     done = subprocess.run(
         [sys.executable, "-m", "accept", *map(str, args)],
         env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
@@ -75,11 +75,11 @@ def program(*args: object, **environment: str) -> Done:
 
 
 def refused(*args: object, code: int = 2) -> str:
-    """Call it, expect one error and nothing on stdout; return what it said."""
+    """Call `accept`, expect one error and an empty stdout; return stderr."""
     done = accept(*args)
     assert done.code == code, done
     assert done.out == ""
     assert "Traceback" not in done.err
-    said = [line for line in done.err.splitlines() if line.startswith("accept: ")]
-    assert len(said) == 1, done.err
+    errors = [line for line in done.err.splitlines() if line.startswith("accept: ")]
+    assert len(errors) == 1, done.err
     return done.err

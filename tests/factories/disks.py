@@ -1,4 +1,4 @@
-"""A disk that is full, without one: files of this process cannot grow."""
+"""Simulate a full disk: files of this process cannot grow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_disk(free: int = 0) -> Iterator[None]:
-    """Let no file of this process grow beyond `free` bytes: writing raises OSError."""
+    """Prevent files of this process from growing beyond `free` bytes; writing raises OSError."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (free, limits[1]))
     try:

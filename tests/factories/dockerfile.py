@@ -1,4 +1,4 @@
-"""docker/Dockerfile as instructions, for the tests that look at it."""
+"""Parse docker/Dockerfile into instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = ROOT / "docker" / "Dockerfile"
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One instruction, its lines joined; `stage` is "" before the first FROM."""
+    """One instruction with its lines joined; `stage` is "" before the first FROM."""
 
     stage: str
     word: str
@@ -20,7 +20,7 @@ class Instruction:
 
 
 def instructions() -> list[Instruction]:
-    """All of them, in their order."""
+    """Return all instructions in order."""
     kept = [line for line in FILE.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n", "", "\n".join(kept))
     found, stage = [], ""
@@ -33,12 +33,12 @@ def instructions() -> list[Instruction]:
 
 
 def arguments() -> dict[str, str]:
-    """Build arguments with their defaults, "" for those that have none."""
+    """Return the default of each build argument, or "" if it has none."""
     pairs = (one.rest.partition("=") for one in instructions() if one.word == "ARG")
     return {name: value.strip('"') for name, _, value in pairs}
 
 
 def stages() -> dict[str, str]:
-    """Stages, each with what it builds on."""
+    """Return the base image or base stage of each stage."""
     rests = (one.rest.split(" AS ") for one in instructions() if one.word == "FROM")
     return {name: base for base, name in rests}

@@ -1,4 +1,4 @@
-"""Helm 3 and 4 as tests call them: where they are, what they render, what they refuse."""
+"""Find and call Helm 3 and 4: render the chart, and return objects or error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cluster.kube.build import SHORT_LIVED
 from accept.config import resources
 
 CHART = resources.chart()
-#: What the test cluster runs, and the group of JobSet's kinds, as a cluster that has it says.
+#: The version of the test cluster, and the API version that it reports for JobSet.
 KUBERNETES = "1.34.0"
 JOBSET = "jobset.x-k8s.io/v1alpha2"
 
@@ -28,7 +28,7 @@ Objects = dict[str, dict[str, Any]]
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """YAML as strict readers take it: a key comes once in a mapping."""
+    """Load YAML like strict readers: duplicate keys are an error."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001 - yaml's own
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -38,7 +38,7 @@ class _Loader(_Base):  # type: ignore[misc]
 
 @cache
 def helm(major: int) -> Path:
-    """Helm 3 or 4: as the test cluster built it, else from PATH. Skips where there is none."""
+    """Return the path of helm 3 or 4, built for the test cluster or from PATH; skip without one."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built = sorted((base / "accept-tests" / "bin").glob(f"helm{major}-*"))
     named = [shutil.which(name) for name in (f"helm{major}", "helm")]
@@ -52,7 +52,7 @@ def helm(major: int) -> Path:
 
 
 def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:
-    """Call helm; it is told of no cluster, so that it can ask none."""
+    """Call helm without access to any cluster."""
     return subprocess.run(
         [str(helm(major)), *map(str, words)],
         env={
@@ -72,7 +72,7 @@ def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:
 def text(
     major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
 ) -> str:
-    """What helm renders, as text."""
+    """Return the text that helm renders."""
     kinds = ("--api-versions", JOBSET) if jobset else ()
     done = call(
         major, "template", name, CHART, "--namespace", "team", "--values", values,
@@ -86,7 +86,7 @@ def text(
 def objects(
     major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
 ) -> Objects:
-    """What helm renders, by kind; a kind comes once."""
+    """Return the objects that helm renders, by kind; each kind occurs once."""
     rendered = yaml.load_all(text(major, values, *words, name=name, jobset=jobset), Loader=_Loader)
     found = [one for one in rendered if one]
     by_kind = {one["kind"]: one for one in found}
@@ -95,13 +95,13 @@ def objects(
 
 
 def values_in(file: Path) -> dict[str, Any]:
-    """The values in a file, half a megabyte of them."""
+    """Return the values in a file; they can have half a megabyte."""
     found: dict[str, Any] = yaml.load(file.read_text(), Loader=_Loader)
     return found
 
 
 def refusal(major: int, *words: object, name: str = "mytest") -> str:
-    """What helm says of values that it refuses, with nothing on stdout."""
+    """Render values that helm refuses; return stderr after checking that stdout is empty."""
     done = call(major, "template", name, CHART, "--kube-version", KUBERNETES, *words)
     assert done.returncode != 0
     assert done.stdout.strip() == ""
@@ -109,7 +109,7 @@ def refusal(major: int, *words: object, name: str = "mytest") -> str:
 
 
 def job(found: Objects) -> dict[str, Any]:
-    """The spec of the Job, a JobSet's child or a plain one."""
+    """Return the spec of the Job, which is plain or in a JobSet."""
     if "Job" in found:
         return dict(found["Job"]["spec"])
     (replicated,) = found["JobSet"]["spec"]["replicatedJobs"]
@@ -117,22 +117,22 @@ def job(found: Objects) -> dict[str, Any]:
 
 
 def pod(found: Objects) -> dict[str, Any]:
-    """The spec of the pods."""
+    """Return the spec of the pods."""
     return dict(job(found)["template"]["spec"])
 
 
 def container(found: Objects) -> dict[str, Any]:
-    """The main container."""
+    """Return the main container."""
     (one,) = pod(found)["containers"]
     assert one["name"] == "accept"
     return dict(one)
 
 
 def notes_of(found: Objects) -> dict[str, str]:
-    """The annotations of the pods."""
+    """Return the annotations of the pods."""
     return dict(job(found)["template"]["metadata"]["annotations"])
 
 
 def environment(found: Objects) -> dict[str, str]:
-    """What stands in the environment as text."""
+    """Return the environment variables that have a literal value."""
     return {one["name"]: one["value"] for one in container(found)["env"] if "value" in one}

@@ -1,4 +1,4 @@
-"""Logs as nccl-tests prints them, of a cluster that never was: honest text, invented figures."""
+"""Logs in the exact format of nccl-tests, with invented results of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOP = 4 << 30
 #: GB/s on (one host, more hosts), by collective.
 USUAL = {"all_reduce": (480.0, 320.0), "alltoall": (348.0, 92.0)}
 
-#: (collective, hosts, GPUs of each) -> share of the usual speed; None: it never measured anything.
+#: (collective, hosts, GPUs of each) -> share of the usual speed; None if nothing was measured.
 Speed = Callable[[str, Sequence[str], Sequence[int]], float | None]
 
 
@@ -29,7 +29,7 @@ def table(
     checked: bool = True,
     device: str = DEVICE,
 ) -> str:
-    """One whole table."""
+    """Return a complete table with header and footer."""
     ranks = [(host, gpu) for host in hosts for gpu in gpus]
     asked = f"minBytes {sizes[0]} maxBytes {sizes[-1]} step: 2(factor) warmup iters: 5 iters: 20"
     lines = [
@@ -52,7 +52,7 @@ def table(
         f"#{'size':>11}{'count':>14}{'type':>10}{'redop':>8}{'root':>8}{side}{side}",
         f"#{'(B)':>11}{'(elements)':>14}{'(us)':>35}{units}{'(us)':>9}{units}",
     ]
-    # Of one rank alone nothing is sent, and its bus bandwidth is 0.
+    # A single rank sends nothing; nccl-tests reports a bus bandwidth of 0.
     factor = bus_factor(collective, len(ranks))
     factor = 1.0 if factor is None else factor
     redop = "sum" if collective == "all_reduce" else "none"
@@ -77,7 +77,7 @@ def table(
 
 
 def log(hosts: Sequence[str], gpus: Sequence[int], speed: Speed, *, seed: object = 0) -> str:
-    """A log with one table for each collective, each with 0.2 % of noise."""
+    """Return a log with one table for each collective, with 0.2 % of noise."""
     chance = random.Random(f"{seed} {hosts} {gpus}")
     parts: list[str] = []
     for collective, (alone, together) in USUAL.items():
@@ -91,12 +91,12 @@ def log(hosts: Sequence[str], gpus: Sequence[int], speed: Speed, *, seed: object
 
 
 def fine(_: str, __: Sequence[str], ___: Sequence[int]) -> float:
-    """Nothing is wrong with anybody."""
+    """Return the usual speed for all."""
     return 1.0
 
 
 def slow(*names: str, share: float = 0.9, gpu: int | None = None) -> Speed:
-    """Whatever one of `names` takes part in is slow; with a GPU, where that one does."""
+    """Return a speed that is lower if one of `names`, or its GPU `gpu`, takes part."""
 
     def speed(_: str, hosts: Sequence[str], gpus: Sequence[int]) -> float:
         bad = not set(names).isdisjoint(hosts) and (gpu is None or gpu in gpus)
@@ -114,21 +114,21 @@ def corpus(
     all_nodes: bool = True,
     seed: object = 0,
 ) -> Path:
-    """Every node alone, every pair and all of them, on each set of GPUs: a folder of logs."""
+    """Write logs of each node, each pair and all nodes, on each set of GPUs; return `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     groups: list[tuple[str, ...]] = [(node,) for node in nodes]
     groups += combinations(nodes, 2)
     groups += [tuple(nodes)] if all_nodes and len(nodes) > 2 else []
-    for some in gpus:
+    for gpu_set in gpus:
         for hosts in groups:
             name = "_".join(hosts) if len(hosts) < 3 else f"all{len(hosts)}"
-            path = folder / f"G{'-'.join(map(str, some))}_{name}.log"
-            path.write_text(log(hosts, tuple(some), speed, seed=seed))
+            path = folder / f"G{'-'.join(map(str, gpu_set))}_{name}.log"
+            path.write_text(log(hosts, tuple(gpu_set), speed, seed=seed))
     return folder
 
 
 def rails(folder: Path, bad: int | None = None) -> Path:
-    """One log for each local rank, over all nodes."""
+    """Write one log for each rail, over all nodes; return `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for rail in range(8):
         share = 0.9 if rail == bad else 1.0

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """A port that nobody has, nor is given by the kernel until somebody binds it."""
+    """Return a free port below the range from which the kernel assigns ports by itself."""
     for port in random.sample(range(20000, 32768), 1000):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))

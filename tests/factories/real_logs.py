@@ -1,4 +1,4 @@
-"""Folders with logs of real nccl-tests runs: the repository's own, and one that a person names.
+"""Folders with logs of real nccl-tests runs: those of the repository, and one given by the user.
 
 `ACCEPT_TEST_LOGS=DIR` adds a folder with the layout of tests/data/nccl-logs: logs and a
 `summary.csv` in `single-node`, `pairwise` and `multi-node`.
@@ -14,7 +14,7 @@ from tests.factories.paths import TESTS
 #: 21 logs of ten healthy nodes.
 REPOSITORY = TESTS / "data" / "nccl-logs"
 _NAMED = os.environ.get("ACCEPT_TEST_LOGS", "")
-#: The folder that a person named.
+#: The folder given by the user.
 MORE = Path(_NAMED) if _NAMED else None
 if MORE is not None and not MORE.is_dir():
     raise NotADirectoryError(f"ACCEPT_TEST_LOGS={_NAMED}")

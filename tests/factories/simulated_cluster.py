@@ -1,8 +1,8 @@
-"""A simulated cluster: it stands in for networks of thousands of nodes that cannot be had here.
+"""A simulated cluster, as a stand-in for networks of thousands of nodes.
 
-Every host has a speed of its own; a pair runs as fast as the slower of its two, times noise. What
-is simulated is what pair rounds measure, not NCCL, switches or routes. Judged by the product's own
-schedule, decoding and confirmation.
+Every host has its own speed; a pair is as fast as the slower of its two hosts, times noise. The
+simulation covers the results of pair rounds, not NCCL, switches or routes. Schedule, decoding and
+confirmation are those of the product.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from accept.core.judge.robust_stats import rounds_for
 Law = Literal["normal", "heavy", "switch"]
 LAWS: tuple[Law, ...] = ("normal", "heavy", "switch")
 _SWITCH = 32
-#: What machine files of GPU nodes say of noise.
+#: The noise in the machine files of GPU nodes, as a share.
 FLOOR = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Hosts, which of them are bad, and how noisy a pair is."""
+    """Hosts, the bad ones among them, and the noise of a pair."""
 
     hosts: tuple[str, ...]
     bad: frozenset[str] = frozenset()
-    #: Share of the speed that a bad host lacks; 1: its pairs die.
+    #: Share of the speed that a bad host lacks; at 1 its pairs fail.
     deficit: float = 0.0
     #: Share of its pairs in which a bad host is bad.
     often: float = 1.0
@@ -42,7 +42,7 @@ class Cluster:
     chance: random.Random = field(default_factory=random.Random)
 
     def measure(self, wave: Wave) -> list[Sample]:
-        """Each pair of a wave once; 100 is what healthy pairs reach."""
+        """Measure each pair of a wave; healthy pairs reach 100."""
         shared: dict[int, float] = {}
         return [Sample(group.hosts, *self._pair(group.hosts, shared)) for group in wave]
 
@@ -79,7 +79,7 @@ def cluster(
     law: Law = "normal",
     seed: int = 1,
 ) -> Cluster:
-    """A cluster of `count` hosts, `bad` of them chosen by chance."""
+    """Return a cluster of `count` hosts with `bad` randomly chosen bad ones."""
     chance = random.Random(seed)
     hosts = tuple(f"h{i}" for i in range(count))
     return Cluster(
@@ -95,7 +95,7 @@ def cluster(
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an acceptance of a simulated cluster came to."""
+    """The result of an acceptance of a simulated cluster."""
 
     rounds: int
     again: int
@@ -105,12 +105,12 @@ class Outcome:
 
     @property
     def rejected(self) -> bool:
-        """Whether anything at all was held against the cluster."""
+        """Return True if any host, link or switch is blamed."""
         return bool(self.decoded.nodes or self.decoded.links or self.decoded.switches)
 
 
 def accept(one: Cluster, rounds: int | None = None) -> Outcome:
-    """Rounds of pairs and what follows them, as a run does them."""
+    """Simulate rounds of pairs and the measurements that follow them in a run."""
     seed = one.chance.randrange(1 << 30)
     count = rounds or rounds_for(len(one.hosts), FLOOR)
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
@@ -133,7 +133,7 @@ def accept(one: Cluster, rounds: int | None = None) -> Outcome:
 
 
 def rate(events: int, trials: int) -> tuple[float, float]:
-    """A rate's 95 % bounds (Wilson, 1927: Probable inference, the law of succession)."""
+    """Return a rate's 95 % bounds (Wilson, 1927: Probable inference, the law of succession)."""
     if not trials:
         return 0.0, 1.0
     z = 1.96

@@ -1,6 +1,6 @@
 """A stand-in `ssh` on PATH that runs the command on this machine, as if it were the host.
 
-It greets, refuses, or cuts connections as a test asks; it needs no sshd, no key and no network.
+A test can let it print greetings, refuse or cut connections. It needs no sshd, key or network.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ exec sh -c "$3"
 
 @dataclass(frozen=True, kw_only=True)
 class StandinSsh:
-    """What the stand-in does, and what it was asked."""
+    """Control a stand-in and read its calls."""
 
     control: Path
 
@@ -53,7 +53,7 @@ class StandinSsh:
         (self.control / "cuts").write_text("".join(f"{count}\n" for count in counts))
 
     def refuse(self, count: int) -> None:
-        """Refuse the next `count` connections, as an sshd does at which too many arrive at once."""
+        """Refuse the next `count` connections, like an sshd with too many connections at once."""
         (self.control / "refusals").write_text("refuse\n" * count)
 
     def do_not_wait(self) -> None:
@@ -68,13 +68,13 @@ class StandinSsh:
 
     @property
     def calls(self) -> list[str]:
-        """The arguments of every call so far, one line each."""
+        """Return the arguments of every call so far, one line each."""
         path = self.control / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
 
 def standin_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSsh:
-    """Put the stand-in on PATH, with its files in `folder`, which is made."""
+    """Create a stand-in in `folder`, which must not exist, and put it on PATH."""
     folder.mkdir()
     (folder / "greeting").touch()
     program = folder / "bin" / "ssh"

@@ -1,4 +1,4 @@
-"""Evidence, and upload.py started on it."""
+"""Evidence to upload, and calls of upload.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAM = resources.launchers() / "programs" / "upload.py"
 
 
 def evidence_in(folder: Path) -> Path:
-    """What a run leaves, small."""
+    """Write a small evidence folder; return it."""
     made = folder / "evidence"
     (made / "logs").mkdir(parents=True)
     (made / "plan.json").write_text("{}")
@@ -22,11 +22,11 @@ def evidence_in(folder: Path) -> Path:
 
 
 def command(source: Path, place: Path | str, *options: str) -> list[str]:
-    """The command line that sends as attempt `a1`."""
+    """Return the command line that uploads as attempt `a1`."""
     return [sys.executable, str(PROGRAM), str(source), str(place), "--attempt", "a1", *options]
 
 
 def send(source: Path, place: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Send to the end."""
+    """Upload and wait for the end."""
     words = command(source, place, *options)
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=90)

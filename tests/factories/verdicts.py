@@ -1,4 +1,4 @@
-"""Plans and records of runs that never took place, for tests of what judges them."""
+"""Invented plans and records, for tests of the judge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from accept.core.model import (
 COLLECTIVE = {"min": "1M", "max": "4M", "factor": 2, "iters": 5, "warmup": 1, "dtype": "float"}
 TOP = 4 << 20
 CPU = PlannedMachine(name="cpu", gpus=0, ranks=2, speed_promised=False, noise=0.05)
-#: As many ranks a host as `record` says there are, if nothing else is said.
+#: Two ranks per host, which is also the default of `record`.
 GPU = PlannedMachine(name="big", gpus=8, ranks=2, device="B200", noise=0.01)
 FLOOR = Reference(
     check="all-reduce",
@@ -71,8 +71,10 @@ def plan(
     )
 
 
-def found(names: Sequence[str], *problems: Problem, metrics: tuple[Metric, ...] = ()) -> Record:
-    """The record of the step that finds the hosts."""
+def hosts_record(
+    names: Sequence[str], *problems: Problem, metrics: tuple[Metric, ...] = ()
+) -> Record:
+    """Return the record of the step that finds the hosts."""
     return Record(
         step="00-hosts",
         checks=("hosts",),
@@ -86,7 +88,7 @@ def found(names: Sequence[str], *problems: Problem, metrics: tuple[Metric, ...] 
 
 
 def table(check: str, busbw: float, *, top: int = TOP, wrong: float = 0) -> tuple[Metric, ...]:
-    """The metrics of a whole nccl-tests table whose speeds grow with the size."""
+    """Return the metrics of a complete nccl-tests table whose speeds grow with the size."""
     sizes = [size for size in (1 << 20, 2 << 20, 4 << 20) if size <= top]
     placements = ("out", "in") if check not in ("alltoall", "sendrecv") else ("out",)
     rows = [
@@ -142,13 +144,13 @@ Speed = Callable[[Group], float | None]
 def measured(
     of: Step, names: Iterable[str], speed: Speed, *, seed: int = 1, ranks: int = 2
 ) -> list[Record]:
-    """All records of a collective step, each group at its speed; None: it crashed."""
+    """Return all records of a collective step. A group whose speed is None crashed."""
     planned = waves(of.groups, tuple(names), rounds=of.rounds, seed=seed, ranks=ranks)
     return executed(of, planned, speed)
 
 
 def executed(of: Step, planned: Iterable[Wave], speed: Speed) -> list[Record]:
-    """The records of these waves, each group at its speed; None: it crashed."""
+    """Return the records of these waves. A group whose speed is None crashed."""
     result = []
     for wave, groups in enumerate(planned):
         for number, group in enumerate(groups):
@@ -167,12 +169,12 @@ def executed(of: Step, planned: Iterable[Wave], speed: Speed) -> list[Record]:
 
 
 def slow(*names: str, usual: float = 10.0, factor: float = 0.5) -> Speed:
-    """Groups that hold one of `names` run at a share of the usual speed."""
+    """Return a speed that is lower by `factor` for groups with one of `names`."""
     return lambda group: usual * (factor if set(names) & set(group.hosts) else 1.0)
 
 
 def inventory_of(host: str, **changes: Any) -> Fact:
-    """What a host without GPUs says of itself."""
+    """Return the inventory of a host without GPUs."""
     value: dict[str, Any] = {
         "cpus": 16,
         "memoryBytes": 64 << 30,
@@ -188,7 +190,7 @@ def inventory_of(host: str, **changes: Any) -> Fact:
 
 
 def gpus(host: str, count: int = 8, **changes: Any) -> list[dict[str, Any]]:
-    """GPUs as an inventory lists them; `changes` apply to the first."""
+    """Return GPUs as an inventory lists them; `changes` apply to the first."""
     listed: list[dict[str, Any]] = [
         {
             "index": i,

@@ -1,4 +1,4 @@
-"""Hostile input for everything that reads what others wrote: `make fuzz`, and a slice in the tests.
+"""Hostile input for all readers of untrusted data: `make fuzz`, and a small part in the tests.
 
 Each input is made from a seed, its kind and its number alone, so that any can be made again.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: many inputs of each kind; prints what became of them, and the memory.
+"""`python -m tests.fuzz`: try many inputs of each kind; print the outcomes and the memory.
 
 Ends with 1 at the first input that a reader did not bear, and says how to make it again.
 """
@@ -24,7 +24,7 @@ _GROWTH = 64
 
 
 def main() -> int:
-    """Run what is asked for."""
+    """Run the requested kinds."""
     parser = argparse.ArgumentParser(prog="make fuzz ARGS=...", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="of each kind")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def run(kind: str, seed: int, inputs: int) -> int:
-    """Try that many inputs of a kind; 1 where one was not borne, or memory grew."""
+    """Try that many inputs of a kind; return 1 if a reader failed or memory grew."""
     outcomes: Counter[str] = Counter()
     begin, size, early = time.monotonic(), 0, 0
     for number in range(inputs):
@@ -74,7 +74,7 @@ def run(kind: str, seed: int, inputs: int) -> int:
 
 
 def _peak() -> int:
-    """The most memory that this process had so far, in MiB."""
+    """Return the peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: for each kind, how an input is made, how it is read, and what must hold."""
+"""Kinds of fuzzed input: how each is generated and read, and which properties must hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.paths import TESTS
 from tests.fuzz import mutate
 
@@ -34,11 +34,11 @@ _LONGEST = 4000
 
 
 class Broken(Exception):
-    """What must hold does not."""
+    """A property that must hold does not."""
 
 
 class Kind(NamedTuple):
-    """One reader."""
+    """A reader and the generator of its inputs."""
 
     make: Callable[[Random], bytes]
     #: Reads an input, in an empty folder, and returns what became of it. It may raise BadEvidence.
@@ -117,9 +117,9 @@ def _believe(log: Log) -> None:
 
 @cache
 def _files() -> dict[str, bytes]:
-    """A whole evidence folder, with a step whose logs are in an archive."""
+    """Return the files of an evidence folder, with a step whose logs are in an archive."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = factories_evidence.leave(Path(scratch) / "evidence")
+        folder = sample_evidence.write(Path(scratch) / "evidence")
         more = folder / "logs" / "20-more"
         more.mkdir()
         for number in range(3):
@@ -216,8 +216,8 @@ def _read_archive(raw: bytes, folder: Path) -> str:
 
 @cache
 def _console() -> tuple[bytes, bytes]:
-    """A saved log, and what is packed in it."""
-    text = factories_evidence.console(factories_evidence.record()).encode()
+    """Return a saved log and its packed contents."""
+    text = sample_evidence.console(sample_evidence.record()).encode()
     lines = text.partition(b"EVIDENCE-----")[2].splitlines()[1:-1]
     return text, zlib.decompress(base64.b64decode(b"".join(lines)))
 
@@ -237,7 +237,7 @@ def _packed_bombs() -> list[bytes]:
 
 
 def _crafted(raw: bytes) -> bytes:
-    """Packed lines with the right checksum, as somebody who means harm would make them."""
+    """Return malicious packed lines with a correct checksum."""
     coded = base64.b64encode(zlib.compress(raw)).decode()
     digest = hashlib.sha256(raw).hexdigest()
     lines = [coded[i : i + 4096] for i in range(0, len(coded), 4096)]
@@ -260,7 +260,7 @@ KINDS: dict[str, Kind] = {
 
 
 def attempt(name: str, seed: int, number: int) -> tuple[bytes, str]:
-    """Make one input and read it; returns it, and what became of it.
+    """Generate an input and read it; return it and the outcome.
 
     Raises Broken, or what the reader raised and should not have.
     """
@@ -275,7 +275,7 @@ def attempt(name: str, seed: int, number: int) -> tuple[bytes, str]:
 
 
 def input_of(name: str, seed: int, number: int) -> bytes:
-    """The input of that number, made again."""
+    """Generate the input with this number again."""
     kind = KINDS[name]
     bombs = kind.bombs()
     if number < len(bombs):

@@ -1,4 +1,4 @@
-"""Damage: to bytes, to JSON, to archives. All of it follows from the `Random` that is given."""
+"""Damage bytes, JSON and archives, reproducibly from a given `Random`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ KINDS = (b"0", b"\0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"S", b"L", b"K"
 
 
 def spoiled(chance: Random, raw: bytes, others: Sequence[bytes]) -> bytes:
-    """The bytes with a few changes."""
+    """Return the bytes with a few changes."""
     text = bytearray(raw)
     for _ in range(chance.choice((1, 1, 2, 3, 8))):
         at = chance.randint(0, len(text))
@@ -157,7 +157,7 @@ _WAYS: tuple[Callable[[Random, bytearray, int, int, Sequence[bytes]], None], ...
 
 
 def twisted(chance: Random, data: Any) -> Any:
-    """JSON with a few of its values replaced, doubled or gone."""
+    """Return JSON with a few values replaced, repeated or removed."""
     data = copy.deepcopy(data)
     for _ in range(chance.choice((1, 1, 2, 5))):
         node = data
@@ -193,12 +193,12 @@ def _inner(chance: Random, node: Any) -> Any:
 
 
 def json_of(chance: Random, text: bytes) -> bytes:
-    """A JSON text with other values in it."""
+    """Return a JSON text with other values."""
     return json.dumps(twisted(chance, json.loads(text))).encode("utf-8", "surrogatepass")
 
 
 def archive(chance: Random, files: dict[str, bytes]) -> bytes:
-    """An archive of these files with odd members among them, its headers' checksums right."""
+    """Return an archive of these files and of odd members, with correct header checksums."""
     raw = bytearray()
     names = sorted(files)
     odds = chance.choice((0.02, 0.3))
@@ -236,7 +236,7 @@ def _member(
 
 
 def bomb(megabytes: int, members: int) -> bytes:
-    """A small archive of many zeros."""
+    """Return a small archive of many zeros."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as tar:
         for number in range(members):

@@ -1,4 +1,4 @@
-"""A slice of `make fuzz`: hostile input is read or refused, and nothing else happens."""
+"""A small part of `make fuzz`: hostile input is read or refused, without other effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts that run on nodes: plain sh, no host needed to show what each of them does."""
+"""The scripts that run on nodes: plain sh, tested on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLEEP = (sys.executable, "-c", "import sys, time; print(flush=True); time.sleep(
 
 
 def sh(script: str | Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script with nothing but PATH and what is given in its environment."""
+    """Run a script with only PATH and the given variables in its environment."""
     return subprocess.run(
         ["sh", str(script), *args],
         env={"PATH": os.environ["PATH"], **environment},
@@ -43,7 +43,7 @@ MACHINES = ("cpu", "gpu", "a4-highgpu-8g")
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything that would run, of some machines, in a folder of its own."""
+    """Render all files of a run for several machines, each into its own folder."""
     folder = tmp_path_factory.mktemp("rendered")
     for machine in MACHINES:
         (folder / machine).mkdir()
@@ -85,7 +85,7 @@ def test_scripts_name_sh_and_no_bash(name: str) -> None:
 
 
 class TestKill:
-    """kill.sh ends what carries its mark, wherever it went, and nothing else."""
+    """kill.sh ends exactly the processes with its mark, also in other sessions."""
 
     @pytest.fixture
     def started(self) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -146,7 +146,7 @@ class TestKill:
 
 
 class TestRank:
-    """rank.sh gives a rank its node's environment and tells it who it is."""
+    """rank.sh gives a rank the environment of its node, and its identity."""
 
     SHOW = ("sh", "-c", "env")
 
@@ -201,7 +201,7 @@ class TestRank:
 
 
 class TestSteps:
-    """Each step says what it lacks in the one record format, before it starts anything."""
+    """Each step reports missing tools as records before it starts anything."""
 
     @pytest.fixture
     def node(self, tmp_path: Path) -> Path:
@@ -273,7 +273,7 @@ class TestSteps:
 
 
 class TestUserScript:
-    """A user's script runs by its own interpreter, also where files cannot be executed."""
+    """A user's script runs with its own interpreter, also if files cannot be executed."""
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Callable[[str], Path]:
@@ -324,7 +324,7 @@ class TestUserScript:
 
 
 class TestWatchdog:
-    """watchdog.sh removes the run's folder, whatever happens first."""
+    """watchdog.sh removes the run's folder in all cases."""
 
     @pytest.fixture
     def node(self, tmp_path: Path) -> Path:
@@ -415,12 +415,12 @@ class TestWatchdog:
         assert not self.left(node)
 
     def lives(self, pid: str) -> bool:
-        """Return whether a process lives; one that nobody has reaped has no command line."""
+        """Return True if a process lives; a zombie, which has no command line, does not."""
         path = Path("/proc", pid, "cmdline")
         return path.exists() and path.read_bytes() != b""
 
     def left(self, node: Path) -> list[str]:
-        """Processes that still name the folder."""
+        """Return the processes that still use the folder in their command line."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -432,7 +432,7 @@ class TestWatchdog:
 
 
 class TestPodEntrypoint:
-    """pod_entrypoint.sh: an sshd until the run is over; coordinator and evidence on index 0."""
+    """pod_entrypoint.sh: an sshd until the run ends; coordinator and evidence on index 0."""
 
     @pytest.fixture
     def pod(self, tmp_path: Path) -> Path:
@@ -539,7 +539,7 @@ class TestPodEntrypoint:
         assert self.ended(entry) == (0, "the run is over")
 
     def first(self, pod: Path, results: Path, *, records: int) -> subprocess.Popen[str]:
-        """Index 0 of a run that leaves so many bytes of records, and was accepted."""
+        """Run index 0 of an accepted run that leaves this many bytes of records."""
         results.mkdir()
         (pod / "coordinate.sh").write_text(
             f'mkdir evidence; : > "$2"; head -c {records} /dev/zero > evidence/records.jsonl\n'
@@ -587,7 +587,7 @@ class TestPodEntrypoint:
         assert said.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
 
     def optional(self, pod: Path, python: str, **environment: str) -> str:
-        """The line of what a run can do without; empty: there is none."""
+        """Return the line about missing optional tools, or ""."""
         self.tool(pod.parent / "bin" / "python3", python)
         entry = self.start(pod, ACCEPT_LIFE_SECONDS="1", ACCEPT_IMAGE="img:1", **environment)
         self.ended(entry)
@@ -625,7 +625,7 @@ class TestPodEntrypoint:
         assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""
 
     def test_may_have_no_python_to_ask(self, pod: Path) -> None:
-        """As on any but index 0."""
+        """This is normal on all indices but 0."""
         assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
 
     def test_a_key_that_is_none_is_said(self, pod: Path) -> None:

@@ -1,4 +1,4 @@
-"""Evidence sent to a folder or a bucket: whole, resumed, never over what is finished."""
+"""Upload evidence to a folder or a bucket: complete, resumable, never over finished evidence."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_another_removes_while_it_is_used_is_made_again(
     opened = Path.open
 
     def late(path: Path, *args: Any, **options: Any) -> Any:
-        """Another one comes to its end just before the first file is opened."""
+        """Another upload ends just before the first file is opened."""
         if not removed and path.parent == place.scratch:
             removed.append(path)
             place.close()

@@ -1,4 +1,4 @@
-"""Folders with what `-J` wrote: judged like text, a run that left both counts once."""
+"""Folders with output of `-J`: judged like text; a run with both formats counts once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def suspects(verdict: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 def add_json(folder: Path, *, keep: bool) -> None:
-    """Write beside each log what `-J` would have written; of several tables one after another."""
+    """Write the output of `-J` for each log; several tables follow each other."""
     for path in sorted(folder.glob("*.log")):
         tables = [TABLE + part for part in path.read_text().split(TABLE)[1:]]
         text = "\n".join(json_text(document(table)) for table in tables)
@@ -66,7 +66,7 @@ def test_a_run_of_the_same_hosts_at_another_time_is_another_run(
 
 
 def rounds(folder: Path, *, each: bool, text: bool) -> Path:
-    """Five rounds of all pairs at once (NCCL_TESTS_SPLIT), in which node3 is slow."""
+    """Write five rounds of all pairs at once (NCCL_TESTS_SPLIT), in which node3 is slow."""
     folder.mkdir()
     for number in range(5):
         data = document(table_text(ranks=2, least=1 << 30, most=1 << 32))

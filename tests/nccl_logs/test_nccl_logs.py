@@ -1,4 +1,4 @@
-"""`accept judge` on logs of nccl-tests that no run of ours left."""
+"""`accept judge` on logs of nccl-tests from other tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from benchmarks.nccl_text import document, json_text, table_text
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import evidence, nccl_logs
+from tests.factories import nccl_logs, sample_evidence
 from tests.factories.command_line import accept, program, refused
 from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, table
 
@@ -115,7 +115,7 @@ class TestWhoIsNamed:
     def test_so_many_slow_nodes_that_nobody_can_tell_who_is_slow(
         self, folder: Path, slow_ones: int, more: float, state: str
     ) -> None:
-        """Worse evidence never turns a rejection into an acceptance: many widen their own limit."""
+        """Worse evidence never turns a rejection into a pass, though many widen the limit."""
         folder.mkdir()
         for number, node in enumerate(NODES):
             share = 0.9 if number < slow_ones else more if number == 7 else 1.0
@@ -198,7 +198,7 @@ class TestWhoIsNamed:
 
 
 class TestDamage:
-    """A log that breaks off is a failure with a cause, and the file is named."""
+    """A truncated log is a failure with a cause, and the file is named."""
 
     PAIR = "G0-1-2-3-4-5-6-7_node2_node5.log"
 
@@ -397,7 +397,7 @@ class TestWhereLogsLie:
         assert suspects(judged(folder)) == {("node", "node3")}
 
     def test_evidence_and_logs_together_are_a_list(self, folder: Path, tmp_path: Path) -> None:
-        ours = evidence.leave(tmp_path / "evidence")
+        ours = sample_evidence.write(tmp_path / "evidence")
         corpus(folder, nodes=NODES[:4])
         done = accept("judge", ours, folder, "--json")
         assert [one["origin"] != "" for one in json.loads(done.out)] == [False, True]
@@ -455,7 +455,7 @@ class TestWhereLogsLie:
 
 
 def single(folder: Path, **of_node3: Any) -> Path:
-    """Every node alone, and what is different about node3."""
+    """Write logs of every node alone, with a difference on node3."""
     folder.mkdir()
     for node in NODES:
         usual: dict[str, Any] = {"gpus": range(8), "busbw": 480.0}
@@ -507,7 +507,7 @@ class TestGpusOfHosts:
 class TestMeasuredAgain:
     @staticmethod
     def runs(folder: Path, slow: int, nodes: Sequence[str] = NODES) -> Path:
-        """Five logs of every node alone, so many of them slow for node3."""
+        """Write five logs of every node alone; of node3, this many are slow."""
         folder.mkdir()
         for node in nodes:
             for number in range(5):
@@ -560,7 +560,7 @@ class TestMachine:
         assert verdict["gpuTested"] is False
 
     def test_evidence_is_held_against_the_machine_that_is_named(self, tmp_path: Path) -> None:
-        ours = evidence.leave(tmp_path / "evidence")
+        ours = sample_evidence.write(tmp_path / "evidence")
         assert judged(ours, options=("--machine", "cpu"))["machine"] == "cpu"
 
 
@@ -642,7 +642,7 @@ def test_whatever_is_in_a_log_it_is_judged_or_refused(edits: list[tuple[int, byt
 
 
 def test_a_large_log_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    """300 MB of NCCL's own lines around a table, with 1.5 GB of address space in all."""
+    """The log has 300 MB of NCCL's lines around a table; the address space is limited to 1.5 GB."""
     text = table("all_reduce", ["a"], range(8), 480.0)
     line = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n" * 20_000
     with (tmp_path / "large.log").open("w") as file:

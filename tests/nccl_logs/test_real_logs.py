@@ -1,4 +1,4 @@
-"""Judge real logs of ten healthy nodes, and copies in which one part was made slow or damaged.
+"""Judge real logs of ten healthy nodes, and copies with one slow or damaged part.
 
 The repository has 21 of the 204 logs. What needs more of them runs with ACCEPT_TEST_LOGS=DIR.
 """
@@ -133,7 +133,7 @@ def test_nor_if_two_logs_in_three_are_missing(tmp_path: Path, logs: Path, third:
 def test_a_slow_node_is_named_and_nobody_else(
     tmp_path: Path, logs: Path, number: int, share: float
 ) -> None:
-    """Of the three, one is alone under its switch, one with one other, one with six."""
+    """Of the three nodes, one is alone under its switch, one with one other, one with six."""
     verdict = judged(logs, tmp_path, node(NODE(number), share))
     assert named(verdict) == [("node", NODE(number))]
     assert verdict.state in (State.DEGRADED, State.FAIL)

@@ -1,4 +1,4 @@
-"""What is rendered: the same bytes anywhere, complete, small, and nothing of this machine in it."""
+"""The rendered bundle: reproducible, complete, small, and independent of this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rendered(machine: str = "cpu", **options: Any) -> tuple[Resolved, Bundle]:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Mode and content of every file, by its path."""
+    """Return mode and content of every file, by its path."""
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_mode & 0o777, path.read_bytes())
         for path in sorted(folder.rglob("*"))

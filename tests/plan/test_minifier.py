@@ -1,4 +1,4 @@
-"""What travels to the nodes is the same program, on the same lines, without the words around it."""
+"""The minified program is the same, on the same lines, without comments and docstrings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULES = sorted(
 
 
 def program(source: str) -> list[str]:
-    """Every statement with its line, without docstrings, their stand-ins and types of returns."""
+    """Return all statements with lines, without docstrings, their stand-ins and return types."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

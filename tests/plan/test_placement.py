@@ -1,4 +1,4 @@
-"""What is asked of a cluster before anything is rendered for it: image, nodes, GPUs, results."""
+"""Requirements on a cluster before rendering: image, nodes, GPUs, results."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class TestGpus:
 
 
 class TestPart:
-    """A pod that is given a part of a node's GPUs sees the others on the bus, and not in use."""
+    """A pod with a part of a node's GPUs sees the others on the bus, unused."""
 
     def judged(self, *, given: int | None, shown: int) -> Verdict:
         step = verdicts.step("inventory", "each")
@@ -206,7 +206,7 @@ class TestPart:
         )
         plan = verdicts.plan(step, machine=verdicts.GPU, nodes=1, gpus_used=given, gpus_given=given)
         made = verdicts.record(step, ["h0"], facts=(told,), ranks=given)
-        records = [verdicts.found(["h0"]), made]
+        records = [verdicts.hosts_record(["h0"]), made]
         return judge(plan, records, checks=REGISTRY, attempt="a")
 
     def test_is_tested_and_named(self) -> None:

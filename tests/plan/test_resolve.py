@@ -1,4 +1,4 @@
-"""From options to a run: what is refused, what wins over what, and in which order things run."""
+"""From options to a run: refusals, precedence, and the order of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages for users: their commands exist, their examples work, their tables say what is so."""
+"""The pages for users: commands exist, examples work, and tables are complete."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import yaml
 from tests.factories.command_line import SOURCE, accept
+from tests.factories.doc_examples import CODE_BLOCK, examples
 from tests.factories.paths import ROOT
 
 from accept import config
@@ -33,7 +34,6 @@ from accept.evidence import rundir
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 MAKEFILE = (ROOT / "Makefile").read_text()
-BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def text_of(name: str) -> str:
@@ -41,8 +41,8 @@ def text_of(name: str) -> str:
 
 
 def commands(page: Path) -> list[str]:
-    """Every command a page shows: lines after `$` in console blocks, and `accept …` in a line."""
-    blocks = BLOCK.findall(page.read_text())
+    """Return the commands of a page: lines after `$` in console blocks, and inline `accept …`."""
+    blocks = CODE_BLOCK.findall(page.read_text())
     shown = [
         line[2:]
         for kind, _, block in blocks
@@ -50,17 +50,12 @@ def commands(page: Path) -> list[str]:
         for line in block.splitlines()
         if line.startswith("$ ")
     ]
-    lines = BLOCK.sub("", page.read_text())
+    lines = CODE_BLOCK.sub("", page.read_text())
     return shown + [span for span in re.findall(r"`([^`\n]+)`", lines) if re.match("accept ", span)]
 
 
-def examples(page: str) -> dict[str, str]:
-    """The files that a page shows whole, by name."""
-    return {name: content for _, name, content in BLOCK.findall(text_of(page)) if name}
-
-
 def rows(page: str, first: str) -> list[str]:
-    """The first cells, as text, of the table whose first heading is `first`."""
+    """Return the first cells, as text, of the table whose first heading is `first`."""
     _, _, table = text_of(page).partition(f"\n| {first} |")
     cells = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
     found = (re.findall(r"`([^`]+)`", cell) or [cell.strip()] for cell in cells)
@@ -75,7 +70,7 @@ COMMANDS = [
 
 
 def parsed(words: list[str]) -> None:
-    """Parse the words after `accept`, and run nothing. Raises what the command line would."""
+    """Parse the words after `accept` without running them. Raise like the command line."""
     group: Any = typer.main.get_command(app)
     if words[0].startswith("-"):
         assert words[0] in ("--help", "--version")
@@ -183,7 +178,7 @@ class TestParameters:
 
 
 def test_no_page_and_no_hint_installs_from_an_index() -> None:
-    """The package is in none, and its name there may be somebody else's."""
+    """The package is in no index, so its name there may belong to someone else."""
     files = [*PAGES, *(ROOT / "docker").glob("*.md"), *(ROOT / "cli").rglob("*.py")]
     assert [path for path in files if re.search(r"install '?gpu-accept", path.read_text())] == []
 
@@ -206,7 +201,7 @@ def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
 
 class TestReadme:
     def test_begins_with_the_two_commands(self) -> None:
-        blocks = BLOCK.findall(text_of("README.md"))
+        blocks = CODE_BLOCK.findall(text_of("README.md"))
         shown = [block for kind, _, block in blocks if kind == "console"]
         assert shown[0] == "$ make run\n$ make test\n"
 

@@ -1,4 +1,4 @@
-"""Promises of the repository about itself: links, versions, who imports whom, no private names."""
+"""Properties of the repository: links, versions, import rules, no private names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.factories.paths import ROOT
+from tests.factories.paths import PROGRAMS, ROOT, TESTS
 
 from accept import __version__
 
 CORE = ROOT / "cli" / "accept" / "core"
-PROGRAMS = ROOT / "launchers" / "programs"
 MACHINES = ROOT / "values" / "machines"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([^`\n]+)`")
 TARGET = re.compile(r"`make ([a-z-]+)")
+#: A test module or a conftest by its full name, also in code that a test passes to another Python.
+TEST_MODULE = re.compile(r"\btests(?:\.\w+)*\.(?:test_\w+|conftest)\b")
 
 
 def project_files() -> list[Path]:
@@ -57,7 +58,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_contributing_names_files_that_exist() -> None:
-    """A path in backquotes is one from the top of the project; NAME in it stands for anything."""
+    """Paths in backquotes start at the top of the project; NAME in them stands for anything."""
     quoted = QUOTED.findall((ROOT / "CONTRIBUTING.md").read_text())
     paths = [text for text in quoted if re.fullmatch(r"[\w.-]+(/[\w.-]*)+", text)]
     assert paths
@@ -112,6 +113,19 @@ def test_core_imports_the_standard_library_and_itself_only(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(PROGRAMS.rglob("*.py")), ids=short)
 def test_programs_of_the_ranks_import_nothing_of_ours(path: Path) -> None:
     assert not [name for name in imported(path) if name.partition(".")[0] == "accept"]
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=short)
+def test_no_test_helper_lives_in_a_test_file(path: Path) -> None:
+    """Helpers of several test files have their own module, for example in tests/factories."""
+    text = path.read_text()
+    names = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert TEST_MODULE.findall(" ".join([text, *sorted(names)])) == []
 
 
 def test_the_commands_load_without_what_only_some_of_them_need() -> None:

@@ -1,4 +1,4 @@
-"""What is shipped: wheel and sdist hold the data, and the wheel works without a checkout."""
+"""Wheel and sdist contain the data, and the wheel works without a checkout."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty environment with the wheel in it, and nothing of the checkout."""
+    """Create an environment with only the wheel, without access to the checkout."""
     home = tmp_path_factory.mktemp("installed")
     run(UV, "venv", "--quiet", "--no-project", "--python", sys.executable, home / "env", cwd=home)
     run(UV, "pip", "install", "--quiet", "--python", home / "env", wheel, cwd=home)
@@ -143,7 +143,7 @@ def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:
 
 
 def test_a_plain_install_stays_light(installed: Path) -> None:
-    """Tens of MB: nothing of the extras is pulled in by what `render` and `judge` need."""
+    """The size is tens of MB: `render` and `judge` need no package of the extras."""
     packages = next((installed / "env" / "lib").glob("python3*")) / "site-packages"
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
     assert size < 50_000_000

@@ -1,4 +1,4 @@
-"""The words of CONTRIBUTING.md's table become fewer: their counts are kept in tests/words.json."""
+"""Words of the table in CONTRIBUTING.md only become fewer; tests/words.json has their counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflow files: they run what exists, pin what they use, and pass actionlint."""
+"""The workflow files: their commands exist, their actions are pinned, and they pass actionlint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API's answers that go wrong: lists that move on, connections that break, tokens that end.
+"""Errors of the API: expired lists, broken connections, expired tokens.
 
 Played by the stand-in of tests/factories/api_server.py.
 """
@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.backends.kubernetes.test_status import job, running, unscheduled
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
+from tests.factories.kubernetes import job, running, stored_job, unscheduled
 
-from accept.backends.job import Job
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, watch
 from accept.backends.kubernetes.client import (
@@ -172,13 +171,6 @@ class TestTheConsole:
         assert console.said.empty()
 
 
-def a_job() -> Job:
-    return Job(
-        schema=1, backend="kubernetes", attempt="run", hosts=(), first="", folder="",
-        place={"namespace": "lab", "context": "standin", "release": "run"},
-    )  # fmt: skip
-
-
 class TestWatching:
     @pytest.fixture(autouse=True)
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +179,7 @@ class TestWatching:
 
     def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
         said: list[str] = []
-        one = a_job()
+        one = stored_job()
         one.place["kubeconfig"] = place.kubeconfig
         return watch.watch(one, folder=tmp_path, say=said.append), said
 
@@ -232,7 +224,7 @@ class TestWatching:
 
     @pytest.fixture
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Neither a start nor an end takes long."""
+        """Shorten the waits for starts and ends."""
         monkeypatch.setattr(watch, "_start_seconds", lambda _: 0.2)
         monkeypatch.setattr(watch, "_LEAVING", 0.4)
 
@@ -250,7 +242,7 @@ class TestWatching:
     def test_ends_as_broken_off_where_the_node_of_index_0_is_lost(
         self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
     ) -> None:
-        """Its object stays, in Terminating, with a container that ran when it was last heard of."""
+        """Its object stays in Terminating, with a container whose last known state is running."""
         server.says(JOB, job(1))
         server.says(PODS, *[{"items": [one]} for one in before], {"items": [lost()]})
         server.says(LOG, "measured\n")
@@ -284,7 +276,7 @@ class TestWatching:
     def test_waits_for_the_code_of_an_index_0_that_is_told_to_end(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A drain: it has its grace period to write what it measured, longer than a start takes."""
+        """In a drain, its grace period to write results is longer than a start."""
         monkeypatch.setattr(watch, "_LEAVING", 60.0)
         ended = lost()
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 5}}
@@ -326,7 +318,7 @@ class TestWatching:
 
 
 def lost() -> dict[str, Any]:
-    """Index 0 on a node that the cluster gave up: nobody there ends it, or says that it ended."""
+    """Return index 0 on a node that the cluster gave up, so that its end is never reported."""
     one = running(0)
     one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     reason = {"reason": "DeletionByTaintManager", "message": "taint"}
@@ -422,7 +414,7 @@ class TestACommandInAContainer:
 
 
 def tail(content: bytes, words: list[str]) -> Frames:
-    """What `tail -c +N FILE` writes, in frames as a kubelet sends them."""
+    """Yield the output of `tail -c +N FILE`, in frames as a kubelet sends them."""
     assert words[:2] == ["tail", "-c"]
     rest = content[int(words[2]) - 1 :]
     for start in range(0, len(rest), 4096):

@@ -1,4 +1,4 @@
-"""Commands about clusters, where no cluster is needed: names, Roles, site files, leftovers."""
+"""Commands about clusters that need no real cluster: names, Roles, site files, leftovers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.backends.kubernetes.test_client import a_job
-from tests.backends.kubernetes.test_scheduling import node, pod
-from tests.backends.kubernetes.test_status import running
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import accept, refused
+from tests.factories.kubernetes import node, pod_on, running, stored_job
 
 from accept import backends
 from accept.backends.job import Job
@@ -40,7 +38,7 @@ from accept.evidence import rundir
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No runs, and no cluster that a test could meet by mistake."""
+    """Use an empty folder of runs, and hide all clusters from the test."""
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -48,7 +46,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A cluster that says its version, and that commands find."""
+    """Run a stand-in cluster that reports its version and that commands find."""
     with api_server() as one:
         monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
         one.says("/version", {"gitVersion": "v1.34.0"})
@@ -169,7 +167,7 @@ class TestDeleting:
             folder=str(folder / "node"),
         )  # fmt: skip
         evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
-        factories_evidence.leave(folder / rundir.EVIDENCE)
+        sample_evidence.write(folder / rundir.EVIDENCE)
         (folder / "node").mkdir()
         (folder / "node" / "kill.sh").write_text("", encoding="utf-8")
         assert accept("delete", "one").out == f"removed {folder / 'node'}\n"
@@ -190,19 +188,19 @@ class TestAJob:
         assert read(Job, old).place == {}
 
     def test_says_where_the_cluster_keeps_it(self) -> None:
-        assert read(Job, dump(a_job())) == a_job()
+        assert read(Job, dump(stored_job())) == stored_job()
 
 
 class TestWhatALogStillTells:
     def collected(
         self, log: str | None, *, code: int | None = None, results: str = ""
     ) -> tuple[Path, list[str]]:
-        """Evidence out of index 0's log, as it is when nothing else can be had."""
+        """Collect evidence from the log of index 0, when nothing else is available."""
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
         evidence.write(
-            folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
+            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
         )
         logs = folder / kubernetes_collect.CLUSTER_FOLDER / "logs"
         logs.mkdir(parents=True)
@@ -213,17 +211,17 @@ class TestWhatALogStillTells:
             first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
         state = read_state(jobset=None, job=None, pods=[first])
         target = folder / rundir.EVIDENCE
-        one = replace(a_job(), place={**a_job().place, "results": results})
+        one = replace(stored_job(), place={**stored_job().place, "results": results})
         return folder, kubernetes_collect._from_log(one, state, folder, target)
 
     def test_is_judged_like_the_evidence_it_was(self) -> None:
-        folder, missing = self.collected(factories_evidence.console(factories_evidence.record()))
+        folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
         judged = judge.judge_path(str(folder), expect=())
-        assert judged.verdict == factories_evidence.verdict_of(factories_evidence.record())
+        assert judged.verdict == sample_evidence.verdict_of(sample_evidence.record())
         assert "raw logs" in missing[0]
 
     def test_is_written_as_a_report_like_any(self) -> None:
-        folder, _ = self.collected(factories_evidence.console(factories_evidence.record()))
+        folder, _ = self.collected(sample_evidence.console(sample_evidence.record()))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
 
@@ -249,7 +247,7 @@ class TestWhatALogStillTells:
     ) -> None:
         # As with thousands of records: then the log holds the verdict alone.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
-        log = factories_evidence.console(factories_evidence.record())
+        log = sample_evidence.console(sample_evidence.record())
         with pytest.raises(BadEvidence, match=f"ended with exit status {code}") as caught:
             self.collected(log, code=code, results=results)
         assert where in str(caught.value)
@@ -258,9 +256,9 @@ class TestWhatALogStillTells:
 
 class TestAnArchive:
     def test_that_was_changed_on_the_way_is_refused(self, tmp_path: Path) -> None:
-        left = factories_evidence.leave(tmp_path / "left")
-        (left / factories_evidence.record().log).write_text("another\n", encoding="utf-8")
-        packed = factories_evidence.archive(left, tmp_path / "a.tar")
+        left = sample_evidence.write(tmp_path / "left")
+        (left / sample_evidence.record().log).write_text("another\n", encoding="utf-8")
+        packed = sample_evidence.archive(left, tmp_path / "a.tar")
         with pytest.raises(BadEvidence, match="not as it was written"):
             kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
 
@@ -272,9 +270,9 @@ class TestAnArchive:
             kubernetes_collect.unpack_archive(packed, tmp_path / "in", tmp_path / "target")
 
     def test_comes_out_whole(self, tmp_path: Path) -> None:
-        left = factories_evidence.leave(tmp_path / "left")
+        left = sample_evidence.write(tmp_path / "left")
         kubernetes_collect.unpack_archive(
-            factories_evidence.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target"
+            sample_evidence.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target"
         )
         assert evidence.check_checksums(tmp_path / "target") == ()
 
@@ -339,13 +337,13 @@ class TestASiteFile:
 
 
 class TestTheNodesThatAreFree:
-    """A cluster of machines that no label tells apart."""
+    """A cluster whose machines have no distinguishing labels."""
 
     @pytest.fixture(autouse=True)
     def nodes(self, server: ApiServer) -> None:
         there = [node("cpu1", gpus=0), node("g0"), node("g1", gpus=4), node("g2")]
         server.says("/api/v1/nodes", {"items": there})
-        server.says("/api/v1/pods", {"items": [pod("g2", 1)]})
+        server.says("/api/v1/pods", {"items": [pod_on("g2", 1)]})
 
     def free(self, *words: str) -> list[str]:
         done = accept("nodes", *words)
@@ -371,7 +369,7 @@ class TestTheNodesThatAreFree:
         assert self.free("--machine", "cpu") == ["cpu1"]
 
     def test_are_whole_where_the_machine_says_what_that_is(self, tmp_path: Path) -> None:
-        """On several nodes, pods ask for all GPUs, however many of them are tested."""
+        """On several nodes, pods request all GPUs, even if fewer are tested."""
         machine = tmp_path / "mine.yaml"
         limits = "{limits: {nvidia.com/gpu: 8}}"
         machine.write_text(
@@ -394,13 +392,13 @@ class TestTheNodesThatAreFree:
 
 
 class TestTheQueuesOfACluster:
-    """As `accept init` looks for them."""
+    """As detected by `accept init`."""
 
     GROUP = "/apis/kueue.x-k8s.io"
     OWN = "namespaces/lab/localqueues"
 
     def queues(self) -> tuple[tuple[str, ...], str]:
-        """The candidates of the question, and all that is said besides."""
+        """Return the candidates of the question, and the other output."""
         seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         found = [q.candidates for q in seen.questions if q.key == "queue"]
         return (found[0] if found else ()), "\n".join(seen.notes)
@@ -433,7 +431,7 @@ class TestTheQueuesOfACluster:
 
 
 class TestTheNamespaceOfASiteFile:
-    """As `accept init` looks for it."""
+    """As detected by `accept init`."""
 
     WHERE = "/api/v1/namespaces/lab"
 
@@ -461,7 +459,7 @@ class TestTheNamespaceOfASiteFile:
 
 
 class TestTheNetworksOfASiteFile:
-    """Of a cluster of GKE, as `accept init` looks for them."""
+    """On a GKE cluster, as detected by `accept init`."""
 
     NETWORKING = "/apis/networking.gke.io/v1"
 
@@ -483,7 +481,7 @@ class TestTheNetworksOfASiteFile:
 
     @pytest.mark.parametrize("networks", [403, {"items": []}])
     def test_are_never_parameters_of_networks(self, server: ApiServer, networks: Any) -> None:
-        """A pod names a Network; what a GKENetworkParamSet is called need not be one."""
+        """A pod names a Network; the name of a GKENetworkParamSet can differ from it."""
         server.says(f"{self.NETWORKING}/networks", networks)
         sets = [f"set-rdma-{n}" for n in range(8)]
         server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
@@ -534,7 +532,7 @@ class TestWithoutTheClient:
     )
     def test_a_command_on_a_run_names_the_extra(self, command: list[str]) -> None:
         folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
         assert "[kubernetes]'" in refused(*command, "run", code=Exit.USAGE)
 
     def test_the_role_is_still_printed(
@@ -554,40 +552,42 @@ class TestCollecting:
     def test_of_a_run_that_was_cut_off_waits_for_its_end(self, monkeypatch: Any) -> None:
         # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
         folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 
         def goes_on(*_: Any, **__: Any) -> Path:
             raise BrokenOff("run is still running", hint="accept watch run")
 
         monkeypatch.setattr(kubernetes_backend, "collect", goes_on)
         assert "still running" in refused("collect", "run", code=5)
-        assert backends.load_job(folder) == a_job()
+        assert backends.load_job(folder) == stored_job()
 
 
 class TestEvidenceThatIsOnlyALog:
-    """Index 0 is gone, and what it wrote to its results cannot be read for once."""
+    """Index 0 is gone, and its results cannot be read at the moment."""
 
     PODS = "/api/v1/namespaces/lab/pods"
 
     @pytest.fixture
     def bucket(self, tmp_path: Path) -> Path:
-        """A place that holds what was measured until index 0 was lost."""
-        return factories_evidence.leave(tmp_path / "bucket" / "runs" / "run", whole=False)
+        """Return a bucket with the measurements from before index 0 was lost."""
+        return sample_evidence.write(tmp_path / "bucket" / "runs" / "run", whole=False)
 
     @pytest.fixture
     def folder(self, tmp_path: Path, bucket: Path) -> Iterator[Path]:
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(
-            folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
+            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
         )
         results = f"file://{bucket.parents[1]}"
         site = {"results": {"location": results}}
         evidence.write(folder / rundir.RUN, json.dumps({"run": {"site": site}}))
         with api_server() as server:
             file = str(server.kubeconfig(tmp_path))
-            place = {**a_job().place, "kubeconfig": file, "results": results}
-            evidence.write(folder / rundir.JOB, json.dumps(dump(replace(a_job(), place=place))))
+            place = {**stored_job().place, "kubeconfig": file, "results": results}
+            evidence.write(
+                folder / rundir.JOB, json.dumps(dump(replace(stored_job(), place=place)))
+            )
             server.says(self.PODS, {"items": []})
             yield folder
 
@@ -632,12 +632,12 @@ class TestEvidenceThatIsOnlyALog:
 
 
 class TestEvidenceThatCannotBeFetched:
-    """It is there, and does not come whole: nothing that holds it is removed."""
+    """The evidence exists but arrives incomplete, so no copy of it is removed."""
 
     @pytest.fixture
     def removed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(a_job())))
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
         removed: list[str] = []
 
         def delete(job: Job, *, dry_run: bool, say: Any) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.api_server import STATUS, ApiServer, api_server
 from tests.factories.command_line import accept, refused
 
@@ -85,7 +85,7 @@ def store(server: ApiServer) -> StoredObjects:
 
 @pytest.fixture
 def job(server: ApiServer, tmp_path: Path) -> Job:
-    """A run that was submitted as a plain Job, and whose release is gone."""
+    """Return a run that was submitted as a plain Job, and whose release is gone."""
     return submitted(server, tmp_path, first="run-0")
 
 
@@ -99,9 +99,7 @@ def submitted(server: ApiServer, tmp_path: Path, *, first: str) -> Job:
     folder = rundir.create("run")
     evidence.write(folder / rundir.JOB, json.dumps(dump(made)))
     (folder / rundir.RENDERED).mkdir()
-    evidence.write(
-        folder / rundir.RENDERED / "plan.json", json.dumps(dump(factories_evidence.PLAN))
-    )
+    evidence.write(folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN)))
     return made
 
 

@@ -1,4 +1,4 @@
-"""What `accept doctor` says of a cluster, and what a run is refused for, before anything is made.
+"""Findings of `accept doctor` on a cluster, and refusals of a run before it creates any object.
 
 The cluster is the stand-in of tests/factories/api_server.py: it plays what a test cluster has not.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.backends.kubernetes.test_scheduling import node
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.chart_runs import DOMAIN
 from tests.factories.command_line import accept, refused
+from tests.factories.kubernetes import node
 
 from accept.backends.kubernetes import doctor as kubernetes_doctor
 from accept.evidence import bucket
@@ -27,7 +27,7 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A cluster of one node with eight free GPUs."""
+    """Run a stand-in cluster of one node with eight free GPUs."""
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     with api_server() as one:
         monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
@@ -62,7 +62,7 @@ def ask(options: Callable[..., list[str]]) -> Ask:
 
 
 def line(said: str, what: str) -> tuple[str, str]:
-    """How `what` is marked, and what is said of it with the advice."""
+    """Return the mark of the item `what`, and its text with the advice."""
     found = re.search(rf"^(ok|missing) +\S+: {re.escape(what)}: (.*(?:\n {{9}}.*)?)", said, re.M)
     assert found, said
     return found[1], found[2]
@@ -124,7 +124,7 @@ class TestTooFewNodes:
 class TestATaintThatNothingTolerates:
     @pytest.fixture(autouse=True)
     def nodes(self, server: ApiServer) -> None:
-        """One node that the run can have, one that is tainted."""
+        """Add one usable node and one with a taint."""
         there = [node("n1"), node("n2")]
         for one in there:
             one["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
@@ -176,7 +176,7 @@ JOBSET = "/apis/jobset.x-k8s.io"
 
 
 def jobset(*fields: str) -> dict[str, Any]:
-    """The OpenAPI document of a JobSet that has these fields, as the API server serves it."""
+    """Return the OpenAPI document of a JobSet with these fields, as the API server serves it."""
     schema: dict[str, Any] = {}
     for field in fields:
         inner = schema
@@ -227,7 +227,7 @@ class TestJobSet:
         site: str,
         mark: str,
     ) -> None:
-        """A machine without an NVLink domain, whose NICs come by claims or by networks."""
+        """A machine without an NVLink domain, whose NICs come from claims or from networks."""
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.JOBSET_FIELDS))
         machine = tmp_path / "claims.yaml"
         machine.write_text(DOMAIN.replace("computeDomain: true", "computeDomain: false"))
@@ -316,7 +316,7 @@ DOMAINS = "/apis/resource.nvidia.com/v1beta1"
 
 
 class TestDevicesThatAreClaimed:
-    """By a machine of one NVLink domain that names one template and brings another."""
+    """Devices of a machine of one NVLink domain that names one template and defines another."""
 
     @pytest.fixture
     def domain(self, options: Callable[..., list[str]], tmp_path: Path) -> Ask:
@@ -326,7 +326,7 @@ class TestDevicesThatAreClaimed:
 
     @pytest.fixture(autouse=True)
     def served(self, server: ApiServer) -> None:
-        """All that it needs."""
+        """Serve all kinds that it needs."""
         server.says(CLAIMS, {"versions": [{"version": "v1"}, {"version": "v1beta1"}]})
         server.says(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", {})
         server.says(DOMAINS, {"resources": [{"name": "computedomains"}]})

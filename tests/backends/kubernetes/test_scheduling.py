@@ -1,10 +1,11 @@
-"""Which nodes can take a pod of a run, from nodes and pods as the API gives them."""
+"""Choose the nodes that can run a pod of a run, from nodes and pods of the API."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from tests.factories.kubernetes import GPU, GPU_TAINT, node, pod_on
 
 from accept.backends.kubernetes.scheduling import (
     PodRequest,
@@ -19,30 +20,12 @@ from accept.backends.kubernetes.scheduling import (
 from accept.config import Site, load_machine
 from accept.config.kubernetes import Kubernetes
 
-GPU = "nvidia.com/gpu"
-TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
 WANTED = PodRequest(
     selector={"kind": "b200"},
     tolerations=({"key": GPU, "operator": "Exists"},),
     resource=GPU,
     amount=8,
 )
-
-
-def node(name: str, *, gpus: int = 8, ready: str = "True", **spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "labels": {"kind": "b200", "kubernetes.io/hostname": name}},
-        "spec": {"taints": [TAINT], **spec},
-        "status": {
-            "allocatable": {GPU: str(gpus)},
-            "conditions": [{"type": "Ready", "status": ready}],
-        },
-    }
-
-
-def pod(where: str, gpus: int, phase: str = "Running") -> dict[str, Any]:
-    container = {"resources": {"limits": {GPU: gpus}}}
-    return {"spec": {"nodeName": where, "containers": [container]}, "status": {"phase": phase}}
 
 
 def why(one: dict[str, Any], *pods: dict[str, Any], pod_request: PodRequest = WANTED) -> str:
@@ -55,12 +38,12 @@ class TestANode:
         assert why(node("a")) == ""
 
     def test_counts_what_pods_there_ask_for(self) -> None:
-        assert why(node("a"), pod("a", 2)) == f"6 of its 8 {GPU} are free, 8 are wanted"
-        assert why(node("a"), pod("b", 2)) == ""
+        assert why(node("a"), pod_on("a", 2)) == f"6 of its 8 {GPU} are free, 8 are wanted"
+        assert why(node("a"), pod_on("b", 2)) == ""
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
     def test_does_not_count_pods_that_ended(self, phase: str) -> None:
-        assert why(node("a"), pod("a", 8, phase)) == ""
+        assert why(node("a"), pod_on("a", 8, phase)) == ""
 
     def test_that_has_lost_a_gpu_is_no_good(self) -> None:
         assert why(node("a", gpus=7)) == f"it has 7 {GPU}, 8 are wanted"
@@ -74,7 +57,9 @@ class TestANode:
 
     def test_with_a_taint_that_nothing_tolerates_is_no_good(self) -> None:
         other = {"key": "team", "value": "x", "effect": "NoExecute"}
-        assert why(node("a", taints=[TAINT, other])) == "taint team=x:NoExecute is not tolerated"
+        assert (
+            why(node("a", taints=[GPU_TAINT, other])) == "taint team=x:NoExecute is not tolerated"
+        )
 
     def test_with_a_taint_that_only_prefers_is_good(self) -> None:
         assert why(node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])) == ""
@@ -215,7 +200,7 @@ class TestATolerationCovers:
         ],
     )
     def test_what_kubernetes_says(self, toleration: dict[str, str], *, covers: bool) -> None:
-        assert tolerates(toleration, TAINT) is covers
+        assert tolerates(toleration, GPU_TAINT) is covers
 
 
 class TestAShortage:
@@ -224,7 +209,7 @@ class TestAShortage:
 
     def test_says_how_many_there_are_and_what_each_other_lacks(self) -> None:
         nodes = [node("a"), node("b"), node("c", gpus=7)]
-        found = node_fits(nodes, [pod("b", 8)], WANTED)
+        found = node_fits(nodes, [pod_on("b", 8)], WANTED)
         assert shortage(found, 3, WANTED) == (
             f"3 nodes are wanted, and there are 1 with 8 {GPU} free; "
             f"b: 0 of its 8 {GPU} are free, 8 are wanted; c: it has 7 {GPU}, 8 are wanted"
@@ -256,7 +241,7 @@ class TestWhatARunAsksOfANode:
         self, machine: str, *, tolerated: bool
     ) -> None:
         found = pod_request(load_machine(machine).value, Site())
-        assert any(tolerates(one, TAINT) for one in found.tolerations) is tolerated
+        assert any(tolerates(one, GPU_TAINT) for one in found.tolerations) is tolerated
 
     def test_is_as_many_gpus_as_the_site_says_of_a_pod(self) -> None:
         machine = load_machine("a4-highgpu-8g").value

@@ -1,10 +1,21 @@
-"""What is said of a run on a cluster, from objects as the API gives them."""
+"""The status of a run on a cluster, from objects of the API."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from tests.factories.kubernetes import (
+    INDEX,
+    NOT_TOLERATED,
+    container,
+    event,
+    job,
+    jobset,
+    pod,
+    running,
+    unscheduled,
+)
 
 from accept.backends.kubernetes.dump import scrubbed
 from accept.backends.kubernetes.status import (
@@ -16,63 +27,6 @@ from accept.backends.kubernetes.status import (
     state_lines,
     waiting_reasons,
 )
-
-INDEX = "batch.kubernetes.io/job-completion-index"
-NOT_TOLERATED = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-
-
-def pod(index: int = 0, *, node: str = "node-a", **status: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": f"run-w-0-{index}-abcde", "annotations": {INDEX: str(index)}},
-        "spec": {"nodeName": node} if node else {},
-        "status": {"phase": "Pending", **status},
-    }
-
-
-def container(**state: Any) -> dict[str, Any]:
-    return {"containerStatuses": [{"name": "accept", "image": "img:1", "state": state}]}
-
-
-def running(index: int) -> dict[str, Any]:
-    return pod(index, phase="Running", **container(running={"startedAt": "x"}))
-
-
-def unscheduled(message: str = NOT_TOLERATED, reason: str = "Unschedulable") -> dict[str, Any]:
-    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-    return pod(node="", conditions=[condition])
-
-
-def event(
-    name: str, reason: str, message: str, when: str = "2026-01-01T00:00:00Z"
-) -> dict[str, Any]:
-    return {
-        "type": "Warning",
-        "reason": reason,
-        "message": message,
-        "lastTimestamp": when,
-        "involvedObject": {"name": name},
-    }
-
-
-def job(count: int = 3, *conditions: tuple[str, str, str], **spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "run-w-0", "labels": {}},
-        "spec": {"parallelism": count, **spec},
-        "status": {
-            "conditions": [
-                {"type": t, "status": "True", "reason": r, "message": m} for t, r, m in conditions
-            ]
-        },
-    }
-
-
-def jobset(**spec: Any) -> dict[str, Any]:
-    template = {"spec": {"parallelism": 3}}
-    replicated = [{"name": "w", "replicas": 1, "template": template}]
-    return {
-        "metadata": {"name": "run", "labels": {}},
-        "spec": {"replicatedJobs": replicated, **spec},
-    }
 
 
 @pytest.mark.parametrize("index", ["²", "9" * 5000, "-1", ""])

@@ -1,4 +1,4 @@
-"""Installing a run with helm: what happens to releases, one's own and others', when it fails."""
+"""Install a run with helm: the state of its own and of other releases after a failure."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def start(api: Api, attempt: str = "one") -> None:
 
 
 def secrets_deleted(server: ApiServer) -> list[str]:
-    """The names of the Secrets that were deleted."""
+    """Return the names of the deleted Secrets."""
     return [path.rpartition("/")[2] for verb, path, _ in server.seen if verb == "DELETE"]
 
 

@@ -1,4 +1,4 @@
-"""What a host says that is made ready for a run."""
+"""Reports of a host that is prepared for a run."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_the_name_of_a_folder_is_never_a_command(tmp_path: Path) -> None:
 
 
 class TestAHostWithoutGpus:
-    """In a run of a machine with GPUs it cannot be used, and is not tried again."""
+    """A run on a machine with GPUs cannot use it, and does not try it again."""
 
     @pytest.fixture
     def host(self, tmp_path: Path) -> Path:
-        """A folder with a bootstrap_host.sh that ends before sshd starts; no GPU around."""
+        """Return a folder with a bootstrap_host.sh that ends before sshd starts, without GPUs."""
         for name in ("bootstrap_host.sh", "sshd.sh"):
             (tmp_path / name).write_text((resources.launchers() / name).read_text())
         (tmp_path / "tmp").mkdir()

@@ -1,4 +1,4 @@
-"""Runs over ssh after their start: follow, collect, cancel and delete, and hosts that greet."""
+"""Runs over ssh after their start: follow, collect, cancel, delete, and login greetings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.factories import evidence as factories_evidence
+from tests.factories import sample_evidence
 from tests.factories.command_line import accept
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
@@ -29,7 +29,7 @@ GREETING = "Welcome to the lab!\nstarted ready 12 34\n"
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSsh:
-    """Hosts that are this machine, behind a stand-in ssh."""
+    """Return hosts that all are this machine, behind a stand-in ssh."""
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     monkeypatch.delenv("ACCEPT_SSH_CONFIG", raising=False)
     return standin_ssh(tmp_path / "ssh", monkeypatch)
@@ -37,13 +37,13 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSsh:
 
 @pytest.fixture
 def folder(hosts: StandinSsh) -> Path:
-    """The run's folder on the workstation."""
+    """Return the run's folder on the workstation."""
     return rundir.create("one")
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """The run's folder on the first host, as a reboot leaves it: nobody lives, nothing ended."""
+    """Return the run's folder on the first host after a reboot: no process lives or cleaned up."""
     node = tmp_path / "accept-one"
     node.mkdir()
     (node / "run").write_text("one\n")
@@ -52,7 +52,7 @@ def node(tmp_path: Path) -> Path:
     (node / "console.log").write_text("".join(f"line {n}\n" for n in range(100)))
     shutil.copy(resources.launchers() / "kill.sh", node)
     os.mkfifo(node / "events")
-    factories_evidence.leave(node / "evidence")
+    sample_evidence.write(node / "evidence")
     return node
 
 
@@ -75,7 +75,7 @@ def stored(job: Job, folder: Path) -> None:
 
 def pack(node: Path) -> None:
     """Leave the evidence as a guard does at the end of a run."""
-    factories_evidence.archive(node / "evidence", node / "evidence.tar")
+    sample_evidence.archive(node / "evidence", node / "evidence.tar")
     shutil.rmtree(node / "evidence")
     (node / "status").write_text("0\n")
 
@@ -87,7 +87,7 @@ def start_of(pid: int) -> str:
 
 @pytest.fixture
 def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a process that lives until it is ended, with variables in its environment."""
+    """Return a function that starts a process with variables in its environment."""
     started = []
 
     def start(**environment: str) -> subprocess.Popen[bytes]:
@@ -111,7 +111,7 @@ def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 def ignore(_: str) -> None:
-    """Take a line of progress."""
+    """Ignore a line of progress."""
 
 
 class TestALoginShellThatPrintsText:
@@ -243,7 +243,7 @@ class TestCollect:
 
 
 def offsets_sent(hosts: StandinSsh) -> list[int]:
-    """Return from which bytes on the archive was requested."""
+    """Return the offsets from which the archive was requested."""
     return [int(call.rstrip("'").split()[-1]) for call in hosts.calls if " send " in call]
 
 
@@ -259,7 +259,7 @@ class TestWatch:
 
 
 class TestDelete:
-    """After a reboot, or when the guard was killed, nobody answers on the host."""
+    """After a reboot, or if the guard was killed, no process of the run answers on the host."""
 
     def test_removes_the_folder_when_there_is_no_guard(
         self, hosts: StandinSsh, node: Path, job: Job

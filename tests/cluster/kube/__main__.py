@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.kube up|down|status`: a cluster to try things on by hand.
+"""`python -m tests.cluster.kube up|down|status`: a test cluster for manual use.
 
 Tests make clusters of their own. This one lives in a process of its own until `down`, or until that
 process ends; one at a time.
@@ -30,7 +30,7 @@ def _state() -> Path:
 
 
 def _running() -> dict[str, str]:
-    """What the running cluster left about itself; empty where there is none."""
+    """Return the stored description of the running cluster; empty if none runs."""
     try:
         found: dict[str, str] = json.loads(_state().read_text())
         os.kill(int(found["pid"]), 0)
@@ -46,7 +46,7 @@ def _show(found: dict[str, str]) -> None:
 
 
 def up(nodes: int) -> int:
-    """Start a cluster, and wait until it is up; one that is up already is shown."""
+    """Start a cluster and wait until it is up; only print it if one is up already."""
     if found := _running():
         _show(found)
         return 0
@@ -76,7 +76,7 @@ def up(nodes: int) -> int:
 
 
 def hold(nodes: int) -> int:
-    """Be the cluster, until told to end."""
+    """Run the cluster until a signal ends it."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(0)
@@ -105,7 +105,7 @@ def hold(nodes: int) -> int:
 
 
 def down() -> int:
-    """End the cluster and wait until nothing of it is left."""
+    """End the cluster and wait until it is removed."""
     found = _running()
     if not found:
         # One that was killed ended by itself, and left a little.
@@ -124,7 +124,7 @@ def down() -> int:
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.kube", description=__doc__)
     parser.add_argument("verb", choices=("up", "down", "status", "hold"))
     parser.add_argument("--nodes", type=int, default=3, help="how many nodes (default 3)")

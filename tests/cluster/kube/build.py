@@ -28,11 +28,11 @@ SHORT_LIVED = {"GOGC": "off", "GOMAXPROCS": "1"}
 
 
 class NotBuilt(Exception):
-    """A program or an image could not be made; the text says which, and why."""
+    """A program or an image could not be built; the message names it and the reason."""
 
 
 def cache() -> Path:
-    """The folder of what is made once; $XDG_CACHE_HOME moves it."""
+    """Return the cache folder, which is below $XDG_CACHE_HOME."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "accept-tests"
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,14 +41,14 @@ def cache() -> Path:
 
 @contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Make one thing of the cache at a time, whoever else is building."""
+    """Hold the lock of the cache, so that one process builds at a time."""
     with (cache() / f"{what}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def program(name: str) -> Path:
-    """A program's file, built now where it is missing."""
+    """Return the file of a program; build it first if it is missing."""
     module = next(m for m in MODULES if name in m.programs)
     path = _place(module, name)
     if not path.exists():
@@ -57,22 +57,22 @@ def program(name: str) -> Path:
 
 
 def helm(major: int) -> Path:
-    """Helm 3 or 4."""
+    """Return the file of Helm 3 or 4."""
     return program(f"helm{major}")
 
 
 def jobset_manifests() -> Path:
-    """The folder of JobSet's own manifests: its CRD under `crd/bases`, its webhooks."""
+    """Return the folder of JobSet's manifests: the CRD in `crd/bases`, and the webhooks."""
     return _kept(JOBSET, "config/components", "jobset-manifests")
 
 
 def openapi() -> Path:
-    """The folder of Kubernetes' OpenAPI v3, a document for each group and version."""
+    """Return the folder of Kubernetes' OpenAPI v3, with a document for each group and version."""
     return _kept(KUBERNETES, "api/openapi-spec/v3", "kubernetes-openapi")
 
 
 def _kept(module: Module, inside: str, name: str) -> Path:
-    """A folder of a module's source, copied into the cache."""
+    """Copy a folder of a module's source into the cache; return the copy."""
     target = cache() / f"{name}-{module.version}"
     if not target.is_dir():
         with alone("build"), tempfile.TemporaryDirectory(dir=cache()) as scratch:
@@ -85,12 +85,12 @@ def _kept(module: Module, inside: str, name: str) -> Path:
 
 
 def missing() -> list[Module]:
-    """The modules of which a program is not built yet."""
+    """Return the modules with programs that are not built yet."""
     return [m for m in MODULES if not all(_place(m, name).exists() for name in m.programs)]
 
 
 def build(module: Module) -> None:
-    """Build the programs of a module. Raises NotBuilt with the last lines of what Go said."""
+    """Build the programs of a module. Raise NotBuilt with the last lines of Go's output."""
     began = time.monotonic()
     with alone("build"), tempfile.TemporaryDirectory(dir=cache()) as scratch:
         wanted = {n: p for n, p in module.programs.items() if not _place(module, n).exists()}
@@ -116,7 +116,7 @@ def build(module: Module) -> None:
 
 
 def go_build(source: str, target: Path) -> None:
-    """Build one file of Go that needs no module."""
+    """Build a single Go file that needs no module."""
     with tempfile.TemporaryDirectory(dir=cache()) as scratch:
         folder = Path(scratch)
         (folder / "go.mod").write_text(f"module accept.test/one\n\ngo {GO}\n")
@@ -129,7 +129,7 @@ def _place(module: Module, name: str) -> Path:
 
 
 def _replacements() -> list[str]:
-    """Kubernetes' staging modules, which its own go.mod finds in folders of its repository."""
+    """Return Kubernetes' staging modules, which its go.mod replaces by local folders."""
     text = Path(_downloaded(KUBERNETES)["GoMod"]).read_text()
     names = re.findall(r"^\s*(k8s\.io/[\w-]+) => \./staging/", text, re.MULTILINE)
     if not names:
@@ -157,7 +157,7 @@ def _go(*arguments: str, folder: Path) -> str:
 
 
 def _compiler() -> Path:
-    """A Go that is new enough: the machine's, else PyPI's in the cache."""
+    """Return a Go that is new enough: of this machine, or else from PyPI in the cache."""
     for place in (shutil.which("go"), "/usr/local/go/bin/go"):
         if place and Path(place).exists() and _new_enough(Path(place)):
             return Path(place)
@@ -179,7 +179,7 @@ def _new_enough(go: Path) -> bool:
 
 
 def main() -> int:
-    """Build what is missing, and can be of use: only root can make clusters."""
+    """Build missing programs, unless this user cannot create clusters anyway."""
     root = os.geteuid() == 0
     try:
         for module in missing():

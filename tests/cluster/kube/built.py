@@ -1,4 +1,4 @@
-"""The image of docker/Dockerfile for the pods of the test cluster, built once into the cache.
+"""Build the image of docker/Dockerfile for pods of the test cluster, once into the cache.
 
 Its base is a Debian with Debian's own torch, which has no CUDA: PyPI's alone is 5 GB.
 """
@@ -23,7 +23,7 @@ IMAGE = "localhost/accept-test-built:1"
 
 
 def archive() -> Path:
-    """The archive of `IMAGE`. Raises NotBuilt with what debootstrap said."""
+    """Return the archive of `IMAGE`. Raise NotBuilt with the output of debootstrap."""
     made_of = [dockerfile.FILE.read_text(), SUITE, PACKAGES, step()]
     key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:12]
     made = cache() / f"pod-built-{key}.tar"

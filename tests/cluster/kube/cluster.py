@@ -54,7 +54,7 @@ socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [made.fileno()])
 
 
 def why_not() -> str:
-    """Return why no cluster can be made here, or nothing where it can."""
+    """Return why this machine cannot create a cluster, or "" if it can."""
     if reason := why_no_hosts():
         return reason
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -67,14 +67,14 @@ def why_not() -> str:
 
 
 def _allow_watches() -> None:
-    """Let root watch enough files for a few clusters at once; the usual 128 is for about one."""
+    """Raise the limit of inotify instances: the usual 128 is enough for about one cluster."""
     limit = Path("/proc/sys/fs/inotify/max_user_instances")
     if int(limit.read_text()) < _WATCHES:
         limit.write_text(str(_WATCHES))
 
 
 class Cluster:
-    """A cluster of `count` nodes, up from the start of the `with` block to its end."""
+    """A cluster of `count` nodes that runs during the `with` block."""
 
     def __init__(self, count: int = 3) -> None:
         self.hosts = Hosts(
@@ -114,7 +114,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End the cluster and remove what was made for it. May be called twice."""
+        """End the cluster and remove everything created for it. May be called twice."""
         for folder in self._shared:
             shutil.rmtree(folder, ignore_errors=True)
         prefix = self.hosts.state.name if hasattr(self.hosts, "state") else ""
@@ -175,12 +175,12 @@ class Cluster:
 
     @property
     def folder(self) -> Path:
-        """Files of this cluster on the workstation."""
+        """Return the folder of this cluster on the workstation."""
         return self.hosts.state / "kubernetes"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """Return the administrator's kubeconfig."""
         return self.folder / "admin.kubeconfig"
 
     def _write_config(self, name: str, token: str) -> Path:
@@ -193,7 +193,7 @@ class Cluster:
     def kubectl(
         self, *arguments: str, check: bool = True, stdin: str = "", timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator. Raises CalledProcessError with what it said."""
+        """Run kubectl as the administrator. Raise CalledProcessError with its output."""
         # A cache of its own: another cluster may have had this address.
         options = ["--kubeconfig", str(self.kubeconfig), "--cache-dir", str(self.folder / "cache")]
         command = [str(program("kubectl")), *options, *arguments]
@@ -239,7 +239,7 @@ class Cluster:
         raise TimeoutError(f"{path}: too many requests")
 
     def get(self, *arguments: str) -> Any:
-        """What `kubectl get ... -o json` says."""
+        """Return the parsed output of `kubectl get ... -o json`."""
         return json.loads(self._said("get", *arguments, "-o", "json"))
 
     @contextmanager
@@ -288,7 +288,7 @@ class Cluster:
         return True
 
     def kubeconfig_for(self, namespace: str, rules: Sequence[Mapping[str, Any]]) -> Path:
-        """A kubeconfig of a service account that may do in `namespace` what `rules` say."""
+        """Return a kubeconfig of a service account with the permissions `rules` in `namespace`."""
         name = f"limited-{secrets.token_hex(3)}"
         self.kubectl("-n", namespace, "create", "serviceaccount", name)
         role = {
@@ -321,7 +321,7 @@ class Cluster:
 
     @staticmethod
     def checkout_volumes() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Volumes and mounts by which a pod sees this checkout and its Python, as they lie here."""
+        """Return volumes and mounts with this checkout and its Python at their paths here."""
         needed = {
             _ROOT / ".venv",
             _ROOT / ".venv-mpi4",
@@ -335,7 +335,7 @@ class Cluster:
         return volumes, mounts
 
     def shared_folder(self, name: str) -> Path:
-        """A folder that pods of every node reach by the same path; it goes with the cluster."""
+        """Return a folder that all nodes see at the same path; it is removed with the cluster."""
         folder = cache() / f"{self.hosts.state.name}-{name}"
         folder.mkdir(mode=0o700)
         self._shared.append(folder)
@@ -345,11 +345,11 @@ class Cluster:
 
     @property
     def bucket_server(self) -> str:
-        """Where fake-gcs-server listens, for pods and for the workstation."""
+        """Return the address of fake-gcs-server, for pods and for the workstation."""
         return f"http://{self.hosts.address(CONTROL)}:{control.BUCKET_PORT}"
 
     def listener(self) -> socket.socket:
-        """A socket of this process that listens where pods and the workstation reach it.
+        """Return a listening socket of this process that pods and the workstation can reach.
 
         It is in the network of the control plane's host: no route leads from pods to this machine.
         """
@@ -362,7 +362,7 @@ class Cluster:
         return socket.socket(fileno=made)
 
     def stop_bucket(self) -> None:
-        """Let the bucket server be away; what it holds stays."""
+        """Stop the bucket server; its objects stay."""
         self.hosts.run(CONTROL, "pkill -KILL -f '[f]ake-gcs-server'; :")
 
     def start_bucket(self) -> None:
@@ -384,7 +384,7 @@ class Cluster:
             self.hosts.shape(node)
 
     def slow(self, node: str) -> None:
-        """Give a node's link half of what the others have."""
+        """Limit a node's link to half the rate of the others."""
         self.hosts.slow(node)
 
     def cut(self, node: str) -> None:
@@ -392,7 +392,7 @@ class Cluster:
         self.hosts.cut(node)
 
     def join(self, node: str) -> None:
-        """Plug it in again."""
+        """Plug the cable of a node in again."""
         self.hosts.restore(node)
 
     def stop_kubelet(self, node: str) -> None:
@@ -400,7 +400,7 @@ class Cluster:
         nodes.stop_kubelet(self.hosts, node)
 
     def start_kubelet(self, node: str) -> None:
-        """Start it again."""
+        """Start the kubelet of a node again."""
         nodes.start_kubelet(self.hosts, node)
 
     def stop_api(self) -> None:
@@ -441,7 +441,7 @@ class Cluster:
         until("the API server", lambda: self.kubectl(*ready, check=False).returncode == 0, log)
 
     def fake_gpus(self, node: str, count: int, accelerator: str) -> None:
-        """Let a node claim GPUs it does not have, as their device plugin would."""
+        """Let a node report GPUs that it does not have, like their device plugin would."""
         self.kubectl("label", "node", node, f"cloud.google.com/gke-accelerator={accelerator}")
         self._patch_gpus(node, [self._gpu_patch("add", field, str(count)) for field in _GPU_FIELDS])
 
@@ -463,7 +463,7 @@ class Cluster:
     # When something went wrong.
 
     def keep_logs(self) -> Path:
-        """Copy the logs of all processes out of the cluster; say and return where to."""
+        """Copy the logs of all processes out of the cluster; print and return the folder."""
         target = Path(tempfile.mkdtemp(prefix="accept-cluster-logs-"))
         for name in self.hosts.names:
             try:

@@ -1,4 +1,4 @@
-"""One cluster for all tests below this folder; what a test does to it, it undoes."""
+"""One cluster for all tests below this folder; each test undoes its changes to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cluster.kube.cluster import Cluster, why_not
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of three nodes whose links are alike; its logs are kept where a test failed."""
+    """Run a cluster of three nodes with equal links; keep its logs if a test failed."""
     if reason := why_not():
         pytest.skip(reason)
     with Cluster(3) as made:
@@ -22,6 +22,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """Create a namespace for the test."""
     with cluster.namespace() as name:
         yield name

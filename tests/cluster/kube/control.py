@@ -1,4 +1,4 @@
-"""The control plane of the test cluster: real processes on one host of their own.
+"""The control plane of the test cluster: real processes on a separate host.
 
 Everything lies in that host's /run, which ends with it. The workstation has the kubeconfig, and
 copies of nothing else.
@@ -28,19 +28,19 @@ _FOLLOWERS = ("[k]ube-controller-manager-", "[k]ube-scheduler-", "[c]oredns-", "
 
 
 class NotUp(Exception):
-    """Something of the cluster did not come up; the text says what, and what its log ends with."""
+    """A part of the cluster did not start; the message has its name and the end of its log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Who may talk to the API server; drawn anew for each cluster."""
+    """Tokens for the API server; random for each cluster."""
 
     admin: str
     nodes: dict[str, str]
 
 
 def tokens(nodes: tuple[str, ...]) -> Tokens:
-    """Draw a token for the administrator and for each node."""
+    """Return random tokens for the administrator and for each node."""
     return Tokens(
         admin=secrets.token_hex(16), nodes={name: secrets.token_hex(16) for name in nodes}
     )
@@ -49,7 +49,7 @@ def tokens(nodes: tuple[str, ...]) -> Tokens:
 def until(
     what: str, ready: Callable[[], bool], log: Path | None = None, seconds: float = SECONDS
 ) -> None:
-    """Wait until `ready` returns True. Raises NotUp, with the end of the log."""
+    """Wait until `ready` returns True. Raise NotUp with the end of the log."""
     end = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > end:
@@ -59,7 +59,7 @@ def until(
 
 
 def kubeconfig(address: str, token: str, authority: str) -> str:
-    """A kubeconfig, with its paths as whoever reads it sees them."""
+    """Return a kubeconfig, with paths as its reader sees them."""
     return textwrap.dedent(f"""\
         apiVersion: v1
         kind: Config
@@ -75,7 +75,7 @@ def kubeconfig(address: str, token: str, authority: str) -> str:
 
 
 def write(hosts: Hosts, name: str, path: str, text: str) -> None:
-    """Write a file on a host, for its root alone."""
+    """Write a file on a host, readable for root only."""
     target = hosts.path(name, path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.touch(mode=0o600)
@@ -83,7 +83,7 @@ def write(hosts: Hosts, name: str, path: str, text: str) -> None:
 
 
 def start(hosts: Hosts, name: str, what: str, command: list[str]) -> Path:
-    """Start a process on a host, whose words go to FOLDER/NAME.log there; return that log."""
+    """Start a process on a host with its output in FOLDER/NAME.log there; return that log."""
     # There is memory for more garbage, and two cores for the tests and all this: with more than
     # one thread each of these looks for work in the others' queues whenever it wakes up.
     shown = f'mkdir -p {FOLDER}; GOGC=400 GOMAXPROCS=1 exec "$@" >>{FOLDER}/{what}.log 2>&1'
@@ -92,7 +92,7 @@ def start(hosts: Hosts, name: str, what: str, command: list[str]) -> Path:
 
 
 def certificates(hosts: Hosts, host: str) -> str:
-    """Make an authority, and certificates of the API server and the webhooks; return the former."""
+    """Create a CA, and certificates of the API server and the webhooks; return the CA."""
     folder = hosts.path(host, f"{FOLDER}/pki")
     folder.mkdir(parents=True, mode=0o700)
     address = hosts.address(host)
@@ -129,7 +129,7 @@ def certificates(hosts: Hosts, host: str) -> str:
 
 
 def start_etcd(hosts: Hosts, host: str) -> None:
-    """Start the store."""
+    """Start etcd."""
     client = "http://127.0.0.1:2379"
     start(
         hosts,
@@ -273,7 +273,7 @@ def listens(hosts: Hosts, host: str, port: int) -> bool:
 
 
 def _webhooks(manifests: Path, authority: str) -> str:
-    """JobSet's own webhook manifests, by URL: there is no Service that leads to this process."""
+    """Return JobSet's webhook manifests with URLs, because no Service leads to this process."""
     import base64
 
     import yaml
@@ -294,7 +294,7 @@ def _webhooks(manifests: Path, authority: str) -> str:
 
 
 def start_bucket(hosts: Hosts, host: str) -> None:
-    """Start fake-gcs-server, which stands in for Google Cloud Storage."""
+    """Start fake-gcs-server as a stand-in for Google Cloud Storage."""
     start(
         hosts,
         host,

@@ -1,4 +1,4 @@
-"""A workstation before the test cluster: renders, installs with helm, sees what becomes of it."""
+"""A workstation for the test cluster: renders, installs with helm, follows the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ echo 'ACCEPT {"metric":"x","value":1,"unit":"m"}'
 
 
 class Desk(Workstation):
-    """The files and commands of a person who tests the nodes of a cluster, in one namespace."""
+    """The files and commands of a user who tests the nodes of a cluster, in one namespace."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, folder: Path, *, venv: bool = True, **keys: Any
@@ -76,20 +76,20 @@ class Desk(Workstation):
         self.namespace = namespace
 
     def configure(self, *, results: Mapping[str, Any] | None = None, **kubernetes: Any) -> None:
-        """Write the site file anew, with these over what it says."""
+        """Write the site file again, with these keys changed."""
         self._site["kubernetes"] |= kubernetes
         self._site["results"] |= results or {}
         self.site.write_text(json.dumps(self._site))
 
     def options(self, nodes: int | str, checks: Iterable[str]) -> list[str]:
-        """What every command that plans is given."""
+        """Return the options of every command that plans a run."""
         return [
             *("--nodes", str(nodes), "--machine", str(self.machine), "--site", str(self.site)),
             *("--suite", str(self.suite(checks or CONNECT))),
         ]
 
     def render(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Path:
-        """`accept render`; returns the file of the values."""
+        """Call `accept render`; return the file of the values."""
         done = self.do("render", *self.options(nodes, checks), *options)
         assert done.exit == 0, done.err
         values = self.folder / "values.yaml"
@@ -105,7 +105,7 @@ class Desk(Workstation):
         verb: str = "install",
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """`helm install`, with nothing of `accept` but its chart."""
+        """Call `helm install` with the chart of `accept`."""
         command = [str(helm(major)), verb, name, str(resources.chart()), "-f", str(values)]
         done = subprocess.run(
             [*command, "--namespace", self.namespace, *options],
@@ -118,7 +118,7 @@ class Desk(Workstation):
         return done
 
     def run(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Done:
-        """`accept run` to its end."""
+        """Call `accept run` and wait for its end."""
         return self.start(*options, nodes=nodes, checks=checks).wait()
 
     def start(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Started:
@@ -132,7 +132,7 @@ class Desk(Workstation):
     # What the cluster says.
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
-        """The objects in the namespace of one of the kinds in `MADE`."""
+        """Return the objects in the namespace whose kind is in `MADE`."""
         found: list[dict[str, Any]] = self._listed(kind)["items"]
         return found
 
@@ -144,7 +144,7 @@ class Desk(Workstation):
         return self.cluster.read(f"/{group}/namespaces/{self.namespace}/{rest}")
 
     def made(self) -> set[str]:
-        """What runs have made in the namespace and is still there, by kind and name."""
+        """Return kind and name of the remaining objects of runs in the namespace."""
         return {
             f"{listed['kind'].removesuffix('List')} {one['metadata']['name']}"
             for listed in map(self._listed, MADE)
@@ -152,7 +152,7 @@ class Desk(Workstation):
         }
 
     def complete(self) -> set[str]:
-        """`made`, once the controllers have made what belongs to each JobSet."""
+        """Return `made` after the controllers have created the parts of each JobSet."""
 
         def whole() -> bool:
             made = self.made()
@@ -163,7 +163,7 @@ class Desk(Workstation):
         return self.made()
 
     def everything(self) -> set[str]:
-        """Every object of the namespace, but events and what the cluster itself keeps there."""
+        """Return every object of the namespace, without events and the cluster's own objects."""
         kinds = self.cluster.kubectl(
             "api-resources", "--verbs=list", "--namespaced", "-o", "name"
         ).stdout.split()
@@ -172,28 +172,28 @@ class Desk(Workstation):
         return set(self.cluster.kubectl(*words).stdout.split())
 
     def leaves(self, before: set[str]) -> None:
-        """Wait until there is `everything` that was there before, and nothing else.
+        """Wait until `everything` is as before.
 
         What the cluster made beside an object goes some time after it.
         """
         until(lambda: self.everything() == before)
 
     def jobset(self) -> dict[str, Any]:
-        """The one JobSet there is."""
+        """Return the only JobSet."""
         (one,) = self.objects("jobsets")
         return one
 
     def state(self) -> str:
-        """`Completed`, `Failed`, or nothing while the JobSet has not ended."""
+        """Return `Completed`, `Failed`, or "" if the JobSet has not ended."""
         return str(self.jobset().get("status", {}).get("terminalState", ""))
 
     def ended(self, patience: float = PATIENCE) -> str:
-        """Wait until the JobSet has ended; return how."""
+        """Wait until the JobSet has ended; return its state."""
         until(lambda: self.state() != "", patience)
         return self.state()
 
     def let_go_on(self) -> None:
-        """Let the run end that waits in `WAITS`."""
+        """Let the run that waits in `WAITS` continue."""
         for pod in self.objects("pods"):
             words = ("exec", pod["metadata"]["name"], "-c", "accept", "--", "touch", "/tmp/go-on")
             self.cluster.kubectl("-n", self.namespace, *words, check=False)

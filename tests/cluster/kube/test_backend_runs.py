@@ -8,7 +8,7 @@ import yaml
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS
-from tests.repository.test_docs import examples
+from tests.factories.doc_examples import examples
 
 
 def test_good_nodes_are_accepted_and_delete_leaves_nothing(
@@ -63,7 +63,7 @@ def test_training_runs_over_pods(cluster: Cluster, namespace: str, tmp_path: Pat
 def test_pods_may_be_anybodys_but_root_and_have_no_rights(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    """The recipe of docs/kubernetes.md, but for the node's folders that bring Open MPI here."""
+    """The example of docs/kubernetes.md, plus the node's folders that provide Open MPI here."""
     recipe = yaml.safe_load(examples("docs/kubernetes.md")["restricted.yaml"])["kubernetes"]
     # The tests' image knows nobody but root who may log in.
     users = "root:x:0:0::/root:/bin/sh\nrunner:x:1000:1000::/tmp:/bin/sh\n"

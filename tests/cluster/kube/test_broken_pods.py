@@ -1,4 +1,4 @@
-"""What goes wrong with pods and nodes: named, judged, ended, with the logs kept."""
+"""Faults of pods and nodes: each is named, judged and ended, and the logs are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
 
 
 def ended(desk: Desk) -> dict[int, int]:
-    """The exit codes of pods that ended by themselves, and so stay with their logs."""
+    """Return the exit codes of pods that ended by themselves; they still have their logs."""
     codes = {}
     for index, pod in desk.pods().items():
         state = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {})
@@ -78,7 +78,7 @@ def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) 
 
 
 def decided(desk: Desk) -> str:
-    """Why the Job is going to fail; empty: it is not."""
+    """Return why the Job is going to fail, or ""."""
     (job,) = desk.objects("jobs")
     conditions = job.get("status", {}).get("conditions") or ()
     true = (c for c in conditions if c["type"] == "FailureTarget" and c["status"] == "True")

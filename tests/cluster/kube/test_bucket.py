@@ -1,4 +1,4 @@
-"""Evidence on a volume of the pods' own: written there by them, judged from there."""
+"""Evidence on a volume of the pods: they write it, and it is judged from there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster.runs import CONNECT, until
 
 
 def desk_of(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:
-    """A desk whose runs leave evidence in a folder of this machine, as in a mounted bucket."""
+    """Return a desk whose runs write to a folder of this machine, like a mounted bucket."""
     volumes, mounts = cluster.checkout_volumes()
     volumes.append({"name": "shared", "hostPath": {"path": str(shared)}})
     mounts.append({"name": "shared", "mountPath": "/shared"})

@@ -16,7 +16,7 @@ from tests.factories.buckets import Proxy
 
 @pytest.fixture
 def server(cluster: Cluster, namespace: str) -> Iterator[Proxy]:
-    """The server of a bucket that is called as the namespace is."""
+    """Start the server of a bucket with the name of the namespace."""
     host = cluster.bucket_server.removeprefix("http://").partition(":")[0]
     buckets.make(cluster.bucket_server, namespace)
     with buckets.proxy(BUCKET_PORT, google=True, server=host, listener=cluster.listener()) as found:
@@ -26,7 +26,7 @@ def server(cluster: Cluster, namespace: str) -> Iterator[Proxy]:
 def desk_of(
     cluster: Cluster, namespace: str, folder: Path, server: Proxy, **environment: str
 ) -> Desk:
-    """A desk whose pods write to the bucket, and that reads it, as the environment says."""
+    """Return a desk that reads the bucket to which its pods write, as the environment defines."""
     google = server.environment()
     keys = {"extraEnv": {**google, **environment}}
     results = {"location": f"gs://{namespace}/tests", "holdSeconds": 120}
@@ -36,7 +36,7 @@ def desk_of(
 
 
 def names(server: Proxy, attempt: str) -> list[str]:
-    """What was written to a run's place in the bucket, in that order."""
+    """Return the names of a run's objects in the bucket, in the order of writing."""
     return [name.partition(f"/runs/{attempt}/")[2] for name in server.written]
 
 

@@ -16,7 +16,7 @@ from tests.cluster.runs import ALL_REDUCE, CONNECT
 
 @pytest.fixture
 def nodes(cluster: Cluster) -> Iterator[tuple[str, ...]]:
-    """Two nodes that have the image: it takes memory."""
+    """Load the image on two nodes only, because it takes memory."""
     if reason := why_not():
         pytest.skip(reason)
     try:

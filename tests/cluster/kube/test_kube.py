@@ -1,4 +1,4 @@
-"""The test cluster is a Kubernetes: what the tests of `accept` on it rely on."""
+"""The test cluster is a real Kubernetes: properties that the tests of `accept` rely on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.kube.image import BASE
 
 
 def jobset(name: str, command: str, *, pods: int = 3, **pod: Any) -> str:
-    """A JobSet as JSON, with what its webhooks fill in left out."""
+    """Return a JobSet as JSON, without the fields that its webhooks fill in."""
     container = {
         "name": "main",
         "image": BASE,

@@ -1,4 +1,4 @@
-"""What tests do to the test cluster shows in its pods, and can be undone."""
+"""Faults that tests cause in the test cluster affect its pods and can be undone."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_kubeconform_takes_what_is_right_by_the_schemas_of_the_test_cluster() ->
 
 
 def changed(document: Any, where: tuple[str | int, ...], what: object) -> Any:
-    """A copy of a document with another value at a path."""
+    """Return a copy of a document with another value at a path."""
     result = copy.deepcopy(document)
     inner = result
     for step in where[:-1]:

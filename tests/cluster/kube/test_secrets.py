@@ -14,7 +14,7 @@ _SSH = "ssh -o BatchMode=yes -o IdentitiesOnly=yes -o HostKeyAlias=accept-run -o
 
 
 def shapes(secret: bytes) -> list[bytes]:
-    """What to look for: the bytes of the key as they are, and as base64 shows them, twice over."""
+    """Return the forms to search for: the bytes of the key, and their base64, once and twice."""
     body = b"".join(line for line in secret.splitlines() if not line.startswith(b"-----"))
     found = [line for line in secret.splitlines() if len(line) > 40 and b"---" not in line]
     found.append(base64.b64decode(body)[8:40])
@@ -25,7 +25,7 @@ def shapes(secret: bytes) -> list[bytes]:
 
 
 def keys(desk: Desk) -> list[bytes]:
-    """The private keys of the namespace."""
+    """Return the private keys of the namespace."""
     return [
         base64.b64decode(one["data"]["ssh-privatekey"])
         for one in desk.objects("secrets")
@@ -34,7 +34,7 @@ def keys(desk: Desk) -> list[bytes]:
 
 
 def dumped(desk: Desk) -> bytes:
-    """Every object of the namespace but its Secrets, and every log, as anybody could read them."""
+    """Return all objects of the namespace except Secrets, and all logs, as text."""
     kinds = {name.partition("/")[0] for name in desk.everything()} - {"secret"}
     words = ("get", ",".join(sorted(kinds | {"events"})), "-n", desk.namespace, "-o", "yaml")
     text = desk.cluster.kubectl(*words).stdout

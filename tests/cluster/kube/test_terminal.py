@@ -14,7 +14,7 @@ from tests.cluster.runs import CONNECT, PATIENCE, VENV
 
 
 class Terminal:
-    """A command on a terminal of its own."""
+    """A command on its own terminal."""
 
     def __init__(self, words: list[str], environment: dict[str, str]) -> None:
         self.pid, self._end = pty.fork()
@@ -23,7 +23,7 @@ class Terminal:
         self.shown = ""
 
     def shows(self, words: str) -> None:
-        """Wait until it has shown something."""
+        """Wait until the terminal shows a text."""
         until = time.monotonic() + PATIENCE
         while words not in self.shown:
             assert time.monotonic() < until, self.shown
@@ -34,7 +34,7 @@ class Terminal:
                     raise AssertionError(f"it ended: {self.shown}") from None
 
     def types(self, text: str) -> None:
-        """Type something."""
+        """Type a text."""
         os.write(self._end, text.encode())
 
     def ended(self) -> int:

@@ -1,4 +1,4 @@
-"""What the chart renders is valid: by Kubernetes' own schemas, and for the real API server."""
+"""The chart renders valid objects, according to Kubernetes' schemas and to the real API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cluster.kube.build import program
 from tests.cluster.kube.cluster import Cluster
 from tests.factories import helm
 from tests.factories.chart_runs import MACHINES, SITES, values
-from tests.repository.test_docs import examples
+from tests.factories.doc_examples import examples
 
 from accept import config
 
@@ -22,7 +22,7 @@ FOREIGN = "ComputeDomain"
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Every machine, suite and site, as a JobSet and as a Job: what helm 4 renders."""
+    """Render every machine, suite and site with helm 4, as a JobSet and as a Job."""
     found = {}
     folder = tmp_path_factory.mktemp("rendered")
     for machine in (*MACHINES, "domain"):
@@ -41,7 +41,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def without_files(file: Path) -> Path:
-    """The values with one byte for the half megabyte of files, which no schema looks into."""
+    """Replace the half megabyte of files in the values by one byte: no schema checks them."""
     text, key, _ = file.read_text().partition("\nbundle: |\n")
     assert key
     file.write_text(f"{text}{key}  QQ==\n")

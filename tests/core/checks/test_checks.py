@@ -1,4 +1,4 @@
-"""The checks there are: how they are found, what they need, how their logs are read."""
+"""The registered checks: how they are found, what they need, how their logs are read."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ ROW = "{size:>12} {count:>12} float sum -1 {t} 10.00 {bus} 0 {t} 10.00 {bus} {wr
 
 
 def log(name: str, in_place: str = "0") -> str:
-    """A complete table of three sizes over two ranks, at 10 GB/s of algbw."""
+    """Return a complete table of three sizes over two ranks, at 10 GB/s of algbw."""
     text = HEADER.format(name=name)
     split = name != "all_reduce"
     for size in (1 << 20, 2 << 20, 4 << 20):

@@ -1,4 +1,4 @@
-"""Small messages: read from the log, held against bounds, compared among groups."""
+"""Latency of small messages: read from the log, compared with bounds and among groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMES = {8: (13.67, 13.03), 16: (13.00, 13.07), 32: (68.14, 13.52)}
 
 
 def log() -> bytes:
-    """What nccl-tests prints of them."""
+    """Return a log of nccl-tests with small messages."""
     rest = "   0.00    0.00      0"
     rows = [
         f"{size:12d}{size // 4:14d}     float     sum      -1 {out:8.2f}{rest} {into:8.2f}{rest}"
@@ -55,7 +55,7 @@ def step(groups: str = "each") -> Step:
 
 
 def times(microseconds: float, *, wrong: float = 0) -> tuple[Metric, ...]:
-    """A table in which one size stands out, as it does on healthy machines."""
+    """Return a table in which one size is an outlier, as on healthy machines."""
     found = [
         Metric(
             check="latency",
@@ -86,7 +86,10 @@ def verdict(of: Step, took: Sequence[float], *facts: Fact, **more: object) -> Ve
     names = verdicts.hosts(len(took))
     plan: Plan = verdicts.plan(of, machine=verdicts.GPU, nodes=len(took), **more)
     return judge(
-        plan, [verdicts.found(names), *each(of, took, *facts)], checks=REGISTRY, attempt="one"
+        plan,
+        [verdicts.hosts_record(names), *each(of, took, *facts)],
+        checks=REGISTRY,
+        attempt="one",
     )
 
 
@@ -166,7 +169,7 @@ def test_without_a_bound_it_is_inconclusive_and_says_what_to_add() -> None:
 def test_where_no_speed_is_promised_the_data_must_be_right_and_no_more() -> None:
     of = step()
     plan = verdicts.plan(of, nodes=4)
-    records = [verdicts.found(verdicts.hosts(4)), *each(of, [13, 13, 13, 130])]
+    records = [verdicts.hosts_record(verdicts.hosts(4)), *each(of, [13, 13, 13, 130])]
     found = judge(plan, records, checks=REGISTRY, attempt="one")
     assert (state(found), found.suspects) == (State.PASS, ())
 
@@ -175,5 +178,5 @@ def test_wrong_data_are_a_failure_however_fast() -> None:
     of = step()
     records = [verdicts.record(of, ("h0",), *times(13, wrong=2))]
     plan = verdicts.plan(of, machine=verdicts.GPU, nodes=1, references=(UPPER,))
-    found = judge(plan, [verdicts.found(("h0",)), *records], checks=REGISTRY, attempt="one")
+    found = judge(plan, [verdicts.hosts_record(("h0",)), *records], checks=REGISTRY, attempt="one")
     assert state(found) is State.FAIL

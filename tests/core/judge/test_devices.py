@@ -1,4 +1,4 @@
-"""gemm and memory: who is named when one GPU of sixteen is slow, wrong, or says nothing."""
+"""gemm and memory: which GPU of sixteen is named if one is slow, wrong or reports nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same(_host: str, _gpu: int, _name: str, value: float) -> float | None:
 
 
 def only(where: tuple[str, int], factor: float | None, *names: str) -> Change:
-    """One GPU at a share of what is healthy, in some metrics (none named: in all); None: none."""
+    """Slow one GPU to a share of its speed, in the named metrics or all; None drops the metric."""
 
     def change(host: str, gpu: int, name: str, value: float) -> float | None:
         if (host, gpu) != where or (names and name not in names):
@@ -87,7 +87,7 @@ def records(
     problems: tuple[Problem, ...] = (),
     status: int | None = 0,
 ) -> list[Record]:
-    """What all GPUs of two hosts say, each a few tenths of a percent from the others."""
+    """Return the records of all GPUs of two hosts, which differ by a few tenths of a percent."""
     check = step.checks[0]
     made = []
     for number, host in enumerate(HOSTS):
@@ -165,7 +165,7 @@ def test_memory_of_the_other_socket_accuses_no_gpu(host: str, gpu: int, share: f
 
 
 def near_and_far(host: str, gpu: int, name: str, value: float) -> float | None:
-    """Half of the GPUs reach the host's memory through its other socket, at 0.6 of the rate."""
+    """Slow half of the GPUs to 0.6, as if they reach host memory through the other socket."""
     return value * 0.6 if name in WAYS and gpu % 2 else value
 
 
@@ -191,7 +191,7 @@ FULL = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
 
 
 def linked(link: Any, gigabytes: float) -> dict[str, str]:
-    """Who is blamed where the link of GPU 3 of h1 was like this while it carried so many GB/s."""
+    """Return the suspects if the link of GPU 3 of h1 is `link` and carries this many GB/s."""
 
     def facts(host: str, gpu: int) -> list[Fact]:
         value = link if (host, gpu) == ("h1", 3) else FULL
@@ -444,7 +444,7 @@ def broken(rank: int, check: str) -> tuple[Problem, ...]:
 
 
 def without_ways(host: str, gpu: int, name: str, value: float) -> float | None:
-    """The first GPU of h1 measured nothing, nor the ways between the GPUs of its host."""
+    """Drop all metrics of the first GPU of h1, and the paths between the GPUs of its host."""
     gone = host == "h1" and (gpu == 0 or name.startswith("p2p"))
     return None if gone else value
 
@@ -600,7 +600,9 @@ def verdict(found: list[Record]) -> Verdict:
     ]
     machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
     plan = verdicts.plan(step, STEP, machine=machine, nodes=2, references=bounds(MACHINE))
-    return judge_run(plan, [verdicts.found(HOSTS), *told, *found], checks=REGISTRY, attempt="one")
+    return judge_run(
+        plan, [verdicts.hosts_record(HOSTS), *told, *found], checks=REGISTRY, attempt="one"
+    )
 
 
 def _h200(host: str) -> list[dict[str, Any]]:

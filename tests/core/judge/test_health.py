@@ -1,4 +1,4 @@
-"""Health: how a run reads its hosts between the steps, and what is concluded from it."""
+"""Health: how a run reads its hosts between the steps, and how the readings are judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import verdicts
-from tests.factories.verdicts import CPU, GPU, found, hosts, plan, record, step
+from tests.factories.verdicts import CPU, GPU, hosts, hosts_record, plan, record, step
 
 from accept.core import checks
 from accept.core.checks import REGISTRY
@@ -45,17 +45,17 @@ def run_of(
     first: Reading | None = None,
     sweeps: tuple[int, ...] = (1, 2, 3),
 ) -> Verdict:
-    """The verdict of a run of two steps; a change is of a host, in a sweep."""
+    """Return the verdict on a run of two steps; each change belongs to a host and a sweep."""
     names = hosts(count)
     whole = first or reading(gpus=machine.gpus or 0)
-    records = [found(names)]
+    records = [hosts_record(names)]
     for number in sweeps:
         facts = [
             Fact(name="health-change", check="health", host=host, value=dump(change))
             for host, at, change in changes
             if at == number
         ]
-        records.append(replace(found(names), wave=number, facts=tuple(facts)))
+        records.append(replace(hosts_record(names), wave=number, facts=tuple(facts)))
     for index, name in enumerate(names):
         fact = Fact(name="health", check="health", host=name, value=dump(whole))
         records.append(record(HEALTH, (name,), number=index, facts=(fact,)))
@@ -253,7 +253,7 @@ class TestWhatIsNotKnown:
 
     def test_a_host_that_said_nothing(self) -> None:
         names = hosts(2)
-        records = [replace(found(names), wave=n) for n in (0, 1, 2)]
+        records = [replace(hosts_record(names), wave=n) for n in (0, 1, 2)]
         records += [record(HEALTH, (name,), number=i) for i, name in enumerate(names)]
         verdict = judge(plan(HEALTH, nodes=2), records, checks=REGISTRY, attempt="one")
         assert health_of(verdict).state is State.NOT_TESTED
@@ -271,9 +271,9 @@ class TestWhatIsNotKnown:
         broken = Fact(name="health-change", check="health", host="h0", value=value)
         whole = Fact(name="health", check="health", host="h0", value=dump(reading()))
         records = [
-            found(names),
-            replace(found(names), wave=1),
-            replace(found(names), wave=2, facts=(broken,)),
+            hosts_record(names),
+            replace(hosts_record(names), wave=1),
+            replace(hosts_record(names), wave=2, facts=(broken,)),
             record(HEALTH, names, facts=(whole,)),
         ]
         verdict = judge(plan(HEALTH, nodes=1), records, checks=REGISTRY, attempt="one")
@@ -317,7 +317,7 @@ def said(**changes: Any) -> str:
 class TestSweeps:
     @pytest.fixture
     def state(self, tmp_path: Path) -> Run:
-        """Two hosts, both this machine, whose health.sh is the test's to write."""
+        """Return a run on two hosts that both are this machine; the test writes their health.sh."""
         for name in ("evidence", "programs"):
             (tmp_path / name).mkdir()
         two = [

@@ -1,4 +1,4 @@
-"""Racks whose nodes share NVLink: what is asked within one, and what between two."""
+"""Racks whose nodes share NVLink: bounds within a rack, and between two racks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from tests.factories.verdicts import (
-    found,
     gpus,
     hosts,
+    hosts_record,
     inventory_of,
     measured,
     plan,
@@ -45,7 +45,7 @@ Speed = Callable[[Group], float]
 
 
 def speed(**slow: float) -> Speed:
-    """800 GB/s by NVLink, 190 by NICs; slow hosts reach a share of it."""
+    """Return a speed of 800 GB/s over NVLink and 190 over NICs; slow hosts reach a share of it."""
 
     def of(group: Group) -> float:
         together = len({RACK[host] for host in group.hosts}) == 1
@@ -64,7 +64,7 @@ def records(reached: Speed, racks: dict[str, str]) -> list[Record]:
         )
         for number, host in enumerate(EIGHT)
     ]
-    return [found(EIGHT), *told, *measured(PAIRS, EIGHT, reached)]
+    return [hosts_record(EIGHT), *told, *measured(PAIRS, EIGHT, reached)]
 
 
 def judged(reached: Speed, racks: dict[str, str] = RACK) -> Verdict:
@@ -82,7 +82,7 @@ def test_pairs_of_two_racks_are_held_against_nics_alone() -> None:
 
 
 def test_pairs_of_one_rack_are_held_against_nvlink() -> None:
-    """They fell back to the NICs, and say so by nothing but their speed."""
+    """They fell back to the NICs, which only their speed shows."""
     verdict = judged(lambda _: 190.0)
     assert verdict.state is State.FAIL
     assert "below-reference" in causes(verdict)
@@ -96,7 +96,7 @@ def test_a_slow_host_is_named_among_pairs_of_its_own_kind(bad: str) -> None:
 
 @pytest.mark.parametrize("alone", [("h7",), ("h3", "h7")])
 def test_a_healthy_host_alone_in_its_rack_is_neither_slow_nor_far(alone: tuple[str, ...]) -> None:
-    """Its rack is known, and nothing about it has to be asked."""
+    """Its rack is known, so its pairs need no further measurement."""
     racks = {host: f"cluster/{host}" if host in alone else rack for host, rack in RACK.items()}
 
     def reached(group: Group) -> float:

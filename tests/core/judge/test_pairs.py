@@ -1,4 +1,4 @@
-"""Who is to blame: decoding of pairs, and outliers among equals."""
+"""Decode pair results into suspects, and find outliers among peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pairs(
     seed: int = 1,
     jitter: float = 0.0,
 ) -> list[Sample]:
-    """Pair rounds in which every pair with a bad host runs at a share of 100."""
+    """Return pair rounds in which pairs reach 100, or a share of it with a bad host."""
     chance = random.Random(seed)
     return [
         Sample(
@@ -178,7 +178,7 @@ def test_wrong_data_accuse_however_fast_they_came() -> None:
 
 
 def test_three_hosts_are_enough_where_pairs_are_dead() -> None:
-    """Too few to compare speeds; death needs no comparison."""
+    """Three hosts are too few to compare speeds, but failed pairs need no comparison."""
     samples = [
         Sample(("a", "b"), None, "crashed"),
         Sample(("b", "c"), None, "crashed"),
@@ -217,7 +217,7 @@ def test_what_is_within_three_sigma_is_not_held_against_a_host_however_often_see
 
 
 def test_a_host_below_the_bound_by_noise_alone_is_not_accused() -> None:
-    """At a bound in the middle of a healthy population half of the pairs are below it."""
+    """With a bound in the middle of a healthy population, half of the pairs are below it."""
     for seed in range(20):
         samples = pairs(64, 4, set(), jitter=0.01, seed=seed)
         assert decode(samples, NOISE, bound=100.0).nodes == ()

@@ -1,4 +1,4 @@
-"""Pair rounds and their confirmation over simulated clusters: who is named, and who is not.
+"""Pair rounds and their confirmation on simulated clusters: which hosts are named.
 
 `make bench` has the table of rates; here are few clusters of each kind, always the same ones.
 """

@@ -1,4 +1,4 @@
-"""What nccl-tests writes with `-J`: the same model as its text, and never its environment."""
+"""The output of nccl-tests with `-J`: the same model as from its text, without the environment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def causes(log: Log) -> list[str]:
 
 
 def said(log: Log) -> list[Any]:
-    """All of a log that both forms say; only the text has the version."""
+    """Return the parts of a log that both formats have; only the text has the version."""
     whole = [
         (
             (t.collective, t.ranks, t.devices, t.min_bytes, t.max_bytes, t.reduced_max, t.rows),
@@ -269,7 +269,7 @@ def test_the_environment_is_kept_nowhere() -> None:
 
 
 def slow(process: int, size: int) -> float:
-    """Pairs at 40 GB/s, the second of them (processes 2 and 3) at half of that."""
+    """Return pairs at 40 GB/s; the second one (processes 2 and 3) reaches half of that."""
     return (20e-6 + size / 40e9) * (2.0 if process == 3 else 1.0)
 
 
@@ -370,7 +370,7 @@ def test_pieces_of_one_byte_and_of_64_kib_meet_every_token(monkeypatch: pytest.M
 
 
 def endless(megabytes: int) -> Iterator[bytes]:
-    """A run with the times of every iteration of very many processes, which was cut off."""
+    """Return a truncated run with the times of every iteration of very many processes."""
     head, _, _ = json_text(made(results=[])).partition('"results":[')
     yield head.encode() + b'"results":['
     row = json_text({"row": made()["results"][0]})[7:-2]

@@ -1,4 +1,4 @@
-"""The reader of nccl-tests output: right on every version's text, honest about every damage."""
+"""The reader of nccl-tests output: correct for all versions, and it reports all damage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def only(log: Log) -> Table:
 
 
 def tolerant(text: bytes) -> Log:
-    """The same without any short cut."""
+    """Parse a log without any optimization."""
     reader = Reader(quick=False)
     for start in range(0, len(text), 1 << 20):
         reader.feed(text[start : start + (1 << 20)])
@@ -56,7 +56,7 @@ def lines_of(text: bytes) -> list[bytes]:
 
 
 def without(text: bytes, part: bytes) -> bytes:
-    """The text without the lines that contain `part`."""
+    """Return the text without the lines that contain `part`."""
     kept = [line for line in lines_of(text) if part not in line]
     assert len(kept) < len(lines_of(text))
     return b"".join(kept)
@@ -413,7 +413,7 @@ def test_an_unknown_collective_is_a_problem() -> None:
 
 
 def marked(collective: str, out: str, inp: str, bounds: str = "0 OK") -> Log:
-    """A log whose rows all carry these two cells."""
+    """Return a log in which all rows have these two cells."""
     row = partial(row_text, wrong=(out, inp))
     return parse(table_text(collective, row=row, bounds=bounds).encode())
 
@@ -650,7 +650,7 @@ FOREIGN = st.sampled_from(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A log with foreign text in it, bytes lost or changed, lines lost, doubled and cut."""
+    """Return a log with foreign text, lost or changed bytes, and lost, repeated or cut lines."""
     text = bytearray(draw(st.sampled_from(TEXTS)))
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, len(text)))
@@ -761,7 +761,7 @@ def test_short_cuts_change_nothing_in_real_logs(logs: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.log")), ids=lambda path: path.stem)
 def test_excerpts_from_documentation_are_read_row_by_row(path: Path) -> None:
-    """The output of nccom-test is another format: it has no table of nccl-tests."""
+    """The output of nccom-test has another format, without a table of nccl-tests."""
     text = path.read_text()
     log = parse(text.encode())
     rows = re.findall(r"^\S* +\d+ +\d+ +float ", text, re.MULTILINE)  # maybe after a prefix

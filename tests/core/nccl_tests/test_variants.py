@@ -1,4 +1,4 @@
-"""What versions, options, launchers and accidents make of nccl-tests' text; each says the same."""
+"""Variants of nccl-tests' text by version, option, launcher and damage give the same results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(text: str, collective: str | None = None) -> Log:
 
 
 def with_rows(rows: list[str], header: str, text: str = CLEAN) -> str:
-    """The table with other columns."""
+    """Return the table with other columns."""
     for old, new in zip(ROWS, rows, strict=True):
         text = text.replace(old, new)
     return text.replace(HEADER, header)
@@ -349,7 +349,7 @@ def test_a_file_that_is_no_log_is_refused_as_such(name: str) -> None:
 
 
 def peak(source: Iterator[bytes] | io.BufferedReader) -> int:
-    """The most memory that reading takes, in bytes."""
+    """Return the peak memory of reading, in bytes."""
     tracemalloc.start()
     parse_any(source)
     most = tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,4 @@
-"""The verdict as text: enough to open a ticket, and nothing in it that acts."""
+"""The verdict as text: enough to open a ticket, and without control characters or markup."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.factories.verdicts import (
     FLOOR,
     GPU,
-    found,
     gpus,
     hosts,
+    hosts_record,
     inventory_of,
     measured,
     plan,
@@ -60,27 +60,32 @@ PLAN = plan(
 
 
 def degraded() -> Verdict:
-    """h5 halves everything it takes part in."""
+    """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
     listed = [
         record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
         for i, h in enumerate(EIGHT)
     ]
-    records = [found(EIGHT), *listed, *measured(ALL, EIGHT, speed), *measured(PAIRS, EIGHT, speed)]
+    records = [
+        hosts_record(EIGHT),
+        *listed,
+        *measured(ALL, EIGHT, speed),
+        *measured(PAIRS, EIGHT, speed),
+    ]
     return judge(PLAN, records, checks=REGISTRY, attempt="demo-1")
 
 
 def passing() -> Verdict:
     of = plan(ALL)
     return judge(
-        of, [found(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-2"
+        of, [hosts_record(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-2"
     )
 
 
 def inconclusive() -> Verdict:
     of = plan(ALL, references=(Reference(**{**vars(FLOOR), "kind": "expectation", "size": 1}),))
     return judge(
-        of, [found(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
+        of, [hosts_record(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
     )
 
 
@@ -138,7 +143,10 @@ def test_that_data_were_not_checked_is_always_shown() -> None:
     metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
     made = record(ALL, EIGHT, *metrics)
     verdict = judge(
-        plan(ALL, references=(FLOOR,)), [found(EIGHT), made], checks=REGISTRY, attempt="demo-4"
+        plan(ALL, references=(FLOOR,)),
+        [hosts_record(EIGHT), made],
+        checks=REGISTRY,
+        attempt="demo-4",
     )
     shown = report_text.table(verdict)
     assert "below-reference" in shown
@@ -224,7 +232,7 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 def evil() -> tuple[Verdict, Plan]:
     said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, planted=(EVIL,))
-    records = [found([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
+    records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
     return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of
 
 

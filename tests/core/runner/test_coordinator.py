@@ -1,4 +1,4 @@
-"""What the coordinator does with hosts of a GPU machine that show no GPU, on this host alone."""
+"""The coordinator with hosts of a GPU machine that show no GPU; all hosts are this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRINT = 'read -r name rest\n[ ! -e "{folder}/$name" ] || cat "{folder}/$name"\n'
 def node(
     tmp_path: Path, gpus: dict[str, int], monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> Path:
-    """The folder of a coordinator whose hosts, all of them this one, show so many GPUs each."""
+    """Return a coordinator's folder; its hosts, all this machine, show this many GPUs."""
     folder = tmp_path / "node"
     (folder / "tmp").mkdir(parents=True)
     render(resolve(Options(machine="cpu", nodes=1))).write(folder)
@@ -71,7 +71,7 @@ def node(
 
 
 def coordinated(folder: Path) -> Any:
-    """The verdict of the coordinator, whose exit status is the verdict's."""
+    """Run the coordinator; return its verdict after comparing the exit status."""
     code = asyncio.run(coordinate(folder))
     verdict = json.loads((folder / "evidence" / evidence.VERDICT).read_text())
     assert verdict["exit"] == code
@@ -79,7 +79,7 @@ def coordinated(folder: Path) -> Any:
 
 
 def ran(folder: Path, step: str) -> set[str]:
-    """The hosts on which a step was executed."""
+    """Return the hosts on which a step was executed."""
     records = evidence.read_records(folder / "evidence")
     return {host for record in records if record.step == step for host in record.hosts}
 

@@ -1,4 +1,4 @@
-"""A run whose time is over: it ends, and says who held it up where that can be known."""
+"""A run ends at its deadline and names the rank that delayed it, if that is known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ touch -d '-1 minute' 0 1
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """What the coordinator finds on one host, with a plan of one script of the user's own."""
+    """Return a coordinator's folder on one host, with a plan of one user script."""
     (tmp_path / "own.sh").write_text("#!/bin/sh\n")
     entry = "{check: script, script: own.sh, groups: all, timeout: 5m}"
     (tmp_path / "own.yaml").write_text(f"name: own\ndescription: Ours.\nchecks: [{entry}]\n")
@@ -49,7 +49,7 @@ def node(tmp_path: Path) -> Path:
 
 
 def judged(node: Path, script: str) -> Any:
-    """Coordinate a run whose one step does this and then never ends, and return its verdict."""
+    """Coordinate a run whose only step runs this script and never ends; return the verdict."""
     (own,) = (node / "steps").glob("*.user")
     own.write_text(f"#!/bin/sh\necho begun\n{script}\nexec sleep 600\n")
     code = asyncio.run(coordinate(node))
@@ -59,7 +59,7 @@ def judged(node: Path, script: str) -> Any:
 
 
 def end(node: Path, script: str) -> Any:
-    """The same of a run that its deadline ends."""
+    """Coordinate such a run until its deadline ends it; return the verdict."""
     verdict = judged(node, script)
     assert verdict["brokenOff"] == "the run did not end within 7 s"
     return verdict

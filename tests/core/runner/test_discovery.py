@@ -1,4 +1,4 @@
-"""Finding the hosts of a run, all of them this machine."""
+"""Discover the hosts of a run, which all are this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_host_that_is_slow_to_tell_its_gpus_does_not_keep_others_from_being_as
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> Found:
-    """What is known of a host that answered these lines: clock, name, own name, place, GPUs."""
+    """Discover a host that answers these lines; return clock, name, own name, place, GPUs."""
 
     async def say(*_: Any, **__: Any) -> Answer:
         return Answer(exit=0, out="\n".join([*lines, "h0", ""]), err="")

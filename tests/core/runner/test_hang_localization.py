@@ -1,4 +1,4 @@
-"""Which rank stopped: only one behind ranks that waited, and none while any still goes on."""
+"""Find the rank that stopped: it is behind ranks that wait, and no rank makes progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launchers.programs import conftest  # noqa: F401  # makes the programs importable
+from tests.factories import programs  # noqa: F401  # makes the programs importable
 
 from accept.core.runner.execute import (
     STILL_SECONDS,
@@ -25,7 +25,7 @@ from rank_io import Progress
 
 
 def ask(folder: Path) -> str:
-    """What a host says of the ranks that wrote in `folder`."""
+    """Return a host's report on the ranks that wrote to `folder`."""
     argv = ["/bin/sh", "-c", progress_command(str(folder))]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
@@ -35,7 +35,7 @@ def rank_of(place: Place) -> int:
 
 
 def at(*sequences: int, idle: float = 60.0) -> list[Place]:
-    """A rank on each of h1, h2, ..., at these operations."""
+    """Return one rank on each of h1, h2, ..., at these operations."""
     return [
         Place(host=f"h{n}", rank=n - 1, sequence=sequence, what="all_reduce 8", idle=idle)
         for n, sequence in enumerate(sequences, 1)
@@ -93,7 +93,7 @@ class TestWhoStopped:
         )
 
     def test_the_last_of_several_behind_is_named(self) -> None:
-        """A chain: one waits for the next."""
+        """Each rank waits for the next one."""
         assert [one.host for one in stopped(at(9, 8, 4, 8), "rank-hung")] == ["h3"]
 
     def test_nobody_is_where_all_are_at_the_same_place_or_most_are_behind(self) -> None:
@@ -108,7 +108,7 @@ class TestWhoStopped:
         assert not moving([])
 
     def test_one_that_works_by_itself_goes_on_for_as_long_as_it_said(self) -> None:
-        """As a GPU that is measured alone, or a rank that writes its checkpoint."""
+        """Examples are a GPU that is measured alone and a rank that writes its checkpoint."""
         waiting = at(15, 15, idle=20.0)
         alone = Place(host="h0", rank=9, sequence=14, what="alone", idle=20.0, own=60)
         assert moving([*waiting, alone])

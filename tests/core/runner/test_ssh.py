@@ -21,7 +21,7 @@ exec sh -c "$command"
 
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """Runs a command on a host whose login shell prints `greeting`."""
+    """Return a function that runs a command on a host whose login shell prints `greeting`."""
     greeting, program = tmp_path / "greeting", tmp_path / "bin" / "ssh"
     program.parent.mkdir()
     program.write_text(SSH.format(greeting=greeting))

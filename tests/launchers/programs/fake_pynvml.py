@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - the names are pynvml's own.
-"""A fake of pynvml, for machines without a GPU: its answers are what the file FAKE_NVML holds.
+"""A fake of pynvml, for machines without a GPU: its answers come from the file FAKE_NVML.
 
 The file is JSON: {"init": error or "", "gpus": [{function: answer, …}]}. An answer is returned as
 it is; {"error": TEXT} is raised as NVMLError; a function that is not there is "Not Supported". For
@@ -28,7 +28,7 @@ _STATE = json.loads(Path(os.environ["FAKE_NVML"]).read_text())
 
 
 class NVMLError(Exception):
-    """What every function raises."""
+    """The error that every function raises."""
 
 
 def nvmlInit() -> None:

@@ -1,4 +1,4 @@
-"""collective.py: nccl-tests' table, every element checked, and who is to blame."""
+"""collective.py: a table like nccl-tests', a check of every element, and the rank to blame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.paths import PROGRAMS
-from tests.launchers.programs.conftest import Ran, Start, refusal
+from tests.factories.programs import Ran, Start, refusal
 
 from accept.core import nccl_tests
 from collective import LIMIT, LIMIT_CPU, Bench, iterations, options_of, read_size

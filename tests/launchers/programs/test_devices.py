@@ -1,4 +1,4 @@
-"""gemm.py and memory.py: what is known without measuring, and what a fault does to it."""
+"""gemm.py and memory.py: results that are known in advance, and effects of faults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launchers.programs.conftest import Start, refusal
+from tests.factories.programs import Start, refusal
 
 import exact_gemm
 import patterns

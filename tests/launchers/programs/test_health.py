@@ -1,4 +1,4 @@
-"""health.py, on trees of files in the shape of sysfs and on a fake of NVML."""
+"""health.py on file trees like sysfs and on a fake of NVML."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ H100 = {
 
 
 def files(root: Path, **texts: object) -> None:
-    """Files below a folder, by their path with __ for /."""
+    """Write files below a folder; __ in their names stands for /."""
     for name, text in texts.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def files(root: Path, **texts: object) -> None:
 
 
 def interface(root: Path, name: str, *, real: bool, **texts: object) -> None:
-    """A network interface as the kernel links it: with a device behind it, or below `virtual`."""
+    """Create a network interface like the kernel: with a device, or below `virtual`."""
     where = "pci0000:00/0000:00:03.0/virtio2" if real else "virtual"
     folder = root / "sys/devices" / where / "net" / name
     files(folder, operstate="up", carrier_down_count=1, speed=-1, **texts)
@@ -65,7 +65,7 @@ def interface(root: Path, name: str, *, real: bool, **texts: object) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A virtual machine with one real interface, as the one that these tests were written on."""
+    """Create the files of a virtual machine with one real interface."""
     root = tmp_path / "root"
     interface(root, "eth0", real=True)
     for name in ("lo", "docker0", "veth12", "ifb0"):
@@ -76,7 +76,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def health(root: Path, *options: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """What the facts say together."""
+    """Run health.py; return its facts as one mapping."""
     ran = subprocess.run(
         [sys.executable, PROGRAMS / "health.py", "--root", root, *options],
         capture_output=True,
@@ -100,7 +100,7 @@ def together(text: str) -> dict[str, Any]:
 
 
 def fake(tmp_path: Path, *gpus: dict[str, Any], init: str = "") -> dict[str, str]:
-    """The environment in which pynvml is the fake and answers so."""
+    """Return an environment in which pynvml is the fake with these answers."""
     shutil.copy(FAKE, tmp_path / "pynvml.py")
     (tmp_path / "nvml.json").write_text(json.dumps({"init": init, "gpus": gpus}))
     return {"PYTHONPATH": str(tmp_path), "FAKE_NVML": str(tmp_path / "nvml.json")}
@@ -238,7 +238,7 @@ class TestGpus:
     ROW += "0x0000000000000004, 5, 5, 8, 16, No, Yes"
 
     def smi(self, tmp_path: Path, text: str) -> dict[str, str]:
-        """The environment in which NVML fails, and a fake of nvidia-smi runs these lines of sh."""
+        """Return an environment in which NVML fails and nvidia-smi runs these lines of sh."""
         (tmp_path / "bin").mkdir()
         program = tmp_path / "bin/nvidia-smi"
         program.write_text(f"#!/bin/sh\n{text}\n")
@@ -262,7 +262,7 @@ class TestGpus:
         )
 
     def test_a_driver_that_hangs_costs_the_gpus_alone(self, root: Path, tmp_path: Path) -> None:
-        """The kernel's part is said before the driver is asked; then its alarm comes."""
+        """The kernel's readings are printed before the driver is queried; then its alarm fires."""
         process = subprocess.Popen(
             [sys.executable, PROGRAMS / "health.py", "--root", root],
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a host says of itself, where the answers of its tools are given."""
+"""The inventory of a host whose tools give known answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ZERO = "00000000-0000-0000-0000-000000000000"
 
 
 def told(folder: Path, fabric: str) -> dict[str, Any]:
-    """The fact, with an nvidia-smi that knows the fabric of its GPUs and nothing else."""
+    """Return the fact with an nvidia-smi that knows only the fabric of its GPUs."""
     smi = folder / "nvidia-smi"
     smi.write_text(f'#!/bin/sh\ncase $1 in *fabric*) printf "{fabric}" ;; *) exit 1 ;; esac\n')
     smi.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What our programs decide on GPUs, on a fake of torch: there are none here, nor other releases."""
+"""Decisions of our programs on GPUs and with other releases of torch, on a fake of torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ME = Identity(rank=11, size=16, local_rank=3, local_size=8, host="h1")
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No setting of GPUs in the environment."""
+    """Remove GPU settings from the environment."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     return monkeypatch
@@ -85,7 +85,7 @@ def test_sizes_that_fp8_does_not_take_stop_no_other_type() -> None:
 
 
 def imported(monkeypatch: pytest.MonkeyPatch, fake: Any) -> None:
-    """Whoever imports torch from now on gets the fake."""
+    """Let all later imports of torch get the fake."""
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace())
 
@@ -145,7 +145,7 @@ def test_gpus_are_called_as_nvidia_smi_calls_them(
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, uuid: str | None) -> Any:
-    """The handle that NVML is asked for, of cuda:2."""
+    """Return the NVML handle that is requested for cuda:2."""
     nvml = SimpleNamespace(
         nvmlInit=lambda: None,
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
@@ -168,7 +168,7 @@ def test_a_torch_that_tells_no_uuid_has_its_gpus_looked_at_by_number(
 
 
 def link(torch: pytest.MonkeyPatch, *widths: int) -> dict[str, Any]:
-    """What is seen of a link that has so many lanes at each look."""
+    """Return the readings of a link with this many lanes each time."""
     left = list(widths)
     answers = {name: lambda _: 5 for name in sampler.LINK.values()}
     answers["nvmlDeviceGetMaxPcieLinkWidth"] = lambda _: 16
@@ -206,7 +206,7 @@ def test_no_other_gpu_is_looked_at_where_numbers_may_differ(torch: pytest.Monkey
 
 
 def smi(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
-    """A fake of nvidia-smi, of these lines of sh."""
+    """Write a fake nvidia-smi with these lines of sh."""
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launchers.programs.conftest import Start
+from tests.factories.programs import Start
 
 from ping import own_gpu, rounds
 

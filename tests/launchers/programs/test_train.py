@@ -1,4 +1,4 @@
-"""train.py: one loss curve at every number of ranks, and who left it."""
+"""train.py: the same loss curve for any number of ranks, and which rank deviated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.paths import PROGRAMS
-from tests.launchers.programs.conftest import Start, refusal
+from tests.factories.programs import Start, refusal
 
 from accept.core.checks.train import Params
 from train_options import (

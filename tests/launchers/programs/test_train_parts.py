@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import programs  # noqa: F401  # makes the programs importable
 from tests.factories.ports import free_port
-from tests.launchers.programs import conftest  # noqa: F401  # makes the programs importable
 
 import train_options
 from rank_io import Identity, Plant, Progress, Unusable

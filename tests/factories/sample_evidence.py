@@ -1,4 +1,4 @@
-"""What a run leaves, written by the product's own functions, without a run."""
+"""Evidence of an invented run, written with the functions of the product."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from accept.core.serde import dump
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups="all")
 PLAN: Plan = verdicts.plan(STEP, nodes=1)
-#: The same plan with the hashes that rendering adds; PLAN is as versions left it that had none.
-HASHED: Plan = replace(PLAN, files_hash="f" * 64)
-HASHED = replace(HASHED, hash=evidence.plan_hash(dump(HASHED)))
+#: The same plan with the hashes that rendering adds; older versions wrote plans like PLAN.
+HASHED_PLAN: Plan = replace(PLAN, files_hash="f" * 64)
+HASHED_PLAN = replace(HASHED_PLAN, hash=evidence.plan_hash(dump(HASHED_PLAN)))
 LOG = 'ACCEPT {"metric":"speed","value":7.5,"unit":"m/s"}\nsome text\n'
 
 
 def record(log: str = LOG, *, status: int = 0) -> Record:
-    """The record of the one step, with what its log says."""
+    """Return the record of the only step, parsed from its log."""
     parsed = parse_log(STEP.checks, log.encode().splitlines(keepends=True), ("h0",))
     return Record(
         step=STEP.id,
@@ -43,11 +43,11 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
 
 def verdict_of(*records: Record, interruption: str = "") -> Verdict:
     """Return the coordinator's verdict."""
-    kept = (verdicts.found(("h0",)), *records)
+    kept = (verdicts.hosts_record(("h0",)), *records)
     return judge(PLAN, kept, checks=REGISTRY, attempt="one", broken_off=interruption)
 
 
-def leave(
+def write(
     folder: Path,
     log: str = LOG,
     *,
@@ -56,15 +56,15 @@ def leave(
     whole: bool = True,
     interruption: str = "",
 ) -> Path:
-    """Write an evidence folder. If it is not `whole`, the coordinator died before the end."""
-    records = (verdicts.found(("h0",)), record(log, status=status))
+    """Write an evidence folder; without `whole`, as if the coordinator died before the end."""
+    records = (verdicts.hosts_record(("h0",)), record(log, status=status))
     path = folder / records[1].log
     path.parent.mkdir(parents=True)
     path.write_text(log)
     evidence.write(folder / evidence.PLAN, json.dumps(dump(plan)))
     evidence.write(folder / "hosts.json", json.dumps({"attempt": "one"}))
-    for one in records:
-        evidence.append_record(folder, one)
+    for written in records:
+        evidence.append_record(folder, written)
     if whole:
         evidence.write_run_end(folder, interruption)
         verdict = verdict_of(records[1], interruption=interruption)
@@ -74,21 +74,21 @@ def leave(
 
 
 def without_run_end(folder: Path) -> Path:
-    """Make evidence of an older version, where the verdict alone says what interrupted the run."""
+    """Turn evidence into that of an older version: only the verdict names the interruption."""
     (folder / evidence.RUN_END).unlink()
     evidence.write_checksums(folder)
     return folder
 
 
 def archive(folder: Path, target: Path) -> Path:
-    """The folder as the archive that is fetched from the first host."""
+    """Pack a folder into an archive like the one of the first host; return the archive."""
     with tarfile.open(target, "w") as tar:
         tar.add(folder, arcname="evidence")
     return target
 
 
 def console(*records: Record) -> str:
-    """A coordinator's log that ends with everything packed."""
-    kept = (verdicts.found(("h0",)), *records)
+    """Return the log of a coordinator that ends with the packed evidence."""
+    kept = (verdicts.hosts_record(("h0",)), *records)
     packed = evidence.pack(PLAN, kept, verdict_of(*records))
     return f"some progress\nverdict of the coordinator:\n{packed}"

@@ -1,0 +1,161 @@
+"""Collectives: correct data, and the network that NCCL used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.factories.judging import (
+    ALL,
+    EIGHT,
+    PAIRS,
+    blamed,
+    causes,
+    gpu_inventory,
+    gpu_plan,
+    judged,
+)
+from tests.factories.verdicts import (
+    FLOOR,
+    GPU,
+    hosts_record,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+    table,
+)
+
+from accept.core.model import Fact, PlannedMachine, Problem, State, Step, Verdict
+
+# -- correctness ----------------------------------------------------------------------------------
+
+
+def test_wrong_data_in_the_pairs_of_one_host_name_it() -> None:
+    records = [
+        replace(r, exit=7, metrics=table("all-reduce", 10, wrong=5)) if "h2" in r.hosts else r
+        for r in measured(PAIRS, EIGHT, slow())
+    ]
+    verdict = judged(plan(PAIRS), hosts_record(EIGHT), *records)
+    assert blamed(verdict) == {("node", "h2", "wrong-data")}
+    assert verdict.state is State.DEGRADED
+    assert verdict.exit == 3
+
+
+def test_wrong_data_whose_source_the_program_names() -> None:
+    said = Problem(cause="wrong-data", message="rank 4", check="all-reduce", host="h2", rank=4)
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7, problems=(said,))
+    verdict = judged(plan(ALL), hosts_record(EIGHT), made)
+    assert blamed(verdict) == {("node", "h2", "wrong-data")}
+    assert verdict.state is State.FAIL
+
+
+def test_wrong_data_of_everybody_accuse_nobody() -> None:
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7)
+    verdict = judged(plan(ALL), hosts_record(EIGHT), made)
+    assert verdict.suspects == ()
+    assert verdict.headline == "fail: all-reduce wrong-data"
+
+
+def test_data_that_were_not_checked_do_not_pass() -> None:
+    metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
+    verdict = judged(plan(ALL), hosts_record(EIGHT), record(ALL, EIGHT, *metrics))
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"no-measurement"})
+
+
+@pytest.mark.parametrize("check", ["alltoall", "sendrecv"])
+def test_in_place_there_is_nothing_to_check_for_some(check: str) -> None:
+    of = step(check)
+    verdict = judged(plan(of), hosts_record(EIGHT), record(of, EIGHT, *table(check, 10)))
+    assert verdict.state is State.PASS
+
+
+# -- transport ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("networks", "state", "cause"),
+    [
+        ({"gIB": ["h0", "h1"]}, State.PASS, set()),
+        ({"gIB": ["h0"], "Socket": ["h1"]}, State.FAIL, {"transport-fallback"}),
+        (None, State.INCONCLUSIVE, {"no-measurement"}),
+    ],
+)
+def test_the_promised_network_must_have_been_used(
+    networks: dict[str, list[str]] | None, state: State, cause: set[str]
+) -> None:
+    of, listed = gpu_inventory()
+    facts = () if networks is None else (Fact(name="nccl-networks", value=networks),)
+    made = [replace(r, facts=facts) for r in measured(ALL, EIGHT, slow(usual=360))]
+    promised = replace(
+        gpu_plan(of, ALL, references=(FLOOR,)), machine=replace(GPU, transport="gIB")
+    )
+    verdict = judged(promised, hosts_record(EIGHT), *listed, *made)
+    assert (verdict.state, causes(verdict)) == (state, cause)
+    names = {("node", "h1", "transport-fallback")} if state is State.FAIL else set()
+    assert blamed(verdict) == names
+
+
+@pytest.mark.parametrize("network", ["uninitialized_shim_v7", "Socket"])
+def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
+    machine = replace(GPU, transport="FasTrak", transport_aliases=("uninitialized_shim",))
+    verdict = judged_ways(machine, ALL, EIGHT, {}, network=network)
+    assert causes(verdict) == ({"transport-fallback"} if network == "Socket" else set())
+
+
+@pytest.mark.parametrize(
+    ("detours", "words"),
+    [
+        ({"NET/gIB": ["h1"]}, "h1 used gIB without GDRDMA: data go through host memory"),
+        (
+            {"SHM": ["h1"]},
+            "h1 moved data between its GPUs through shared memory; NVLink is promised",
+        ),
+        ({"P2P off": ["h1"]}, "h1 says that P2P is disabled between its GPUs; NVLink is promised"),
+        # Between hosts the network is the way.
+        ({"NET": ["h0", "h1"]}, ""),
+    ],
+)
+def test_a_slower_way_than_promised_is_a_failure_whatever_the_bandwidth(
+    detours: dict[str, list[str]], words: str
+) -> None:
+    machine = replace(GPU, transport="gIB", gpu_direct=True, peer_to_peer=True)
+    verdict = judged_ways(machine, ALL, EIGHT, detours)
+    said = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
+    assert said == ([words] if words else [])
+    assert causes(verdict) == ({"transport-fallback"} if words else set())
+    assert blamed(verdict) == ({("node", "h1", "transport-fallback")} if words else set())
+
+
+def test_a_way_that_nobody_promised_to_avoid_is_none() -> None:
+    ways = {"NET/gIB": ["h1"], "SHM": ["h1"], "P2P off": ["h1"]}
+    machine = replace(GPU, transport="gIB")
+    assert judged_ways(machine, ALL, EIGHT, ways).state is State.PASS
+
+
+def test_inside_one_host_no_network_is_needed_where_nvlink_is_promised() -> None:
+    each = step(groups="each")
+    machine = replace(GPU, peer_to_peer=True)
+    verdict = judged_ways(machine, each, ("h0",), {"NET": ["h0"]})
+    said = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
+    assert said == ["h0 moved data between its GPUs over the network; NVLink is promised"]
+
+
+def judged_ways(
+    machine: PlannedMachine,
+    of_step: Step,
+    names: Sequence[str],
+    detours: dict[str, list[str]],
+    network: str = "gIB",
+) -> Verdict:
+    """Judge a fast run on the promised network in which hosts used paths that may be slower."""
+    of, listed = gpu_inventory(len(names))
+    facts = (
+        Fact(name="nccl-networks", value={network: list(names)}),
+        Fact(name="nccl-detours", value=detours),
+    )
+    made = [replace(r, facts=facts) for r in measured(of_step, names, slow(usual=360))]
+    plan_of = replace(gpu_plan(of, of_step, references=(FLOOR,)), machine=machine)
+    return judged(plan_of, hosts_record(names), *listed, *made)

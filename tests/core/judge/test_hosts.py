@@ -1,0 +1,174 @@
+"""What the inventories of hosts show: missing or broken GPUs, differences, clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.factories.judging import EACH, EIGHT, INVENTORY, blamed, causes, gpu_plan, judged
+from tests.factories.verdicts import (
+    FLOOR,
+    GPU,
+    gpus,
+    hosts_record,
+    inventory_of,
+    measured,
+    plan,
+    record,
+    slow,
+)
+
+from accept.core.judge.hosts import is_device
+from accept.core.model import Fact, Metric, Plan, State, Verdict
+
+
+def inventoried(machine_plan: Plan, facts: list[Fact], metrics: tuple[Metric, ...] = ()) -> Verdict:
+    of = machine_plan.steps[0]
+    names = [fact.host or "" for fact in facts]
+    records = [
+        record(of, [name], facts=(fact,), number=i)
+        for i, (name, fact) in enumerate(zip(names, facts, strict=True))
+    ]
+    return judged(machine_plan, hosts_record(names, metrics=metrics), *records)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "same"),
+    [
+        ("NVIDIA H200", "NVIDIA H200", True),
+        ("NVIDIA H200", "NVIDIA H200 NVL", False),
+        ("NVIDIA H200", "NVIDIA H200 NV", False),
+        ("NVIDIA H200 NVL", "NVIDIA H200 NVL", True),
+        ("NVIDIA H100", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100", "NVIDIA H100 PCIe", False),
+        ("nvidia a100", "NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA A100", "NVIDIA A100-PCIE-40GB", False),
+        ("NVIDIA B200", "NVIDIA GB200", False),
+    ],
+)
+def test_a_card_is_another_product_than_a_module_of_the_same_chip(
+    *, wanted: str, name: str, same: bool
+) -> None:
+    assert is_device(wanted, name) is same
+
+
+def test_an_nvidia_device_that_the_driver_does_not_show_is_no_cpu_machine() -> None:
+    facts = [inventory_of("h0"), inventory_of("h1", pciNvidia=1)]
+    verdict = inventoried(plan(INVENTORY), facts)
+    assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
+    assert verdict.exit == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "suspect"),
+    [
+        ({"gpus": gpus("h1", 7)}, ("node", "h1", "gpu-missing")),
+        ({"gpus": gpus("h1", eccUncorrected=2)}, ("gpu", "h1:0", "gpu-ecc")),
+        ({"gpus": gpus("h1", uuid="GPU-h0-3")}, ("gpu", "h1:0", "gpu-duplicate")),
+        ({"gpus": gpus("h1", name="NVIDIA H200")}, ("node", "h1", "inventory-mismatch")),
+        ({"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
+        ({"gpus": gpus("h1"), "memoryBytes": 32 << 30}, ("node", "h1", "inventory-mismatch")),
+    ],
+)
+def test_what_is_wrong_with_a_gpu_host_is_named(
+    changes: dict[str, Any], suspect: tuple[str, str, str]
+) -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=0) for h in ("h0", "h2", "h3")]
+    facts.insert(1, inventory_of("h1", **changes))
+    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == {suspect}
+
+
+def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in EIGHT]
+    facts[1] = inventory_of("h1", gpus=gpus("h1", 7), pciNvidia=7)
+    listed = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(EIGHT, facts, strict=True)]
+    one_node = replace(FLOOR, max_nodes=1)
+    verdict = judged(
+        gpu_plan(INVENTORY, EACH, references=(one_node,)),
+        hosts_record(EIGHT),
+        *listed,
+        *measured(EACH, EIGHT, slow("h1", usual=360)),
+    )
+    assert blamed(verdict) == {("node", "h1", "gpu-missing")}
+    assert {"gpu-missing", "below-reference"} <= causes(verdict)
+    assert verdict.headline.startswith("fail: h1 gpu-missing")
+
+
+def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in ("h0", "h2", "h3")]
+    facts.insert(1, inventory_of("h1", gpus=None, pciNvidia=8))
+    verdict = inventoried(gpu_plan(INVENTORY), facts)
+    assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
+    assert "gpu-missing" not in causes(verdict)
+
+
+@pytest.mark.parametrize(
+    ("domains", "suspect"),
+    [
+        # One was not told, as where inventory.sh reads or nvidia-smi does not answer in time.
+        (({"domain": "c/7"}, {}, {"domain": "c/7"}, {"domain": "c/7"}), set()),
+        (({}, {}, {}, {"domain": "c/7"}), set()),
+        (
+            ({"domain": "c/7"}, {"domain": None}, {"domain": "c/7"}, {}),
+            {("node", "h1", "inventory-mismatch")},
+        ),
+    ],
+)
+def test_only_hosts_that_told_their_nvlink_domain_are_compared_by_it(
+    domains: tuple[dict[str, Any], ...], suspect: set[tuple[str, str, str]]
+) -> None:
+    facts = [
+        inventory_of(f"h{i}", gpus=gpus(f"h{i}"), pciNvidia=8, **domain)
+        for i, domain in enumerate(domains)
+    ]
+    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
+
+
+def test_busy_gpus_are_measured_where_told_so() -> None:
+    facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
+    verdict = inventoried(gpu_plan(INVENTORY, busy_ok=True), facts)
+    assert "gpu-busy" not in causes(verdict)
+
+
+def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
+    facts = [inventory_of(h) for h in ("h0", "h1")] + [inventory_of("h2", kernel="5.4")]
+    verdict = inventoried(plan(INVENTORY), facts)
+    assert verdict.state is State.PASS
+    assert any("kernel is 5.4" in f.message for f in verdict.checks[1].findings)
+
+
+@pytest.mark.parametrize(
+    ("direct", "changes", "found"),
+    [
+        (True, {"memlock": 64}, {"memlock-limited"}),
+        # The kernel heeds no limit of who may lock what he likes.
+        (True, {"memlock": 64, "ipcLock": True}, set()),
+        # What is promised goes through sockets, or past them without RDMA.
+        (False, {"memlock": 64}, set()),
+    ],
+)
+def test_locked_memory_is_asked_for_where_rdma_is_promised(
+    direct: bool,  # noqa: FBT001
+    changes: dict[str, Any],
+    found: set[str],
+) -> None:
+    facts = [inventory_of(h, gpus=gpus(h), **changes) for h in ("h0", "h1")]
+    machine = replace(GPU, transport="any", gpu_direct=direct)
+    verdict = inventoried(replace(gpu_plan(INVENTORY), machine=machine), facts)
+    assert causes(verdict) == found
+
+
+def test_a_clock_that_is_off_is_named() -> None:
+    facts = [inventory_of(h) for h in ("h0", "h1", "h2")]
+    offsets = tuple(
+        Metric(check="inventory", name="clock-offset", value=value, unit="s", host=host)
+        for host, value in (("h0", 0.0), ("h1", 0.01), ("h2", 45.0))
+    )
+    assert blamed(inventoried(plan(INVENTORY), facts, offsets)) == {("node", "h2", "clock-skew")}
+
+
+def test_a_host_that_says_nothing_of_itself_fails() -> None:
+    records = [record(INVENTORY, ["h0"], facts=(inventory_of("h0"),)), record(INVENTORY, ["h1"])]
+    verdict = judged(plan(INVENTORY), hosts_record(["h0", "h1"]), *records)
+    assert causes(verdict) == {"no-measurement"}

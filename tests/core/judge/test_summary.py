@@ -1,0 +1,175 @@
+"""The state, the exit code and the headline of a whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.factories.judging import (
+    ALL,
+    EIGHT,
+    INVENTORY,
+    PAIRS,
+    causes,
+    gpu_plan,
+    healthy_records,
+    judged,
+)
+from tests.factories.verdicts import (
+    FLOOR,
+    GPU,
+    hosts_record,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+    table,
+)
+
+from accept.core.model import Fact, Problem, Record, Skipped, State, Step, Verdict
+
+# -- accepted -------------------------------------------------------------------------------------
+
+
+def test_a_healthy_run_without_gpus_passes_and_says_that_no_gpu_was_tested() -> None:
+    verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL, PAIRS))
+    assert (verdict.state, verdict.exit, verdict.accepted) == (State.PASS, 0, True)
+    assert verdict.headline == "pass (no GPU tested)"
+    assert verdict.suspects == ()
+    assert "no speed promised" in verdict.checks[1].against
+
+
+def test_a_drill_is_never_accepted() -> None:
+    drill = plan(ALL, planted=("slow@h1:0",))
+    verdict = judged(drill, *healthy_records(ALL))
+    assert verdict.headline.startswith("drill: pass")
+    assert not verdict.accepted
+    assert verdict.exit != 0
+
+
+def test_one_host_alone_has_no_pairs_and_passes() -> None:
+    verdict = judged(plan(ALL, PAIRS), hosts_record(["h0"]), *measured(ALL, ["h0"], slow()))
+    assert verdict.state is State.PASS
+
+
+def test_a_check_of_pairs_alone_is_not_held_against_a_single_host() -> None:
+    pairs = step("sendrecv", "pairs", number=40)
+    verdict = judged(plan(ALL, pairs), hosts_record(["h0"]), *measured(ALL, ["h0"], slow()))
+    check = verdict.checks[2]
+    assert (check.state, check.optional) == (State.NOT_TESTED, True)
+    assert verdict.state is State.PASS
+
+
+def test_where_every_check_was_excused_nothing_was_tested() -> None:
+    assert judged(plan(PAIRS), hosts_record(["h0"])).state is State.NOT_TESTED
+
+
+# -- left out, interrupted, incomplete ------------------------------------------------------------
+
+
+def test_what_the_budget_left_out_is_not_tested() -> None:
+    left = Skipped(check="train", reason="the budget of 60 s left no room")
+    verdict = judged(plan(ALL, skipped=(left,)), *healthy_records(ALL))
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
+    assert "over-budget" in causes(verdict)
+
+
+def test_an_optional_group_kind_left_out_leaves_one_row_for_its_check() -> None:
+    left = Skipped(check="all-reduce", reason="pairs: one node", optional=True)
+    verdict = judged(plan(ALL, skipped=(left,)), *healthy_records(ALL))
+    assert verdict.state is State.PASS
+    assert [check.check for check in verdict.checks] == ["hosts", "all-reduce"]
+    assert any("one node" in f.message for f in verdict.checks[1].findings)
+
+
+def test_an_optional_check_that_fails_is_no_excuse() -> None:
+    of = replace(ALL, optional=True)
+    verdict = judged(
+        plan(of), hosts_record(EIGHT), record(of, EIGHT, *table("all-reduce", 1, wrong=3))
+    )
+    assert verdict.exit == 3
+
+
+def test_a_run_that_broke_off_exits_with_5() -> None:
+    verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL), broken_off="the run was cancelled")
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 5)
+    assert "the run was cancelled" in verdict.headline
+
+
+def test_an_established_failure_beats_a_run_that_broke_off() -> None:
+    bad = record(ALL, EIGHT, *table("all-reduce", 10, wrong=1))
+    verdict = judged(plan(ALL, PAIRS), hosts_record(EIGHT), bad, broken_off="cancelled")
+    assert (verdict.state, verdict.exit) == (State.FAIL, 3)
+
+
+def test_a_run_that_nothing_says_the_hosts_of_is_incomplete() -> None:
+    verdict = judged(plan(ALL), *healthy_records(ALL)[1:])
+    assert (verdict.headline, verdict.exit) == ("not-tested: hosts evidence-missing", 6)
+
+
+def test_no_evidence_at_all_is_incomplete() -> None:
+    verdict = judged(plan(ALL))
+    assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
+
+
+# -- GPUs that nothing met ------------------------------------------------------------------------
+
+
+def test_a_gpu_machine_on_which_nothing_met_a_gpu_is_not_passed() -> None:
+    verdict = judged(
+        gpu_plan(ALL, references=(FLOOR,)),
+        hosts_record(EIGHT),
+        *measured(ALL, EIGHT, slow(usual=360)),
+    )
+    assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
+
+
+def gpu_requested(*records: Record, steps: Sequence[Step], **more: Any) -> Verdict:
+    return judged(plan(*steps, machine=replace(GPU, speed_promised=False), **more), *records)
+
+
+SCRIPT = step("script", "all", params={})
+OPTIONAL = replace(INVENTORY, optional=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "records", "skipped"),
+    [
+        ([SCRIPT], [record(SCRIPT, EIGHT)], ()),
+        # Nothing but the optional inventory would have seen a GPU, and its tool is missing.
+        (
+            [OPTIONAL, SCRIPT],
+            [
+                record(OPTIONAL, EIGHT, problems=(Problem(cause="tool-missing", message="x"),)),
+                record(SCRIPT, EIGHT),
+            ],
+            (),
+        ),
+        (
+            [SCRIPT],
+            [record(SCRIPT, EIGHT)],
+            (Skipped(check="inventory", reason="the budget has no room for it", optional=True),),
+        ),
+        ([ALL], measured(ALL, EIGHT, slow()), ()),
+        # Logs of others that show no GPU, judged as those of a machine with GPUs.
+        ([ALL], measured(ALL, EIGHT, slow()), "logs"),
+    ],
+)
+def test_a_run_that_requests_gpus_and_detects_none_is_never_accepted(
+    steps: list[Step], records: list[Record], skipped: Any
+) -> None:
+    more = {"origin": "8 logs"} if skipped == "logs" else {"skipped": skipped}
+    without = gpu_requested(hosts_record(EIGHT), *records, steps=steps, **more)
+    assert (without.state, without.exit, without.accepted) == (State.INCONCLUSIVE, 7, False)
+    rank = Fact(name="rank", check="connectivity", host="h0", rank=0, value={"gpu": "GPU-1"})
+    records = [*records[:-1], replace(records[-1], facts=(*records[-1].facts, rank))]
+    with_gpu = gpu_requested(hosts_record(EIGHT), *records, steps=steps, **more)
+    assert (with_gpu.state, with_gpu.exit, with_gpu.accepted) == (State.PASS, 0, True)
+
+
+def test_a_machine_without_gpus_passes_without_any() -> None:
+    verdict = judged(plan(SCRIPT), hosts_record(EIGHT), record(SCRIPT, EIGHT))
+    assert (verdict.exit, verdict.gpu_tested) == (0, False)

@@ -1,0 +1,176 @@
+"""Training: loss, parameters, stragglers, and gradients that hosts compute alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.judging import EIGHT, blamed, causes, judged
+from tests.factories.verdicts import CPU, GPU, hosts_record, plan, record, step
+
+from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step, Verdict
+
+TRAIN = step("train", params={"ratio": 0.5})
+
+
+def trained(
+    first: float,
+    last: float,
+    *problems: Problem,
+    status: int = 0,
+    of: Step = TRAIN,
+    said: dict[str, Any] | None = None,
+    own: Sequence[Metric] = (),
+    machine: PlannedMachine = CPU,
+    more: Mapping[str, float] | None = None,
+) -> Verdict:
+    """Return the verdict on a run with these losses; `more` are its other metrics."""
+    values = {"loss-first": first, "loss-last": last, "throughput": 900.0, **(more or {})}
+    metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
+    facts = {"compared": {"times": 4, "differed": 0}} if said is None else said
+    made = record(
+        of,
+        EIGHT,
+        *metrics,
+        *own,
+        problems=problems,
+        status=status,
+        facts=tuple(Fact(name=k, value=v, check="train") for k, v in facts.items()),
+    )
+    return judged(plan(of, machine=machine), hosts_record(EIGHT), made)
+
+
+@pytest.mark.parametrize(
+    ("last", "state"), [(0.4, State.PASS), (1.0, State.PASS), (1.5, State.FAIL)]
+)
+def test_the_loss_must_fall_to_its_share(last: float, state: State) -> None:
+    assert trained(2.0, last).state is state
+
+
+def test_a_rank_whose_parameters_differ_is_named() -> None:
+    differ = Problem(cause="parameters-differ", message="", check="train", host="h6", rank=12)
+    verdict = trained(2.0, 0.4, differ, status=7)
+    assert blamed(verdict) == {("node", "h6", "parameters-differ")}
+    assert verdict.state is State.FAIL
+
+
+def test_a_training_that_says_nothing_fails() -> None:
+    verdict = judged(plan(TRAIN), hosts_record(EIGHT), record(TRAIN, EIGHT))
+    assert causes(verdict) == {"no-measurement"}
+
+
+def test_a_training_whose_ranks_were_never_compared_fails() -> None:
+    for said in ({}, {"compared": 7}, {"compared": {"times": 0}}):
+        assert causes(trained(2.0, 0.4, said=said)) == {"no-measurement"}
+
+
+@pytest.mark.parametrize(
+    ("deviation", "expected"), [(2e-4, set()), (2e-3, {"loss-differs"}), (None, {"no-measurement"})]
+)
+def test_the_curve_must_be_the_reference_where_there_is_one(
+    deviation: float | None, expected: set[str]
+) -> None:
+    said = {"compared": {"times": 4}, "training": {"reference": True}}
+    measured = {"curve-deviation": deviation, "curve-tolerance": 1e-3}
+    more = {name: value for name, value in measured.items() if value is not None}
+    assert causes(trained(2.0, 0.4, said=said, more=more)) == expected
+
+
+def test_the_loss_must_have_fallen_by_the_step_that_is_stated() -> None:
+    early = step("train", params={"by": 30})
+    assert trained(2.0, 0.1, of=early, more={"loss-by": 0.9}).state is State.PASS
+    assert causes(trained(2.0, 0.1, of=early, more={"loss-by": 1.1})) == {"loss-not-falling"}
+    assert causes(trained(2.0, 0.1, of=early)) == {"no-measurement"}
+
+
+def test_a_checkpoint_that_was_asked_for_must_have_been_measured() -> None:
+    saved = step("train", params={"checkpoint": "/scratch"})
+    assert causes(trained(2.0, 0.1, of=saved)) == {"no-measurement"}
+    measured = {"checkpoint-write": 1.0, "checkpoint-read": 2.0}
+    assert trained(2.0, 0.1, of=saved, more=measured).state is State.PASS
+
+
+def owns(*slow: int, seconds: float, usual: float = 0.1, gpu: bool = True) -> list[Metric]:
+    """Return the own times of 16 ranks, two per host."""
+    return [
+        Metric(
+            check="train",
+            name="rank-own",
+            value=seconds if rank in slow else usual * (1 + rank % 3 / 1000),
+            unit="s",
+            host=EIGHT[rank // 2],
+            rank=rank,
+            gpu=str(rank % 2) if gpu else None,
+        )
+        for rank in range(16)
+    ]
+
+
+def test_the_rank_that_the_others_wait_for_is_named_with_its_gpu() -> None:
+    four_a_host = [replace(m, host=EIGHT[(m.rank or 0) // 4]) for m in owns(5, seconds=0.12)]
+    verdict = trained(2.0, 0.4, own=four_a_host, machine=GPU)
+    assert blamed(verdict) == {("gpu", "h1:1", "slow-outlier")}
+    assert trained(2.0, 0.4, own=owns(5, seconds=0.1), machine=GPU).suspects == ()
+
+
+def test_a_host_with_half_of_its_ranks_slow_is_named_itself() -> None:
+    for gpu in (True, False):
+        verdict = trained(2.0, 0.4, own=owns(5, seconds=0.3, gpu=gpu), machine=GPU)
+        assert blamed(verdict) == {("node", "h2", "slow-outlier")}
+
+
+@pytest.mark.parametrize(
+    ("usual", "seconds", "named"), [(0.1, 0.15, 0), (0.001, 0.005, 0), (0.1, 0.3, 1)]
+)
+def test_where_ranks_share_cpus_only_gross_slowness_counts(
+    usual: float, seconds: float, named: int
+) -> None:
+    verdict = trained(2.0, 0.4, own=owns(5, seconds=seconds, usual=usual, gpu=False))
+    assert len(verdict.suspects) == named
+
+
+def test_a_small_model_whose_steps_are_the_cpus_accuses_no_gpu() -> None:
+    """Its steps take 50 % longer, but only milliseconds: launching kernels varies this much."""
+    verdict = trained(2.0, 0.4, own=owns(5, seconds=0.006, usual=0.004), machine=GPU)
+    assert verdict.suspects == ()
+
+
+def digested(odd: str, device: str = "CPU") -> Verdict:
+    """Judge a training on each single host; the host `odd` got another gradient on `device`."""
+    alone = replace(TRAIN, groups="each")
+
+    def one(host: str) -> Record:
+        values = {"loss-first": 2.0, "loss-last": 0.4, "throughput": 900.0}
+        metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
+        told = {"type": "gradient of mlp", "size": 8, "random": "aa", "device": "CPU"}
+        if host == odd:
+            told |= {"random": "bb", "device": device}
+        facts = (
+            Fact(name="compared", value={"times": 2, "differed": 0}, check="train"),
+            Fact(name="digest", value=told, check="train", host=host, rank=0),
+        )
+        return record(alone, [host], *metrics, facts=facts)
+
+    return judged(plan(alone, machine=CPU), hosts_record(EIGHT), *[one(host) for host in EIGHT])
+
+
+def test_what_hosts_compute_by_themselves_is_compared_among_equal_devices() -> None:
+    verdict = digested("h3")
+    assert blamed(verdict) == {("node", "h3", "gradients-differ")}
+    assert "another result than 7 of 8 equal devices" in verdict.suspects[0].why
+    assert digested("h3", device="another CPU").state is State.PASS
+
+
+@given(st.sets(st.integers(0, 15)), st.floats(1.2, 50))
+def test_slow_ranks_are_named_while_they_are_the_minority(slow: set[int], factor: float) -> None:
+    own = owns(*slow, seconds=0.1 * factor, gpu=False)
+    verdict = trained(2.0, 0.4, own=own, machine=GPU)
+    hosts = {EIGHT[rank // 2] for rank in slow}
+    accused = {suspect.name for suspect in verdict.suspects}
+    assert accused <= hosts
+    if len(slow) <= 3:
+        assert accused == hosts

@@ -1,0 +1,65 @@
+"""Verdicts on invented runs of eight hosts: steps, healthy records, and views of a verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.factories.verdicts import (
+    GPU,
+    gpus,
+    hosts,
+    hosts_record,
+    inventory_of,
+    measured,
+    plan,
+    record,
+    slow,
+    step,
+)
+
+from accept.core.checks import REGISTRY
+from accept.core.judge import judge
+from accept.core.model import Plan, Record, Step, Verdict
+
+EIGHT = hosts(8)
+ALL = step("all-reduce", "all", number=20)
+EACH = step("all-reduce", "each", number=25)
+PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
+INVENTORY = step("inventory", "each")
+
+
+def judged(planned: Plan, *records: Record, broken_off: str = "") -> Verdict:
+    """Return the verdict on records with all registered checks."""
+    return judge(planned, records, checks=REGISTRY, attempt="a-1", broken_off=broken_off)
+
+
+def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
+    """Return kind, name and cause of every suspect."""
+    return {(suspect.kind, suspect.name, suspect.cause) for suspect in verdict.suspects}
+
+
+def causes(verdict: Verdict) -> set[str]:
+    """Return the causes of all findings that did not pass."""
+    return {f.cause for c in verdict.checks for f in c.findings if f.cause and f.state != "pass"}
+
+
+def healthy_records(*steps: Step) -> list[Record]:
+    """Return the records of eight healthy hosts."""
+    return [
+        hosts_record(EIGHT),
+        *(made for of in steps for made in measured(of, EIGHT, slow())),
+    ]
+
+
+def gpu_plan(*steps: Step, **more: Any) -> Plan:
+    """Return a plan for GPU hosts."""
+    return plan(*steps, machine=GPU, **more)
+
+
+def gpu_inventory(count: int = 8) -> tuple[Step, list[Record]]:
+    """Return the inventory step of healthy GPU hosts, and its records."""
+    of = step("inventory", "each", number=10)
+    return of, [
+        record(of, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
+        for i, h in enumerate(hosts(count))
+    ]
