@@ -227,8 +227,8 @@ def download(
             f"cannot write {part}: {failed.strerror}",
             hint="free space on that disk, then collect again",
         ) from None
-    with part.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != announced.digest:
+    with part.open("rb") as complete:
+        if hashlib.file_digest(complete, "sha256").hexdigest() != announced.digest:
             raise _wrong(part, f"{source} differs from its announced SHA-256")
 
 
