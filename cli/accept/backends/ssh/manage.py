@@ -14,7 +14,7 @@ from accept.core.text import plain
 STILL_RUNNING, NO_EVIDENCE, LEFT, NOT_OURS = 3, 4, 5, 6
 #: Timeout of one call. A guard may need a minute, and ending a run without a guard another minute.
 _SECONDS = 180.0
-#: Timeout of `offer`, which may have to pack the evidence and reads all of it for its digest.
+#: Timeout of `offer`, which may have to pack the evidence, and reads the archive for its digest.
 _OFFER_SECONDS = 900.0
 #: A connection without data for this many seconds is closed and made again.
 _STALL_SECONDS = 60.0

@@ -228,7 +228,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         seconds=launch.start_seconds,
     )
     state.hosts = found.hosts
-    faults = (*unreachable, *await fault_injection.plant(state))
+    faults = (*unreachable, *await fault_injection.inject(state))
     facts = (*found.facts, *faults)
     state.keep_asked(0, began, facts=facts, metrics=found.metrics, problems=found.problems)
     group = "".join(h.group_line() for h in found.hosts)

@@ -72,7 +72,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reachable:
-    """A host that answered."""
+    """A reachable host."""
 
     host: Host
     gpus: int

@@ -83,7 +83,7 @@ def places(host: str, answer: str, ago: float) -> list[Place]:
 
 
 def moving(ranks: Sequence[Place]) -> bool:
-    """Return True if a rank was still working; then no rank can be said to have stopped."""
+    """Return True if a rank was still working; then no rank is known to have stopped."""
     return any(place.idle < max(STILL_SECONDS, place.own) for place in ranks)
 
 

@@ -53,7 +53,7 @@ def cut_off(
     return tuple(changed), tuple(facts)
 
 
-async def plant(state: Run) -> tuple[Fact, ...]:
+async def inject(state: Run) -> tuple[Fact, ...]:
     """Inject the faults of hosts that were found, and return a fact about each."""
     injections = [
         _inject(state, fault, host)

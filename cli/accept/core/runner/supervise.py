@@ -29,7 +29,7 @@ _KILL_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How and when an execution ended."""
+    """The end of an execution."""
 
     #: Exit status; None if the coordinator ended it.
     exit: int | None
