@@ -566,7 +566,7 @@ class TestADriverThatHangs:
     @pytest.mark.parametrize("asked", [("run", "-q"), ("run", "-m", "gpu", "-q"), ("doctor",)])
     def test_ends_what_asks_it_with_one_error(self, asked: tuple[str, ...]) -> None:
         said = refused(*asked, code=Exit.NOT_STARTED)
-        assert "tools and GPUs, and did not answer in 0.5 s" in said
+        assert "tools and GPUs of this machine did not end within 0.5 s" in said
         assert "time nvidia-smi" in said
         assert rundir.listed() == ()
 

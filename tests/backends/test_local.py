@@ -82,14 +82,14 @@ class TestPass:
         assert accept("watch", folder).code == 0
         assert accept("list", "runs").out.split()[1] == "pass"
 
-    def test_hosts_that_do_not_tell_their_place_are_said_once(
+    def test_hosts_that_do_not_report_their_place_are_mentioned_once(
         self, suite: Path, tmp_path: Path
     ) -> None:
         suite.write_text(SMALL[: SMALL.index("- check: connectivity")])
         machine = tmp_path / "placed.yaml"
         machine.write_text("name: placed\ndescription: No place.\nbase: [cpu]\ntopology: 'false'\n")
         done = accept("run", "-m", machine, "-s", suite)
-        assert done.err.count("told their place") == 1
+        assert done.err.count("reported their place") == 1
 
     def test_health_is_read_before_every_step_and_after_the_last(
         self, suite: Path, runs: Path

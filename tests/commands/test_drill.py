@@ -116,7 +116,7 @@ class TestKeeps:
     @pytest.mark.parametrize("name", ["d", "last"])
     def test_a_drill_is_no_run(self, drill: Path, command: str, name: str) -> None:
         said = refused(command, name)
-        assert "d is a drill and no run" in said
+        assert "d is a drill, not a run" in said
         assert "d-wrong" in said
 
     def test_its_runs_are_found_by_name(self, drill: Path) -> None:

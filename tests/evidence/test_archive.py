@@ -134,7 +134,7 @@ def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
 )
 def test_what_evidence_never_holds_is_refused(tmp_path: Path, evil: tarfile.TarInfo) -> None:
     raw = packed((member("evidence/plan.json"), b"{}"), (evil, b""))
-    with pytest.raises(BadEvidence, match="it holds") as error:
+    with pytest.raises(BadEvidence, match="it contains") as error:
         unpack(raw, tmp_path / "in" / "target")
     assert error.value.hint
     assert tree(tmp_path) == {"in/target/evidence/plan.json": b"{}"}

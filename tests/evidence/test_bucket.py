@@ -198,7 +198,7 @@ def test_what_was_changed_after_the_end_is_named(folder: Path, place: str, tmp_p
     options = {"allow_http": True}
     store = from_url(f"{place}/runs/a1", client_options=options)
     obstore.put(store, "records.jsonl", b"two\n", mode="overwrite", use_multipart=False)
-    with pytest.raises(BadEvidence, match=r"records\.jsonl is not as it was written"):
+    with pytest.raises(BadEvidence, match=r"records\.jsonl was modified"):
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
 
 

@@ -40,7 +40,7 @@ def test_a_name_is_given_once() -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "A", "-a", "a b", "a" * 64, "last", "a\n"])
 def test_a_name_is_one_that_a_cluster_would_take(name: str) -> None:
-    with pytest.raises(BadInput, match="is no name"):
+    with pytest.raises(BadInput, match="invalid --attempt"):
         rundir.create(name)
 
 
@@ -49,7 +49,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_one_line(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "file" / "runs"))
-    with pytest.raises(BadInput, match="cannot be made") as error:
+    with pytest.raises(BadInput, match="cannot make") as error:
         rundir.create("one")
     assert "ACCEPT_RUNS" in error.value.hint
 

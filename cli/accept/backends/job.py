@@ -1,4 +1,4 @@
-"""What `job.json` keeps of a submitted run: enough to find it again, and nothing that acts."""
+"""Read and validate `job.json`: how to find a submitted run again, and nothing that is executed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accept.config.hostlist import is_host_name
 from accept.core.serde import Bounds, Invalid, Pattern, escaped, fields_of, read
 from accept.evidence.rundir import runs
 
-#: Options of every call, whatever the host.
+#: Options of every ssh call.
 _ALWAYS = (
     *("-o", "BatchMode=yes"),
     *("-o", "ConnectTimeout=10"),
@@ -107,29 +107,29 @@ def access_from_options(options: tuple[str, ...]) -> SshAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run that was submitted, as `job.json` keeps it: enough to find it again from anywhere."""
+    """A submitted run, as `job.json` describes it: enough to find it again from anywhere."""
 
     schema: int
     backend: str
     attempt: str
-    #: Hosts that were asked for, by the names the run knows them by.
+    #: Requested hosts, by their names in the run.
     hosts: tuple[str, ...]
-    #: The host of the coordinator; empty: this machine.
+    #: The coordinator's host; empty: this machine.
     first: str
-    #: The run's folder there.
+    #: The run's folder on that host.
     folder: str
     #: How ssh reaches the hosts; used by the ssh back end only.
     ssh_access: SshAccess = field(default_factory=SshAccess)
     #: Read from job.json of version 0.1, which stored ssh options; always None afterwards.
     ssh: tuple[str, ...] | None = None
     submitted: str = ""
-    #: Where a cluster keeps it: what finds it again, and never a secret.
+    #: Where the run is in a cluster, such as its namespace; never a secret.
     place: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise Invalid for an ssh job that `submit` would not have written.
 
-        A run folder may come from somebody else, and these values end up in commands.
+        Another person may have made the run folder, and these values become parts of commands.
         """
         if self.ssh is not None:
             object.__setattr__(self, "ssh_access", _access_of_0_1(self))
@@ -147,7 +147,7 @@ class Job:
             raise Invalid(("folder",), f"{escaped(self.folder)} belongs to another run")
 
 
-#: As `tools.scratch` allows it, and the run's own folder in it.
+#: A folder that `tools.scratch` allows, and the run's own folder in it.
 _SSH_FOLDER = re.compile(r"(?:/[A-Za-z0-9._/+@-]*)?/accept-[a-z0-9][a-z0-9-]{0,62}")
 
 

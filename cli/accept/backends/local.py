@@ -1,4 +1,4 @@
-"""This machine, and no ssh: the coordinator is a process here, detached from the terminal."""
+"""Run on this machine, without ssh: the coordinator is a local process without a terminal."""
 
 from __future__ import annotations
 
@@ -42,43 +42,48 @@ from accept.plan.resolve import Resolved
 
 _NODE = "node"
 _PID = "coordinator.pid"
+#: The coordinator prints a line like this when a step has ended.
 _STEP = re.compile(r"^\[(\d{1,4})/(\d{1,4})\] ", re.MULTILINE)
+#: Seconds between two looks at the files of a run.
 _LOOK = 0.1
+#: Seconds from the end of the coordinator to its file `status`, or from its start to its pid file.
 _GRACE = 5.0
-#: Seconds from the making of the folder to the coordinator's process id, on a busy machine.
+#: Maximum seconds from making the folder to the pid file, on a busy machine.
 _BEGINNING = 30.0
+#: Maximum seconds for a cancelled coordinator to end.
 _ENDING = 60.0
 _ADVICE = f"{install_hint(Extra.RUN)}; or name your own under tools: in the site file"
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
-    """The machine that this one is."""
+    """Return the machine that this host is."""
     return machine_of(tools_here(""))
 
 
 def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
-    """Return the name as it was chosen."""
+    """Return the name unmodified."""
     return attempt
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
-    """Start the coordinator in a session of its own; it goes on when this process ends."""
+    """Start the coordinator in its own session, so that it continues when this process ends."""
     if run.plan.nodes != 1:
         raise NotStarted(
-            f"{run.plan.nodes} nodes are wanted, and this machine is one",
-            hint="name the others: --hosts a,b,c",
+            f"the run needs {run.plan.nodes} nodes, and this machine is one",
+            hint="give all hosts: --hosts a,b,c",
         )
-    found = _tools(run)
-    if not run.plan.busy_ok and (busy := found.get("busy")):
+    tools = _tools(run)
+    if not run.plan.busy_ok and (busy := tools.get("busy")):
         raise NotStarted(
-            f"GPUs here are in use: {'; '.join(busy[:4])}", hint="wait for them, or give --busy-ok"
+            f"GPUs here are in use: {'; '.join(busy[:4])}",
+            hint="wait until they are idle, or give --busy-ok",
         )
-    if lacks_gpus(found, run):
+    if lacks_gpus(tools, run):
         raise NotStarted(
             f"machine {run.plan.machine.name} has GPUs, and this host shows no NVIDIA GPU",
             hint=WITHOUT_GPUS,
         )
-    _say_what_is_missing(needs_of("here", found, run, advice=_ADVICE), say)
+    _report_missing(needs_of("here", tools, run, advice=_ADVICE), say)
     node = folder / _NODE
     node.mkdir(mode=0o700)
     bundle.write(node)
@@ -93,7 +98,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         start_seconds=run.plan.start_seconds,
     )
     evidence.write(node / HOSTS, json.dumps(dump(launch)) + "\n")
-    # Through a shell that ends at once: whoever starts the run is no parent that must reap it.
+    # The shell ends at once, so this process is not the parent and need not reap the coordinator.
     subprocess.run(
         [
             "/bin/sh",
@@ -123,22 +128,19 @@ def _tools(run: Resolved) -> dict[str, list[str]]:
     return tools_here(_host_env(run) + tool_lines(run.site.tools))
 
 
-def _say_what_is_missing(needs: Sequence[Need], say: Say) -> None:
-    """Raise NotStarted where nothing can be launched; a check that lacks a tool is not tested."""
+def _report_missing(needs: Sequence[Need], say: Say) -> None:
+    """Print which checks lack a tool. Raises NotStarted if mpirun is missing."""
     for need in needs:
         if need.good or not need.checks:
             continue
+        checks = ", ".join(need.checks)
         if need.what == "mpirun":
-            raise NotStarted(
-                f"no mpirun of Open MPI here, which {', '.join(need.checks)} need", hint=need.advice
-            )
-        say(
-            f"no {need.what} here: {', '.join(need.checks)} cannot be tested in full; {need.advice}"
-        )
+            raise NotStarted(f"no mpirun of Open MPI here; required by {checks}", hint=need.advice)
+        say(f"no {need.what} here: cannot fully test {checks}; {need.advice}")
 
 
 def _host_env(run: Resolved) -> str:
-    """Tools of this Python's own environment, where the site names none."""
+    """Return sh lines that select the tools of this Python's environment, unless the site does."""
     if run.site.tools.python or run.site.tools.venv:
         return ""
     scripts = shlex.quote(sysconfig.get_path("scripts"))
@@ -148,19 +150,20 @@ def _host_env(run: Resolved) -> str:
 def check_job(job: Job, folder: Path) -> None:
     """Raise BadInput if `job` uses another folder than the one in the run folder `folder`.
 
-    Scripts in the job's folder are executed and the folder is removed, so only the folder that
-    `submit` made counts. A folder that is gone harms nobody.
+    Scripts in the job's folder are executed and the folder is removed, so it must be the one that
+    `submit` made. A folder that no longer exists is harmless.
     """
     node = Path(job.folder)
     if node.exists() and node.resolve() != folder.resolve() / _NODE:
         raise BadInput(
-            f"{folder / JOB} names another folder than {folder / _NODE}: {plain(job.folder, 200)}",
-            hint="was the run folder renamed or copied? use it where the run was started",
+            f"{folder / JOB} contains another folder than {folder / _NODE}: "
+            f"{plain(job.folder, 200)}",
+            hint="if the run folder was renamed or copied, use the original one",
         )
 
 
 def progress(job: Job, *, folder: Path) -> Progress:
-    """Return whether the run uses this machine now, and the step it is at."""
+    """Return whether the run uses this machine now, and its current step."""
     node = folder / _NODE
     if not node.is_dir():
         return Progress(phase=Phase.GONE)
@@ -175,33 +178,32 @@ def _step_text(node: Path) -> str:
         console = (node / evidence.CONSOLE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # The coordinator prints this when a step has ended.
-    ended = _STEP.findall(console)
-    done, steps = map(int, ended[-1]) if ended else (0, 0)
+    ended_steps = _STEP.findall(console)
+    done, steps = map(int, ended_steps[-1]) if ended_steps else (0, 0)
     return f"step {done + 1} of {steps}" if done < steps else ""
 
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:
-    """Follow console.log until the coordinator's exit status is there."""
+    """Print console.log until the coordinator has ended, and return its exit status."""
     node = Path(job.folder)
     console, status = node / evidence.CONSOLE, node / "status"
-    seen, ended, rest = 0, False, ""
+    position, rest = 0, ""
     while True:
         ended = status.exists()
         if console.exists():
             with console.open(encoding="utf-8", errors="replace") as file:
-                file.seek(seen)
+                file.seek(position)
                 text = rest + file.read()
-                seen = file.tell()
+                position = file.tell()
             *lines, rest = text.split("\n")
             for line in lines:
                 say(line)
         if ended:
             return int(status.read_text(encoding="utf-8") or 5)
-        if _gone(node):
+        if _is_gone(node):
             raise BrokenOff(
-                f"the coordinator of {job.attempt} is gone without a word",
-                hint=f"accept collect {job.attempt} fetches what there is; see {console}",
+                f"the coordinator of {job.attempt} ended without an exit status",
+                hint=f"accept collect {job.attempt} fetches its evidence so far; see {console}",
             )
         time.sleep(_LOOK)
 
@@ -215,8 +217,11 @@ def _coordinator_lives(node: Path) -> bool:
     return _coordinator(node) is not None or (node / "status").exists()
 
 
-def _gone(node: Path) -> bool:
-    """Return True if it ended without an exit status, which it leaves a moment after its end."""
+def _is_gone(node: Path) -> bool:
+    """Return True if the coordinator ended without an exit status.
+
+    The exit status is written a moment after its end, so this waits for it.
+    """
     until = time.monotonic() + _GRACE
     while not _coordinator_lives(node):
         if time.monotonic() > until:
@@ -226,8 +231,8 @@ def _gone(node: Path) -> bool:
 
 
 def _end_all(node: Path) -> None:
-    """End whatever of the run still lives here, such as what a coordinator left that was killed."""
-    # Its folder, and not its name: nobody keeps others here from calling a run of theirs the same.
+    """End all processes of the run, such as those of a coordinator that was killed."""
+    # The folder identifies the run; another user's run may have the same name.
     mark = f"ACCEPT_DIR={node}"
     subprocess.run(["/bin/sh", str(node / "kill.sh"), mark], stdout=subprocess.DEVNULL, check=False)
 
@@ -235,8 +240,8 @@ def _end_all(node: Path) -> None:
 def _coordinator(node: Path) -> int | None:
     """Return the process id of the coordinator; None if it has ended or was not started yet.
 
-    The kernel gives process ids again, so a process counts only if it started when the coordinator
-    did: `coordinator.start` has field 22 of /proc/PID/stat, as `coordinate.sh` read it.
+    The kernel reuses process ids, so a process counts only if it started when the coordinator did:
+    `coordinator.start` contains field 22 of /proc/PID/stat, which `coordinate.sh` has read.
     """
     try:
         pid = int((node / _PID).read_text(encoding="utf-8"))
@@ -244,7 +249,7 @@ def _coordinator(node: Path) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
         return None
-    # The second field is the name in parentheses, which may hold spaces; the third is the state.
+    # The second field is the name in parentheses, which may contain spaces; the third is the state.
     state, *more = stat.rpartition(") ")[2].split()
     return pid if started == more[18] and state not in "ZX" else None
 
@@ -252,7 +257,7 @@ def _coordinator(node: Path) -> int | None:
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Move the evidence out of the node's folder, and remove the rest of that folder."""
     node, target = Path(job.folder), folder / "evidence"
-    if node.is_dir() and not _gone(node) and not (node / "status").exists():
+    if node.is_dir() and not _is_gone(node) and not (node / "status").exists():
         raise BrokenOff(
             f"{job.attempt} is still running",
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
@@ -268,13 +273,13 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
-    """End the coordinator, which ends what it started and writes what it has."""
+    """End the coordinator, which ends its processes and writes a verdict on what was measured."""
     node = Path(job.folder)
     if not node.is_dir() or (node / "status").exists():
         return
     until = time.monotonic() + _GRACE
+    # The coordinator may have been started a moment ago.
     while not (node / _PID).exists() and time.monotonic() < until:
-        # It was started a moment ago.
         time.sleep(_LOOK)
     pid = _coordinator(node)
     if pid is not None:
@@ -283,14 +288,14 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
             os.kill(pid, signal.SIGTERM)
         until = time.monotonic() + _ENDING
         while not (node / "status").exists() and time.monotonic() < until:
-            if _coordinator(node) is None and _gone(node):
+            if _coordinator(node) is None and _is_gone(node):
                 break
             time.sleep(_LOOK)
     _end_all(node)
 
 
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
-    """Remove the run's folder here, with what still lives of it."""
+    """End all processes of the run and remove its folder."""
     node = Path(job.folder)
     if not node.is_dir():
         return ()
@@ -301,5 +306,5 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """What this machine has for the run's checks."""
+    """Return what this machine has for the run's checks."""
     return needs_of(os.uname().nodename, _tools(run), run, advice=_ADVICE)

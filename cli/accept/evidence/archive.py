@@ -1,4 +1,4 @@
-"""Fetch and unpack evidence archives, which come from elsewhere: bounded, verified, contained."""
+"""Fetch and unpack evidence archives, which are untrusted: limit their size and verify them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from accept.core.errors import BadEvidence
 from accept.core.evidence import TAR_DAMAGE
 from accept.core.text import plain
 
-#: No evidence is larger; what claims to be is not unpacked, and not fetched.
+#: Maximum size of evidence; larger archives are neither fetched nor unpacked.
 MOST_FILES, MOST_BYTES = 100_000, 16 << 30
-#: Most that is unpacked of each byte: text shrinks to a hundredth at best, a bomb to a thousandth.
-_MOST_RATIO, _FREE_RATIO_BYTES = 400, 64 << 20
-#: Most that is asked for in one piece: names of members, and blocks of files.
-_PIECE = 4 << 20
+#: Maximum compression ratio of archives that unpack to more than `_FREE_RATIO_BYTES`. Logs reach a
+#: ratio of about 100, decompression bombs one of 1000.
+_MAX_RATIO, _FREE_RATIO_BYTES = 400, 64 << 20
+#: Maximum size of one read by tarfile, for names of members and blocks of files.
+_MAX_READ = 4 << 20
 _BLOCK = 1 << 20
-#: Errors of the disk that is written to; the archive is not to blame.
+#: Errors of the target disk, for which the archive is not to blame.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def is_tar(path: Path) -> bool:
-    """Return whether a file is a tar archive, damaged or not.
+    """Return True if a file is a tar archive, damaged or not.
 
-    Raises OSError and EOFError as reading does.
+    Raises OSError and EOFError if the file cannot be read.
     """
     try:
         return tarfile.is_tarfile(path)
     except (OSError, EOFError):
         raise
-    # It begins like an archive, and its headers are damaged.
+    # The file begins like an archive, but its headers are damaged.
     except TAR_DAMAGE:
         return True
 
@@ -47,8 +48,8 @@ def is_tar(path: Path) -> bool:
 def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
     """Unpack a tar archive, plain or with gzip, into the folder `target`, and make that folder.
 
-    `source` names the archive in errors. Raises BadEvidence if the archive is damaged, holds
-    anything but files and folders, reaches outside, or is larger than any evidence.
+    `source` is the archive's name for errors. Raises BadEvidence if the archive is damaged or too
+    large, or contains a path outside of it or anything except files and folders.
     """
     try:
         if isinstance(archive, Path):
@@ -62,7 +63,7 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise BadEvidence(
                 f"{source} cannot be unpacked into {target}: {error.strerror}",
-                hint="make room on that disk, then try again",
+                hint="free space on that disk, then try again",
             ) from None
         reason = plain(error, 200) or type(error).__name__
         raise BadEvidence(f"{source} is damaged: {reason}", hint="collect the run again") from None
@@ -71,33 +72,34 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
 def _unpack(file: BinaryIO, target: Path) -> None:
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    packed = file.read(2) == b"\x1f\x8b"
+    is_gzip = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    most = max(_FREE_RATIO_BYTES, size * _MOST_RATIO) if packed else MOST_BYTES
-    source = _Bounded(cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file, 2 * most)
+    limit = max(_FREE_RATIO_BYTES, size * _MAX_RATIO) if is_gzip else MOST_BYTES
+    content = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_gzip else file
+    source = _Bounded(content, 2 * limit)
     target.mkdir(parents=True, exist_ok=True)
-    most = min(most, MOST_BYTES, shutil.disk_usage(target).free)
+    limit = min(limit, MOST_BYTES, shutil.disk_usage(target).free)
     count = total = 0
     with tarfile.open(fileobj=source, mode="r:") as tar:  # type: ignore[call-overload]
         for member in tar:
             count, total = count + 1, total + member.size
             _refuse(member)
-            if count > MOST_FILES or total > most:
+            if count > MOST_FILES or total > limit:
                 raise BadEvidence(
-                    f"it unpacks to more than {most >> 20} MiB or {MOST_FILES} files",
-                    hint="no evidence is that large; is it the right archive?",
+                    f"it unpacks to more than {limit >> 20} MiB or {MOST_FILES} files",
+                    hint="evidence is never that large; check that it is the right archive",
                 )
             _extract(tar, member, target)
-    # tarfile takes a header that is cut off or damaged for the end, except the first.
+    # For tarfile, a truncated or damaged header after the first one is the end of the archive.
     if source.last != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("its end is missing")
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Write one file or folder below `target`, readable by this user alone.
+    """Write one file or folder below `target`, readable only by this user.
 
-    Only new files are written, and nothing here makes links. So nothing of what `target` held
-    before is changed, and the extraction filters that newer Pythons have are not needed.
+    Only new files are written, and no links are made. So existing files in `target` stay unchanged,
+    and the extraction filters of newer Pythons are not needed.
     """
     folder, parts = target, PurePosixPath(member.name).parts
     for part in parts if member.isdir() else parts[:-1]:
@@ -111,62 +113,64 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> Non
         descriptor = os.open(target.joinpath(*parts), flags, 0o600)
     except FileExistsError:
         raise BadEvidence(
-            f"it holds {plain(member.name, 100)} twice", hint="is it the right archive?"
+            f"it contains {plain(member.name, 100)} twice",
+            hint="check that it is the right archive",
         ) from None
     with content, os.fdopen(descriptor, "wb") as file:
         shutil.copyfileobj(content, file, _BLOCK)
 
 
 def _refuse(member: tarfile.TarInfo) -> None:
-    """Raise BadEvidence for members that evidence never holds."""
+    """Raise BadEvidence for members that evidence never contains."""
     path = PurePosixPath(member.name)
-    what = ""
+    defect = ""
     if not (member.isreg() or member.isdir()) or member.issparse():
-        what = "which is neither file nor folder"
+        defect = "which is neither file nor folder"
     elif path.is_absolute() or ".." in path.parts:
-        what = "which reaches outside"
-    if what:
+        defect = "which is a path outside of the archive"
+    if defect:
         raise BadEvidence(
-            f"it holds {plain(member.name, 100)}, {what}", hint="is it the right archive?"
+            f"it contains {plain(member.name, 100)}, {defect}",
+            hint="check that it is the right archive",
         )
 
 
 class _Bounded:
-    """A file for tarfile to read: no more at once than a header needs, and no more in all."""
+    """A file for tarfile that limits the size of each read and of all reads."""
 
-    def __init__(self, file: BinaryIO, most: int) -> None:
-        self._file, self._left = file, most
-        #: What was read last.
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file, self._left = file, limit
+        #: The bytes of the last read.
         self.last = b""
 
     def read(self, size: int) -> bytes:
-        """Read bytes; raises ValueError beyond the bounds."""
+        """Read bytes. Raises ValueError beyond the limits."""
         self._left -= size
-        if not 0 <= size <= _PIECE or self._left < 0:
+        if not 0 <= size <= _MAX_READ or self._left < 0:
             raise ValueError(f"a header of {size} bytes")
         self.last = self._file.read(size)
         return self.last
 
     def seek(self, at: int) -> int:
-        """Go to a place."""
+        """Change the position."""
         return self._file.seek(at)
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._file.tell()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Announced:
-    """What the holder of an archive announces before it sends it: size in bytes, and SHA-256."""
+    """The size of an archive in bytes and its SHA-256, which the sender announces."""
 
     size: int
     digest: str
 
 
-#: Pauses between connections in a row over which nothing came, in seconds.
+#: Seconds to wait after each successive connection without data.
 _PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0)
-#: From this size on a download reports its progress, in bytes.
+#: Minimum size of a download, in bytes, for progress messages.
 _LARGE = 32 << 20
 
 
@@ -178,15 +182,15 @@ def download(
     source: str,
     say: Callable[[str], None],
 ) -> None:
-    """Complete the file `part`, which may hold the beginning of an archive, and verify it.
+    """Complete the file `part`, which may contain the beginning of an archive, and verify it.
 
     `read_from(at, sink)` passes the archive from byte `at` on to `sink`, and raises ConnectionError
     if the connection fails. It is called again for as long as bytes arrive. Raises BadEvidence if
-    no more arrive, if they differ from what was announced, or if there is no room for them. What
-    arrived stays in `part` except if it is wrong.
+    no more arrive, if they differ from what was announced, or if the disk is full. `part` is kept,
+    so that a later download can resume, unless its content is wrong.
     """
     size = announced.size
-    done = _resumable(part, size, source)
+    done = _resume(part, size, source)
     tenths = failures = 0
     error = ""
     try:
@@ -220,19 +224,20 @@ def download(
                 time.sleep(_PAUSES[failures])
     except OSError as failed:
         raise BadEvidence(
-            f"{part} cannot be written: {failed.strerror}",
-            hint="make room there, then collect again",
+            f"cannot write {part}: {failed.strerror}",
+            hint="free space on that disk, then collect again",
         ) from None
-    with part.open("rb") as whole:
-        if hashlib.file_digest(whole, "sha256").hexdigest() != announced.digest:
-            raise _wrong(part, f"{source} differs from what was announced (SHA-256)")
+    with part.open("rb") as complete:
+        if hashlib.file_digest(complete, "sha256").hexdigest() != announced.digest:
+            raise _wrong(part, f"{source} differs from its announced SHA-256")
 
 
-def _resumable(part: Path, size: int, source: str) -> int:
-    """Return how many bytes of an archive `part` holds already, and make sure that all fit."""
+def _resume(part: Path, size: int, source: str) -> int:
+    """Return how many bytes of an archive `part` contains. Raises BadEvidence if all do not fit."""
     if size > MOST_BYTES:
         raise BadEvidence(
-            f"{source} has {size / 1e9:.0f} GB", hint="no evidence is that large; is it a run?"
+            f"{source} has {size / 1e9:.0f} GB",
+            hint="evidence is never that large; check that it is a run",
         )
     try:
         part.touch(mode=0o600)
@@ -243,19 +248,20 @@ def _resumable(part: Path, size: int, source: str) -> int:
         free = shutil.disk_usage(part.parent).free
     except OSError as failed:
         raise BadEvidence(
-            f"{part} cannot be written: {failed.strerror}",
-            hint="set ACCEPT_RUNS to a folder with room, or make room; then collect again",
+            f"cannot write {part}: {failed.strerror}",
+            hint="set ACCEPT_RUNS to another disk, or free space on this one; then collect again",
         ) from None
-    # The rest of the archive, and everything in it.
+    # The rest of the archive, and its unpacked content.
     if size - done + size > free:
         raise BadEvidence(
             f"{source} needs {(2 * size - done) / 1e6:.0f} MB, and {part.parent} has "
             f"{free / 1e6:.0f} MB free",
-            hint="make room there, then collect again",
+            hint="free space on that disk, then collect again",
         )
     return done
 
 
 def _wrong(part: Path, message: str) -> BadEvidence:
+    """Remove a wrong download and return the error."""
     part.unlink(missing_ok=True)
     return BadEvidence(message, hint="collect again")

@@ -1,6 +1,6 @@
-"""Evidence in buckets and shared folders, from the workstation.
+"""Send and fetch evidence in buckets and shared folders, on the workstation.
 
-As on nodes, `launchers/programs/upload.py` sends and `object_store.py` beside it reads.
+The code is the same as on nodes: `launchers/programs/upload.py` sends, `object_store.py` reads.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from accept.core.errors import BadEvidence, NotStarted
 from accept.core.text import plain
 from accept.evidence.archive import MOST_BYTES, MOST_FILES
 
+#: Timeout of a fetch.
 _SECONDS = 300.0
-#: For the first answer: somebody waits for it.
+#: Timeout of the first answer, for which the user waits.
 _FIRST = 30.0
+#: Number of files that are fetched at the same time.
 _AT_ONCE = 16
 
 
 def is_url(text: str) -> bool:
-    """Whether a text names a place in a bucket, or a folder as a URL."""
+    """Return True if a text is the URL of a bucket or a folder."""
     return re.match(r"(?:gs|s3|az|file)://", text) is not None
 
 
 def send(folder: Path, url: str, *, attempt: str) -> str:
-    """Send evidence to URL/runs/ATTEMPT; returns why that did not work, or nothing."""
+    """Send evidence to URL/runs/ATTEMPT. Return the error message; empty if it worked."""
     program = resources.launchers() / "programs" / "upload.py"
     done = subprocess.run(
         [sys.executable, str(program), str(folder), url, "--attempt", attempt],
@@ -46,50 +48,50 @@ def send(folder: Path, url: str, *, attempt: str) -> str:
     )
     if done.returncode == 0:
         return ""
-    said = done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]
-    return plain(said[0], 300)
+    reason = done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+    return plain(reason[0], 300)
 
 
 def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
-    """Fetch the evidence at `url` into `target`, which is made; whether it was finished.
+    """Fetch the evidence at `url` into the new folder `target`; return True if it is complete.
 
-    What is finished has a manifest, and is as the manifest says. What is not is fetched without its
-    check sums where `partial` allows it, so that it is judged as a run that broke off. Raises
-    BadEvidence where nothing is there, it cannot be had, or it is not as it was written.
+    Complete evidence has a manifest, and its files must match it. Incomplete evidence is fetched
+    only if `partial` is True, and without its checksums, so that it is judged as an interrupted
+    run. Raises BadEvidence if there is no evidence, or if it cannot be read or was modified.
     """
     places = _places()
     until = time.monotonic() + _SECONDS
     try:
         place = places.place_of(url.rstrip("/"), _SECONDS)
-        there = places.again(place.look, url, time.monotonic() + _FIRST)
-        finished = places.again(lambda: places.manifest_in(place), url, until)
+        objects = places.again(place.look, url, time.monotonic() + _FIRST)
+        manifest = places.again(lambda: places.manifest_in(place), url, until)
     except ImportError:
         raise NotStarted(
             f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
             hint=install_hint(Extra.STORAGE),
         ) from None
     except (places.Refused, OSError) as error:
-        raise BadEvidence(plain(str(error), 400), hint="is it the right place?") from None
-    _refuse_odd(url, there)
-    names = set(there) - {places.MANIFEST}
+        raise BadEvidence(plain(str(error), 400), hint="check the URL") from None
+    _refuse_unsafe(url, objects)
+    names = set(objects) - {places.MANIFEST}
     if evidence.PLAN not in names:
         raise BadEvidence(
-            f"{plain(url, 200)} holds no evidence", hint="name the run: …/runs/ATTEMPT"
+            f"{plain(url, 200)} holds no evidence", hint="give the URL of a run: …/runs/ATTEMPT"
         )
-    if finished is None and not partial:
+    if manifest is None and not partial:
         raise BadEvidence(
             f"{plain(url, 200)} was never finished: it has no {places.MANIFEST}",
-            hint="accept collect fetches what there is of it",
+            hint="accept collect fetches the part that was sent",
         )
-    wanted = names - {evidence.CHECKSUMS} if finished is None else names
+    wanted = names - {evidence.CHECKSUMS} if manifest is None else names
     target.mkdir(parents=True)
 
-    def one(name: str) -> str:
+    def fetch_file(name: str) -> str:
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
 
         def copy() -> tuple[int, str]:
-            left = there[name][0]
+            left = objects[name][0]
             with path.open("wb") as file:
                 for block in place.read(name):
                     left -= len(block)
@@ -103,26 +105,29 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
             size, sha = places.again(copy, url, until)
         except (places.Refused, OSError) as error:
             return f"{name}: {plain(str(error), 200)}"
-        said = (finished or {}).get(name)
-        if said is None or name in places.LATER or said == {"size": size, "sha256": sha}:
+        listed = (manifest or {}).get(name)
+        if listed is None or name in places.LATER or listed == {"size": size, "sha256": sha}:
             return ""
-        return f"{name} is not as it was written"
+        return f"{name} was modified (differs from {places.MANIFEST})"
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        wrong = [text for text in pool.map(one, sorted(wanted)) if text]
-    wrong += [f"{name} is missing" for name in sorted(set(finished or {}) - names)]
-    if wrong:
+        errors = [error for error in pool.map(fetch_file, sorted(wanted)) if error]
+    errors += [f"{name} is missing" for name in sorted(set(manifest or {}) - names)]
+    if errors:
         raise BadEvidence(
-            f"{plain(url, 200)}: {'; '.join(plain(text, 200) for text in wrong[:3])}",
+            f"{plain(url, 200)}: {'; '.join(plain(text, 200) for text in errors[:3])}",
             hint="fetch it again, or ask who changed it",
         )
-    return finished is not None
+    return manifest is not None
 
 
 def reach(url: str) -> tuple[bool | None, str]:
-    """Whether a bucket is there and can be listed from here, and why not; None: it is not known."""
+    """Return whether a bucket exists and can be listed from here, and the error.
+
+    The first value is None if that cannot be determined.
+    """
     program = _places()
-    # Below it nothing has this name: a bucket may hold more than there is time to list.
+    # List a name that does not exist: listing everything in a large bucket would take too long.
     try:
         place = program.place_of(f"{url.rstrip('/')}/runs/accept-doctor", _FIRST)
         program.again(place.look, url, time.monotonic() + _FIRST)
@@ -135,25 +140,29 @@ def reach(url: str) -> tuple[bool | None, str]:
     return True, ""
 
 
-def _refuse_odd(url: str, there: Mapping[str, tuple[int, str]]) -> None:
-    """Raise BadEvidence for names that lead out of a folder, and for more than evidence can be."""
-    for name in there:
+def _refuse_unsafe(url: str, objects: Mapping[str, tuple[int, str]]) -> None:
+    """Raise BadEvidence for names that are paths outside of a folder, and for too much data.
+
+    `objects` contains the size and the MD5 or ETag of each name.
+    """
+    for name in objects:
         parts = PurePosixPath(name).parts
         if name.startswith("/") or ".." in parts or "\0" in name or not parts:
             raise BadEvidence(
                 f"{plain(url, 200)} holds an object named {plain(name, 100)!r}",
-                hint="no run writes that: who did?",
+                hint="accept never writes such names; find out who did",
             )
-    size = sum(size for size, _ in there.values())
-    if len(there) > MOST_FILES or size > MOST_BYTES:
+    size = sum(size for size, _ in objects.values())
+    if len(objects) > MOST_FILES or size > MOST_BYTES:
         raise BadEvidence(
-            f"{plain(url, 200)}: {len(there)} files, {size / 1e9:.0f} GB", hint="name one run"
+            f"{plain(url, 200)}: {len(objects)} files, {size / 1e9:.0f} GB are too much for a run",
+            hint="give the URL of one run: …/runs/ATTEMPT",
         )
 
 
 @cache
 def _places() -> Any:
-    """The module by which nodes read and write, which is none of this package."""
+    """Load the module by which nodes read and write, which is not part of this package."""
     path = resources.launchers() / "programs" / "object_store.py"
     spec = importlib.util.spec_from_file_location("accept_places", path)
     assert spec is not None

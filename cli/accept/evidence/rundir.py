@@ -1,4 +1,4 @@
-"""The folders of the runs on the workstation: the one place that names them and their files."""
+"""Find and make the folders of runs on the workstation; all names of their files are here."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ JOB = "job.json"
 RENDERED = "rendered"
 VALUES = "values.yaml"
 EVIDENCE = "evidence"
-#: Is there where the evidence is only what a log told: it is not sent, and asked for again.
+#: Marks evidence that was made from a log only: it is not sent, and `collect` fetches it again.
 FROM_LOG = "evidence-from-log"
-#: What a drill came to; the runs of a drill lie beside it.
+#: Results of a drill; the folders of its runs are beside this file.
 DRILL = "drill.json"
 
 _ATTEMPT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -46,14 +46,14 @@ def runs() -> Path:
 
 
 def listed() -> tuple[Path, ...]:
-    """The run folders there are, oldest first."""
+    """Return all run folders, oldest first."""
     folder = runs()
-    found = (p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ()
-    return tuple(sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name)))
+    folders = (p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ()
+    return tuple(sorted(folders, key=lambda p: (p.stat().st_mtime_ns, p.name)))
 
 
 def kind(path: Path) -> str:
-    """`file`, `folder`, or nothing: also for what is no path at all, such as a name too long."""
+    """Return `file` or `folder`; empty for anything else, such as a name that is too long."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -63,25 +63,26 @@ def kind(path: Path) -> str:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Wait until no other command works on a submitted run's evidence, and keep others out."""
+    """Lock a submitted run's evidence: wait for other commands that use it, and keep them out."""
     with (folder / JOB).open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def is_name(attempt: str) -> bool:
-    """Whether a run may be called that."""
+    """Return True if `attempt` is a valid name of a run."""
     return _ATTEMPT.fullmatch(attempt) is not None and attempt != "last"
 
 
 def create(attempt: str, *, within: Path | None = None) -> Path:
-    """Make the folder of a new attempt, or of one that is part of the drill `within`.
+    """Make the folder of a new attempt, in the folder of the drill `within` if it is part of one.
 
-    Raises BadInput where the name is taken or is none.
+    Raises BadInput if the name is taken or invalid.
     """
     if not is_name(attempt):
         raise BadInput(
-            f"--attempt {attempt[:80]!r} is no name", hint="use up to 63 of a-z, 0-9 and '-'"
+            f"invalid --attempt {attempt[:80]!r}",
+            hint="use at most 63 characters of a-z, 0-9 and '-', such as monday-1",
         )
     folder = (within or runs()) / attempt
     try:
@@ -92,8 +93,8 @@ def create(attempt: str, *, within: Path | None = None) -> Path:
         ) from None
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be made: {error.strerror}",
-            hint="set ACCEPT_RUNS to a folder of yours",
+            f"cannot make {folder}: {error.strerror}",
+            hint="set ACCEPT_RUNS to a folder that you can write to",
         ) from None
     return folder
 
@@ -105,13 +106,13 @@ def find(name: str) -> Path:
     drill, which consists of several runs.
     """
     if name == "last":
-        there = listed()
-        if not there:
+        folders = listed()
+        if not folders:
             raise BadInput(f"there are no runs in {runs()}", hint="start one: accept run")
-        return _one(there[-1])
+        return _refuse_drill(folders[-1])
     for folder in (*_by_attempt(name), Path(name)):
         if name and kind(folder) == "folder":
-            return _one(folder)
+            return _refuse_drill(folder)
     raise _unknown(name)
 
 
@@ -122,7 +123,7 @@ def find_own(name: str) -> Path:
     reach and folders to remove. Raises BadInput for a folder that is anywhere else.
     """
     if name != "last" and os.sep not in name and not _by_attempt(name):
-        # The working folder is not searched, but a folder there explains what the user meant.
+        # The working folder is not searched, but a folder there shows what the user meant.
         if kind(Path(name)) == "folder":
             raise _not_own(Path(name))
         raise _unknown(name)
@@ -135,7 +136,7 @@ def find_own(name: str) -> Path:
 def is_own(folder: Path) -> bool:
     """Return True if `folder` is the folder of a run in `runs()`, itself or in one of its drills.
 
-    Folders inside a run do not count: evidence from a bucket can hold any file.
+    Folders inside a run do not count: evidence from a bucket can contain any file.
     """
     try:
         parts = folder.resolve().relative_to(runs()).parts
@@ -148,8 +149,8 @@ def _by_attempt(name: str) -> list[Path]:
     """Return the folders of an attempt: of a run, then of runs in drills."""
     if not _ATTEMPT.fullmatch(name):
         return []
-    drilled = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
-    return [folder for folder in (runs() / name, *drilled) if kind(folder) == "folder"]
+    in_drills = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
+    return [folder for folder in (runs() / name, *in_drills) if kind(folder) == "folder"]
 
 
 def _not_own(folder: Path) -> BadInput:
@@ -166,12 +167,13 @@ def _not_own(folder: Path) -> BadInput:
 def _unknown(name: str) -> BadInput:
     newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
     return BadInput(
-        f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or name a folder"
+        f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or give a folder"
     )
 
 
-def _one(folder: Path) -> Path:
+def _refuse_drill(folder: Path) -> Path:
+    """Return the folder of a run. Raises BadInput for that of a drill."""
     if not (folder / DRILL).is_file():
         return folder
-    inside = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{RUN}"))) or "none"
-    raise BadInput(f"{folder.name} is a drill and no run", hint=f"its runs: {inside}")
+    names = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{RUN}"))) or "none"
+    raise BadInput(f"{folder.name} is a drill, not a run", hint=f"its runs: {names}")

@@ -47,7 +47,7 @@ def test_the_name_of_a_folder_is_never_a_command(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert f"problem launch-failed {folder} is there already: do hosts share it?" in done.stdout
+    assert f"problem launch-failed {folder} exists already: do hosts share it?" in done.stdout
     assert not (tmp_path / "made").exists()
 
 

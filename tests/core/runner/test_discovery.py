@@ -35,7 +35,7 @@ def test_a_host_that_is_slow_to_tell_its_gpus_does_not_keep_others_from_being_as
     )
     assert [host.name for host in found.hosts] == ["h0"]
     assert [problem.message for problem in found.problems] == [
-        "h0 is on h0 too, which was counted already"
+        "h0 is on h0, which already takes part"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Hosts that you can ssh to: a private sshd on each, the coordinator on the first."""
+"""Run on hosts over ssh: each gets its own sshd for the run, the first also the coordinator."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
-    """The machine of the hosts: `gpu` where any of those that answer has an NVIDIA GPU."""
+    """Return the machine of the hosts: `gpu` if any reachable host has an NVIDIA GPU."""
     _refuse_no_hosts(hosts)
     options = ssh_options(site)
     replies = on_all(hosts, lambda h: call(options, h, TOOLS, timeout=SECONDS))
-    found = [answers(r.out.decode(errors="replace")) for r in replies.values() if r.exit == 0]
-    if not found:
+    tools = [answers(r.out.decode(errors="replace")) for r in replies.values() if r.exit == 0]
+    if not tools:
         host, reply = next(iter(replies.items()))
         raise NotStarted(
             f"no host answers; {host}: {last_line(reply.err)}",
-            hint="try: ssh " + host + "; or name the --machine",
+            hint=f"try: ssh {host}; or give --machine",
         )
-    return machine_of(*found)
+    return machine_of(*tools)
 
 
 def _refuse_no_hosts(hosts: Sequence[str]) -> None:
     if not hosts:
         raise BadInput(
-            "over ssh the hosts must be named",
-            hint="give --hosts a,b,c or ssh.hosts in the site file",
+            "the ssh back end needs a list of hosts",
+            hint="give --hosts a,b,c or set ssh.hosts in the site file",
         )
 
 
 def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
-    """Return the name as it was chosen."""
+    """Return the name unmodified."""
     return attempt
 
 
@@ -82,41 +82,41 @@ def progress(job: Job, *, folder: Path) -> Progress:
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
-    """Make all hosts ready at the same time, then start the coordinator on the first that is."""
+    """Prepare all hosts at the same time, then start the coordinator on the first usable one."""
     _refuse_no_hosts(run.hosts)
     access = access_of(run.site)
     options = access.options()
-    place = f"{run.site.tools.scratch.rstrip('/')}/accept-{attempt}"
+    run_folder = f"{run.site.tools.scratch.rstrip('/')}/accept-{attempt}"
     job = Job(
         schema=1,
         backend="ssh",
         attempt=attempt,
         hosts=run.hosts,
         first="",
-        folder=place,
+        folder=run_folder,
         ssh_access=access,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     until = time.monotonic() + run.plan.start_seconds
     try:
-        found = make_ready(run, bundle, job, until=until, say=say)
-        ready = [r for r in found.values() if isinstance(r, Ready)]
-        _refuse(run, found, ready)
+        results = make_ready(run, bundle, job, until=until, say=say)
+        ready = [r for r in results.values() if isinstance(r, Ready)]
+        _refuse_unusable(run, results, ready)
         first = next((r for r in ready if r.python >= _OLDEST_PYTHON), None)
         if first is None:
             raise NotStarted(
-                "no host has Python 3.10 or newer, which the first needs",
-                hint="name one: tools.python in the site file",
+                "no host has Python 3.10 or newer, which the coordinator needs",
+                hint="set tools.python in the site file",
             )
-        candidates = tuple(_candidate(name, r, first) for name, r in found.items())
-        # The sshds are up: what is left is finding the way between the hosts.
+        candidates = tuple(_candidate(name, r, first) for name, r in results.items())
+        # The sshds are up, so the coordinator only has to connect to them.
         launch = Launch(
             attempt=attempt, hosts=candidates, start_seconds=min(30.0, run.plan.start_seconds)
         )
         started = call(
             options,
             first.name,
-            f"cd {quote(place)} && cat > {HOSTS} && . ./env.sh && "
+            f"cd {quote(run_folder)} && cat > {HOSTS} && . ./env.sh && "
             '{ setsid /bin/sh ./coordinate.sh "$ACCEPT_PYTHON" </dev/null >/dev/null 2>&1 & } && '
             "echo started",
             stdin=(json.dumps(dump(launch)) + "\n").encode(),
@@ -127,43 +127,47 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
                 f"{first.name}: the coordinator did not start: {last_line(started.err)}"
             )
     except BaseException:
-        for host, what in manage.end(options, run.hosts, place).items():
-            if what.startswith("left"):
-                say(f"  {host}: {what}")
+        for host, leftovers in manage.end(options, run.hosts, run_folder).items():
+            if leftovers.startswith("left"):
+                say(f"  {host}: {leftovers}")
         raise
     return replace(job, first=first.name)
 
 
-def _refuse(run: Resolved, found: Mapping[str, Ready | Problem], ready: list[Ready]) -> None:
-    """Raise NotStarted where too few hosts came, or where somebody uses the GPUs."""
-    problems = [p for p in found.values() if isinstance(p, Problem)]
+def _refuse_unusable(
+    run: Resolved, results: Mapping[str, Ready | Problem], ready: list[Ready]
+) -> None:
+    """Raise NotStarted if too few hosts are ready, or if their GPUs are in use."""
+    problems = [p for p in results.values() if isinstance(p, Problem)]
     if not ready or (problems and run.plan.require_all_nodes):
         shown = "; ".join(f"{p.message} ({p.cause})" for p in problems[:4])
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise NotStarted(
-            f"{len(ready)} of {len(found)} hosts can be used: {shown}{more}",
-            hint="accept doctor says what each host lacks",
+            f"{len(ready)} of {len(results)} hosts can be used: {shown}{more}",
+            hint="accept doctor shows what each host lacks",
         )
     if not run.plan.busy_ok and (busy := [f"{r.name}: {b}" for r in ready for b in r.busy]):
         raise NotStarted(
-            f"GPUs are in use: {'; '.join(busy[:4])}", hint="wait for them, or give --busy-ok"
+            f"GPUs are in use: {'; '.join(busy[:4])}",
+            hint="wait until they are idle, or give --busy-ok",
         )
 
 
-def _candidate(name: str, found: Ready | Problem, first: Ready) -> Candidate:
-    if isinstance(found, Problem):
-        return Candidate(name=name, problem=found)
-    addresses = tuple(dict.fromkeys((name, *found.addresses)))
-    return Candidate(name=name, addresses=addresses, port=found.port, local=name == first.name)
+def _candidate(name: str, result: Ready | Problem, first: Ready) -> Candidate:
+    """Return a host as the coordinator on the host `first` looks for it."""
+    if isinstance(result, Problem):
+        return Candidate(name=name, problem=result)
+    addresses = tuple(dict.fromkeys((name, *result.addresses)))
+    return Candidate(name=name, addresses=addresses, port=result.port, local=name == first.name)
 
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:
-    """Follow the console on the first host; a connection that drops is made again."""
+    """Follow the console on the first host, and reconnect if the connection fails."""
     return ssh_watch.follow(job, say=say)
 
 
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
-    """Fetch the evidence archive from the first host, check it, and release it there."""
+    """Fetch the evidence archive from the first host, verify it, and remove the run there."""
     target = folder / "evidence"
     options = job.ssh_access.options()
     source = f"the archive from {job.first}"
@@ -184,12 +188,12 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
         unpack(part, Path(scratch), source=source)
         if not (Path(scratch) / "evidence" / "plan.json").is_file():
-            raise BadEvidence(f"{source} holds no plan", hint="collect again")
+            raise BadEvidence(f"{source} contains no plan", hint="collect again")
         (Path(scratch) / "evidence").rename(target)
     part.unlink()
-    # The coordinator told the others; one that it could not reach is told from here.
-    for host, what in manage.end(options, job.hosts, job.folder).items():
-        say(f"  {host}: {what}; to remove it: accept delete {job.attempt}")
+    # The coordinator has ended the run on the other hosts, except on those it could not reach.
+    for host, leftovers in manage.end(options, job.hosts, job.folder).items():
+        say(f"  {host}: {leftovers}; to remove it: accept delete {job.attempt}")
     return target
 
 
@@ -202,7 +206,8 @@ def _announced(job: Job, reply: Reply) -> Announced:
         )
     if reply.exit == manage.NO_EVIDENCE:
         raise NoEvidence(
-            f"{job.first} has no evidence of {job.attempt}", hint="is its time to be kept over?"
+            f"{job.first} has no evidence of {job.attempt}",
+            hint="it may have been removed because its retention time is over; run again",
         )
     if reply.exit == manage.NOT_OURS:
         raise NoEvidence(
@@ -214,7 +219,7 @@ def _announced(job: Job, reply: Reply) -> Announced:
     if reply.exit != 0 or count is None or not _SHA256.fullmatch(digest):
         raise BadEvidence(
             f"{job.first} cannot send the evidence of {job.attempt}: {last_line(reply.err)}",
-            hint=f"does it answer? try: ssh {job.first}; then collect again",
+            hint=f"check that the host answers: ssh {job.first}; then collect again",
         )
     return Announced(size=count, digest=digest)
 
@@ -226,12 +231,14 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """
     options = job.ssh_access.options()
     say("cancel: the coordinator ends what it started")
-    left = {
+    leftovers = {
         **manage.end(options, (job.first,), job.folder, keep_evidence=True),
         **manage.end(options, (h for h in job.hosts if h != job.first), job.folder),
     }
-    _refuse_left(
-        job, left, f"accept collect {job.attempt} fetches what was measured; then accept delete"
+    _refuse_leftovers(
+        job,
+        leftovers,
+        f"accept collect {job.attempt} fetches what was measured; then accept delete",
     )
 
 
@@ -242,50 +249,50 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """
     options = job.ssh_access.options()
     d = quote(job.folder)
-    asked = on_all(
+    replies = on_all(
         job.hosts, lambda h: call(options, h, f"[ -e {d} ] || [ -L {d} ]", timeout=SECONDS)
     )
-    # One that does not answer may have it.
-    there = [host for host, reply in asked.items() if reply.exit != 1]
-    if silent := [host for host, reply in asked.items() if reply.exit not in (0, 1)]:
-        say(f"no answer from {', '.join(silent)}; their guards remove everything in time")
+    # A host that does not answer may have the folder.
+    hosts = [host for host, reply in replies.items() if reply.exit != 1]
+    if silent := [host for host, reply in replies.items() if reply.exit not in (0, 1)]:
+        say(f"no answer from {', '.join(silent)}; the guards there remove the run later")
     if not dry_run:
-        left = manage.end(options, there, job.folder)
-        for host in there:
-            if left and host not in left:
+        leftovers = manage.end(options, hosts, job.folder)
+        for host in hosts:
+            if leftovers and host not in leftovers:
                 say(f"removed {host}:{job.folder}")
-        _refuse_left(job, left, f"accept delete {job.attempt} tries again")
-    return tuple(f"{host}:{job.folder}{' (no answer)' if host in silent else ''}" for host in there)
+        _refuse_leftovers(job, leftovers, f"accept delete {job.attempt} tries again")
+    return tuple(f"{host}:{job.folder}{' (no answer)' if host in silent else ''}" for host in hosts)
 
 
-def _refuse_left(job: Job, left: Mapping[str, str], hint: str) -> None:
-    """Raise BrokenOff if anything of a run is left on hosts, or may be."""
-    if left:
-        shown = "; ".join(f"{host}: {what}" for host, what in list(left.items())[:4])
-        more = f"; and {len(left) - 4} more" if len(left) > 4 else ""
+def _refuse_leftovers(job: Job, leftovers: Mapping[str, str], hint: str) -> None:
+    """Raise BrokenOff if parts of a run are left on hosts, or may be. `leftovers` is by host."""
+    if leftovers:
+        shown = "; ".join(f"{host}: {text}" for host, text in list(leftovers.items())[:4])
+        more = f"; and {len(leftovers) - 4} more" if len(leftovers) > 4 else ""
         raise BrokenOff(
-            f"{job.attempt} is not removed from {len(left)} of {len(job.hosts)} hosts: "
+            f"{job.attempt} is not removed from {len(leftovers)} of {len(job.hosts)} hosts: "
             f"{shown}{more}",
             hint=hint,
         )
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """What each host has for the run's checks."""
+    """Return what each host has for the run's checks."""
     _refuse_no_hosts(run.hosts)
     options = ssh_options(run.site)
     command = tool_lines(run.site.tools) + TOOLS + scratch_lines(run.site.tools.scratch)
     replies = on_all(run.hosts, lambda h: call(options, h, command, timeout=SECONDS))
     needs: list[Need] = []
     for host, reply in replies.items():
-        if reply.exit != 0 and reply.exit != 1:
+        if reply.exit not in (0, 1):
             advice = f"try: ssh {host}"
             needs.append(
                 Need(host=host, what="ssh", good=False, found=last_line(reply.err), advice=advice)
             )
             continue
-        found = answers(reply.out.decode(errors="replace"))
-        sshd = (found.get("sshd") or [""])[0]
+        tools = answers(reply.out.decode(errors="replace"))
+        sshd = (tools.get("sshd") or [""])[0]
         needs.append(
             Need(
                 host=host,
@@ -295,7 +302,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
                 advice="" if sshd else "install the OpenSSH server",
             )
         )
-        needs += needs_of(host, found, run)
+        needs += needs_of(host, tools, run)
         if greeting := plain(reply.greeting.decode(errors="replace"), 60):
             needs.append(
                 Need(
@@ -303,8 +310,8 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
                     what="login shell",
                     good=True,
                     found=f'prints text before each command: "{greeting}"',
-                    advice="a run skips it, scp and rsync do not: in .bashrc or .cshrc print only "
-                    "if the shell is interactive",
+                    advice="a run skips this text, but scp and rsync do not: in .bashrc or "
+                    ".cshrc, print only if the shell is interactive",
                 )
             )
     return tuple(needs)

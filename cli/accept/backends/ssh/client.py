@@ -1,4 +1,4 @@
-"""How the workstation reaches hosts: the user's own ssh, with the user's own configuration."""
+"""Run commands on hosts from the workstation, with the user's own ssh and ssh configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 #: Connections at the same time.
 _AT_ONCE = 128
-#: How often a connection is tried that an sshd refused because too many arrived at once.
+#: Number of tries if an sshd refuses a connection because too many arrive at once.
 _TRIES = 4
 #: What ssh prints when a connection ends before a login was possible, so that nothing ran.
 _REFUSED_EARLY = "exchange_identification"
@@ -57,8 +57,9 @@ def ssh_options(site: Site) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a command on a host left. `exit` is 255 if ssh itself failed, None past its time."""
+    """The result of a command on a host."""
 
+    #: Exit status; 255 if ssh itself failed, None if its timeout ended it.
     exit: int | None
     out: bytes
     err: str
@@ -69,9 +70,9 @@ class Reply:
 def call(
     options: Iterable[str], host: str, command: str, *, stdin: bytes = b"", timeout: float
 ) -> Reply:
-    """Run an sh command on a host, whatever the user's login shell there is."""
+    """Run an sh command on a host, with any login shell."""
     argv = _argv(options, host, command)
-    for left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_TRIES)):
         try:
             done = subprocess.run(
                 argv, input=stdin, capture_output=True, timeout=timeout, check=False
@@ -81,7 +82,8 @@ def call(
         except subprocess.TimeoutExpired:
             return Reply(exit=None, out=b"", err=f"no answer within {timeout:.0f} s")
         err = done.stderr.decode(errors="replace")
-        if not left or done.returncode != 255 or done.stdout or _REFUSED_EARLY not in err:
+        is_refused = done.returncode == 255 and not done.stdout and _REFUSED_EARLY in err
+        if not is_refused or not tries_left:
             break
         # sshd drops connections at random when many arrive at once (MaxStartups).
         time.sleep(random.uniform(0.2, 1.5))
@@ -136,7 +138,7 @@ def _chunks(descriptor: int, stall_seconds: float | None) -> Iterator[bytes]:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
             if not selector.select(stall_seconds):
-                raise ConnectionError(f"nothing came for {stall_seconds:.0f} s")
+                raise ConnectionError(f"no data for {stall_seconds:.0f} s")
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
                 return
@@ -164,16 +166,16 @@ def _argv(options: Iterable[str], host: str, command: str) -> list[str]:
 
 
 def _no_ssh() -> NotStarted:
-    return NotStarted("there is no ssh here", hint="install the OpenSSH client")
+    return NotStarted("ssh is not installed here", hint="install the OpenSSH client")
 
 
 def _quoted(command: str) -> str:
-    """Single quotes, which sh, csh and fish read alike; a quote inside ends and reopens them."""
+    """Return the command in single quotes, which sh, csh and fish understand alike."""
     return "'" + command.replace("'", "'\\''") + "'"
 
 
 def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
-    """`action` on all hosts at once; results by host, in the hosts' order."""
+    """Call `action` for all hosts in parallel; return the results by host, in the same order."""
     names = list(hosts)
     if not names:
         return {}
@@ -182,6 +184,6 @@ def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
 
 
 def last_line(text: str) -> str:
-    """What a command said last, in 300 characters, for a message."""
+    """Return the last line of a command's output for a message, at most 300 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "no answer"

@@ -1,4 +1,4 @@
-"""Calls of launchers/manage.sh: what the workstation does with a run's folder after the start."""
+"""Call launchers/manage.sh on hosts: follow a run, fetch its evidence, end and remove it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from accept.core.text import plain
 
 #: Exit codes of manage.sh.
 STILL_RUNNING, NO_EVIDENCE, LEFT, NOT_OURS = 3, 4, 5, 6
-#: For one call, in seconds. A guard may need a minute, and ending a run without one as long again.
+#: Timeout of one call. A guard may need a minute, and ending a run without a guard another minute.
 _SECONDS = 180.0
-#: The evidence may be packed first, and is read once for its digest.
+#: Timeout of `offer`, which may have to pack the evidence, and reads the archive for its digest.
 _OFFER_SECONDS = 900.0
-#: A connection over which nothing comes for so long is made again, in seconds.
+#: A connection without data for this many seconds is closed and made again.
 _STALL_SECONDS = 60.0
 
 
@@ -30,7 +30,7 @@ def _command(verb: str, folder: str, at: int = 0) -> str:
 
 
 def offer(options: Iterable[str], host: str, folder: str) -> Reply:
-    """Ask a host for size and SHA-256 of the evidence archive."""
+    """Ask a host for the size and the SHA-256 of the evidence archive."""
     command = _command("offer", folder)
     return call(options, host, command, stdin=_script(), timeout=_OFFER_SECONDS)
 
@@ -51,7 +51,7 @@ def end(
 ) -> Mapping[str, str]:
     """End a run on hosts and remove its folder there, or keep its evidence.
 
-    Returns what is left, or may be left, by host; empty if all hosts confirmed that nothing is.
+    Return what is left, or may be left, by host; empty if all hosts confirmed the removal.
     """
     options = tuple(options)
     command = _command("stop" if keep_evidence else "remove", folder)

@@ -1,4 +1,4 @@
-"""Makes the hosts of a run ready: its files on each, and its own sshd listening there."""
+"""Prepare the hosts of a run: copy its files to each, and start its own sshd there."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
 
-#: Anything longer is no port, and no part of a version.
+#: A port, or a part of a version.
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)
-#: What a guard allows beyond start and deadline, for the hold, the judging and the packing.
+#: Seconds that a guard waits after all planned times, while the coordinator judges and packs.
 _SLACK = 300.0
-#: Not worth another try: the same answer would come.
+#: Causes for which another try would give the same result.
 _FINAL = (
     "key-refused",
     "host-key-mismatch",
@@ -47,16 +47,18 @@ class Ready:
     name: str
     port: int
     addresses: tuple[str, ...]
+    #: Version of Python; empty if there is none.
     python: tuple[int, ...]
+    #: Programs that use GPUs.
     busy: tuple[str, ...]
 
 
 def make_ready(
     run: Resolved, bundle: Bundle, job: Job, *, until: float, say: Say
 ) -> Mapping[str, Ready | Problem]:
-    """Make all hosts ready at the same time, over again until `until`, as time.monotonic counts.
+    """Prepare all hosts in parallel, and retry until `until` (a time of time.monotonic).
 
-    Returns what became of each. Raises NotStarted where this machine cannot make a key.
+    Return a result for each host. Raises NotStarted if this machine cannot make a key.
     """
     with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
         key = Path(scratch) / "key"
@@ -79,7 +81,7 @@ def make_ready(
             )
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotStarted(
-                f"ssh-keygen: {error}", hint="install the OpenSSH client here"
+                f"ssh-keygen failed: {error}", hint="install the OpenSSH client here"
             ) from None
         public = key.with_suffix(".pub").read_text(encoding="utf-8")
         secrets = {
@@ -93,11 +95,11 @@ def make_ready(
     plan = run.plan
     life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)
     command = set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
-    say(f"making {len(run.hosts)} hosts ready")
+    say(f"preparing {len(run.hosts)} host{'s' * (len(run.hosts) != 1)}")
 
-    def ready(host: str) -> Ready | Problem:
+    def prepare(host: str) -> Ready | Problem:
         extra = _tar({**secrets, "host": f"{host}\n".encode()})
-        told = False
+        is_announced = False
         while True:
             reply = call(
                 options,
@@ -109,28 +111,29 @@ def make_ready(
             result = understood(host, reply)
             if isinstance(result, Ready) or result.cause in _FINAL or time.monotonic() > until:
                 return result
-            if not told:
+            if not is_announced:
                 say(f"  waiting for {result.message} ({result.cause})")
-                told = True
+                is_announced = True
             time.sleep(1.0)
 
-    return on_all(run.hosts, ready)
+    return on_all(run.hosts, prepare)
 
 
 def set_up(folder: str, life: int, keep: int, *, gpus: bool = False) -> str:
-    """Return the sh line that unpacks its stdin and makes the host ready.
+    """Return the sh line that unpacks its stdin and prepares the host.
 
-    `gpus`: whether a host that shows no NVIDIA GPU cannot be used.
+    With `gpus`, a host that shows no NVIDIA GPU is refused. The caller replaces @HOST@ with the
+    host's name.
 
-    A folder that is there already is left over from a try whose connection broke, or belongs to
-    another host: then the two share the file system, and would overwrite each other.
+    If the folder exists and is this host's, it is from an earlier try whose connection failed, and
+    is removed. If it is another host's, the two share a file system and would overwrite each other.
     """
     d = quote(folder)
     return (
         f'umask 077; if [ -e {d} ]; then if [ "$(cat {d}/host 2>/dev/null)" = @HOST@ ]; then '
         f"[ ! -p {d}/events ] || echo remove 1<>{d}/events; n=200; "
         f"while [ -e {d} ] && [ $n -gt 0 ]; do n=$((n - 1)); sleep 0.1; done; rm -rf {d}; else "
-        f"echo problem launch-failed {d} is there already: do hosts share it'?' "
+        f"echo problem launch-failed {d} exists already: do hosts share it'?' "
         "Set tools.scratch to a local disk; "
         f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
         f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; "
@@ -139,10 +142,9 @@ def set_up(folder: str, life: int, keep: int, *, gpus: bool = False) -> str:
 
 
 def understood(host: str, reply: Reply) -> Ready | Problem:
-    """What a host answered that was made ready: untrusted text."""
-    lines = reply.out.decode(errors="replace").splitlines()
+    """Parse the reply to `set_up`, which is untrusted text."""
     values: dict[str, list[str]] = {}
-    for line in lines:
+    for line in reply.out.decode(errors="replace").splitlines():
         key, _, value = line.partition(" ")
         values.setdefault(key, []).append(value)
     port = _NUMBER.fullmatch(values.get("port", [""])[0])
@@ -164,12 +166,13 @@ def understood(host: str, reply: Reply) -> Ready | Problem:
     else:
         cause, message = (
             "launch-failed",
-            last_line(reply.err) or f"it could not be made ready: exit {reply.exit}",
+            last_line(reply.err) or f"it could not be prepared: exit {reply.exit}",
         )
     return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
 
 
 def _tar(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar archive of files that only their owner can read."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, content in files.items():
@@ -180,5 +183,6 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
 
 
 def _joined(archive: bytes, extra: bytes) -> bytes:
-    """Two tar archives as one: the first without the zero blocks that end it."""
-    return archive.rstrip(b"\0") + b"\0" * (-len(archive.rstrip(b"\0")) % 512) + extra
+    """Join two tar archives: remove the zero blocks at the end of the first, and append `extra`."""
+    content = archive.rstrip(b"\0")
+    return content + b"\0" * (-len(content) % 512) + extra

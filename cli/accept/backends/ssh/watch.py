@@ -1,4 +1,4 @@
-"""Follows a run on its first host, over connections that may drop."""
+"""Follow a run on its first host, over connections that may fail."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from accept.core.errors import BrokenOff
 from accept.core.text import decimal
 
 _ENDED = b"\x1eended "
-#: After so many connections in a row over which nothing came, the host counts as gone.
+#: Maximum number of successive connections without output.
 _MAX_FAILURES = 60
 
 
 def follow(job: Job, *, say: Say) -> int:
-    """Pass on the console until the run has ended, and return its exit status.
+    """Print the console until the run has ended, and return its exit status.
 
-    Raises BrokenOff if the run is no longer there, or if its host does not answer for minutes.
+    Raises BrokenOff if the run was removed, or if its host has not answered for minutes.
     """
     options = job.ssh_access.options()
     seen, failures = 0, 0
@@ -42,11 +42,11 @@ def follow(job: Job, *, say: Say) -> int:
         failures += 1
         if failures > _MAX_FAILURES:
             raise BrokenOff(
-                f"{job.first} has not answered for some minutes; the run goes on there",
-                hint=f"later: accept watch {job.attempt}",
+                f"{job.first} has not answered for several minutes; the run goes on there",
+                hint=f"try later: accept watch {job.attempt}",
             )
         if failures == 2:
-            say(f"no connection to {job.first}; the run goes on there, and so does the asking")
+            say(f"no connection to {job.first}; the run goes on there; reconnecting")
         time.sleep(min(5.0, failures))
 
 
@@ -62,5 +62,5 @@ def _status(job: Job, how: str) -> int:
         )
     raise BrokenOff(
         f"{job.attempt} is no longer on {job.first}",
-        hint="it was removed, or its time to be kept is over",
+        hint="it was removed by a command, or after its retention time",
     )

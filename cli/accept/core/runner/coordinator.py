@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,84 +35,37 @@ from accept.core.runner.state import Run
 from accept.core.serde import read
 from accept.core.text import plain
 
-#: The pipe in a host's folder on which its guard waits to be told.
-EVENTS = "events"
-#: Ends a hold early.
-RELEASE = "release"
-_OVER_SECONDS = 60.0
-
-
-async def hold(state: Run, cancelled: asyncio.Event, say: Callable[[str], None]) -> None:
-    """Keep the hosts for a while, so that somebody can look; `release` in the folder ends it."""
-    if cancelled.is_set():
-        return
-    until = time.monotonic() + state.plan.hold_seconds
-    say(f"held for {state.plan.hold_seconds:.0f} s. To get in, on this host:")
-    for host in state.alive():
-        options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
-        say(
-            f"  ssh -t {options} -p {host.port} {host.name}"
-            if not host.local
-            else f"  {host.name}: here"
-        )
-    say(f"to end it now: touch {shlex.quote(str(state.folder / RELEASE))}")
-    released = state.folder / RELEASE
-    while time.monotonic() < until and not released.exists() and not cancelled.is_set():
-        await asyncio.sleep(1.0)
-
-
-async def tell_over(state: Run) -> None:
-    """Tell every other host that the run is over, and wait until their sshds are gone."""
-    others = [h for h in state.hosts if not h.local]
-    folder = shlex.quote(str(state.folder))
-    await asyncio.gather(*(state.ask(h, f"echo over 1<>{folder}/{EVENTS}") for h in others))
-    told = [h for h in others if h.name not in state.lost]
-    until = time.monotonic() + _OVER_SECONDS
-    await asyncio.gather(*(_until_gone(h, until) for h in told))
-
-
-async def _until_gone(host: Host, until: float) -> None:
-    # One that is silent once may be busy.
-    silent = 0
-    while time.monotonic() < until and silent < 2:
-        try:
-            connecting = asyncio.open_connection(host.address, host.port)
-            _, writer = await asyncio.wait_for(connecting, 2.0)
-        except asyncio.TimeoutError:
-            silent += 1
-            continue
-        except OSError:
-            return
-        silent = 0
-        writer.close()
-        await asyncio.sleep(0.2)
-
-
 HOSTS = "hosts.json"
+#: Named pipe in a host's folder from which its guard reads events.
+_EVENTS = "events"
+#: File in the run's folder that ends a hold early.
+_RELEASE = "release"
 #: The verdict's reason for an early end, if a user or a scheduler ended the run.
 CANCELLED = "the run was cancelled"
-#: Longest that a copy of the evidence after a step takes, and the next where that one failed.
+#: Maximum time to copy the evidence after a step, and the same if the previous copy failed.
 _PUBLISH_SECONDS, _PUBLISH_AGAIN_SECONDS = 60.0, 10.0
-#: How long a host may answer whose end has made a step fail: a second's grace for a pod, and more.
+#: A dying host may still answer for this long after a step failed: pods have a grace period.
 _DYING_SECONDS = 5.0
-#: Longest that is taken, once the run's time is over, to find out who held it up.
+#: Maximum time after the run's deadline to find the host or rank that delayed the run.
 _LATE_SECONDS = 120.0
+#: Maximum time to wait for the sshds of the hosts to end.
+_RELEASE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What a back end hands over beside the plan, as `hosts.json`."""
+    """The input of a run besides its plan, which a back end writes to `hosts.json`."""
 
     attempt: str
     hosts: tuple[Candidate, ...]
-    #: What is left of the time to find hosts.
+    #: Time that is left to find hosts.
     start_seconds: float
-    #: Bucket or folder that the evidence is copied to after each step; empty: none.
+    #: Bucket or folder to which the evidence is copied after each step; empty: none.
     results: str = ""
 
 
-class _BreakOff(Exception):
-    """The run cannot go on; the text says why."""
+class _Aborted(Exception):
+    """The run cannot continue; the text is the reason."""
 
 
 async def coordinate(folder: Path) -> int:
@@ -122,7 +75,7 @@ async def coordinate(folder: Path) -> int:
     seconds = launch.start_seconds + plan.deadline_seconds
     state = Run(folder=folder, attempt=launch.attempt, plan=plan, seconds=seconds)
     _prepare(state)
-    broken = ""
+    abort_reason = ""
     cancelled = asyncio.Event()
     work = asyncio.create_task(_work(state, launch))
 
@@ -132,39 +85,39 @@ async def coordinate(folder: Path) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, cancel)
-    _say_plan(plan, launch)
+    _print_plan(plan, launch)
     try:
         await asyncio.wait_for(work, seconds + _LATE_SECONDS)
     except asyncio.TimeoutError:
-        broken = _late(state)
+        abort_reason = _over_deadline(state)
     except asyncio.CancelledError:
-        broken = CANCELLED
-    except _BreakOff as reason:
-        broken = str(reason)
+        abort_reason = CANCELLED
+    except _Aborted as aborted:
+        abort_reason = str(aborted)
     except Exception as error:
-        # A defect of ours must not cost the evidence of what was measured until here.
+        # Even after a bug in this program, what was measured so far must be judged and kept.
         traceback.print_exc(file=sys.stdout)
-        broken = f"the coordinator failed: {type(error).__name__}: {error}"
+        abort_reason = f"the coordinator failed: {type(error).__name__}: {error}"
     try:
-        for left in await fault_injection.undo(state):
-            _say(f"NOT UNDONE: {left}")
-        code = _conclude(state, broken)
+        for message in await fault_injection.undo(state):
+            _say(f"NOT UNDONE: {message}")
+        code = _conclude(state, abort_reason)
         if plan.hold_seconds and code != 0:
-            await hold(state, cancelled, _say)
+            await _hold(state, cancelled)
     except OSError as error:
-        # A full disk, mostly: without a verdict on it nothing was accepted.
-        sys.stderr.write(f"no verdict could be written: {error}\n")
+        # The disk may be full. Without a written verdict the cluster is not accepted.
+        sys.stderr.write(f"cannot write the verdict: {error}\n")
         code = Exit.BROKEN_OFF
     finally:
-        await tell_over(state)
+        await _release_hosts(state)
     return code
 
 
-def _conclude(state: Run, broken: str) -> int:
-    """Judge, write down what follows from it, and say so; returns the exit status."""
-    evidence.write_run_end(state.evidence, broken)
+def _conclude(state: Run, abort_reason: str) -> int:
+    """Judge the run, write and print the verdict, and return the exit status."""
+    evidence.write_run_end(state.evidence, abort_reason)
     verdict = judge(
-        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, broken_off=broken
+        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, broken_off=abort_reason
     )
     evidence.write_judgement(state.evidence, state.plan, verdict)
     evidence.write_checksums(state.evidence)
@@ -174,8 +127,55 @@ def _conclude(state: Run, broken: str) -> int:
     return verdict.exit
 
 
+async def _hold(state: Run, cancelled: asyncio.Event) -> None:
+    """Keep the hosts for inspection until the hold is over, or the file `release` ends it."""
+    if cancelled.is_set():
+        return
+    until = time.monotonic() + state.plan.hold_seconds
+    _say(f"held for {state.plan.hold_seconds:.0f} s. To log in, on this host:")
+    for host in state.alive():
+        options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
+        _say(
+            f"  ssh -t {options} -p {host.port} {host.name}"
+            if not host.local
+            else f"  {host.name}: here"
+        )
+    released = state.folder / _RELEASE
+    _say(f"to end it now: touch {shlex.quote(str(released))}")
+    while time.monotonic() < until and not released.exists() and not cancelled.is_set():
+        await asyncio.sleep(1.0)
+
+
+async def _release_hosts(state: Run) -> None:
+    """Tell every other host that the run is over, and wait until their sshds have ended."""
+    others = [h for h in state.hosts if not h.local]
+    folder = shlex.quote(str(state.folder))
+    await asyncio.gather(*(state.ask(h, f"echo over 1<>{folder}/{_EVENTS}") for h in others))
+    until = time.monotonic() + _RELEASE_SECONDS
+    await asyncio.gather(
+        *(_wait_until_closed(h, until) for h in others if h.name not in state.lost)
+    )
+
+
+async def _wait_until_closed(host: Host, until: float) -> None:
+    """Wait until the host refuses connections, or twice in a row does not answer."""
+    timeouts = 0
+    while time.monotonic() < until and timeouts < 2:
+        try:
+            connecting = asyncio.open_connection(host.address, host.port)
+            _, writer = await asyncio.wait_for(connecting, 2.0)
+        except asyncio.TimeoutError:
+            timeouts += 1
+            continue
+        except OSError:
+            return
+        timeouts = 0
+        writer.close()
+        await asyncio.sleep(0.2)
+
+
 def _prepare(state: Run) -> None:
-    """Make the folders and the ssh configuration, and copy what the evidence is to hold."""
+    """Make the folders and the ssh configuration, and copy the input files to the evidence."""
     for name in ("c", "evidence", "progress", "exec"):
         (state.folder / name).mkdir(mode=0o700, exist_ok=True)
     text = (state.folder / "ssh_config.in").read_text(encoding="utf-8")
@@ -190,33 +190,35 @@ def _prepare(state: Run) -> None:
 
 
 async def _work(state: Run, launch: Launch) -> None:
+    """Execute the plan, with a health sweep before each step and after the last one."""
     await _find_hosts(state, launch)
-    patience = _PUBLISH_SECONDS
+    publish_seconds = _PUBLISH_SECONDS
     watch = Watch.of(state)
     for number, step in enumerate(state.plan.steps, 1):
         await sweep(state, watch, number, final=False)
         await _execute(state, step, f"{number}/{len(state.plan.steps)}")
         if launch.results:
-            sent = await _publish(state, launch.results, patience)
-            patience = _PUBLISH_SECONDS if sent else _PUBLISH_AGAIN_SECONDS
-    # A host that was dying while the last step failed may have answered once more.
-    if _unexplained(state):
+            published = await _publish(state, launch.results, publish_seconds)
+            publish_seconds = _PUBLISH_SECONDS if published else _PUBLISH_AGAIN_SECONDS
+    # A dying host can make the last step fail and still answer right afterwards.
+    if _last_step_failed_unexplained(state):
         await asyncio.sleep(_DYING_SECONDS)
     await sweep(state, watch, len(state.plan.steps) + 1, final=True)
 
 
-def _unexplained(state: Run) -> bool:
-    """Whether the last step failed, and nobody is known to have caused it."""
+def _last_step_failed_unexplained(state: Run) -> bool:
+    """Return True if the last step failed and no problem of it names a host."""
     last = [step.id for step in state.plan.steps[-1:]]
-    mine = [record for record in state.records if record.step in last]
-    named = any(problem.host for record in mine for problem in record.problems)
-    return not named and any(record.exit != 0 for record in mine)
+    records = [record for record in state.records if record.step in last]
+    is_explained = any(problem.host for record in records for problem in record.problems)
+    return not is_explained and any(record.exit != 0 for record in records)
 
 
 async def _find_hosts(state: Run, launch: Launch) -> None:
+    """Find the hosts and inject the faults of a drill. Raises _Aborted if the run cannot start."""
     plan = state.plan
     began = time.time()
-    candidates, cut = fault_injection.cut_off(plan.planted, launch.hosts)
+    candidates, unreachable = fault_injection.cut_off(plan.planted, launch.hosts)
     found = await discover(
         candidates,
         folder=state.folder,
@@ -226,8 +228,8 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         seconds=launch.start_seconds,
     )
     state.hosts = found.hosts
-    planted = (*cut, *await fault_injection.plant(state))
-    facts = (*found.facts, *planted)
+    faults = (*unreachable, *await fault_injection.inject(state))
+    facts = (*found.facts, *faults)
     state.keep_asked(0, began, facts=facts, metrics=found.metrics, problems=found.problems)
     group = "".join(h.group_line() for h in found.hosts)
     evidence.write(state.folder / "group", group)
@@ -237,37 +239,44 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     )
     placed = sum(fact.name == "place" for fact in found.facts)
     if plan.machine.topology and placed < len(found.hosts):
-        _say(f"  {placed} of them told their place (`topology`): they are in the order given")
+        _say(
+            f"  {placed} of {len(found.hosts)} reported their place (`topology`); "
+            "the hosts stay in the given order"
+        )
     for problem in found.problems:
         _say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:
-        raise _BreakOff("no host answered")
+        raise _Aborted("no host answered")
     if found.problems and plan.require_all_nodes:
-        raise _BreakOff("not all nodes answered, and requireAllNodes is set")
-    for fact in planted:
+        raise _Aborted("not all nodes answered, and requireAllNodes is set")
+    for fact in faults:
         if fact.name == NOT_PLANTED:
-            raise _BreakOff(f"a fault could not be planted: {fact.value}")
+            raise _Aborted(f"a fault could not be injected: {fact.value}")
 
 
 async def _publish(state: Run, results: str, seconds: float) -> bool:
-    """Copy the evidence so far, so that the loss of this host costs one step at most.
+    """Copy the evidence so far, so that the loss of this host costs at most one step.
 
-    Returns whether that worked. Where not it is no reason to stop: all is sent at the end again.
+    Return whether that worked. If not, the run continues, because everything is sent at its end.
     """
     program = state.folder / "programs" / "upload.py"
     argv = [sys.executable, str(program), str(state.evidence), results]
     argv += ["--attempt", state.attempt, "--partial"]
     answer = await run(argv, timeout=seconds)
     if answer.exit != 0:
-        said = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
-        _say(f"  the evidence so far could not be copied: {plain(said[0], 300)}")
+        reason = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
+        _say(f"  the evidence so far could not be copied: {plain(reason[0], 300)}")
     return answer.exit == 0
 
 
-async def _execute(state: Run, step: Step, place: str) -> None:
+async def _execute(state: Run, step: Step, position: str) -> None:
+    """Execute a step, measure its outliers again, and print the results.
+
+    `position` is the step's number, such as `2/5`.
+    """
     alive = state.alive()
     if not alive:
-        raise _BreakOff("no host is left")
+        raise _Aborted("no host is left")
     plan_waves = waves(
         step.groups,
         [h.name for h in alive],
@@ -276,44 +285,50 @@ async def _execute(state: Run, step: Step, place: str) -> None:
         ranks=alive[0].slots,
     )
     began = time.time()
-    mine: list[Record] = []
-    await _execute_waves(state, step, plan_waves, mine)
+    records: list[Record] = []
+    await _execute_waves(state, step, plan_waves, records)
     names = [h.name for h in state.alive()]
-    again = waves_again(
+    repeated_waves = waves_again(
         state.plan,
         step,
-        mine,
+        records,
         names,
         places(state.records),
         domains(state.records),
         checks=REGISTRY,
     )
-    if again:
-        many = sum(map(len, again))
-        _say(f"  {step.id}: something stood out; measured again, {many} group{'s' * (many > 1)}")
-        await _execute_waves(state, step, again, mine)
-    if len(mine) > evidence.LOOSE_LOGS:
+    if repeated_waves:
+        count = sum(map(len, repeated_waves))
+        _say(f"  {step.id}: outliers; measuring {count} group{'s' * (count > 1)} again")
+        await _execute_waves(state, step, repeated_waves, records)
+    if len(records) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     findings = failures(state.plan, step, state.records, checks=REGISTRY)
-    failed = [r for r in mine if r.exit != 0 or r.problems or _is_accused(r, findings)]
-    groups = f"{len(mine)} group{'s' * (len(mine) != 1)}"
+    failed = [r for r in records if r.exit != 0 or r.problems or _is_accused(r, findings)]
+    groups = f"{len(records)} group{'s' * (len(records) != 1)}"
     _say(
-        f"[{place}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
-        f"{len(mine) - len(failed)} good, {len(failed)} with problems, {time.time() - began:.1f} s"
+        f"[{position}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
+        f"{len(records) - len(failed)} good, {len(failed)} with problems, "
+        f"{time.time() - began:.1f} s"
     )
-    broken = [record for record in failed if record.exit != 0 or record.problems]
-    for record in broken[:20]:
-        _say(f"  {' '.join(record.hosts[:4])}{' …' * (len(record.hosts) > 4)}: {_why(record)}")
-    reported = {problem.cause for record in broken for problem in record.problems}
+    with_problems = [record for record in failed if record.exit != 0 or record.problems]
+    for record in with_problems[:20]:
+        _say(f"  {_shown_hosts(record.hosts)}: {_reason(record)}")
+    reported = {problem.cause for record in with_problems for problem in record.problems}
     for finding in [f for f in findings if f.cause not in reported][:20]:
-        where = f"{' '.join(finding.hosts[:4])}{' …' * (len(finding.hosts) > 4)}"
-        _say(f"  {where or finding.check}: {plain(finding.message, 300)} ({finding.cause})")
-    for line in report_text.measured(mine):
+        subject = _shown_hosts(finding.hosts) or finding.check
+        _say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
+    for line in report_text.measured(records):
         _say(f"  {line}")
     if not {"inventory", "connectivity"}.isdisjoint(step.checks):
         _leave_out_hosts_without_gpus(state, began)
     if "connectivity" in step.checks:
-        _stop_unless_all_ranks(state, mine)
+        _stop_unless_all_ranks(state, records)
+
+
+def _shown_hosts(hosts: Sequence[str]) -> str:
+    """Return the first four hosts, and an ellipsis if there are more."""
+    return f"{' '.join(hosts[:4])}{' …' * (len(hosts) > 4)}"
 
 
 def _is_accused(record: Record, findings: Sequence[Finding]) -> bool:
@@ -327,9 +342,9 @@ def _is_accused(record: Record, findings: Sequence[Finding]) -> bool:
 
 
 def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
-    """Go on without the hosts of a GPU machine that show no GPU; end the run if none is left.
+    """Continue without hosts of a GPU machine that show no GPU; end the run if no host is left.
 
-    Their ranks would work on the CPU: the figures would mean nothing, and take long to get.
+    Their ranks would compute on the CPU: that is slow, and the results would mean nothing.
     """
     alive = [host.name for host in state.alive()]
     missing = [name for name in without_gpus(state.plan, state.records) if name in alive]
@@ -343,7 +358,7 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
             state.lost[name] = Problem(
                 cause="gpu-missing", message=message, check="hosts", host=name
             )
-        # The record belongs to the reading of the hosts before this step.
+        # The record counts as part of the health sweep before this step.
         number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
         facts = [
             Fact(name=LEFT_OUT, value="gpu-missing", check="hosts", host=name) for name in missing
@@ -352,61 +367,63 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
         state.keep_asked(number, began, facts=facts, problems=problems)
         return
     shown = f"{missing[0]} shows" if len(missing) == 1 else f"{len(missing)} hosts show"
-    raise _BreakOff(f"{shown} no GPU, and machine {state.plan.machine.name} has GPUs")
+    raise _Aborted(f"{shown} no GPU, and machine {state.plan.machine.name} has GPUs")
 
 
 async def _execute_waves(
-    state: Run, step: Step, plan_waves: Sequence[Wave], mine: list[Record]
+    state: Run, step: Step, plan_waves: Sequence[Wave], records: list[Record]
 ) -> None:
-    """Run waves one after the other, and number them on from those that `mine` holds."""
-    first = 1 + max((r.wave for r in mine), default=-1)
+    """Run waves one after the other and add to `records`, from whose waves the numbers continue."""
+    first = 1 + max((r.wave for r in records), default=-1)
     for number, wave in enumerate(plan_waves, first):
         _stop_when_over(state)
-        # A host that was lost in an earlier wave takes its groups of this one with it.
+        # Skip groups with a host that was lost in an earlier wave.
         kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
-        mine += await execute_wave(state, step, number, kept)
+        records += await execute_wave(state, step, number, kept)
     _stop_when_over(state)
 
 
 def _stop_when_over(state: Run) -> None:
     if state.is_over():
-        raise _BreakOff(_late(state))
+        raise _Aborted(_over_deadline(state))
 
 
-def _late(state: Run) -> str:
+def _over_deadline(state: Run) -> str:
     return f"the run did not end within {state.seconds:.0f} s"
 
 
 def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
-    """Exactly the planned ranks must answer before anything is measured, or numbers mean nothing.
+    """Raise _Aborted if other ranks than planned answered: measurements would mean nothing.
 
-    A host that died meanwhile is named and left out; what remains is asked for anew by each step.
+    Groups with a lost host are skipped: the host is reported and left out of the next steps.
     """
     for record in records:
         answered = Counter(f.host for f in record.facts if f.name == "rank")
         planned = {name: state.host(name).slots for name in record.hosts}
         if dict(answered) != planned and not any(name in state.lost for name in record.hosts):
             total = sum(planned.values())
-            raise _BreakOff(
+            raise _Aborted(
                 f"{sum(answered.values())} ranks on {len(answered)} hosts answered, "
                 f"{total} on {len(planned)} were planned: nothing can be measured"
             )
 
 
-def _why(record: Record) -> str:
-    said = [f"{plain(p.message, 300)} ({p.cause})" for p in record.problems[:3]]
-    return "; ".join(said) or f"exit {record.exit}"
+def _reason(record: Record) -> str:
+    """Return why a group failed."""
+    messages = [f"{plain(p.message, 300)} ({p.cause})" for p in record.problems[:3]]
+    return "; ".join(messages) or f"exit {record.exit}"
 
 
-def _say_plan(plan: Plan, launch: Launch) -> None:
+def _print_plan(plan: Plan, launch: Launch) -> None:
+    count = len(launch.hosts)
     _say(f"accept {plan.version}: run {plan.hash[:12]}, attempt {launch.attempt}")
-    _say(f"machine {plan.machine.name}, suite {plan.suite}, {len(launch.hosts)} hosts asked for")
+    _say(f"machine {plan.machine.name}, suite {plan.suite}, {count} host{'s' * (count != 1)}")
     for step in plan.steps:
         _say(f"  {step.id}: {', '.join(step.checks)} on {step.groups}, about {step.estimate:.0f} s")
     for skipped in plan.skipped:
         _say(f"  not planned: {skipped.check}: {skipped.reason}")
     if plan.planted:
-        _say(f"DRILL: faults are planted on purpose: {', '.join(plan.planted)}")
+        _say(f"DRILL: faults are injected on purpose: {', '.join(plan.planted)}")
 
 
 def _say(text: str) -> None:
@@ -415,13 +432,13 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point on the node."""
+    """Run the coordinator on the node; the only argument is the run's folder."""
     if len(argv) != 2:
         sys.stderr.write("usage: python3 -m accept.core.runner.coordinator FOLDER\n")
         return Exit.USAGE
-    # Each group and each connection takes some files; the usual soft limit is for a handful.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # Each group and each connection needs several files, more than the usual soft limit allows.
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     return asyncio.run(coordinate(Path(argv[1]).resolve()))
 
 

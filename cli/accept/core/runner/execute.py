@@ -1,4 +1,4 @@
-"""Execute one group of a step, write its record, and find the rank that a hung group waits for."""
+"""Execute the groups of a step, write their records, and find the ranks that made them hang."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run, lose_silent_hosts
 from accept.core.runner.supervise import Outcome, supervise
 
-#: Ranks that entered an operation less than this many seconds before the end were still going on.
+#: Ranks that entered an operation less than this many seconds before the end were still working.
 STILL_SECONDS = 5
-#: A file whose time lies further ahead of its host's clock says nothing of when it was written.
-_CLOCK_SECONDS = 5
-#: So many ranks are named at most.
-_NAMED = 16
+#: Progress files dated more than this many seconds ahead of their host's clock have no usable time.
+_MAX_CLOCK_SKEW = 5
+#: Maximum number of ranks that are reported.
+_MAX_REPORTED = 16
+#: A line that `progress_command` prints.
 _LINE = re.compile(
     r"(?P<rank>\d{1,9}) (?P<now>\d{1,12}) (?P<entered>\d{1,12}) +(?P<sequence>\d{1,12}) "
     r"(?P<what>[^\n]{0,64}?)(?: +(?P<own>\d{1,6})s)?\s*",
@@ -34,24 +35,25 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a rank was: in operation number `sequence`, which it entered `idle` seconds before.
-
-    `own`: for how many seconds from then on it may have worked by itself, the others waiting.
-    """
+    """The operation that a rank entered last."""
 
     host: str
     rank: int
+    #: Number of the operation.
     sequence: int
+    #: Its name and size.
     what: str
+    #: Seconds between entering it and the end of the execution.
     idle: float
+    #: Seconds after entering it during which the rank may work alone while the others wait.
     own: int = 0
 
 
 def progress_command(folder: str) -> str:
-    """The sh line that prints the places of a host's ranks, which they keep in files in `folder`.
+    """Return the sh line that prints the progress files of a host's ranks, which are in `folder`.
 
-    Each rank's file is named by its number; it writes `SEQUENCE OPERATION SIZE` there when it
-    enters an operation that needs the others, and `SECONDSs` after it when it works by itself.
+    Each file is named after its rank. The rank writes `SEQUENCE OPERATION SIZE` into it when it
+    enters an operation that needs the others, and adds `SECONDSs` when it works alone.
     """
     return (
         f"cd {shlex.quote(folder)} 2>/dev/null || exit 0; "
@@ -61,13 +63,13 @@ def progress_command(folder: str) -> str:
 
 
 def places(host: str, answer: str, ago: float) -> list[Place]:
-    """The places that `command` printed on a host; the execution ended `ago` seconds before."""
-    found = []
+    """Parse the output of `progress_command` on a host, `ago` seconds after the execution ended."""
+    host_places = []
     for line in answer.splitlines():
         if match := _LINE.fullmatch(line):
             now, entered = int(match["now"]), int(match["entered"])
-            idle = float("inf") if entered > now + _CLOCK_SECONDS else now - entered - ago
-            found.append(
+            idle = float("inf") if entered > now + _MAX_CLOCK_SKEW else now - entered - ago
+            host_places.append(
                 Place(
                     host=host,
                     rank=int(match["rank"]),
@@ -77,18 +79,18 @@ def places(host: str, answer: str, ago: float) -> list[Place]:
                     own=int(match["own"] or 0),
                 )
             )
-    return found
+    return host_places
 
 
 def moving(ranks: Sequence[Place]) -> bool:
-    """Whether any of them was still going on: then nobody is known to have stopped."""
+    """Return True if a rank was still working; then no rank is known to have stopped."""
     return any(place.idle < max(STILL_SECONDS, place.own) for place in ranks)
 
 
 def stopped(ranks: Sequence[Place], cause: str) -> tuple[Problem, ...]:
-    """The ranks that never entered the operation the others wait in, as problems of `cause`.
+    """Return the ranks that never entered the operation the others wait in, as problems of `cause`.
 
-    Only ranks behind the furthest are named, and only where they are the minority.
+    Ranks are reported only if they are behind the furthest rank and a minority.
     """
     counts = Counter(place.sequence for place in ranks)
     if len(counts) < 2:
@@ -107,15 +109,15 @@ def stopped(ranks: Sequence[Place], cause: str) -> tuple[Problem, ...]:
             host=place.host,
             rank=place.rank,
         )
-        for place in sorted(behind, key=lambda place: (place.host, place.rank))[:_NAMED]
+        for place in sorted(behind, key=lambda place: (place.host, place.rank))[:_MAX_REPORTED]
     )
 
 
 async def execute_wave(state: Run, step: Step, number: int, wave: Wave) -> tuple[Record, ...]:
-    """Run the groups of a wave at the same time; records and logs are written as each one ends.
+    """Run the groups of a wave at the same time, and write the record of each when it ends.
 
-    Where the run's time ends one, there is a record of it only if somebody is known to have held it
-    up: that there was no more time is no failure of its own.
+    A group that the run's deadline ends gets a record only if a host or rank is known to have
+    delayed it: to be late is not a failure of the group.
     """
     records = await asyncio.gather(
         *(_execute(state, step, number, index, group) for index, group in enumerate(wave))
@@ -124,6 +126,7 @@ async def execute_wave(state: Run, step: Step, number: int, wave: Wave) -> tuple
 
 
 async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) -> Record | None:
+    """Run a group and keep its record; None if only the run's deadline ended it."""
     hosts = [state.host(name) for name in group.hosts]
     mark = f"{state.attempt}/{step.id}/{wave}-{index}"
     log = evidence.log_path(step.id, wave, index)
@@ -136,8 +139,8 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     if outcome.exit != 0:
         await lose_silent_hosts(state, hosts)
         if outcome.exit is None or not any(problem.host for problem in parsed.problems):
-            problems = await _who_is_behind(state, mark, hosts, outcome)
-        # Also those that were lost while it ran, which is why it was ended.
+            problems = await _locate_hang(state, mark, hosts, outcome)
+        # This includes hosts that were lost earlier: their loss was the reason to end the group.
         problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)
     if outcome.late and not problems:
@@ -164,52 +167,49 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     return state.keep(record)
 
 
-async def _who_is_behind(
+async def _locate_hang(
     state: Run, mark: str, hosts: Sequence[Host], outcome: Outcome
 ) -> tuple[Problem, ...]:
-    """Problems of an execution that failed, with those that name the ranks the others waited for.
+    """Return the problems of a failed execution, with those of the ranks the others waited for.
 
-    Where one that had to be ended was still going on, nobody stopped: that is said instead. After a
-    crash this names whoever died in silence; a rank that told its own end needs no such guess.
+    If ranks were still working when the execution was ended, none of them hung, and the message
+    says so. After a crash the ranks that fell behind are those that died without a message.
     """
     command = progress_command(str(state.folder / "progress" / mark))
-    asked = [h for h in hosts if h.name not in state.lost]
+    alive = [h for h in hosts if h.name not in state.lost]
     ago = time.time() - outcome.end
-    answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
+    answers = await asyncio.gather(*(state.ask(h, command) for h in alive))
     ranks = [
         place
-        for host, answer in zip(asked, answers, strict=True)
+        for host, answer in zip(alive, answers, strict=True)
         for place in places(host.name, answer.out, ago)
     ]
     if outcome.exit is not None:
         return (*outcome.problems, *stopped(ranks, "crashed"))
     if not moving(ranks):
         return (*outcome.problems, *stopped(ranks, "rank-hung"))
+    note = "its ranks were still working: they are slow, or the step needs a longer timeout"
     return tuple(
-        replace(
-            p, message=f"{p.message}, but its ranks were still going on: it is slow or needs more"
-        )
-        if p.cause == "timed-out"
-        else p
+        replace(p, message=f"{p.message}, but {note}") if p.cause == "timed-out" else p
         for p in outcome.problems
     )
 
 
 async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
-    """The hosts on which nothing can be written to the run's folder any more."""
+    """Return a problem for each host on which the run's folder has no space left."""
     command = f". {shlex.quote(str(state.folder / 'check_writable.sh'))}"
-    asked = [h for h in hosts if h.name not in state.lost]
-    answers = await asyncio.gather(*(state.ask(h, command) for h in asked))
+    alive = [h for h in hosts if h.name not in state.lost]
+    answers = await asyncio.gather(*(state.ask(h, command) for h in alive))
     return tuple(
         replace(problem, host=host.name)
-        for host, answer in zip(asked, answers, strict=True)
+        for host, answer in zip(alive, answers, strict=True)
         if "No space left" in answer.err
         for problem in record_protocol.parse([answer.err.encode()]).problems
     )
 
 
 def _mpirun_line(path: Path) -> str:
-    """The launcher's command line, which the step prints before it uses it."""
+    """Return the mpirun command line, which the step prints at the beginning of its log."""
     with path.open("rb") as file:
         for _ in range(50):
             line = file.readline(1 << 14)
@@ -219,5 +219,6 @@ def _mpirun_line(path: Path) -> str:
 
 
 def _began(parsed: Parsed) -> float | None:
+    """Return when the ranks began, in seconds since 1970; None if the log does not show it."""
     values = [f.value for f in parsed.facts if f.name == "began"]
     return float(values[0]) if values and isinstance(values[0], int | float) else None

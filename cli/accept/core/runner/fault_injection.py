@@ -1,8 +1,8 @@
-"""Faults planted on purpose: what of a drill is the coordinator's to do.
+"""Inject the faults of a drill that affect whole hosts.
 
-A plan names them in `planted`. FAULT@HOST:LOCALRANK is the programs' own affair (`rank_io.Plant`),
-and FAULT@* is in the settings that were rendered; the faults here strike a host as a whole. Nothing
-happens where the plan names none, and each that strikes leaves the fact `planted`.
+The plan lists all faults in `planted`. Programs inject FAULT@HOST:LOCALRANK themselves
+(`rank_io.Plant`), and FAULT@* is part of the rendered settings. Every injected fault is recorded as
+a fact `planted`.
 """
 
 from __future__ import annotations
@@ -19,52 +19,63 @@ from accept.core.runner.discovery import Candidate
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run
 
-#: tcpmux, which no sshd listens on.
-_CLOSED = 1
-_UNDO_SECONDS = 20.0
+#: Port of tcpmux, on which no sshd listens.
+_CLOSED_PORT = 1
+_SCRIPT_SECONDS = 20.0
 
 
 def _hosts(state: Run, fault: str) -> list[str]:
-    return [t.partition("@")[2] for t in state.plan.planted if t.startswith(f"{fault}@")]
+    """Return the names of the hosts that get a fault."""
+    return [text.partition("@")[2] for text in state.plan.planted if text.startswith(f"{fault}@")]
 
 
 def cut_off(
     planted: Sequence[str], candidates: Sequence[Candidate]
 ) -> tuple[tuple[Candidate, ...], tuple[Fact, ...]]:
-    """The candidates, those that are to be unreachable at a closed port, and the facts of that.
+    """Make candidates unreachable through a closed port; return all candidates, and facts.
 
-    A candidate is named, or counted from 0 as `#N`. The coordinator's own host cannot be cut off.
+    The plan gives a candidate by name, or by its index from 0 as `#N`. The coordinator's own host
+    cannot be made unreachable.
     """
-    kept, facts = [], []
-    for number, one in enumerate(candidates):
-        names = (f"unreachable@{one.name}", f"unreachable@#{number}")
-        mine = [text for text in planted if text in names]
-        name, said = (NOT_PLANTED, ": it leads the run") if one.local else (PLANTED, "")
-        facts += [Fact(name=name, value=t + said, check="hosts", host=one.name) for t in mine]
-        kept.append(replace(one, port=_CLOSED) if mine and not one.local else one)
-    return tuple(kept), tuple(facts)
+    changed, facts = [], []
+    for number, candidate in enumerate(candidates):
+        names = (f"unreachable@{candidate.name}", f"unreachable@#{number}")
+        faults = [text for text in planted if text in names]
+        name, reason = (
+            (NOT_PLANTED, ": the coordinator runs on it") if candidate.local else (PLANTED, "")
+        )
+        facts += [
+            Fact(name=name, value=text + reason, check="hosts", host=candidate.name)
+            for text in faults
+        ]
+        is_cut_off = faults and not candidate.local
+        changed.append(replace(candidate, port=_CLOSED_PORT) if is_cut_off else candidate)
+    return tuple(changed), tuple(facts)
 
 
-async def plant(state: Run) -> tuple[Fact, ...]:
-    """Plant what strikes hosts that were found; the facts of what came of it."""
-    work = [
-        _plant(state, fault, host)
+async def inject(state: Run) -> tuple[Fact, ...]:
+    """Inject the faults of hosts that were found, and return a fact about each."""
+    injections = [
+        _inject(state, fault, host)
         for fault in ("full-disk", "slow-link")
         for name in _hosts(state, fault)
         for host in state.hosts
         if host.name == name
     ]
-    everywhere = (t for t in state.plan.planted if t.partition("@")[0] in EVERYWHERE)
-    given = [Fact(name=PLANTED, value=text, check="hosts") for text in everywhere]
-    return (*given, *await asyncio.gather(*work))
+    in_settings = [
+        Fact(name=PLANTED, value=text, check="hosts")
+        for text in state.plan.planted
+        if text.partition("@")[0] in EVERYWHERE
+    ]
+    return (*in_settings, *await asyncio.gather(*injections))
 
 
-async def _plant(state: Run, fault: str, host: Host) -> Fact:
-    ranks = sum(one.slots for one in state.hosts)
+async def _inject(state: Run, fault: str, host: Host) -> Fact:
+    ranks = sum(h.slots for h in state.hosts)
     seconds = int(state.plan.deadline_seconds)
-    peer = next((one.address for one in state.hosts if one.name != host.name), "")
-    what = {"full-disk": f"full-disk {ranks}", "slow-link": f"slow-link {seconds} {peer}"}[fault]
-    answer = await _script(state, host, what)
+    peer = next((h.address for h in state.hosts if h.name != host.name), "")
+    arguments = {"full-disk": f"full-disk {ranks}", "slow-link": f"slow-link {seconds} {peer}"}
+    answer = await _run_script(state, host, arguments[fault])
     text = f"{fault}@{host.name}"
     if answer == PLANTED:
         return Fact(name=PLANTED, value=text, check="hosts", host=host.name)
@@ -72,23 +83,23 @@ async def _plant(state: Run, fault: str, host: Host) -> Fact:
 
 
 async def undo(state: Run) -> tuple[str, ...]:
-    """Take back what would outlive the run's folder; what is left, which is recorded too."""
+    """Undo faults that would outlive the run's folder; record and return those that remain."""
     slow = _hosts(state, "slow-link")
     hosts = [host for host in state.hosts if host.name in slow]
-    answers = await asyncio.gather(*(_script(state, host, "undo") for host in hosts))
-    left = tuple(
-        Fact(name=NOT_UNDONE, value=f"{host.name}: {said}", check="hosts", host=host.name)
-        for host, said in zip(hosts, answers, strict=True)
-        if said != "undone"
+    answers = await asyncio.gather(*(_run_script(state, host, "undo") for host in hosts))
+    not_undone = tuple(
+        Fact(name=NOT_UNDONE, value=f"{host.name}: {answer}", check="hosts", host=host.name)
+        for host, answer in zip(hosts, answers, strict=True)
+        if answer != "undone"
     )
-    if left:
-        state.keep_asked(len(state.plan.steps) + 2, time.time(), facts=left)
-    return tuple(str(fact.value) for fact in left)
+    if not_undone:
+        state.keep_asked(len(state.plan.steps) + 2, time.time(), facts=not_undone)
+    return tuple(str(fact.value) for fact in not_undone)
 
 
-async def _script(state: Run, host: Host, what: str) -> str:
-    """What `inject_fault.sh` says in the end."""
-    command = f"cd {shlex.quote(str(state.folder))} && exec /bin/sh ./inject_fault.sh {what}"
-    answer = await state.ask(host, command, _UNDO_SECONDS)
+async def _run_script(state: Run, host: Host, arguments: str) -> str:
+    """Return the last line that `inject_fault.sh` prints."""
+    command = f"cd {shlex.quote(str(state.folder))} && exec /bin/sh ./inject_fault.sh {arguments}"
+    answer = await state.ask(host, command, _SCRIPT_SECONDS)
     lines = (answer.out.strip() or answer.err.strip()).splitlines()
     return lines[-1][:300] if lines else "no answer"

@@ -1,8 +1,8 @@
-"""Between the steps: every host says that it lives, and what its devices have counted.
+"""Between steps, check that every host is alive, and read the error counters of its devices.
 
-Sweep 1 comes before the first step and sweep N + 1 after the last, so each step has one on either
-side. Only what changed since the reading before is kept, and after the last step what grew over the
-whole run of counters that are no fault by themselves.
+Sweep 1 is before the first step and sweep N + 1 after the last, so each step is between two sweeps.
+Only changes since the previous reading are recorded. The final sweep also records the growth of
+counters over the run that are not errors by themselves.
 """
 
 from __future__ import annotations
@@ -23,89 +23,91 @@ from accept.core.serde import dump
 from accept.core.text import plain
 
 CHECK = "health"
-#: A reading ends itself after 100 s (`health.SECONDS`); the rest is for the way to it.
+#: Maximum time of a reading: `health.SECONDS` (100 s), and 5 s for the connection.
 READ_SECONDS = 105.0
-#: It had to be killed, or its own alarm ended it.
-_HUNG = (None, 128 + signal.SIGALRM)
+#: Exit statuses of a reading that hung: it was killed, or its own alarm ended it.
+_HUNG_STATUSES = (None, 128 + signal.SIGALRM)
 
 
 @dataclass(kw_only=True)
 class Watch:
-    """What was read so far."""
+    """The health readings so far."""
 
+    #: Whether readings are taken.
     on: bool
     first: dict[str, Reading] = field(default_factory=dict)
-    #: Host -> number of the sweep and what it brought.
+    #: Host -> number of its last sweep with a reading, and that reading.
     last: dict[str, tuple[int, Reading]] = field(default_factory=dict)
-    #: Hosts on which reading did not end: what hangs in a driver would hang again.
+    #: Hosts on which a reading hung. They are not read again, because the driver would hang again.
     hung: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, state: Run) -> Watch:
-        """A watch, on where the plan has the check `health`."""
+        """Return a watch that is on if the plan contains the check `health`."""
         return cls(on=any(CHECK in step.checks for step in state.plan.steps))
 
 
 async def sweep(state: Run, watch: Watch, number: int, *, final: bool) -> None:
-    """Ask every host that takes part, and keep a record of what there is to tell."""
+    """Check all hosts that take part, and record lost hosts and changed health readings."""
     began = time.time()
     hosts = state.alive()
-    answers = await asyncio.gather(*(_ask(state, watch, host, hosts) for host in hosts))
-    pairs = list(zip(hosts, answers, strict=True))
-    gone = await lose_silent(state, pairs)
+    answers = await asyncio.gather(*(_read(state, watch, host, hosts) for host in hosts))
+    host_answers = list(zip(hosts, answers, strict=True))
+    problems = await lose_silent(state, host_answers)
     facts: list[Fact] = []
-    for host, answer in pairs if watch.on else ():
+    for host, answer in host_answers if watch.on else ():
         if host.name not in state.lost:
             facts += _facts(watch, host.name, answer, number, final=final)
-    if gone or watch.on:
-        state.keep_asked(number, began, facts=facts, problems=gone)
+    if problems or watch.on:
+        state.keep_asked(number, began, facts=facts, problems=problems)
 
 
-async def _ask(state: Run, watch: Watch, host: Host, hosts: tuple[Host, ...]) -> Answer:
-    """Its sign of life, and its reading after it."""
+async def _read(state: Run, watch: Watch, host: Host, hosts: tuple[Host, ...]) -> Answer:
+    """Check that a host is alive, then read its health, unless an earlier reading hung."""
     if not watch.on or host.name in watch.hung:
         return await state.ask(host, ALIVE)
     program = shlex.quote(str(state.folder / "programs" / "health.sh"))
-    # Two will do: the way to one that is not this host.
+    # health.sh finds the run's network interface by the routes to these peers; two are enough.
     peers = " ".join(h.address for h in hosts[:3] if h is not host)
     command = (
         f"{ALIVE}; export ACCEPT_PEERS={shlex.quote(peers)}; /bin/sh {program} --quiet; exit $?"
     )
     answer = await state.ask(host, command, more=READ_SECONDS)
-    if answer.exit in _HUNG:
+    if answer.exit in _HUNG_STATUSES:
         watch.hung.add(host.name)
     return answer
 
 
 def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool) -> list[Fact]:
-    """What there is to tell of one host; nothing where all is as it was."""
+    """Return the changes on a host since its last reading; none if nothing changed."""
     parsed = record_protocol.parse([answer.out.encode()], CHECK)
     now = reading_of(parsed.facts)
     if not now.uptime:
-        why = plain(answer.err.strip().rpartition("\n")[2] or f"exit {answer.exit}", 100)
+        reason = plain(answer.err.strip().rpartition("\n")[2] or f"exit {answer.exit}", 100)
         if parsed.facts:
-            why = now.unread[0]
+            reason = now.unread[0]
         elif host in watch.hung:
-            why = f"health.py hangs ({why})"
-        lost = Change(since=watch.last.get(host, (0, now))[0], unread=(f"anything: {why}",))
-        return [_fact("health-change", host, lost)]
-    found = []
+            reason = f"health.py hangs ({reason})"
+        unread = Change(since=watch.last.get(host, (0, now))[0], unread=(f"anything: {reason}",))
+        return [_fact("health-change", host, unread)]
+    facts = []
     if host in watch.last:
         since, before = watch.last[host]
-        found.append(
+        facts.append(
             _fact("health-change", host, change(before, now, since=since, watched=WATCHED))
         )
     first = watch.first.setdefault(host, now)
     watch.last[host] = number, now
     if final and first is not now:
         total = change(first, now, since=1, watched=WATCHED, others=True)
-        found.append(_fact("health-total", host, total))
-    return [fact for fact in found if fact.value is not None]
+        facts.append(_fact("health-total", host, total))
+    return [fact for fact in facts if fact.value is not None]
 
 
-def _fact(name: str, host: str, what: Change) -> Fact:
-    kept = None
-    if what:
+def _fact(name: str, host: str, difference: Change) -> Fact:
+    """Return the fact for a change, without empty fields; its value is None if nothing changed."""
+    value = None
+    if difference:
         empty = dump(Change(since=0))
-        kept = {k: v for k, v in dump(what).items() if k == "since" or v != empty[k]}
-    return Fact(name=name, check=CHECK, host=host, value=kept)
+        value = {k: v for k, v in dump(difference).items() if k == "since" or v != empty[k]}
+    return Fact(name=name, check=CHECK, host=host, value=value)

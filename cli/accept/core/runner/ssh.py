@@ -1,7 +1,7 @@
-"""How the coordinator runs a command on a host: over the run's own ssh, or in place on its own.
+"""Run commands on hosts for the coordinator: over the run's own ssh, or directly on its own host.
 
-Connections are kept and shared (ControlMaster), so that asking a thousand hosts whether they are
-alive costs no handshake, and a connection that dies tells of a host that died.
+Connections are kept and shared (ControlMaster). So checking that 1,000 hosts are alive needs no
+handshakes, and a connection that ends shows that its host died.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Name under which the run's one host key is pinned, whatever address a host has; also in
+#: Name under which known_hosts lists the one host key of the run, for all addresses. It is also in
 #: launchers/ssh_config.in.
 HOST_KEY_ALIAS = "accept-run"
 
-#: Remote commands print this before their own output. Text before it comes from the login shell,
-#: which sshd starts for every command, and whose `.bashrc` may print a greeting.
+#: Remote commands print this before their own output. Text before it comes from the login shell:
+#: sshd starts one for every command, and its `.bashrc` may print a greeting.
 _MARKER = b"\x1eaccept\n"
 _PRINT_MARKER = "printf '\\036accept\\n'; "
 
@@ -29,53 +29,50 @@ class Host:
     """A host that takes part."""
 
     name: str
-    #: What it calls itself; MPI tells by this which host is its own.
+    #: Its own hostname, by which MPI recognizes the host it runs on.
     mpi_name: str
-    #: Numeric: names were resolved once, at the start.
+    #: Numeric address: names are resolved once, at the start.
     address: str
     port: int
+    #: Number of ranks.
     slots: int
-    #: The coordinator runs on it.
+    #: Whether the coordinator runs on it.
     local: bool = False
 
     def group_line(self) -> str:
-        """The line by which `launchers/lib.sh` knows the host."""
+        """Return the line that describes the host to `launchers/lib.sh`."""
         return f"{self.name} {self.mpi_name} {self.address} {self.port} {self.slots}\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a command left: exit status (None: ended by its timeout), its output and its errors."""
+    """The result of a command."""
 
+    #: Exit status; None if its timeout ended it.
     exit: int | None
     out: str
     err: str
 
 
-def ssh_arguments(folder: Path, host: Host) -> list[str]:
-    """The ssh command line that reaches `host`; the command follows."""
+def arguments(folder: Path, host: Host, command: str) -> list[str]:
+    """Return the argument vector that runs the sh `command` on `host`."""
+    if host.local:
+        return ["/bin/sh", "-c", command]
     return [
         *("ssh", "-F", str(folder / "ssh_config")),
         *("-o", f"HostName={host.address}", "-o", f"Port={host.port}"),
         *("-o", "ControlMaster=auto", "-o", "ControlPersist=yes"),
-        host.name,
+        *(host.name, command),
     ]
 
 
-def arguments(folder: Path, host: Host, command: str) -> list[str]:
-    """The argument vector that runs the sh `command` on `host`."""
-    if host.local:
-        return ["/bin/sh", "-c", command]
-    return [*ssh_arguments(folder, host), command]
-
-
 def marked_arguments(folder: Path, host: Host, command: str) -> list[str]:
-    """Return the same for `run`, which leaves out what the login shell of the host prints."""
+    """Return the arguments for `run`, which then removes what the host's login shell prints."""
     return arguments(folder, host, command if host.local else _PRINT_MARKER + command)
 
 
 def environment(folder: Path, attempt: str) -> dict[str, str]:
-    """The environment for commands on the coordinator's own host."""
+    """Return the environment for commands on the coordinator's own host."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCEPT_", "OMPI_", "PMIX_"))}
     return {**kept, "ACCEPT_DIR": str(folder), "ACCEPT_RUN": attempt}
 
@@ -88,10 +85,10 @@ async def run(
     more: float = 0.0,
     heard: Callable[[], None] = lambda: None,
 ) -> Answer:
-    """Run `argv`, with at most 1 MiB of its output kept; past `timeout` seconds it is killed.
+    """Run `argv`, keep at most 1 MiB of its output, and kill it after `timeout` seconds.
 
-    Where it has said something by then it has `more` seconds; `heard` is called when it does. What
-    it said until it was killed is kept too. See `marked_arguments` for greetings.
+    A command that has printed something by then gets `more` seconds; `heard` is called at its first
+    output. The output of a killed command is kept. See `marked_arguments` for greetings.
     """
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -119,7 +116,7 @@ async def run(
         raise
     if not done:
         kill_session(process)
-        # What cannot be killed is not waited for.
+        # Do not wait for processes that cannot be killed.
         await asyncio.wait({work}, timeout=1.0)
         work.cancel()
         err[:] = f"no answer within {timeout:.0f} s".encode()
@@ -136,13 +133,13 @@ async def _keep(
     heard: Callable[[], None] = lambda: None,
     marker: bytes = b"",
 ) -> None:
-    """Read a stream to its end, into `kept` while there is room: all, or what follows `marker`."""
+    """Read a stream to its end, and keep its first 1 MiB, or that after `marker`, in `kept`."""
     before = b""
     while block := await stream.read(1 << 16):
         if marker:
             before, found, block = (before + block).partition(marker)
             if not found:
-                # It may be split between two blocks.
+                # The marker may be split between two blocks.
                 before = before[-len(marker) :]
                 continue
             marker = b""
@@ -154,11 +151,14 @@ async def _keep(
 
 
 def kill_session(process: asyncio.subprocess.Process) -> None:
-    """End a process that leads a session of its own, and all that stayed in that session."""
+    """Kill a process that leads its own session, and all processes in its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def has_connection(folder: Path, host: Host) -> bool:
-    """Whether the kept connection to `host` stands; ssh drops it 15 s after a host falls silent."""
+    """Return True if the shared connection to `host` is open.
+
+    ssh closes it when the host has not answered for 15 s.
+    """
     return host.local or (folder / "c" / f"{host.address}-{host.port}").exists()

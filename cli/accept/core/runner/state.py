@@ -1,4 +1,4 @@
-"""A run on its way: what there is of it, and which of its hosts still answer."""
+"""The state of a run in progress, and which of its hosts still answer."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Metric, Plan, Problem, Record
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
 
-#: Starts under way at once, over all groups; and questions to hosts, over all hosts.
-_STARTS = 128
-#: Longest that a host takes to answer, or a start to say something.
+#: Maximum number of starts at the same time over all groups, and of calls over all hosts.
+_MAX_CONCURRENT = 128
+#: Maximum time for a host to answer, or for a start to print something.
 ASK_SECONDS = 10.0
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A run on its way: where it lives, who takes part, and who was lost."""
+    """A run in progress: its folder, the hosts that take part, the records so far, lost hosts."""
 
     folder: Path
     attempt: str
     plan: Plan
-    #: How long it may take, from `began` on the monotonic clock.
+    #: Maximum duration, from `began` on the monotonic clock.
     seconds: float = math.inf
     began: float = field(default_factory=time.monotonic)
     hosts: tuple[Host, ...] = ()
     #: In the order they were written.
     records: list[Record] = field(default_factory=list)
-    #: Host -> what became of it; such a host takes no further part.
+    #: Host -> why it was lost; a lost host takes no further part.
     lost: dict[str, Problem] = field(default_factory=dict)
-    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
-    asks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTS))
+    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT))
+    asks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT))
 
     @property
     def evidence(self) -> Path:
-        """The folder of what is kept."""
+        """Return the folder of the evidence."""
         return self.folder / "evidence"
 
     @property
     def until(self) -> float:
-        """When its time is over, on the monotonic clock."""
+        """Return the deadline, on the monotonic clock."""
         return self.began + self.seconds
 
     def is_over(self) -> bool:
-        """Whether its time is over."""
+        """Return True if the deadline has passed."""
         return time.monotonic() >= self.until
 
     def keep(self, record: Record) -> Record:
-        """Add a record to those of the run, on disk too, at once."""
+        """Add a record to the run, and append it to the evidence at once."""
         self.records.append(record)
         evidence.append_record(self.evidence, record)
         return record
@@ -67,7 +67,7 @@ class Run:
         metrics: Sequence[Metric] = (),
         problems: Sequence[Problem] = (),
     ) -> None:
-        """Keep what asking the hosts has brought: finding them is `wave` 0, sweeps count from 1."""
+        """Keep what the hosts reported: discovery is `wave` 0, health sweeps count from 1."""
         record = Record(
             step=HOSTS_STEP,
             checks=("hosts",),
@@ -84,50 +84,52 @@ class Run:
         self.keep(record)
 
     def host(self, name: str) -> Host:
-        """The host called `name`."""
+        """Return the host called `name`."""
         return next(h for h in self.hosts if h.name == name)
 
     def alive(self) -> tuple[Host, ...]:
-        """The hosts that still take part, in rank order."""
+        """Return the hosts that still take part, in rank order."""
         return tuple(h for h in self.hosts if h.name not in self.lost)
 
     async def ask(
         self, host: Host, command: str, timeout: float = ASK_SECONDS, more: float = 0.0
     ) -> Answer:
-        """Run an sh command on a host; the times are those of `remote.run`."""
+        """Run an sh command on a host; `timeout` and `more` are those of `ssh.run`."""
         argv = marked_arguments(self.folder, host, command)
         env = environment(self.folder, self.attempt)
         async with self.asks:
             return await run(argv, env=env, timeout=timeout, more=more)
 
 
-#: Said by every host that is asked whether it is alive, before anything else.
+#: Command that checks whether a host is alive. Other commands may follow it.
 ALIVE = "echo alive"
 
 
 async def lose_silent_hosts(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
-    """Ask each host whether it is alive; those that do not answer are lost, and returned."""
+    """Check whether hosts are alive; mark the others as lost and return their problems."""
     answers = await asyncio.gather(*(state.ask(h, ALIVE) for h in hosts))
     return await lose_silent(state, zip(hosts, answers, strict=True))
 
 
 async def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tuple[Problem, ...]:
-    """Lose the hosts whose answer does not begin with their sign of life, and return them.
+    """Mark hosts as lost whose answer does not begin as that of ALIVE; return their problems.
 
-    Each is asked once more before: one that is busy, or asked by somebody who is, may be late once.
+    Each gets a second chance before, because a busy host or coordinator may be late once.
     """
-    silent = [host for host, answer in answers if not _lives(answer)]
-    again = await asyncio.gather(*(state.ask(host, ALIVE) for host in silent))
-    gone = []
-    for host, answer in zip(silent, again, strict=True):
-        if not _lives(answer) and host.name not in state.lost:
-            reason = answer.err.strip().splitlines()[-1:] or [f"ssh ended with {answer.exit}"]
-            message = f"{host.name} answered before and does not any more: {reason[0][:200]}"
+    silent = [host for host, answer in answers if not _is_alive(answer)]
+    second_answers = await asyncio.gather(*(state.ask(host, ALIVE) for host in silent))
+    problems = []
+    for host, answer in zip(silent, second_answers, strict=True):
+        if not _is_alive(answer) and host.name not in state.lost:
+            reason = answer.err.strip().splitlines()[-1:] or [
+                f"ssh ended with exit status {answer.exit}"
+            ]
+            message = f"{host.name} answered before, but no longer does: {reason[0][:200]}"
             problem = Problem(cause="host-died", message=message, check="hosts", host=host.name)
             state.lost[host.name] = problem
-            gone.append(problem)
-    return tuple(gone)
+            problems.append(problem)
+    return tuple(problems)
 
 
-def _lives(answer: Answer) -> bool:
+def _is_alive(answer: Answer) -> bool:
     return answer.out.startswith("alive\n")

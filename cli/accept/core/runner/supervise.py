@@ -1,4 +1,4 @@
-"""One execution on its way: started, copied to its log, ended where it does not end by itself."""
+"""Supervise one execution: start it, copy its output to its log, and end it if it hangs."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from accept.core.model import Problem, Step
 from accept.core.runner.ssh import Host, arguments, environment, has_connection, kill_session
 from accept.core.runner.state import ASK_SECONDS, Run, lose_silent_hosts
 
-#: A raw log is cut above this.
+#: Maximum size of a raw log, in bytes.
 _LOG_LIMIT = 64 << 20
+#: Interval of checks whether the hosts are alive, in seconds.
 _LOOK = 5.0
-#: How long mpirun may take to end once it has said that its launch failed.
+#: Maximum time for mpirun to end after it has reported a failed launch.
 _ENDING_SECONDS = 10.0
 _KILL_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How an execution ended, and when; `exit` is None where it had to be ended.
+    """The end of an execution."""
 
-    `late`: what ended it is the run's time, not its own.
-    """
-
+    #: Exit status; None if the coordinator ended it.
     exit: int | None
     end: float
     problems: tuple[Problem, ...] = ()
+    #: Whether the deadline of the run ended it, not its own timeout.
     late: bool = False
 
 
 def _command(state: Run, step: Step, mark: str, group: Group) -> str:
-    """The sh line that starts the step on the group's first host; the group comes on its stdin."""
+    """Return the sh line that starts the step on the group's first host.
+
+    The command reads the group's hosts from its stdin.
+    """
     variables = {
         "ACCEPT_GROUP": "-",
         "ACCEPT_EXEC": mark,
@@ -53,9 +56,9 @@ def _command(state: Run, step: Step, mark: str, group: Group) -> str:
 
 
 async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path) -> Outcome:
-    """Start the step on its group, copy its output to the log `path`, and see it to its end.
+    """Start the step on its group, copy its output to the log `path`, and wait for its end.
 
-    `mark` is what all its processes carry in their environment, as ACCEPT_EXEC.
+    All its processes have `mark` in their environment as ACCEPT_EXEC.
     """
     hosts = [state.host(name) for name in group.hosts]
     command = _command(state, step, mark, group)
@@ -65,15 +68,15 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
         async with state.starts:
             process = await _start(state, hosts, command)
             copying = asyncio.create_task(_copy(process, path, started, failed))
-            # A start counts until the step says something: launching is what loads the first host.
-            saying = asyncio.create_task(started.wait())
+            # A start lasts until the first output: launching is what loads the first host.
+            first_output = asyncio.create_task(started.wait())
             await asyncio.wait(
-                {saying, copying}, timeout=ASK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                {first_output, copying}, timeout=ASK_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
-            saying.cancel()
-        why = await _wait(state, step, hosts, copying, failed)
-        late = why is not None and why.cause == "timed-out" and state.is_over()
-        status = await process.wait() if why is None else None
+            first_output.cancel()
+        reason = await _wait(state, step, hosts, copying, failed)
+        late = reason is not None and reason.cause == "timed-out" and state.is_over()
+        status = await process.wait() if reason is None else None
     except asyncio.CancelledError:
         if process is not None:
             await _kill(state, mark, hosts)
@@ -82,16 +85,17 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     end = time.time()
     if status == 0:
         return Outcome(exit=0, end=end)
-    left = await _kill(state, mark, hosts)
+    survivors = await _kill(state, mark, hosts)
     kill_session(process)
-    if why is None:
-        return Outcome(exit=status, end=end, problems=left)
-    # What cannot be killed may hold the pipe for ever.
+    if reason is None:
+        return Outcome(exit=status, end=end, problems=survivors)
+    # A process that cannot be killed may keep the pipe open forever.
     ending = asyncio.create_task(process.wait())
     await asyncio.wait({copying, ending}, timeout=_LOOK)
     copying.cancel()
     ending.cancel()
-    return Outcome(exit=None, end=end, problems=left if late else (why, *left), late=late)
+    problems = survivors if late else (reason, *survivors)
+    return Outcome(exit=None, end=end, problems=problems, late=late)
 
 
 async def _start(state: Run, hosts: list[Host], command: str) -> asyncio.subprocess.Process:
@@ -119,15 +123,15 @@ async def _wait(
     copying: asyncio.Task[None],
     failed: asyncio.Event,
 ) -> Problem | None:
-    """Wait for the step's end; None where it ended by itself, else why it has to be ended."""
+    """Wait until the step ends, and return None; or return the reason to end it."""
     until = min(time.monotonic() + step.timeout, state.until)
-    ending = math.inf
+    launch_until = math.inf
     while True:
         now = time.monotonic()
-        # A script of the user's own may try again.
+        # The check `script` runs the user's own script, which may start mpirun again.
         if failed.is_set() and "script" not in step.checks:
-            ending = min(ending, now + _ENDING_SECONDS)
-        if now >= ending:
+            launch_until = min(launch_until, now + _ENDING_SECONDS)
+        if now >= launch_until:
             message = f"{step.id} was ended: its launch failed, and mpirun did not end"
             return Problem(cause="launch-failed", message=message)
         if now >= until:
@@ -139,7 +143,7 @@ async def _wait(
             return None
         silent = [h for h in hosts if not has_connection(state.folder, h)]
         await lose_silent_hosts(state, silent)
-        # Another group of the wave may have found it out: it is this one's end all the same.
+        # This includes hosts whose loss another group of the wave has noticed first.
         names = ", ".join(h.name for h in silent if h.name in state.lost)
         if names:
             return Problem(cause="crashed", message=f"{step.id} was ended: it lost {names}")
@@ -148,16 +152,19 @@ async def _wait(
 async def _copy(
     process: asyncio.subprocess.Process, path: Path, started: asyncio.Event, failed: asyncio.Event
 ) -> None:
-    """Copy the output to the log, up to the limit; read on even where the disk is full."""
+    """Copy the output to the log, up to the limit; keep reading even if the disk is full.
+
+    Set `started` at the first output, and `failed` when mpirun reports a failed launch.
+    """
     assert process.stdout is not None
     size, rest = 0, b""
     with path.open("wb", buffering=0) as log:
         while block := await process.stdout.read(1 << 16):
             started.set()
-            if is_over(said := rest + block):
+            if is_over(text := rest + block):
                 failed.set()
-            # A line goes on in the next block where this one does not end it.
-            rest = said[-80:]
+            # A line may continue in the next block.
+            rest = text[-80:]
             if size < _LOG_LIMIT:
                 with contextlib.suppress(OSError):
                     log.write(block[: _LOG_LIMIT - size])
@@ -168,22 +175,25 @@ async def _copy(
 
 
 async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, ...]:
-    """End what the execution started, on every host that answers; what survives loses its host."""
+    """Kill the processes of the execution on all its hosts.
+
+    A host on which processes survive is lost; return the problems of such hosts.
+    """
     script = shlex.quote(str(state.folder / "kill.sh"))
     command = f"/bin/sh {script} {shlex.quote('ACCEPT_EXEC=' + mark)}"
-    # Here somebody else may have a run of this name, in another folder.
-    here = f"{command} {shlex.quote(f'ACCEPT_DIR={state.folder}')}"
-    asked = [h for h in hosts if h.name not in state.lost]
+    # Another user may run an attempt of the same name on this host, in another folder.
+    local_command = f"{command} {shlex.quote(f'ACCEPT_DIR={state.folder}')}"
+    alive = [h for h in hosts if h.name not in state.lost]
     answers = await asyncio.gather(
-        *(state.ask(h, here if h.local else command, _KILL_SECONDS) for h in asked)
+        *(state.ask(h, local_command if h.local else command, _KILL_SECONDS) for h in alive)
     )
-    doubtful = {h.name: a for h, a in zip(asked, answers, strict=True) if a.exit != 0}
-    problems = list(await lose_silent_hosts(state, [h for h in asked if h.name in doubtful]))
-    for name, answer in doubtful.items():
+    unconfirmed = {h.name: a for h, a in zip(alive, answers, strict=True) if a.exit != 0}
+    problems = list(await lose_silent_hosts(state, [h for h in alive if h.name in unconfirmed]))
+    for name, answer in unconfirmed.items():
         if name not in state.lost:
             pids = " ".join(answer.out.split()[:20])
-            said = f"processes {pids} survive KILL" if pids else "the kill was not confirmed"
-            message = f"{name}: {said}; the host is left out now"
+            reason = f"processes {pids} survive KILL" if pids else "the kill was not confirmed"
+            message = f"{name}: {reason}; the host is left out now"
             state.lost[name] = Problem(cause="unkillable", message=message, host=name)
             problems.append(state.lost[name])
     return tuple(problems)
