@@ -91,7 +91,7 @@ class TestMachine:
             ("  count: 8", "  count: 8.5", 4, "gpus.count: expected a whole number or", ""),
             ("  count: 8", "  count: 0", 1, "ranksPerNode: a machine without GPUs", "such as 2"),
             ("name: mine", "name: My Machine", 1, "name: expected a name of a-z", ""),
-            ("    default: {}", "    fast: {}", 6, 'nccl.profiles: a profile called "default"', ""),
+            ("    default: {}", "    fast: {}", 6, 'nccl.profiles: the profile "default"', ""),
             (
                 "    default: {}",
                 "    default: {env: {NCCL_ALGO: Ring}}",
