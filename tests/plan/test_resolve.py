@@ -131,7 +131,7 @@ class TestSet:
             ("allreduce.max=1G", "allreduce", "did you mean all-reduce?"),
             ("all-reduce.mxa=1G", "mxa", "did you mean max?"),
             ("all-reduce.max=8X", "'8X' is no size", ""),
-            ("all-reduce.max=[1", "no YAML", ""),
+            ("all-reduce.max=[1", "invalid YAML", ""),
             ("all-reduce.factor=1", "factor", ""),
             ("all-reduce.iters=many", "iters", ""),
             ("all-reduce.max", "is not a valid setting", "CHECK.PARAM=VALUE"),
@@ -228,10 +228,10 @@ class TestExpect:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("bad", "is no expectation"),
+            ("bad", "is not a valid expectation"),
             ("all-reduce>=3", "needs a size"),
             ("all-reduce@8X>=3", "8X"),
-            ("all-reduce@8G>=fast", "is no number"),
+            ("all-reduce@8G>=fast", "is not a number"),
             ("allreduce@8G>=3", "does not exist"),
             ("all-reduce.speed@8G>=3", "no metric"),
         ],
@@ -283,7 +283,7 @@ class TestPlant:
 
     def test_a_host_that_takes_no_part_is_refused(self) -> None:
         error = refusal(nodes=None, hosts=("h1", "h2"), plant=("wrong@h3",))
-        assert "h3 takes no part" in error.message
+        assert "h3 is not a host of this run" in error.message
 
 
 class TestNotesOfMachines:

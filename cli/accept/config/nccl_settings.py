@@ -114,7 +114,7 @@ def _turned_off(given: Mapping[str, str], machine: Machine, profile: str) -> Ite
 
 
 def _channels(given: Mapping[str, str], machine: Machine) -> Iterator[str]:
-    """Yield a line if the number of channels does not fit the NICs, over which NCCL spreads them."""
+    """Yield a line if the number of channels does not fit the number of NICs."""
     nics = machine.nics
     for name, sign in (("NCCL_MIN_NCHANNELS", 1), ("NCCL_MAX_NCHANNELS", -1)):
         channels = decimal(given.get(name, ""))
