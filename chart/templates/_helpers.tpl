@@ -1,4 +1,4 @@
-{{/* Names, and what is asked of the values in more than one place. */}}
+{{/* Names, and values that several templates use. */}}
 
 {{/* Whether the run is a JobSet ("true") or a plain Job (""). */}}
 {{- define "accept.jobset" -}}
@@ -13,8 +13,8 @@ true
 {{- end -}}
 
 {{/*
-Name of this launch: as given, else five at random. Drawn once for all templates of a rendering, hence
-kept where every template finds it again.
+Name of this launch: as given, otherwise five random characters. It is stored in the values, so that all
+templates of a rendering use the same one.
 */}}
 {{- define "accept.attempt" -}}
 {{- if not (hasKey .Values "_attempt") -}}
@@ -27,14 +27,14 @@ kept where every template finds it again.
 {{ .Release.Name }}-{{ include "accept.attempt" . }}
 {{- end -}}
 
-{{/* What precedes the index in the host name of a pod. */}}
+{{/* The host name of a pod without its index. */}}
 {{- define "accept.hostPrefix" -}}
 {{ include "accept.fullname" . }}-{{ if include "accept.jobset" . }}w-0-{{ end }}
 {{- end -}}
 
 {{/*
-The longest full name. JobSet: its webhook allows NAME-w-0-INDEX-abcde, the name of a pod, 63 characters.
-Job: NAME-INDEX, the host name of a pod, has 63.
+The longest full name. JobSet: its webhook limits the name of a pod, NAME-w-0-INDEX-abcde, to 63 characters.
+Job: the host name of a pod, NAME-INDEX, is limited to 63 characters.
 */}}
 {{- define "accept.longest" -}}
 {{- $digits := len (toString (sub (max 1 (int64 .Values.nodes)) 1)) -}}
@@ -62,7 +62,7 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* Whether the run waits to be released: Kueue's own way to keep it. */}}
+{{/* Whether the run is created suspended, as Kueue requires. */}}
 {{- define "accept.suspend" -}}
 {{- if kindIs "invalid" .Values.site.suspend -}}
 {{ ne (default "" .Values.site.queue) "" }}
@@ -72,19 +72,19 @@ true
 {{- end -}}
 
 {{/*
-What a pod may live at most once it has started: wait for index 0, which may come that much later and then
-waits as long for the others, run, and be collected.
+The longest life of a pod after its start: wait for index 0, which may start later by the start timeout and
+then waits as long for the others; run; wait for `accept collect`.
 */}}
 {{- define "accept.life" -}}
 {{- add (mul 2 (int64 .Values.startSeconds)) (int64 .Values.deadlineSeconds) (int64 (ceil .Values.results.holdSeconds)) (int64 .Values.debugHoldSeconds) -}}
 {{- end -}}
 
-{{/* The Secret with the run's key: the user's own, else the chart's. */}}
+{{/* The Secret with the key of the run: the user's, otherwise the chart's. */}}
 {{- define "accept.secret" -}}
 {{- .Values.ssh.existingSecret | default (printf "%s-ssh" (include "accept.fullname" .)) -}}
 {{- end -}}
 
-{{/* Where evidence goes, as pods see it; empty: nowhere. */}}
+{{/* The place for the evidence, as pods see it; empty if there is none. */}}
 {{- define "accept.results" -}}
 {{- if .Values.results.location -}}
 {{ .Values.results.location }}
@@ -109,7 +109,7 @@ provreq.kueue.x-k8s.io/maxRunDurationSeconds: {{ include "accept.activeDeadline"
 {{- end -}}
 {{- end -}}
 
-{{/* A backstop: everything in the run has ended by then, 300 s of trying to send the evidence too. */}}
+{{/* A safety limit: the run has ended by then, including 300 s of attempts to send the evidence. */}}
 {{- define "accept.activeDeadline" -}}
 {{- add (int64 (include "accept.life" .)) (include "accept.results" . | empty | ternary 300 660) -}}
 {{- end -}}

@@ -1,10 +1,10 @@
 {{/*
-The spec of the Job that runs the pods, for a JobSet's only child and for a plain Job alike. Fields that
-Kubernetes would fill in are written out, so that an object is the same with and without webhooks.
+The spec of the Job that runs the pods: the only child of a JobSet, or a plain Job. Fields that Kubernetes
+would fill in are explicit, so that an object is the same with and without webhooks.
 
 Index 0 is the coordinator, and its exit code is the verdict:
-- it succeeds: so does the Job, whatever the others did (successPolicy);
-- it ends with a verdict's code: the Job fails at once, even while a pod is still pending
+- it succeeds: the Job succeeds too, whatever happens to the other pods (successPolicy);
+- it fails with the code of a verdict: the Job fails immediately, even while a pod is still pending
   (podFailurePolicy; without it such a run would never end);
 - another pod fails: it is not restarted (backoffLimitPerIndex), and the run goes on without it
   (maxFailedIndexes).

@@ -1,4 +1,4 @@
-{{/* Which nodes the pods run on. */}}
+{{/* The placement of the pods on nodes. */}}
 
 {{- define "accept.nodeSelector" -}}
 {{- $found := mergeOverwrite (deepCopy .Values.machine.nodeSelector) .Values.site.nodeSelector -}}
@@ -26,11 +26,11 @@
 {{- end -}}
 
 {{/*
-The site's affinity, and ours on top. Node lists go by the nodes' own names, as the label
-kubernetes.io/hostname may be another. A rule on the name takes one name alone; the rules of a term hold
-together and terms are alternatives: hence a term for each node that is included, and in every term a rule
-for each that is excluded. Each of the site's own terms gets them. Pods that do not fill their node keep
-apart from each other: a node is tested by one pod.
+The site's affinity, extended by the node lists and by one pod for each node. Node lists use the names of
+nodes, because the label kubernetes.io/hostname can differ. A rule on the name allows only one name. All
+rules of a term must hold, and terms are alternatives. So there is one term for each included node, and
+each term has a rule for every excluded node. This applies to each of the site's own terms. If pods do not
+use all GPUs of their node, anti-affinity keeps them on different nodes: one pod tests a node.
 */}}
 {{- define "accept.affinity" -}}
 {{- $site := .Values.site -}}

@@ -11,13 +11,13 @@ metadata:
     {{- toYaml (include "accept.podAnnotations" . | fromYaml) | nindent 4 }}
 spec:
   restartPolicy: Never
-  {{- /* Index 0 writes what it has and tells the others when it is told to end. */}}
+  {{- /* When it is terminated, index 0 needs time to write its results and to notify the others. */}}
   terminationGracePeriodSeconds: 120
   schedulerName: default-scheduler
   {{- with $v.site.serviceAccount }}
   serviceAccountName: {{ . | quote }}
   {{- end }}
-  {{- /* Nothing in the pods asks the API server; identities for buckets come from elsewhere. */}}
+  {{- /* The pods do not use the API server; identities for buckets do not need this token. */}}
   automountServiceAccountToken: false
   enableServiceLinks: false
   hostNetwork: {{ $hostNetwork }}
@@ -73,7 +73,7 @@ spec:
         - name: ssh
           containerPort: {{ int64 $v.ssh.port }}
           {{- if $hostNetwork }}
-          {{- /* Declared, so that the scheduler keeps two runs from one node. */}}
+          {{- /* Declared, so that the scheduler never places two runs on one node. */}}
           hostPort: {{ int64 $v.ssh.port }}
           {{- end }}
           protocol: TCP
@@ -94,8 +94,8 @@ spec:
 {{- end -}}
 
 {{/*
-Unpacks what was rendered, and becomes it. On index 0 the run broke off where that cannot be done (5), so
-that it ends at once; elsewhere the image lacks something (20).
+Unpacks the rendered files and executes them. If that fails on index 0, exit code 5 (interrupted) ends the
+run immediately; on other pods, exit code 20 means that the image lacks something.
 */}}
 {{- define "accept.command" -}}
 umask 077
@@ -163,7 +163,7 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
     fieldRef: {apiVersion: v1, fieldPath: metadata.name}
 {{- end -}}
 
-{{/* The machine's, the site's on top; GPUs as the site says; claims for what DRA brings. */}}
+{{/* The machine's resources, overridden by the site's; the site's number of GPUs; claims of DRA devices. */}}
 {{- define "accept.resources" -}}
 {{- $found := mergeOverwrite (deepCopy .Values.machine.resources) .Values.site.resources -}}
 {{- with .Values.site.gpusPerPod -}}
@@ -181,7 +181,7 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- toYaml $found -}}
 {{- end -}}
 
-{{/* Not privileged unless the machine or the site says so. */}}
+{{/* Not privileged unless the machine or the site sets it. */}}
 {{- define "accept.securityContext" -}}
 {{- $found := mergeOverwrite (deepCopy .Values.machine.securityContext) .Values.site.securityContext -}}
 {{- if not (hasKey $found "privileged") -}}{{- $_ := set $found "privileged" false -}}{{- end -}}
@@ -192,7 +192,7 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- toYaml $found -}}
 {{- end -}}
 
-{{/* Devices by DRA: the site's, else the machine's. NICs come by claims or by networks. */}}
+{{/* DRA devices: the site's, otherwise the machine's. Networks of the site replace the machine's claims. */}}
 {{- define "accept.devicesClaimed" -}}
 {{- $v := .Values -}}
 {{- $found := $v.site.resourceClaims -}}
@@ -202,7 +202,7 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- toYaml $found -}}
 {{- end -}}
 
-{{/* The same as the pod names them. */}}
+{{/* The same claims, in the form of a pod. */}}
 {{- define "accept.claims" -}}
 {{- $full := include "accept.fullname" . -}}
 {{- $found := list -}}
@@ -216,8 +216,8 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- end -}}
 
 {{/*
-The version of ResourceClaimTemplates: of those the cluster serves, the newest; and no newer than its Kubernetes
-has, as Helm without a cluster takes all it knows for served.
+The API version of ResourceClaimTemplates: the newest one that the cluster serves. It is limited by the version
+of Kubernetes, because Helm without a cluster assumes that all known versions are served.
 */}}
 {{- define "accept.claimsVersion" -}}
 {{- $since := dict "v1" "1.34" "v1beta2" "1.33" "v1beta1" "1.32" -}}
@@ -233,7 +233,7 @@ has, as Helm without a cluster takes all it knows for served.
 {{- $found -}}
 {{- end -}}
 
-{{/* `devices` of a claim, which machines write as v1 has it: v1beta1 has what is below `exactly` in the request. */}}
+{{/* `devices` of a claim. Machines use the form of v1; v1beta1 has the fields of `exactly` in the request itself. */}}
 {{- define "accept.devices" -}}
 {{- $devices := deepCopy .devices -}}
 {{- if and (eq .version "resource.k8s.io/v1beta1") $devices.requests -}}
@@ -247,8 +247,8 @@ has, as Helm without a cluster takes all it knows for served.
 {{- end -}}
 
 {{/*
-Those that end first, then those that stay: an init container that is always restarted. Of two with one name
-the site's goes on top of the machine's, key by key.
+Init containers, then native sidecars, which are init containers that always restart. If a sidecar of the site
+has the name of a machine's one, its keys override the machine's.
 */}}
 {{- define "accept.initContainers" -}}
 {{- $found := concat .Values.machine.initContainers .Values.site.extraInitContainers -}}

@@ -1,6 +1,6 @@
-{{/* Volumes and mounts: what is ours, the machine's, the site's, and where results go. */}}
+{{/* Volumes and mounts: of the chart, the machine, the site, and for results. */}}
 
-{{/* Whether nobody else brings a /dev/shm ("true" or ""). */}}
+{{/* Whether the chart must provide /dev/shm ("true" or ""), because no mount does. */}}
 {{- define "accept.ownShm" -}}
 {{- $taken := false -}}
 {{- range concat .Values.machine.volumeMounts .Values.site.extraVolumeMounts -}}
@@ -48,7 +48,7 @@
 {{- with .Values.results.volume }}
 {{- $volume := mergeOverwrite (deepCopy .) (dict "name" "accept-results") }}
 {{- if and (eq (dig "csi" "driver" "" .) "gcsfuse.csi.storage.gke.io") (include "accept.hostNetwork" $) }}
-{{- /* On the node's network the mount would use the node's identity, not the pod's. */}}
+{{- /* With hostNetwork, the mount would use the node's identity instead of the pod's. */}}
 {{- $given := dig "csi" "volumeAttributes" (dict) $volume }}
 {{- $_ := set $volume.csi "volumeAttributes" (mergeOverwrite (dict "hostNetworkPodKSA" "true") $given) }}
 {{- end }}

@@ -79,7 +79,7 @@ class TestExpect:
             assert "site.yaml:12" in done.out
 
     def test_what_is_none_is_refused(self, folder: Path) -> None:
-        assert "is no expectation" in refused("judge", folder, "--expect", "fast")
+        assert "is not a valid expectation" in refused("judge", folder, "--expect", "fast")
 
 
 class TestSeveral:

@@ -91,7 +91,7 @@ class TestMachine:
             ("  count: 8", "  count: 8.5", 4, "gpus.count: expected a whole number or", ""),
             ("  count: 8", "  count: 0", 1, "ranksPerNode: a machine without GPUs", "such as 2"),
             ("name: mine", "name: My Machine", 1, "name: expected a name of a-z", ""),
-            ("    default: {}", "    fast: {}", 6, 'nccl.profiles: a profile called "default"', ""),
+            ("    default: {}", "    fast: {}", 6, 'nccl.profiles: the profile "default"', ""),
             (
                 "    default: {}",
                 "    default: {env: {NCCL_ALGO: Ring}}",
@@ -103,7 +103,7 @@ class TestMachine:
                 "    default: {}",
                 "    default: {source: 'https://a.b', env: {'NCCL ALGO': Ring}}",
                 7,
-                "nccl.profiles.default.env.NCCL ALGO: this is no name",
+                "nccl.profiles.default.env.NCCL ALGO: this is not a valid name",
                 "",
             ),
             (
@@ -159,7 +159,7 @@ class TestMachine:
                 "    kind: floor",
                 "    kind: expectation",
                 10,
-                "references[0].kind: an expectation is the user's",
+                "references[0].kind: expectations belong in a site file",
                 "expect",
             ),
             (
@@ -295,7 +295,7 @@ class TestSite:
             ('tools: {scratch: "/a\'b"}\n', 1, "tools.scratch: expected an absolute", "letters"),
             ("tools: {scratch: /a b}\n", 1, "tools.scratch: expected an absolute", "letters"),
             ("tools: {venv: venv}\n", 1, "tools.venv: expected an absolute path", ""),
-            ("keep: forever\n", 1, "keep: 'forever' is no duration", "15m"),
+            ("keep: forever\n", 1, "keep: 'forever' is not a valid duration", "15m"),
             (
                 "expect:\n  - all-reduce@8G>=380\n  - all-reduce@8X>=380\n",
                 3,
@@ -314,7 +314,7 @@ class TestSite:
                 "parameters.trian: there is no",
                 "did you mean train?",
             ),
-            ("nccl: {env: {A-B: 1}}\n", 1, "nccl.env.A-B: this is no name", ""),
+            ("nccl: {env: {A-B: 1}}\n", 1, "nccl.env.A-B: this is not a valid name", ""),
             ("kubernetes: {controller: pod}\n", 1, "kubernetes.controller: the text", "jobset"),
             (
                 "kubernetes: {securityContext: {capabilities: {add: [CAP_SYS_ADMIN]}}}\n",
@@ -366,7 +366,7 @@ class TestNames:
         (tmp_path / "mine").write_text(MACHINE)
         with pytest.raises(BadInput) as caught:
             config.load_machine("mine")
-        assert caught.value.hint == "for the file of that name write ./mine"
+        assert caught.value.hint == "for the file with that name write ./mine"
         assert config.load_machine("./mine").value.name == "mine"
 
     def test_a_file_that_is_not_there(self) -> None:
@@ -408,22 +408,22 @@ class TestExpectations:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("", "is no expectation"),
-            ("all-reduce", "is no expectation"),
-            ("all-reduce@8G=380", "is no expectation"),
-            ("all-reduce@8G>380", "is no expectation"),
-            ("all-reduce@8G>=", "is no expectation"),
-            ("all-reduce@8G>=fast", "'fast' is no number"),
-            ("all-reduce@8G>=nan", "'nan' is no number"),
+            ("", "is not a valid expectation"),
+            ("all-reduce", "is not a valid expectation"),
+            ("all-reduce@8G=380", "is not a valid expectation"),
+            ("all-reduce@8G>380", "is not a valid expectation"),
+            ("all-reduce@8G>=", "is not a valid expectation"),
+            ("all-reduce@8G>=fast", "'fast' is not a number"),
+            ("all-reduce@8G>=nan", "'nan' is not a number"),
             ("all-reduce>=380", "all-reduce needs a size"),
             ("all-reduce@8X>=380", "'8X' is no size"),
             ("all-reduce@0>=380", "'0' is no size"),
             ("all-reduce.bw@8G>=380", "all-reduce has no metric 'bw'"),
             ("all-reduce@8G>=380 Gbit/s", "all-reduce busbw is measured in GB/s"),
-            ("all-reduce@8G/0>=380", "0 to 0 nodes is no range"),
-            ("all-reduce@8G/8-4>=380", "8 to 4 nodes is no range"),
+            ("all-reduce@8G/0>=380", "invalid range: 0 to 0 nodes"),
+            ("all-reduce@8G/8-4>=380", "invalid range: 8 to 4 nodes"),
             ("reduce@8G>=380", "check 'reduce' does not exist"),
-            ("inventory>=1", "inventory has no metric of its own"),
+            ("inventory>=1", "inventory has no default metric"),
         ],
     )
     def test_mistakes(self, text: str, message: str) -> None:

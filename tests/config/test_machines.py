@@ -245,12 +245,12 @@ class TestBases:
         assert "did you mean h100-8?" in error.hint
 
     def test_one_that_leads_to_itself_is_refused(self, tmp_path: Path) -> None:
-        assert "one leads to itself" in self.refusal(tmp_path, "base: [./mine.yaml]\n").message
+        assert "one may refer to itself" in self.refusal(tmp_path, "base: [./mine.yaml]\n").message
 
     @pytest.mark.parametrize("key", ["gpuDirect: true", "transportAliases: [shim]"])
     def test_what_is_said_of_a_network_needs_its_name(self, tmp_path: Path, key: str) -> None:
         error = self.refusal(tmp_path, f"gpus: {{count: 8}}\nnccl: {{{key}}}\n")
-        assert f"nccl.{key.partition(':')[0]}: of which network?" in error.message
+        assert f"nccl.{key.partition(':')[0]}: needs the name of the network" in error.message
 
     @pytest.mark.parametrize("text", ["base: h100-8\n", "base: [1]\n"])
     def test_a_list_of_names_is_wanted(self, tmp_path: Path, text: str) -> None:

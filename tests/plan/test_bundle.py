@@ -226,8 +226,8 @@ class TestErrors:
             (["-m", "cpu", "-n", "@"], "@"),
             (["-m", "cpuu", "-n", "2"], "did you mean cpu?"),
             (["-n", "2"], "which machine?"),
-            (["-m", "cpu", "-n", "2", "--deadline", "soon"], "is no duration"),
-            (["-m", "cpu", "-n", "2", "--budget", "0"], "is no duration"),
+            (["-m", "cpu", "-n", "2", "--deadline", "soon"], "is not a valid duration"),
+            (["-m", "cpu", "-n", "2", "--budget", "0"], "is not a valid duration"),
             (
                 ["-m", "a4-highgpu-8g", "--hosts", "a,b", "--gpus-per-node", "7"],
                 "possible: 1, 2, 4, 8",

@@ -1,8 +1,8 @@
-"""Machines, suites and sites: what the YAML files under `values/` and the user's own hold.
+"""Load machines, suites and sites from the YAML files under `values/` and from the user's files.
 
-Parameters of a check are merged in one order, later wins: the check's defaults, the machine, the
-suite, the site, `--set`. The suites that come with `accept` say how long and on which groups to
-measure; the machines say how large the messages are.
+Parameters of a check are merged in this order, and later ones win: the check's defaults, the
+machine, the suite, the site, `--set`. The suites of `accept` set durations and groups; the machines
+set message sizes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What `accept schema` prints, by name.
+#: The types that `accept schema` can print, by name.
 SCHEMAS: dict[str, type[Any]] = {
     "machine": Machine,
     "site": Site,
@@ -57,19 +57,19 @@ SCHEMAS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded(Generic[T]):
-    """What a file holds, and the file, for errors that name file and line."""
+    """A value and the file that it was read from, for errors with file and line."""
 
     value: T
     document: Document
 
 
 def names(kind: Literal["machines", "suites"]) -> tuple[str, ...]:
-    """Names of the machines or suites that come with `accept`, sorted."""
+    """Return the sorted names of the machines or suites that come with `accept`."""
     return tuple(sorted(path.stem for path in (resources.values() / kind).glob("*.yaml")))
 
 
 def load_machine(name_or_path: str) -> Loaded[Machine]:
-    """A machine by name, or from a file of the user's own, with its bases. Raises BadInput."""
+    """Load a machine by name or from the user's file, merged with its bases. Raises BadInput."""
     path = _path("machines", name_or_path)
     return _shipped_machine(path) if _is_shipped(path) else _machine(path)
 
@@ -84,7 +84,7 @@ def _document(path: Path) -> Document:
 
 
 def _is_shipped(path: Path) -> bool:
-    """Whether a file comes with `accept`: that is read once, as many machines share their bases."""
+    """Return True if a file comes with `accept`. Such files are cached: machines share bases."""
     return path.is_relative_to(resources.values())
 
 
@@ -93,19 +93,19 @@ _shipped_document = cache(load)
 
 
 def load_suite(name_or_path: str) -> Loaded[Suite]:
-    """A suite by name, or from a file of the user's own. Raises BadInput."""
+    """Load a suite by name or from the user's file. Raises BadInput."""
     document = load(_path("suites", name_or_path))
     return Loaded(value=document.read(Suite), document=document)
 
 
 def load_site(path: str) -> Loaded[Site]:
-    """The user's own site file. Raises BadInput."""
+    """Load the user's site file. Raises BadInput."""
     document = load(path)
     return Loaded(value=document.read(Site), document=document)
 
 
 def site_expectations(site: Loaded[Site]) -> tuple[Reference, ...]:
-    """The site's own thresholds; the source of each is its file and line."""
+    """Return the thresholds of a site; the source of each is its file and line."""
     return tuple(
         parse_expectation(text, source=site.document.where(("expect", index)))
         for index, text in enumerate(site.value.expect)
@@ -113,9 +113,9 @@ def site_expectations(site: Loaded[Site]) -> tuple[Reference, ...]:
 
 
 def _base(name: str, folder: Path) -> Path:
-    """The file of a base: a machine, what several share, or a file beside the one that names it.
+    """Return the file of a base: a machine, a shared base, or a path relative to `folder`.
 
-    Raises Invalid where there is none of that name.
+    Raises Invalid if the name does not exist.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         return folder / name
@@ -123,7 +123,7 @@ def _base(name: str, folder: Path) -> Path:
     path = shared / f"{name}.yaml"
     if path.is_file():
         return path
-    listed = (*names("machines"), *sorted(one.stem for one in shared.glob("*.yaml")))
+    listed = (*names("machines"), *sorted(path.stem for path in shared.glob("*.yaml")))
     if name not in listed:
         raise Invalid((), f"base {escaped(name)!r} does not exist", known(name, listed))
     return resources.values() / "machines" / f"{name}.yaml"
@@ -137,19 +137,17 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
         return resources.values() / kind / f"{name_or_path}.yaml"
     message = f"{kind[:-1]} {escaped(name_or_path)!r} does not exist"
     if Path(name_or_path).is_file():
-        raise BadInput(message, hint=f"for the file of that name write ./{name_or_path}")
-    raise BadInput(
-        message, hint=f"{known(name_or_path, listed)}; or the path of a file of your own"
-    )
+        raise BadInput(message, hint=f"for the file with that name write ./{name_or_path}")
+    raise BadInput(message, hint=f"{known(name_or_path, listed)}; or the path of your own file")
 
 
 def merge_parameters(
     *layers: tuple[dict[str, Any], str],
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parameters of one check merged, and where each of them was given.
+    """Merge the parameters of a check; return them and the origin of each.
 
-    A layer is (parameters, origin); a later one wins. Origins are for errors and for the plan, such
-    as "site.yaml:12" or "--set".
+    A layer is (parameters, origin), and later layers win. Origins are for messages, such as
+    "site.yaml:12" or "--set".
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -160,7 +158,7 @@ def merge_parameters(
 
 
 def schema_for(what: str) -> dict[str, Any]:
-    """The JSON Schema of what `SCHEMAS` names. Raises BadInput."""
+    """Return the JSON Schema of a name in `SCHEMAS`. Raises BadInput for other names."""
     if what not in SCHEMAS:
-        raise BadInput(f"there is no schema of {escaped(what)!r}", hint=known(what, SCHEMAS))
+        raise BadInput(f"schema {escaped(what)!r} does not exist", hint=known(what, SCHEMAS))
     return schema_of_chart(Values) if what == "values" else schema(SCHEMAS[what])

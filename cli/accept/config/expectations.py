@@ -1,4 +1,4 @@
-"""Durations, sizes and expectations as people write them."""
+"""Parse durations and expectations (`all-reduce@8G>=380`), and list the metrics of checks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _DURATION = re.compile(
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `text`: "90s", "15m", "1h30m", "7d", or a plain number of seconds.
+    """Return the seconds of "90s", "15m", "1h30m", "7d", or a plain number of seconds.
 
-    Raises ValueError, naming the forms, for anything else and for zero.
+    Raises ValueError with the valid forms for any other text and for zero.
     """
     stripped = text.strip().lower()
     match = _DURATION.fullmatch(f"{stripped}s" if stripped[-1:].isdigit() else stripped)
@@ -34,22 +34,22 @@ def parse_duration(text: str) -> float:
     )
     if not seconds:
         raise ValueError(
-            f"{escaped(text)!r} is no duration; write seconds above 0, or numbers with d, h, m, s, "
-            "such as 90s, 15m or 1h30m"
+            f"{escaped(text)!r} is not a valid duration; write seconds above 0, or numbers with "
+            "d, h, m, s, such as 90s, 15m or 1h30m"
         )
     return seconds
 
 
-#: A time in seconds, in files also "15m".
+#: A time in seconds; files may also contain "15m".
 Seconds = Annotated[float, Bounds(min=0.001), Text(parse_duration, "a duration such as 90s or 15m")]
-#: A size in bytes, in files also "8G".
+#: A size in bytes; files may also contain "8G".
 Bytes = Annotated[int, Bounds(min=1), Text(parse_size, "a size such as 512K or 8G")]
 
 _COLLECTIVE = {"busbw": "GB/s", "time": "us", "wrong": "count"}
-#: TYPE: median over time with all GPUs of a host at work; -p5: 5 % of the time are slower.
+#: Suffixes: none: median over time while all GPUs of a host work; -p5: slower only 5 % of the time.
 _GEMM = {
-    f"{kind}{tail}": "TFLOP/s"
-    for tail in ("", "-p5", "-least", "-most", "-alone", "-alone-p5")
+    f"{kind}{suffix}": "TFLOP/s"
+    for suffix in ("", "-p5", "-least", "-most", "-alone", "-alone-p5")
     for kind in TYPES
 }
 _MEMORY = (
@@ -57,8 +57,8 @@ _MEMORY = (
     *("triad", "triad-p5", "triad-least", "triad-most"),
     *("host-to-device", "device-to-host", "p2p-out", "p2p-in"),
 )
-#: Metrics of a check and their units; the first is what an expectation means where it names none.
-#: A check that is not here has metrics of its own, which an expectation names.
+#: Metrics of a check and their units. The first is the default metric of an expectation. A check
+#: that is missing here (`script`) has metrics of its own, which an expectation must name.
 METRICS: dict[str, dict[str, str]] = {
     "all-reduce": _COLLECTIVE,
     "all-gather": _COLLECTIVE,
@@ -81,8 +81,8 @@ METRICS: dict[str, dict[str, str]] = {
         "checkpoint-read": "GB/s",
     },
 }
-#: No metric reaches this in its unit; in microseconds it is eleven days.
-_UNREACHED = 1e12
+#: No metric reaches this value in its unit; in microseconds it is eleven days.
+_UNREACHABLE = 1e12
 EXPECTATION_FORMS = (
     "CHECK[.METRIC][@SIZE][/NODES]>=NUMBER or <=NUMBER, such as all-reduce@8G>=380, "
     "all-gather@8G/4-64>=300 (on 4 to 64 nodes) or connectivity<=50"
@@ -96,17 +96,19 @@ _EXPECTATION = re.compile(
 
 
 def parse_expectation(text: str, *, source: str) -> Reference:
-    """A threshold of the user's own; `source` says where it was given, such as "site.yaml:12".
+    """Parse a threshold of the user; `source` names its place, such as "site.yaml:12".
 
-    Raises Invalid, with the forms there are, for text that is none, for an unknown check or metric,
-    for a collective without a size and for a unit that is not the metric's.
+    Raises Invalid for invalid syntax, for an unknown check or metric, for a collective without a
+    size, and for a wrong unit.
     """
     match = _EXPECTATION.fullmatch(text.strip())
     if not match:
-        raise Invalid((), f"{escaped(text)!r} is no expectation", f"write {EXPECTATION_FORMS}")
+        raise Invalid(
+            (), f"{escaped(text)!r} is not a valid expectation", f"write {EXPECTATION_FORMS}"
+        )
     check, metric, unit = _metric(match["check"], match["metric"])
     if match["unit"] and match["unit"] != unit:
-        raise Invalid((), _measured_in(check, metric, unit), "leave the unit out")
+        raise Invalid((), _wrong_unit(check, metric, unit), "leave the unit out")
     if metric in ("busbw", "time") and not match["size"]:
         size = "8G" if metric == "busbw" else "8"
         example = f"such as {match[0].partition(match['sign'])[0].strip()}@{size}"
@@ -132,43 +134,44 @@ def parse_expectation(text: str, *, source: str) -> Reference:
 def _refuse_always_met(check: str, sign: str, bound: float) -> None:
     """Raise Invalid for a bound that every measurement meets.
 
-    It would switch the machine's own bound off. A script's metrics may have any range.
+    Such a bound would disable the machine's own one. The metrics of a script may have any range.
     """
     if check not in METRICS:
         return
     if sign == ">=" and bound <= 0:
         raise Invalid((), f"{check}>={bound:g} is always met", "give a lower bound above 0")
-    if sign == "<=" and bound >= _UNREACHED:
-        hint = f"give an upper bound below {_UNREACHED:g}"
+    if sign == "<=" and bound >= _UNREACHABLE:
+        hint = f"give an upper bound below {_UNREACHABLE:g}"
         raise Invalid((), f"{check}<={bound:g} is always met", hint)
 
 
 def _metric(check: str, metric: str | None) -> tuple[str, str, str]:
+    """Return check, metric and unit; without a metric, the default one of the check."""
     if check not in checks.names():
         raise Invalid((), f"check {escaped(check)!r} does not exist", known(check, checks.names()))
     metrics = METRICS.get(check)
     if metrics is None and metric:
         return check, metric, ""
     if not metrics:
-        raise Invalid((), f"{check} has no metric of its own", f"name one: {check}.METRIC")
+        raise Invalid((), f"{check} has no default metric", f"name one: {check}.METRIC")
     name = metric if metric is not None else next(iter(metrics))
     return check, name, _unit(check, name, metrics)
 
 
 def check_metric(check: str, metric: str, unit: str) -> None:
-    """Raise Invalid for a metric that a check has not, or another unit than the metric's.
+    """Raise Invalid if the check lacks the metric, or if the unit is wrong.
 
-    Of a check whose metrics are its own nothing is known.
+    Checks that METRICS lacks may have any metric.
     """
     metrics = METRICS.get(check)
     if metrics is None:
         return
     try:
-        usual = _unit(check, metric, metrics)
+        expected = _unit(check, metric, metrics)
     except Invalid as error:
         raise error.under("metric") from None
-    if unit != usual:
-        raise Invalid(("unit",), _measured_in(check, metric, usual))
+    if unit != expected:
+        raise Invalid(("unit",), _wrong_unit(check, metric, expected))
 
 
 def _unit(check: str, metric: str, metrics: Mapping[str, str]) -> str:
@@ -178,7 +181,7 @@ def _unit(check: str, metric: str, metrics: Mapping[str, str]) -> str:
     return metrics[metric]
 
 
-def _measured_in(check: str, metric: str, unit: str) -> str:
+def _wrong_unit(check: str, metric: str, unit: str) -> str:
     return f"{check} {metric} is measured in {unit or 'no unit'}"
 
 
@@ -188,7 +191,7 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise Invalid((), f"{escaped(text)!r} is no number", f"write {EXPECTATION_FORMS}")
+        raise Invalid((), f"{escaped(text)!r} is not a number", f"write {EXPECTATION_FORMS}")
     return value
 
 
@@ -200,10 +203,11 @@ def _size(text: str | None) -> int | None:
 
 
 def _nodes(match: re.Match[str]) -> tuple[int | None, int | None]:
+    """Return the smallest and the largest number of nodes; None: unlimited."""
     if match["low"] is None:
         return None, None
     low = int(match["low"])
     high = None if match["range"] and not match["high"] else int(match["high"] or low)
     if low < 1 or (high is not None and high < low):
-        raise Invalid((), f"{low} to {high} nodes is no range", "such as /2, /4-64 or /3-")
+        raise Invalid((), f"invalid range: {low} to {high} nodes", "such as /2, /4-64 or /3-")
     return low, high

@@ -1,4 +1,4 @@
-"""How to install the optional parts of this package, for the hints of errors."""
+"""Make hints for installing the optional parts of this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Extra(StrEnum):
 def install_hint(extra: Extra) -> str:
     """Return the commands that install an extra from a checkout or a wheel.
 
-    No package index has this package, so its name alone installs nothing, or somebody else's.
+    No package index has this package, so its name alone installs nothing, or another package.
     """
     wheel = f"gpu_accept-{__version__}-py3-none-any.whl"
     name = extra.value

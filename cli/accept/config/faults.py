@@ -18,30 +18,30 @@ Result = Literal["caught", "missed", "left-out", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Drilled:
-    """One fault, and what became of it."""
+    """One injected fault and its result."""
 
     fault: str
-    #: As the plan of its run carries it (FAULT@HOST:LOCALRANK); empty where it was left out.
+    #: The fault in the plan of its run, as FAULT@HOST:LOCALRANK; empty if it was left out.
     planted: str = ""
-    #: Steps of the suite that are to see it.
+    #: Steps of the suite that should detect it.
     steps: tuple[str, ...] = ()
-    #: Caught: rejected for one of its causes, and blamed on whom it was planted on and nobody else.
+    #: Caught: rejected for one of the fault's causes, and only the faulty part is blamed.
     result: Result
-    #: What was seen; why it was missed, left out, or is not known.
+    #: What the run detected, or why the fault was missed or left out, or its result is unknown.
     why: str
-    #: Whom the verdict blames, as "NAME: CAUSE".
+    #: The parts that the verdict blames, as "NAME: CAUSE".
     blamed: tuple[str, ...] = ()
-    #: Seconds from the start of the run, its hosts found, to the end of the step that showed it.
+    #: Seconds from the start of the run (all hosts found) to the end of the step that detected it.
     after: float | None = None
-    #: What the run took, in seconds.
+    #: Duration of the run in seconds.
     seconds: float | None = None
-    #: Attempt of its run, in the folder of the drill.
+    #: Attempt of its run, a folder in that of the drill.
     attempt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """A suite run clean and then with faults planted one by one."""
+    """Runs of a suite: first a clean one, then one for each injected fault."""
 
     schema: int
     drill: str
@@ -54,12 +54,12 @@ class Drill:
     clean: str
     clean_attempt: str
     faults: tuple[Drilled, ...]
-    #: Why it ended early, where it did.
+    #: Why the drill ended early; empty if it did not.
     broken_off: str = ""
     exit: int
 
 
-#: What the programs of the ranks can do wrong when they are told to: FAULT@HOST:LOCALRANK.
+#: Faults that the programs of ranks can simulate: FAULT@HOST:LOCALRANK.
 FAULTS = ("wrong", "nan", "hang", "die", "slow", "flip")
 _HOST = r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*|\*|#[0-9]{1,4})"
 _FORM = re.compile(
@@ -72,27 +72,27 @@ _HINT = (
 
 
 def read_plants(texts: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
-    """Each as FAULT@HOST:LOCALRANK, rank 0 where none is given; FAULT@HOST where a host is meant.
+    """Return the faults in normal form: FAULT@HOST:LOCALRANK (default rank 0), or FAULT@HOST.
 
-    `hosts` are those that take part, empty where they are not known yet. Raises BadInput.
+    `hosts` are the hosts that take part; empty if they are unknown. Raises BadInput.
     """
-    read = []
+    faults = []
     for text in texts:
         match = _FORM.fullmatch(text)
         if not match or not _fits(match["fault"], match["host"], match["rank"]):
-            raise BadInput(f"--plant {escaped(text)!r} is no fault", hint=_HINT)
+            raise BadInput(f"--plant {escaped(text)!r} is not a valid fault", hint=_HINT)
         host = match["host"]
         if hosts and host[0] not in "*#" and host not in hosts:
             raise BadInput(
-                f"--plant {escaped(text)}: {escaped(host)} takes no part",
+                f"--plant {escaped(text)}: {escaped(host)} is not a host of this run",
                 hint=known(host, hosts, "hosts"),
             )
-        read.append(text if match["rank"] or match["fault"] not in FAULTS else f"{text}:0")
-    return tuple(read)
+        faults.append(text if match["rank"] or match["fault"] not in FAULTS else f"{text}:0")
+    return tuple(faults)
 
 
 def _fits(fault: str, host: str, rank: str | None) -> bool:
-    """Whether the fault is one that such a place can have."""
+    """Return True if the fault can be injected at that host and rank."""
     if fault in FAULTS:
         return host[0] not in "*#"
     if rank or (host == "*") != (fault in EVERYWHERE):

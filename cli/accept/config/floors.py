@@ -1,8 +1,8 @@
-"""Bounds of a machine: its own figures, and those that follow from its hardware.
+"""Compute the bounds of a machine: its own figures, and floors that follow from its hardware.
 
-`values/floors.yaml` says which share of a line rate a collective reaches on a healthy machine at
-any scale. A machine that states its NVLink and NICs therefore has bounds without a figure of its
-own; where it has one, both hold.
+`values/floors.yaml` lists the share of a line rate that a collective reaches on a healthy machine
+at any scale. A machine that states its NVLink and NICs therefore has bounds even without figures of
+its own. If it has its own figures, both apply.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from accept.core.model import Reference
 from accept.core.serde import Bounds, Doc
 from accept.core.text import parse_size
 
-#: What bounds a collective: NVLink of a GPU, PCI Express of a GPU, all NICs of a node, one of them,
-#: or a GPU's share of them; what bounds one GPU: its memory, or its arithmetic in a data type.
+#: The rate that limits a collective: NVLink of a GPU, PCI Express of a GPU, all NICs of a node, one
+#: NIC, or a GPU's share of the NICs. The rate that limits a single GPU: its memory, or its
+#: arithmetic in a data type.
 Rate = Literal["nvlink", "pcie", "nics", "nic", "gpu", "memory", "bf16", "fp8", "tf32", "fp32"]
-#: Where a floor holds: in one node, among nodes that say they are of one NVLink domain, among any
-#: nodes, wherever the network is forced inside a node too, or of each GPU by itself.
+#: Where a floor applies: inside a node, between nodes that report the same NVLink domain, between
+#: any nodes, with profiles that force the network inside a node too, or to single GPUs.
 Reach = Literal["node", "domain", "fabric", "loopback", "device"]
 
 
@@ -39,14 +40,14 @@ class Floor:
     of: Rate
     reach: Reach
     share: Annotated[float, Bounds(min=0.01, max=1)]
-    #: What it bounds; of devices, any metric of theirs.
+    #: The metric that it bounds; for collectives always busbw.
     metric: str = "busbw"
-    #: Of NICs past the host's sockets (RDMA and the like), or through them.
+    #: True: for NICs that bypass the host's sockets, such as RDMA. False: for sockets.
     rdma: bool = True
     min_nodes: Annotated[int, Bounds(min=1)] = 1
     max_nodes: Annotated[int | None, Doc("None: any number.")] = None
-    #: What the share in a report is of: the line rate; for a tree over two nodes, which moves each
-    #: byte once, 2(n-1)/n of it; or nothing, where the metric may exceed the line rate.
+    #: The peak that reports compare with. "rate": the line rate. "tree": 2(n-1)/n of it, as a tree
+    #: over two nodes moves each byte once. "none": no peak, as the metric may exceed the line rate.
     peak: Literal["rate", "tree", "none"] = "rate"
     why: str
     source: Url | None = None
@@ -58,63 +59,67 @@ class Floor:
 
 @dataclass(frozen=True, kw_only=True)
 class Floors:
-    """The file of floors."""
+    """The content of `values/floors.yaml`."""
 
     floors: tuple[Floor, ...]
 
 
 @lru_cache(maxsize=1)
 def floors() -> tuple[Floor, ...]:
-    """The floors that come with `accept`."""
+    """Return the floors that come with `accept`."""
     return read_file(Floors, resources.values() / "floors.yaml").floors
 
 
 def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
-    """All figures of a machine under an NCCL profile, its own first."""
+    """Return all figures of a machine under an NCCL profile: its own, then those from floors."""
     own = (figure for figure in machine.references if profile in figure.profiles)
-    return (*own, *(f for floor in floors() for f in _applied(floor, machine, profile)))
+    return (*own, *(f for floor in floors() for f in _figures_of(floor, machine, profile)))
 
 
 def bounds(
     machine: Machine, profile: str = "default", gpus_per_node: int | None = None
 ) -> tuple[Reference, ...]:
-    """The figures as the judge knows them. For a part of each node those of single GPUs alone: the
-    others are about whole nodes."""
-    part = gpus_per_node not in (None, machine.gpus.count)
+    """Return the figures as references for the judge.
+
+    If only some GPUs of each node are used, only figures of single GPUs apply: the others are for
+    whole nodes.
+    """
+    some_gpus = gpus_per_node not in (None, machine.gpus.count)
     return tuple(
         figure.reference()
         for figure in figures(machine, profile)
-        if not part or load(figure.check).devices
+        if not some_gpus or load(figure.check).devices
     )
 
 
-def _applied(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
-    """The floor as figures of a machine, where its hardware and the profile's paths allow."""
+def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
+    """Yield figures from a floor; none if the hardware or the profile lacks the path."""
     if floor.reach == "device":
-        yield from _of_devices(floor, machine)
+        yield from _device_figures(floor, machine)
         return
     uses = machine.nccl.profiles[profile].uses
-    inside = "nvlink" in uses
-    domain = machine.nvlink.nodes if machine.nvlink and "domain" in uses and inside else 1
+    nvlink_used = "nvlink" in uses
+    domain = machine.nvlink.nodes if machine.nvlink and "domain" in uses and nvlink_used else 1
     rate = _rate(floor, machine, uses)
     ranges = {
-        # One rank has nobody to send to.
-        "node": (1, 1) if inside and machine.gpus.count != 1 else None,
+        # A single rank has no peer.
+        "node": (1, 1) if nvlink_used and machine.gpus.count != 1 else None,
         "domain": (2, domain) if domain > 1 else None,
-        # Any two nodes may be of two domains.
-        "fabric": (2, None) if inside else None,
-        "loopback": (1, None) if not inside else None,
+        # Any two nodes can be in two domains.
+        "fabric": (2, None) if nvlink_used else None,
+        "loopback": (1, None) if not nvlink_used else None,
     }
-    span = ranges[floor.reach]
-    if rate is None or span is None:
+    node_range = ranges[floor.reach]
+    if rate is None or node_range is None:
         return
-    low, highs = max(span[0], floor.min_nodes), [span[1], floor.max_nodes]
-    high = min((most for most in highs if most is not None), default=None)
-    if high is not None and low > high:
+    min_nodes = max(node_range[0], floor.min_nodes)
+    upper_limits = (node_range[1], floor.max_nodes)
+    max_nodes = min((limit for limit in upper_limits if limit is not None), default=None)
+    if max_nodes is not None and min_nodes > max_nodes:
         return
-    value, line, source = rate
-    # Beyond one domain NCCL reduces inside each of them first, and may exceed a node's NICs.
-    peak = None if floor.peak == "none" or (domain > 1 and floor.reach == "fabric") else line
+    value, line_rate, source = rate
+    # With several domains NCCL first reduces inside each one, and may exceed the rate of the NICs.
+    peak = None if floor.peak == "none" or (domain > 1 and floor.reach == "fabric") else line_rate
     if peak is not None and floor.peak == "tree":
         ranks = 2 * machine.gpus.count if isinstance(machine.gpus.count, int) else 2
         peak *= 2 * (ranks - 1) / ranks
@@ -129,16 +134,16 @@ def _applied(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
             share=floor.share,
             peak=peak,
             size=parse_size(str(largest)),
-            min_nodes=low,
-            max_nodes=high,
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
             one_domain=floor.reach == "domain",
             source=source,
             why=f"{floor.why} ({floor.source})" if floor.source else floor.why,
         )
 
 
-def _of_devices(floor: Floor, machine: Machine) -> Iterator[Figure]:
-    """The floor as figures of each GPU by itself, in a node that is measured alone."""
+def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
+    """Yield the figures of single GPUs from a floor."""
     peaks = machine.gpus.peaks
     if floor.of == "nvlink":
         link = machine.nvlink if machine.gpus.count != 1 else None
@@ -169,7 +174,10 @@ def _of_devices(floor: Floor, machine: Machine) -> Iterator[Figure]:
 
 
 def _rate(floor: Floor, machine: Machine, uses: tuple[str, ...]) -> tuple[float, float, str] | None:
-    """What is reached of a rate, the rate, both in GB/s, and its source; None: it has none."""
+    """Return the reachable rate and the line rate, both in GB/s, and their source.
+
+    None if the machine lacks the link, its rate is unknown, or the profile does not use it.
+    """
     if floor.of == "nvlink":
         link = machine.nvlink
         return (link.gbytes_per_second, link.gbytes_per_second, link.source) if link else None
@@ -185,6 +193,7 @@ def _rate(floor: Floor, machine: Machine, uses: tuple[str, ...]) -> tuple[float,
 
 
 def _gbytes(nics: Nics, share: float) -> tuple[float, float, str]:
-    line = nics.gbps * share / 8
-    reached = (nics.reachable_gbps or nics.gbps) * share / 8
-    return reached, line, nics.source
+    """Return the rates, in GB/s, of `share` times one NIC, and their source."""
+    line_rate = nics.gbps * share / 8
+    reachable = (nics.reachable_gbps or nics.gbps) * share / 8
+    return reachable, line_rate, nics.source

@@ -1,4 +1,4 @@
-"""The values of the chart, which `accept render` prints: a run as Helm takes it."""
+"""Define the values of the Helm chart, which `accept render` prints."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from accept.core.serde import Bounds, Doc, Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What the values were rendered from."""
+    """The origin of the values."""
 
     version: Annotated[str, Doc("Version of accept that rendered them.")] = ""
-    run: Annotated[str, Doc("Hash of the run: says what is run.")] = ""
+    run: Annotated[str, Doc("Hash of the run, which identifies its content.")] = ""
     machine: Annotated[str, Doc("Name of the machine.")] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshValues:
-    """The run's own sshd, through which its pods start ranks on each other."""
+    """The sshd of the run; its pods start ranks on each other through it."""
 
     existing_secret: Annotated[
-        str, Doc("A Secret of type kubernetes.io/ssh-auth; empty: the chart makes a key.")
+        str, Doc("A Secret of type kubernetes.io/ssh-auth; empty: the chart creates a key.")
     ] = ""
     port: Annotated[int, Bounds(min=1, max=65535), Doc("Port of sshd in every pod.")] = 2222
 
@@ -33,23 +33,30 @@ class Values:
     """The values of the chart; all but `attempt` and `ssh` come from `accept render`."""
 
     accept: Origin = field(default_factory=Origin)
-    nodes: Annotated[int, Bounds(min=0), Doc("Pods, one for each node.")] = 0
-    gpus_per_node: Annotated[int | None, Doc("GPUs that are tested of each node.")] = None
+    nodes: Annotated[int, Bounds(min=0), Doc("Number of pods, one for each node.")] = 0
+    gpus_per_node: Annotated[int | None, Doc("GPUs to test on each node; unset: all.")] = None
     attempt: Annotated[
         str,
         Pattern(r"(?:[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?)?", "at most 40 of a-z, 0-9 and '-'"),
-        Doc("Name of this launch; everything is called RELEASE-ATTEMPT. Empty: five at random."),
+        Doc(
+            "Name of this launch: objects are called RELEASE-ATTEMPT. "
+            "Empty: five random characters."
+        ),
     ] = ""
     machine: MachineKubernetes = field(default_factory=MachineKubernetes)
     site: Kubernetes = field(default_factory=Kubernetes)
     results: Results = field(default_factory=Results)
     ssh: SshValues = field(default_factory=SshValues)
     deadline_seconds: Annotated[
-        int, Bounds(min=0), Doc("Longest run once the hosts are found.")
+        int, Bounds(min=0), Doc("Longest run after all hosts are found, in seconds.")
     ] = 0
-    start_seconds: Annotated[int, Bounds(min=0), Doc("Longest wait for hosts to answer.")] = 0
+    start_seconds: Annotated[
+        int, Bounds(min=0), Doc("Longest wait for hosts to answer, in seconds.")
+    ] = 0
     debug_hold_seconds: Annotated[
-        int, Bounds(min=0), Doc("How long pods stay after a failed run, to be looked at.")
+        int, Bounds(min=0), Doc("How long pods stay for debugging after a failed run, in seconds.")
     ] = 0
-    plan: Annotated[str, Doc("The plan as JSON, for people: kubectl get configmap.")] = ""
-    bundle: Annotated[str, Doc("What the pods run, plan included: a tar archive in base64.")] = ""
+    plan: Annotated[str, Doc("The plan as JSON, to read with kubectl get configmap.")] = ""
+    bundle: Annotated[
+        str, Doc("The files that the pods run, including the plan: a tar archive in base64.")
+    ] = ""

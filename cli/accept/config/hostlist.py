@@ -1,4 +1,4 @@
-"""Host lists as people write them: a,b,c, node[01-16], @file."""
+"""Expand host lists: a,b,c, node[01-16], @file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from accept.core.errors import BadInput
 from accept.core.serde import escaped
 
-#: More than this is a slip of the pen.
+#: Longer lists are probably a typing error.
 MOST_HOSTS = 16384
-_MOST_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
-#: What becomes part of file names, command lines and ssh configurations.
+#: Strict, because names become part of file names, command lines and ssh configurations.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 
 
 def expand(texts: Sequence[str]) -> tuple[str, ...]:
-    """The hosts that `texts` name, in order, each once. Raises BadInput for anything unclear."""
+    """Return the hosts in `texts`, in order. Raises BadInput for errors and repeated hosts."""
     hosts: list[str] = []
     for text in texts:
         for item in _items(text):
@@ -36,21 +36,22 @@ def expand(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether a text can be a host's name or address on a command line."""
+    """Return True if a text can be the name or address of a host."""
     return _NAME.fullmatch(text) is not None
 
 
 def _items(text: str) -> Iterator[str]:
+    """Yield the names and patterns in `a,b,c` or `@file`."""
     if text.startswith("@"):
         try:
             with Path(text[1:]).open("rb") as file:
-                content = file.read(_MOST_BYTES + 1)
+                content = file.read(_MAX_FILE_BYTES + 1)
             lines = content.decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             hint = "one host a line; # begins a comment"
-            raise BadInput(f"hosts {escaped(text)}: {why}", hint=hint) from None
-        if len(content) > _MOST_BYTES:
+            raise BadInput(f"hosts {escaped(text)}: {reason}", hint=hint) from None
+        if len(content) > _MAX_FILE_BYTES:
             raise BadInput(f"hosts {escaped(text)}: more than 1 MiB", hint="one host a line")
         words = [w for line in lines for w in line.partition("#")[0].split()[:1]]
         if not words:
@@ -65,6 +66,7 @@ def _items(text: str) -> Iterator[str]:
 
 
 def _expanded(item: str) -> list[str]:
+    """Return the hosts of one name or pattern."""
     parts = _RANGE.split(item)
     choices = [[p] if i % 2 == 0 else _numbers(p, item) for i, p in enumerate(parts)]
     if math.prod(map(len, choices)) > MOST_HOSTS:
@@ -73,19 +75,22 @@ def _expanded(item: str) -> list[str]:
     for name in names:
         if not is_host_name(name):
             raise BadInput(
-                f"{escaped(name)!r} is no host name", hint="such as node1, 10.0.0.7 or node[01-16]"
+                f"{escaped(name)!r} is not a valid host name",
+                hint="such as node1, 10.0.0.7 or node[01-16]",
             )
     return names
 
 
 def _numbers(text: str, item: str) -> list[str]:
+    """Return the numbers of a range such as 01-16; `item` is the whole pattern, for errors."""
     result = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
         high = high if dash else low
         if not (_NUMBER.fullmatch(low) and _NUMBER.fullmatch(high)) or int(high) < int(low):
             raise BadInput(
-                f"{escaped(item)!r} is no host pattern", hint="such as node[01-16] or node[1,3,7-9]"
+                f"{escaped(item)!r} is not a valid host pattern",
+                hint="such as node[01-16] or node[1,3,7-9]",
             )
         last = int(high)
         if last - int(low) > MOST_HOSTS:

@@ -16,12 +16,12 @@ from accept.config.fields import (
 )
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
-#: A name of Kubernetes: DNS-1123.
+#: A Kubernetes object name: DNS-1123.
 NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 Label = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
-#: What a helm release of ours, and so the run's objects, may be called: a Service's name, DNS-1035.
+#: Name of a Helm release and so of the run's objects; it must be valid for a Service: DNS-1035.
 RELEASE_NAME = r"[a-z]([a-z0-9-]*[a-z0-9])?"
-#: A name of something inside a pod.
+#: Name of something inside a pod.
 Short = Annotated[str, Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name of a-z, 0-9 and '-'")]
 Quantity = Annotated[
     str, Pattern(r"|[1-9][0-9]*(?:[kMGTP]i?)?", "a quantity of memory such as 250Gi")
@@ -30,7 +30,7 @@ Quantity = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """One interface of a pod and the cluster's network behind it."""
+    """One interface of a pod and the network of the cluster that it connects to."""
 
     interface: Annotated[str, Doc("Name of the interface in the pod, such as eth2.")]
     network: Annotated[str, Doc("Name of the Network object; it differs between clusters.")]
@@ -38,27 +38,28 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Devices that a pod asks for by dynamic resource allocation (DRA)."""
+    """Devices that a pod requests by dynamic resource allocation (DRA)."""
 
-    name: Annotated[Short, Doc("What the pod calls it.")]
+    name: Annotated[Short, Doc("Name of the claim in the pod.")]
     template: Annotated[
-        str | None, Doc("A ResourceClaimTemplate that the cluster has; none: one is made.")
+        str | None,
+        Doc("An existing ResourceClaimTemplate; unset: one is created from `devices`."),
     ] = None
     devices: Annotated[
-        Plain, Doc("`spec.devices` of the template that is made, as resource.k8s.io/v1 has it.")
+        Plain, Doc("`spec.devices` of the created template, in the form of resource.k8s.io/v1.")
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise Invalid where both or neither are given."""
+        """Raise Invalid if both or neither are given."""
         if (self.template is None) == (not self.devices):
-            raise Invalid((), "either `template` or `devices` says what is asked for")
+            raise Invalid((), "a claim needs either `template` or `devices`")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineKubernetes:
-    """What a pod on this machine needs; what is named as in a pod goes into it as it is written."""
+    """Pod settings of a machine. Keys with the names of pod fields are copied unmodified."""
 
-    node_selector: Annotated[dict[str, str], Doc("Node labels to ask for.")] = field(
+    node_selector: Annotated[dict[str, str], Doc("Required node labels.")] = field(
         default_factory=dict
     )
     tolerations: Annotated[tuple[Plain, ...], Doc("Taints to tolerate.")] = ()
@@ -67,7 +68,7 @@ class MachineKubernetes:
         default_factory=dict
     )
     networks: Annotated[
-        tuple[Network, ...], Doc("Interfaces; they become the networking.gke.io annotations.")
+        tuple[Network, ...], Doc("Interfaces, written as the networking.gke.io annotations.")
     ] = ()
     host_network: Annotated[bool, Doc("Whether the pod uses the node's own network.")] = False
     resources: Annotated[Plain, Doc("Resources of the main container.")] = field(
@@ -77,10 +78,10 @@ class MachineKubernetes:
         tuple[Claim, ...], Doc("Devices by dynamic resource allocation, such as RDMA NICs.")
     ] = ()
     compute_domain: Annotated[
-        bool, Doc("Whether the nodes share NVLink, by a ComputeDomain of NVIDIA's DRA driver.")
+        bool, Doc("Whether nodes share NVLink through a ComputeDomain of NVIDIA's DRA driver.")
     ] = False
     shared_memory: Annotated[
-        Quantity, Doc("Most of /dev/shm; empty: half of the node's memory.")
+        Quantity, Doc("Size limit of /dev/shm; empty: half of the node's memory.")
     ] = ""
     security_context: Annotated[Plain, Doc("Security context of the main container.")] = field(
         default_factory=dict
@@ -89,134 +90,149 @@ class MachineKubernetes:
     volumes: Annotated[tuple[Plain, ...], Doc("Volumes of the pod.")] = ()
     volume_mounts: Annotated[tuple[Plain, ...], Doc("Mounts of the main container.")] = ()
     init_containers: Annotated[
-        tuple[Plain, ...], Doc("Containers that end before the others start.")
+        tuple[Plain, ...], Doc("Init containers: they end before the others start.")
     ] = ()
     sidecars: Annotated[
-        tuple[Plain, ...], Doc("Containers that run beside it, as native side cars.")
+        tuple[Plain, ...],
+        Doc("Containers that run beside the main container, as native sidecars."),
     ] = ()
     source: Url | None = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid for a capability that no container runtime knows."""
+        """Raise Invalid if a capability starts with CAP_."""
         check_capabilities(self.security_context, ("securityContext",))
         check_containers(self.init_containers, "initContainers")
         check_containers(self.sidecars, "sidecars")
 
 
-#: Where a results volume is mounted in every pod.
+#: Mount path of the results volume in every pod.
 RESULTS = "/accept/results"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Where Kueue may place the pods of a queue: names of node labels, coarse to fine."""
+    """Placement of the pods by Kueue. The values are names of node labels."""
 
-    required: Annotated[str | None, Doc("All pods within one value of this label, or none.")] = None
-    preferred: Annotated[str | None, Doc("The same where it can be had.")] = None
-    slice: Annotated[str | None, Doc("Each `sliceSize` pods within one value of this label.")] = (
-        None
-    )
-    slice_size: Annotated[Annotated[int, Bounds(min=1)] | None, Doc("Pods of a slice.")] = None
+    required: Annotated[
+        str | None, Doc("All pods must be on nodes with the same value of this label.")
+    ] = None
+    preferred: Annotated[
+        str | None, Doc("Like `required`, but other nodes are used if that is not possible.")
+    ] = None
+    slice: Annotated[
+        str | None,
+        Doc("Each group of `sliceSize` pods must be on nodes with the same value of this label."),
+    ] = None
+    slice_size: Annotated[
+        Annotated[int, Bounds(min=1)] | None, Doc("Number of pods in a slice.")
+    ] = None
 
     def __post_init__(self) -> None:
         """Raise Invalid for keys that contradict each other."""
         if self.required is not None and self.preferred is not None:
             raise Invalid((), "a topology is either required or preferred")
         if (self.slice is None) != (self.slice_size is None):
-            raise Invalid((), "slice and sliceSize go together")
+            raise Invalid((), "give both slice and sliceSize, or neither")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kubernetes:
-    """A Kubernetes cluster. The `extra` keys and those named as in a pod go into it as written."""
+    """A Kubernetes cluster. `extra…` keys and keys of pod fields are copied into the pod."""
 
     namespace: Annotated[
         Label | None,
-        Doc("Namespace of the run; none: the context's. With `render | helm install`: helm's."),
+        Doc(
+            "Namespace of the run; unset: that of the context. "
+            "`render | helm install` uses helm's namespace instead."
+        ),
     ] = None
-    queue: Annotated[str | None, Doc("Kueue LocalQueue; none: no queue.")] = None
+    queue: Annotated[str | None, Doc("Kueue LocalQueue; unset: no queue.")] = None
     suspend: Annotated[
-        bool | None, Doc("Whether the run waits to be released; none: where there is a queue.")
+        bool | None,
+        Doc("Whether the run is created suspended; unset: only if a queue is set."),
     ] = None
     workload_priority_class: Annotated[
-        str | None, Doc("Kueue WorkloadPriorityClass: the place in the queue.")
+        str | None, Doc("Kueue WorkloadPriorityClass: the priority in the queue.")
     ] = None
-    topology: Annotated[Topology | None, Doc("Where Kueue places the pods.")] = None
+    topology: Annotated[Topology | None, Doc("Placement of the pods by Kueue.")] = None
     flex_start: Annotated[
-        bool, Doc("Nodes of GKE's flex-start, which are there for as long as the run may last.")
+        bool, Doc("Whether to use flex-start nodes of GKE, which exist only for the run.")
     ] = False
     autoscaling: Annotated[
-        bool, Doc("Whether nodes are made when pods ask for them, by an autoscaler of the cluster.")
+        bool, Doc("Whether an autoscaler of the cluster creates nodes for pending pods.")
     ] = False
     spot: Annotated[bool, Doc("Whether to tolerate the taints of spot nodes.")] = False
     image: Annotated[str | None, Doc("Container image of the run.")] = None
     image_pull_policy: Annotated[
         Literal["IfNotPresent", "Always", "Never"], Doc("When nodes pull the image.")
     ] = "IfNotPresent"
-    image_pull_secrets: Annotated[tuple[str, ...], Doc("Secrets that pull the image.")] = ()
+    image_pull_secrets: Annotated[tuple[str, ...], Doc("Secrets for pulling the image.")] = ()
     controller: Annotated[
         Literal["auto", "jobset", "job"],
-        Doc("What runs the pods; auto: a JobSet where there are any."),
+        Doc("Kind of the object that runs the pods; auto: a JobSet if the cluster supports it."),
     ] = "auto"
     service_account: Annotated[str | None, Doc("Service account of the pods.")] = None
     priority_class_name: Annotated[str | None, Doc("PriorityClass of the pods.")] = None
     runtime_class_name: Annotated[str | None, Doc("RuntimeClass of the pods.")] = None
-    include_nodes: Annotated[tuple[str, ...], Doc("Only these nodes, by name.")] = ()
-    exclude_nodes: Annotated[tuple[str, ...], Doc("None of these nodes, by name.")] = ()
-    node_selector: Annotated[dict[str, str], Doc("Node labels, on top of the machine's.")] = field(
-        default_factory=dict
-    )
+    include_nodes: Annotated[tuple[str, ...], Doc("Names of the only nodes to use.")] = ()
+    exclude_nodes: Annotated[tuple[str, ...], Doc("Names of nodes not to use.")] = ()
+    node_selector: Annotated[
+        dict[str, str], Doc("Required node labels, added to the machine's.")
+    ] = field(default_factory=dict)
     affinity: Annotated[Plain, Doc("Affinity of the pods; node lists are added to it.")] = field(
         default_factory=dict
     )
-    tolerations: Annotated[tuple[Plain, ...], Doc("Taints to tolerate, on top.")] = ()
+    tolerations: Annotated[
+        tuple[Plain, ...], Doc("Taints to tolerate, added to the machine's.")
+    ] = ()
     labels: Annotated[dict[str, str], Doc("Labels of the pods.")] = field(default_factory=dict)
     annotations: Annotated[dict[str, str], Doc("Annotations of the pods.")] = field(
         default_factory=dict
     )
     networks: Annotated[
-        tuple[Network, ...] | None, Doc("Interfaces and networks, in place of the machine's.")
+        tuple[Network, ...] | None, Doc("Interfaces and networks instead of the machine's.")
     ] = None
     resource_claims: Annotated[
         tuple[Claim, ...] | None,
         Doc(
-            "Devices by dynamic resource allocation, in place of the machine's; none: those, but "
-            "not where `networks` are given, as NICs come by one of the two."
+            "Devices by dynamic resource allocation, instead of the machine's; unset: the "
+            "machine's, or no claims if `networks` are given, because they replace such NICs."
         ),
     ] = None
     host_network: Annotated[
-        bool | None, Doc("The node's own network; none: as the machine says.")
+        bool | None, Doc("Whether the pod uses the node's own network; unset: as in the machine.")
     ] = None
     gpus_per_pod: Annotated[
         Annotated[int, Bounds(min=1, max=MOST_GPUS)] | None,
-        Doc("GPUs that a pod asks for and uses; none: all of a node's."),
+        Doc("GPUs that a pod requests and uses; unset: all GPUs of the node."),
     ] = None
     resources: Annotated[
-        Plain, Doc("Resources of the main container, on top of the machine's.")
+        Plain, Doc("Resources of the main container, merged into the machine's.")
     ] = field(default_factory=dict)
     shared_memory: Annotated[
-        Quantity | None, Doc("Most of /dev/shm; none: as the machine says.")
+        Quantity | None, Doc("Size limit of /dev/shm; unset: as in the machine.")
     ] = None
     security_context: Annotated[
-        Plain, Doc("Security context of the main container, on top of the machine's.")
+        Plain, Doc("Security context of the main container, merged into the machine's.")
     ] = field(default_factory=dict)
     pod_security_context: Annotated[Plain, Doc("Security context of the pods.")] = field(
         default_factory=dict
     )
-    extra_volumes: Annotated[tuple[Plain, ...], Doc("Further volumes.")] = ()
-    extra_volume_mounts: Annotated[tuple[Plain, ...], Doc("Further mounts.")] = ()
-    extra_env: Annotated[Env, Doc("Further environment of the pods.")] = field(default_factory=dict)
+    extra_volumes: Annotated[tuple[Plain, ...], Doc("Additional volumes.")] = ()
+    extra_volume_mounts: Annotated[tuple[Plain, ...], Doc("Additional mounts.")] = ()
+    extra_env: Annotated[Env, Doc("Additional environment variables of the pods.")] = field(
+        default_factory=dict
+    )
     extra_env_from: Annotated[
-        tuple[Plain, ...], Doc("Secrets or ConfigMaps whose entries are environment too.")
+        tuple[Plain, ...],
+        Doc("Secrets or ConfigMaps with additional environment variables, as `envFrom`."),
     ] = ()
-    extra_init_containers: Annotated[
-        tuple[Plain, ...], Doc("Further containers that end before the others start.")
-    ] = ()
+    extra_init_containers: Annotated[tuple[Plain, ...], Doc("Additional init containers.")] = ()
     extra_sidecars: Annotated[
         tuple[Plain, ...],
         Doc(
-            "Further containers that run beside it, as native side cars; of the name of one of the "
-            "machine's: what is different of that."
+            "Additional native sidecars. An entry with the name of a machine's sidecar is merged "
+            "into that one."
         ),
     ] = ()
     network_policy: Annotated[
@@ -224,11 +240,11 @@ class Kubernetes:
     ] = True
     ttl_seconds: Annotated[
         Annotated[int, Bounds(min=0)] | None,
-        Doc("When the ended run is removed, logs and all; none: never."),
+        Doc("Seconds until the ended run and its logs are removed; unset: never."),
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid for names that no shell or runtime knows, and for keys without effect."""
+        """Raise Invalid for invalid names and for keys without effect."""
         check_env(self.extra_env, ("extraEnv",))
         check_capabilities(self.security_context, ("securityContext",))
         check_containers(self.extra_init_containers, "extraInitContainers")
@@ -236,15 +252,15 @@ class Kubernetes:
         for name in ("workload_priority_class", "topology"):
             if getattr(self, name) is not None and self.queue is None:
                 key = "topology" if name == "topology" else "workloadPriorityClass"
-                raise Invalid((key,), "only a queue heeds it", "name the LocalQueue: queue")
+                raise Invalid((key,), "has no effect without a queue", "name a LocalQueue: queue")
         for node in self.include_nodes:
             if node in self.exclude_nodes:
-                raise Invalid(("excludeNodes",), f"{node} is in includeNodes too")
+                raise Invalid(("excludeNodes",), f"{node} is also in includeNodes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Where the evidence goes."""
+    """The place for the evidence."""
 
     location: Annotated[
         Annotated[
@@ -255,30 +271,31 @@ class Results:
             ),
         ]
         | None,
-        Doc("Bucket or folder; none: it stays on the first host until it is collected."),
+        Doc("Bucket or folder; unset: evidence stays on the first host until it is collected."),
     ] = None
     volume: Annotated[
         Plain,
         Doc(
-            "Kubernetes: a volume to write to, without its name (a PVC, a CSI mount); "
-            f"mounted at {RESULTS}, and the location where none is named."
+            "Kubernetes: a volume for the evidence, such as a PVC or a CSI mount, without `name`. "
+            f"It is mounted at {RESULTS}, which is also the default location."
         ),
     ] = field(default_factory=dict)
     hold_seconds: Annotated[
         float,
         Bounds(min=0, max=86400),
         Doc(
-            "How long index 0 waits to be collected where nothing could be sent, or only to a "
-            "folder and the records are more than its log holds."
+            "Kubernetes: how long the pod of index 0 keeps its evidence for `accept collect`. It "
+            "waits if it could not send the evidence, or only to a folder with more records than "
+            "its log holds."
         ),
     ] = 600.0
 
     def __post_init__(self) -> None:
-        """Raise Invalid where evidence would go past the volume."""
+        """Raise Invalid if the location is outside the volume."""
         inside = self.location is None or f"{self.location}/".startswith(f"{RESULTS}/")
         if self.volume and not inside:
             raise Invalid(
                 ("location",),
-                "the volume would stay empty",
+                "it is outside the volume, which would stay empty",
                 f"leave it out, or name a folder below {RESULTS}",
             )

@@ -1,4 +1,4 @@
-"""Define a machine as its YAML file states it: GPUs, NICs, NVLink, pod settings, profiles."""
+"""Define the content of a machine file: GPUs, NICs, NVLink, pod settings, NCCL profiles."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """What one GPU can do at most, by its specification; dense, without structured sparsity."""
+    """Specified peak rates of one GPU; dense, without structured sparsity."""
 
     tflops: Annotated[
         dict[str, Annotated[float, Bounds(min=0.1)]],
-        Doc("10^12 floating-point operations a second, by data type of `gemm`."),
+        Doc("Arithmetic, in 10^12 floating-point operations a second, by data type of `gemm`."),
     ] = field(default_factory=dict)
     memory_gbytes_per_second: Annotated[
         Annotated[float, Bounds(min=1)] | None,
-        Doc("Of its memory, reads and writes together, in 10^9 bytes a second."),
+        Doc("Memory, reads and writes together, in 10^9 bytes a second."),
     ] = None
     source: Url
 
@@ -44,17 +44,18 @@ class Gpus:
 
     count: Annotated[
         Annotated[int, Bounds(min=0, max=MOST_GPUS)] | Literal["detect"],
-        Doc('GPUs a node must have; 0: none; "detect": as many as it shows, at least one.'),
+        Doc('GPUs that a node must have; 0: none; "detect": all that it has, at least one.'),
     ]
     device: Annotated[
         str | None,
         Doc(
-            "What nvidia-smi calls each of them, or a part of it; none: any will do. "
-            "Cards of a chip (NVL, PCIe) are meant where that is said."
+            "Name of each GPU in nvidia-smi, or a part of it; unset: any GPU. "
+            "NVL and PCIe cards match only if the name contains that word."
         ),
     ] = None
     memory_gb: Annotated[
-        Annotated[int, Bounds(min=1)] | None, Doc("Memory of each, in 10^9 bytes, for people.")
+        Annotated[int, Bounds(min=1)] | None,
+        Doc("Memory of each GPU, in 10^9 bytes; for information."),
     ] = None
     source: Url | None = None
     peaks: Peaks | None = None
@@ -66,14 +67,14 @@ class Nvlink:
 
     gbytes_per_second: Rate
     nodes: Annotated[
-        int, Bounds(min=1, max=1024), Doc("Nodes that one NVLink domain spans at most.")
+        int, Bounds(min=1, max=1024), Doc("Maximum number of nodes in one NVLink domain.")
     ] = 1
     source: Url
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pcie:
-    """PCI Express, where the GPUs of a node have nothing better between them."""
+    """PCI Express, for machines whose GPUs have no NVLink."""
 
     gbytes_per_second: Rate
     source: Url
@@ -83,47 +84,52 @@ class Pcie:
 class Nics:
     """The network cards of one node that carry data between GPUs."""
 
-    count: Annotated[int, Bounds(min=1, max=64), Doc("How many there are in a node.")]
-    gbps: Annotated[float, Bounds(min=0.1), Doc("Line rate of each, in 10^9 bits a second.")]
+    count: Annotated[int, Bounds(min=1, max=64), Doc("Number of NICs in a node.")]
+    gbps: Annotated[float, Bounds(min=0.1), Doc("Line rate of each NIC, in 10^9 bits a second.")]
     reachable_gbps: Annotated[
         Annotated[float, Bounds(min=0.1)] | None,
-        Doc("What the maker says is reached of it; none: the line rate."),
+        Doc("Reachable rate according to the vendor; unset: the line rate."),
     ] = None
     rdma: Annotated[
-        bool, Doc("Whether NCCL's data goes past the host's sockets: RDMA, GPUDirect-TCPX.")
+        bool,
+        Doc("Whether NCCL bypasses the host's sockets, by RDMA or GPUDirect-TCPX."),
     ] = True
     source: Url
 
     def __post_init__(self) -> None:
-        """Raise Invalid where more than the line rate is to be reached."""
+        """Raise Invalid if the reachable rate is above the line rate."""
         if self.reachable_gbps is not None and self.reachable_gbps > self.gbps:
             raise Invalid(("reachableGbps",), f"more than the line rate of {self.gbps:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The run that a machine's own figures are from, as `accept baseline` writes it."""
+    """The run that measured a machine's figures; `accept baseline` writes it."""
 
-    run: Annotated[str, Doc("Hash of what was run.")]
+    run: Annotated[str, Doc("Hash of the run.")]
     attempt: Annotated[str, Doc("Name of its launch, or of the folder of logs.")]
     state: Annotated[str, Doc("Its verdict.")]
-    date: Annotated[str | None, Doc("When it ran, UTC; none: the logs do not say.")] = None
+    date: Annotated[
+        str | None, Doc("Date and time of the run, UTC; unset: unknown from the logs.")
+    ] = None
     hosts: Annotated[tuple[str, ...], Doc("Hosts that took part.")] = ()
-    versions: Annotated[dict[str, str], Doc("What it ran with.")] = field(default_factory=dict)
+    versions: Annotated[dict[str, str], Doc("Versions of the software that it used.")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A kind of node: its GPUs and network, its NCCL settings, and what it should reach."""
+    """A kind of node: its GPUs and network, its NCCL settings, and its reference figures."""
 
     name: Name
     description: Annotated[str, Doc("One line for people.")]
     note: Annotated[
-        str, Doc("What whoever runs on it in pods must have seen to; said before a run.")
+        str, Doc("Preparation that runs in pods need; printed before each such run.")
     ] = ""
     base: Annotated[
         tuple[str, ...],
-        Doc("Machines, or files of values/machines/base, that hold what this file leaves out."),
+        Doc("Machines, or files of values/machines/base, that provide the keys missing here."),
     ] = ()
     gpus: Gpus
     ranks_per_node: Annotated[
@@ -131,19 +137,20 @@ class Machine:
         Doc('Ranks that a node runs; "gpus": one for each GPU.'),
     ] = "gpus"
     interface: Annotated[
-        str, Doc("Interface of start-up and control traffic; empty: the route to the other hosts.")
+        str,
+        Doc("Interface for start-up and control traffic; empty: the one that routes to the hosts."),
     ] = ""
     topology: Annotated[
         str,
-        Doc("Shell command that prints one line: the node's place in the network; empty: none."),
+        Doc("Shell command that prints the node's place in the network in one line; empty: none."),
     ] = ""
     speed_promised: Annotated[
-        bool, Doc("False: judged by correctness alone, and the verdict says so.")
+        bool, Doc("False: no speed target; the verdict covers only correctness and says so.")
     ] = True
     noise: Annotated[
         float,
         Bounds(min=0.0001, max=1),
-        Doc("Noise floor when nodes are compared, as a share of the median."),
+        Doc("Measurement noise in comparisons of nodes, as a share of the median."),
     ] = 0.01
     nvlink: Nvlink | None = None
     pcie: Pcie | None = None
@@ -151,10 +158,10 @@ class Machine:
     nccl: Nccl = field(default_factory=Nccl)
     kubernetes: MachineKubernetes = field(default_factory=MachineKubernetes)
     parameters: Annotated[
-        dict[str, Plain], Doc("Parameters of checks that suit this machine, by check.")
+        dict[str, Plain], Doc("Parameters of checks on this machine, by check.")
     ] = field(default_factory=dict)
-    references: Annotated[tuple[Figure, ...], Doc("What its metrics should be.")] = ()
-    baseline: Annotated[Baseline | None, Doc("The run that its own figures are from.")] = None
+    references: Annotated[tuple[Figure, ...], Doc("Reference figures for its metrics.")] = ()
+    baseline: Annotated[Baseline | None, Doc("The run that measured its own figures.")] = None
 
     def __post_init__(self) -> None:
         """Raise Invalid for keys that contradict each other."""
@@ -171,17 +178,17 @@ class Machine:
                     hint = known(name, self.nccl.profiles)
                     raise Invalid(("references", index, "profiles"), "no such profile", hint)
         if self.gpus.count == 0 and self.ranks_per_node == "gpus":
-            hint = "say how many ranks a node without GPUs runs, such as 2"
+            hint = "give the number of ranks on a node, such as 2"
             raise Invalid(
-                ("ranksPerNode",), "a machine without GPUs has no rank for each GPU", hint
+                ("ranksPerNode",), 'a machine without GPUs cannot use "gpus", the default', hint
             )
 
     def planned(self, profile: str = "default") -> PlannedMachine:
-        """What the nodes need to know of it under an NCCL profile."""
+        """Return the part of the machine that the plan contains, under an NCCL profile."""
         chosen = self.nccl.profiles[profile]
         transport = self.nccl.transport if chosen.transport is None else chosen.transport
-        own = transport == self.nccl.transport
-        found = self.nics if self.nccl.find_devices and "nics" in chosen.uses else None
+        default_transport = transport == self.nccl.transport
+        detected_nics = self.nics if self.nccl.find_devices and "nics" in chosen.uses else None
         return PlannedMachine(
             name=self.name,
             gpus=None if self.gpus.count == "detect" else self.gpus.count,
@@ -192,18 +199,18 @@ class Machine:
             interface=self.interface,
             topology=self.topology,
             transport=transport,
-            transport_aliases=self.nccl.transport_aliases if own else (),
-            gpu_direct=self.nccl.gpu_direct and own,
+            transport_aliases=self.nccl.transport_aliases if default_transport else (),
+            gpu_direct=self.nccl.gpu_direct and default_transport,
             peer_to_peer=self.nvlink is not None and "nvlink" in chosen.uses,
-            rdma_devices=found.count if found else 0,
-            rdma_gbps=found.gbps if found else 0.0,
+            rdma_devices=detected_nics.count if detected_nics else 0,
+            rdma_gbps=detected_nics.gbps if detected_nics else 0.0,
         )
 
 
 def check_gpus_per_node(machine: Machine, wanted: int) -> None:
-    """Raise Invalid where a run cannot use `wanted` GPUs of each node of the machine.
+    """Raise Invalid if a run cannot use `wanted` GPUs of each node of the machine.
 
-    The number must divide the GPUs of a node: rails and groups of nodes would differ otherwise.
+    The number must divide the GPUs of a node; otherwise rails and groups would differ in size.
     """
     count = machine.gpus.count
     if wanted < 1 or count == 0:

@@ -1,4 +1,4 @@
-"""How NCCL is set up on a machine: the plugin's script, and named sets of settings on top of it."""
+"""Define the NCCL setup of a machine: the plugin's script and named profiles of settings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ class Profile:
 
     env: Annotated[Env, Doc("Environment variables of every rank.")] = field(default_factory=dict)
     script: Annotated[
-        str | None, Doc("Script to source first; none: the machine's; empty: no script.")
+        str | None, Doc("Script to source first; unset: the machine's; empty: no script.")
     ] = None
     transport: Annotated[
-        str | None, Doc("The network NCCL's own log must name; none: the machine's.")
+        str | None,
+        Doc("Name of the network that NCCL's log must show; unset: the machine's."),
     ] = None
     uses: Annotated[
         tuple[Path, ...],
-        Doc("Paths it leaves in use; bounds that follow from the others do not apply."),
+        Doc("Paths that NCCL uses with it; bounds for other paths do not apply."),
     ] = ("nvlink", "domain", "nics")
-    description: Annotated[str, Doc("When to use it.")] = ""
+    description: Annotated[str, Doc("When to use the profile.")] = ""
     source: Url | None = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid for settings without a source, or that no shell accepts."""
+        """Raise Invalid for settings without a source and for invalid settings."""
         check_env(self.env, ("env",))
         if self.env and self.source is None:
             raise Invalid(("env",), "settings need a source", "add `source:`, a URL")
@@ -39,35 +40,42 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Nccl:
-    """How NCCL is set up on the machine."""
+    """The NCCL setup of the machine."""
 
-    script: Annotated[str, Doc("The NCCL plugin's own environment script, sourced first.")] = ""
+    script: Annotated[
+        str, Doc("Environment script of the NCCL plugin, sourced before the profile's settings.")
+    ] = ""
     transport: Annotated[
-        str, Doc("The network NCCL's own log must name; empty: nothing is promised.")
+        str,
+        Doc("Name of the network that NCCL's log must show; empty: any network is accepted."),
     ] = ""
     transport_aliases: Annotated[
         tuple[str, ...],
-        Doc("Other names of it in that log, such as a plugin's before it was initialised."),
+        Doc("Other names of that network in the log, such as a plugin's before initialization."),
     ] = ()
     gpu_direct: Annotated[
-        bool, Doc("Whether that log must name GDRDMA for it: NICs that reach GPU memory.")
+        bool,
+        Doc("Whether the log must show GDRDMA for it: NICs read and write GPU memory directly."),
     ] = False
     find_devices: Annotated[
         bool,
-        Doc("Whether a node picks its RDMA devices by itself: the fastest ones that are up."),
+        Doc(
+            "Whether each node uses the fastest RDMA devices that are up, instead of a fixed list."
+        ),
     ] = False
     profiles: Annotated[
-        dict[str, Profile], Doc("Settings by name; a site picks one, else `default`.")
+        dict[str, Profile],
+        Doc("Profiles of settings by name; a site selects one, otherwise `default` applies."),
     ] = field(default_factory=lambda: {"default": Profile()})
     source: Url | None = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid where no profile is called `default`, or a key is about no network."""
+        """Raise Invalid if `default` is missing, or if a key needs `transport`, which is empty."""
         if "default" not in self.profiles:
-            raise Invalid(("profiles",), 'a profile called "default" is needed')
+            raise Invalid(("profiles",), 'the profile "default" is missing')
         keys = (("gpuDirect", self.gpu_direct), ("transportAliases", self.transport_aliases))
         for key, given in keys:
             if given and not self.transport:
-                raise Invalid((key,), "of which network?", "name it: transport")
+                raise Invalid((key,), "needs the name of the network", "add `transport`")
         if not all(self.transport_aliases):
-            raise Invalid(("transportAliases",), "an empty name would be any network's")
+            raise Invalid(("transportAliases",), "an empty name would match any network")

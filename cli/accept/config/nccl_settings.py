@@ -1,7 +1,7 @@
-"""What is to be said of NCCL settings before a run: unknown ones, and those against the machine.
+"""Warn about NCCL settings before a run: unknown names, and values that contradict the machine.
 
-`values/nccl.yaml` holds the names there are and the values that turn something off, with sources.
-Nothing here is refused: a plugin may read what this list does not know.
+`values/nccl.yaml` lists the known names and the values that turn a path off, with sources. These
+are only remarks: a plugin may read settings that the list lacks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from accept.core.serde import escaped, nearest
 from accept.core.text import decimal
 
 _PREFIX = "NCCL_"
-_WITHOUT = {
+#: The effect of turning a path off.
+_EFFECTS = {
     "nvlink": "the GPUs of a node no longer reach each other over NVLink",
     "domain": "NVLink between nodes is no longer used",
-    "nics": "its network is no longer used: plain sockets are",
-    "gpuDirect": "data go through host memory, past what the NICs could read",
+    "nics": "plain sockets replace its network",
+    "gpuDirect": "data goes through host memory, although the NICs can access GPU memory",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Others:
-    """Settings that somebody else than NCCL reads; `*` at the end: all that begin so."""
+    """Settings that plugins read; `*` at the end of a name stands for any suffix."""
 
     names: tuple[str, ...]
     source: Url
@@ -46,7 +47,7 @@ class Off:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The file of settings."""
+    """The content of `values/nccl.yaml`."""
 
     source: Url
     names: tuple[str, ...]
@@ -57,48 +58,48 @@ class Settings:
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings that come with `accept`."""
+    """Return the settings that come with `accept`."""
     return read_file(Settings, resources.values() / "nccl.yaml")
 
 
 def without(path: str) -> dict[str, str]:
-    """Settings that turn a path off, all that are known to: the first value of each."""
-    return {one.name: one.values[0] for one in settings().turns_off if one.path == path}
+    """Return all known settings that turn a path off, each with its first value."""
+    return {off.name: off.values[0] for off in settings().turns_off if off.path == path}
 
 
 def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[str, ...]:
-    """One line for each setting of the user's that is unknown, or contradicts the machine.
+    """Return one line for each setting that is unknown or contradicts the machine.
 
-    `given`: the user's own, on top of the profile; what the profile itself says is meant so.
+    `given` holds only the user's settings, because the settings of the profile are intended.
     """
-    lines = [*_unknown(given), *_off(given, machine, profile), *_channels(given, machine)]
+    lines = [*_unknown(given), *_turned_off(given, machine, profile), *_channels(given, machine)]
     transport = machine.planned(profile).transport
     network = given.get("NCCL_NET", "")
     if transport and network and transport.lower() not in network.lower():
         lines.append(
-            f"NCCL_NET={escaped(network)}: {machine.name} promises the network {transport}"
+            f"NCCL_NET={escaped(network)}: {machine.name} should use the network {transport}"
         )
     level = given.get("NCCL_DEBUG", "INFO").upper()
     if transport and level not in ("INFO", "TRACE"):
-        said = "nothing will say which network NCCL used, and the verdict is inconclusive"
-        lines.append(f"NCCL_DEBUG={escaped(level)}: {said}")
+        effect = "the logs will not show which network NCCL used: the verdict is inconclusive"
+        lines.append(f"NCCL_DEBUG={escaped(level)}: {effect}")
     return tuple(dict.fromkeys(lines))
 
 
 def _unknown(given: Mapping[str, str]) -> Iterator[str]:
     data = settings()
-    theirs = [name for others in data.others for name in others.names]
-    begin = tuple(name[:-1] for name in theirs if name.endswith("*"))
-    there = (*data.names, *(name for name in theirs if not name.endswith("*")))
+    plugin_names = [name for others in data.others for name in others.names]
+    prefixes = tuple(name[:-1] for name in plugin_names if name.endswith("*"))
+    known_names = (*data.names, *(name for name in plugin_names if not name.endswith("*")))
     for name in given:
-        if not name.upper().startswith(_PREFIX) or name in there or name.startswith(begin):
+        if not name.upper().startswith(_PREFIX) or name in known_names or name.startswith(prefixes):
             continue
-        close = nearest(name.upper(), there)
-        hint = f"did you mean {close}?" if close else "is it a plugin's?"
-        yield f"{escaped(name)} is no setting that NCCL is known to read: {hint}"
+        close = nearest(name.upper(), known_names)
+        hint = f"did you mean {close}?" if close else "does a plugin read it?"
+        yield f"{escaped(name)} is not a known NCCL setting: {hint}"
 
 
-def _off(given: Mapping[str, str], machine: Machine, profile: str) -> Iterator[str]:
+def _turned_off(given: Mapping[str, str], machine: Machine, profile: str) -> Iterator[str]:
     planned, uses = machine.planned(profile), machine.nccl.profiles[profile].uses
     has = {
         "nvlink": planned.peer_to_peer,
@@ -106,20 +107,20 @@ def _off(given: Mapping[str, str], machine: Machine, profile: str) -> Iterator[s
         "nics": bool(planned.transport) and planned.transport == machine.nccl.transport,
         "gpuDirect": planned.gpu_direct,
     }
-    for one in settings().turns_off:
-        value = given.get(one.name, "")
-        if value in one.values and has[one.path]:
-            yield f"{one.name}={value} contradicts {machine.name}: {_WITHOUT[one.path]}"
+    for off in settings().turns_off:
+        value = given.get(off.name, "")
+        if value in off.values and has[off.path]:
+            yield f"{off.name}={value} contradicts {machine.name}: {_EFFECTS[off.path]}"
 
 
 def _channels(given: Mapping[str, str], machine: Machine) -> Iterator[str]:
-    """Channels are spread over the NICs: one that gets none, or several that share one."""
+    """Yield a line if the number of channels does not fit the number of NICs."""
     nics = machine.nics
-    for name, wrong in (("NCCL_MIN_NCHANNELS", 1), ("NCCL_MAX_NCHANNELS", -1)):
+    for name, sign in (("NCCL_MIN_NCHANNELS", 1), ("NCCL_MAX_NCHANNELS", -1)):
         channels = decimal(given.get(name, ""))
         if nics is None or channels is None:
             continue
-        if wrong * (channels - nics.count) > 0:
-            side = "more than" if wrong > 0 else "fewer than"
-            what = "several share a NIC" if wrong > 0 else "some NICs carry nothing"
-            yield f"{name}={channels}: {side} the {nics.count} NICs of {machine.name}, {what}"
+        if sign * (channels - nics.count) > 0:
+            side = "more than" if sign > 0 else "fewer than"
+            effect = "several share a NIC" if sign > 0 else "some NICs carry nothing"
+            yield f"{name}={channels}: {side} the {nics.count} NICs of {machine.name}, {effect}"

@@ -25,7 +25,7 @@ def core() -> Path:
 
 
 def causes() -> Path:
-    """Return the page that explains every cause."""
+    """Return the page of the documentation that explains every cause."""
     return _ROOT / "docs" / "causes.md"
 
 

@@ -1,7 +1,7 @@
-"""JSON Schema (draft 2020-12) of the types that `accept.core.serde` reads.
+"""Make the JSON Schema (draft 2020-12) of types that `accept.core.serde` reads.
 
-What a key means comes from its `Doc`, from the field's `metadata["doc"]`, or from the `#:` comment
-above it.
+The description of a key comes from its `Doc`, from the field's `metadata["doc"]`, or from the `#:`
+comment above it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 
 
 def schema(cls: type[Any]) -> dict[str, Any]:
-    """The schema of a dataclass; the dataclasses in it are under `$defs`."""
+    """Return the schema of a dataclass; nested dataclasses are under `$defs`."""
     definitions: dict[str, Any] = {}
     top = _of_class(cls, definitions)
     result = {"$schema": "https://json-schema.org/draft/2020-12/schema", **top}
@@ -48,7 +48,7 @@ def schema(cls: type[Any]) -> dict[str, Any]:
 
 
 def schema_of_chart(cls: type[Any]) -> dict[str, Any]:
-    """The same in the words of draft-07, which every Helm knows."""
+    """Return the schema in draft-07, which every version of Helm supports."""
 
     def renamed(data: Any) -> Any:
         if isinstance(data, list):
@@ -57,14 +57,14 @@ def schema_of_chart(cls: type[Any]) -> dict[str, Any]:
             return data
         ref = data.get("$ref")
         if isinstance(ref, str):
-            # Draft-07 heeds nothing beside a reference.
+            # Draft-07 ignores other keys beside `$ref`.
             return {"$ref": ref.replace("#/$defs/", "#/definitions/")}
         return {key: renamed(value) for key, value in data.items()}
 
-    found = schema(cls)
-    definitions = found.pop("$defs", {})
-    found["$schema"] = "http://json-schema.org/draft-07/schema#"
-    return {**renamed(found), "definitions": renamed(definitions)}
+    result = schema(cls)
+    definitions = result.pop("$defs", {})
+    result["$schema"] = "http://json-schema.org/draft-07/schema#"
+    return {**renamed(result), "definitions": renamed(definitions)}
 
 
 def _of_class(cls: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def _of_class(cls: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
         "properties": properties,
         "additionalProperties": False,
     }
-    needed = [camel(item.name) for item in dataclasses.fields(cls) if required(item)]
-    if needed:
-        result["required"] = needed
+    required_keys = [camel(item.name) for item in dataclasses.fields(cls) if required(item)]
+    if required_keys:
+        result["required"] = required_keys
     return result
 
 
@@ -106,9 +106,8 @@ def _of_type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
             result = {"anyOf": [result, {"enum": ["nan", "inf", "-inf"]}]}
     for marker in markers:
         if isinstance(marker, Text):
-            number = {key: value for key, value in result.items() if key != "description"}
-            kept = {key: value for key, value in result.items() if key == "description"}
-            result = {"anyOf": [number, {"type": "string", "title": marker.form}], **kept}
+            description = {key: result.pop(key) for key in ("description",) if key in result}
+            result = {"anyOf": [result, {"type": "string", "title": marker.form}], **description}
     return result
 
 
@@ -141,7 +140,7 @@ def _of_plain(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _comments(cls: type[Any]) -> dict[str, str]:
-    """The `#:` comments above the fields; none where the source cannot be had."""
+    """Return the `#:` comments above the fields of a class; {} if its source is unavailable."""
     try:
         source = inspect.getsource(cls)
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""A site: one cluster, as the user's own file describes it. Every key may be left out."""
+"""Define the content of a site file, in which the user describes a cluster; no key is required."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accept.config.kubernetes import Kubernetes, Results
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 Absolute = Annotated[str, Pattern(r"/[^\0\n]*", "an absolute path")]
-#: sshd and sed read it, too, and neither takes everything.
+#: A path without characters that are special in sshd_config or sed.
 Simple = Annotated[
     str, Pattern(r"/[A-Za-z0-9._/+@-]*", "an absolute path of letters, digits and ._/+@-")
 ]
@@ -19,7 +19,7 @@ Simple = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Ssh:
-    """Hosts that are reached over ssh; anything not said here comes from your own ssh config."""
+    """Hosts that are reached over ssh; all other settings come from your own ssh config."""
 
     hosts: Annotated[tuple[str, ...], Doc("Host names or patterns such as node[01-16].")] = ()
     user: Annotated[str | None, Doc("User on the hosts.")] = None
@@ -31,16 +31,18 @@ class Ssh:
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Where things are on the hosts; anything not said is looked for on PATH."""
+    """Paths of tools on the hosts; unset ones are searched on PATH."""
 
-    venv: Annotated[
-        Absolute | None, Doc("Virtual environment with torch, mpi4py, or Open MPI.")
-    ] = None
+    venv: Annotated[Absolute | None, Doc("Virtual environment with torch, mpi4py or Open MPI.")] = (
+        None
+    )
     python: Annotated[Absolute | None, Doc("The python3 to use.")] = None
     mpirun: Annotated[Absolute | None, Doc("The mpirun to use.")] = None
-    nccl_tests: Annotated[Absolute | None, Doc("Folder of all_reduce_perf and its like.")] = None
+    nccl_tests: Annotated[
+        Absolute | None, Doc("Folder of the nccl-tests programs, such as all_reduce_perf.")
+    ] = None
     scratch: Annotated[
-        Simple, Doc("Folder on a local disk that the run's own folder is made in.")
+        Simple, Doc("Folder on a local disk; the folder of the run is created in it.")
     ] = "/tmp"
 
 
@@ -48,13 +50,15 @@ class Tools:
 class SiteNccl:
     """NCCL settings of this cluster."""
 
-    profile: Annotated[str, Doc("Which of the machine's profiles: `accept show machine`.")] = (
-        "default"
-    )
-    env: Annotated[Env, Doc("Settings on top of the profile.")] = field(default_factory=dict)
+    profile: Annotated[
+        str, Doc("NCCL profile of the machine; `accept show machine` lists them.")
+    ] = "default"
+    env: Annotated[
+        Env, Doc("Environment variables that are added to the profile or replace its own.")
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise Invalid for an environment that no shell accepts."""
+        """Raise Invalid for invalid environment variables."""
         check_env(self.env, ("env",))
 
 
@@ -62,35 +66,37 @@ class SiteNccl:
 class Site:
     """One cluster."""
 
-    name: Annotated[str, Doc("What reports call it.")] = ""
+    name: Annotated[str, Doc("Name of the cluster in reports.")] = ""
     backend: Annotated[
         Literal["local", "ssh", "kubernetes"] | None,
-        Doc("What obtains the hosts; none: taken from the other keys and the options."),
+        Doc("How to reach the hosts; unset: chosen from the other keys and the options."),
     ] = None
     ssh: Ssh = field(default_factory=Ssh)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
     results: Results = field(default_factory=Results)
     tools: Tools = field(default_factory=Tools)
     interface: Annotated[
-        str | None, Doc("Interface of start-up and control traffic; none: as the machine says.")
+        str | None, Doc("Interface for start-up and control traffic; unset: the machine's.")
     ] = None
     gpus_per_node: Annotated[
         Annotated[int, Bounds(min=1, max=MOST_GPUS)] | None,
-        Doc("GPUs of each node to use; none: all."),
+        Doc("Number of GPUs to use on each node; unset: all."),
     ] = None
     require_all_nodes: Annotated[
-        bool, Doc("Whether to stop where one host never answers; else the others go on.")
+        bool,
+        Doc("Whether to stop if a host does not answer; otherwise the run continues without it."),
     ] = False
     start_timeout: Annotated[
         Seconds | None,
-        Doc("Longest wait for hosts; none: 60s where they should be up, Kubernetes 15m, else 5m."),
+        Doc("Longest wait for hosts to answer; unset: 15m on Kubernetes, otherwise 60s."),
     ] = None
-    deadline: Annotated[Seconds | None, Doc("Longest run; none: as the suite says.")] = None
-    keep: Annotated[Seconds, Doc("How long the first host keeps evidence nobody collected.")] = (
-        86400.0
-    )
+    deadline: Annotated[Seconds | None, Doc("Longest run; unset: as in the suite.")] = None
+    keep: Annotated[
+        Seconds, Doc("How long the first host keeps evidence that nobody has collected.")
+    ] = 86400.0
     expect: Annotated[
-        tuple[str, ...], Doc("Thresholds of your own, such as all-reduce@8G>=380; they beat ours.")
+        tuple[str, ...],
+        Doc("Your own thresholds, such as all-reduce@8G>=380; they replace the machine's."),
     ] = ()
     parameters: Annotated[
         dict[str, dict[str, Any]], Doc("Parameters of checks on this cluster, by check.")
@@ -98,7 +104,7 @@ class Site:
     nccl: SiteNccl = field(default_factory=SiteNccl)
 
     def __post_init__(self) -> None:
-        """Raise Invalid for parameters of no check and for expectations that are none."""
+        """Raise Invalid for parameters of an unknown check and for invalid expectations."""
         check_parameters(self.parameters, ("parameters",))
         for index, text in enumerate(self.expect):
             try:

@@ -1,4 +1,4 @@
-"""A suite: an ordered list of checks with parameters, as `values/suites/NAME.yaml` holds it."""
+"""Define the content of a suite file: an ordered list of checks with parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accept.core import checks
 from accept.core.model import GroupKind
 from accept.core.serde import Bounds, Doc, Invalid, Pattern, known
 
-#: Rounds of pairs: far more than `auto` ever plans, and few enough that a slip of the pen is seen.
+#: Rounds of pairs. The limit is far above what `auto` plans, and finds typing errors.
 Rounds = Annotated[int, Bounds(min=1, max=64)]
 
 
@@ -23,19 +23,19 @@ class SuiteCheck:
     groups: Annotated[
         GroupKind | None,
         Doc(
-            "On which groups of hosts; none: the check's own. "
-            "On one host, groups of two or more are left out."
+            "Groups of hosts to run on; unset: the check's default. "
+            "A run on one host skips groups of several hosts."
         ),
     ] = None
     rounds: Annotated[
         Rounds | Literal["auto"],
-        Doc("Rounds of disjoint pairs, for `pairs`; auto: as many as the number of nodes needs."),
+        Doc("For `pairs`: rounds of disjoint pairs; auto: enough for the number of nodes."),
     ] = "auto"
     optional: Annotated[
-        bool, Doc("Whether a run can be accepted where it could not be tested.")
+        bool, Doc("Whether a run can be accepted even if this check could not be tested.")
     ] = False
     timeout: Annotated[Seconds | None, Doc("Longest time of one execution.")] = None
-    params: Annotated[dict[str, Any], Doc("Its parameters; `accept list checks` names them.")] = (
+    params: Annotated[dict[str, Any], Doc("Its parameters; `accept list checks` lists them.")] = (
         field(default_factory=dict)
     )
     script: Annotated[
@@ -43,11 +43,11 @@ class SuiteCheck:
     ] = None
     name: Annotated[
         Annotated[str, Pattern(r"[a-z0-9][a-z0-9-]{0,40}", "a name of a-z, 0-9 and '-'")] | None,
-        Doc("For `script`: what the report calls it; none: the file's name."),
+        Doc("For `script`: its name in reports; unset: the name of the file."),
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid for a check that does not exist, and for keys that do not go together."""
+        """Raise Invalid for a check that does not exist, and for contradicting keys."""
         if self.check not in checks.names():
             raise Invalid(
                 ("check",),
@@ -56,10 +56,10 @@ class SuiteCheck:
             )
         if self.rounds != "auto" and self.rounds > 1 and self.groups != "pairs":
             raise Invalid(("rounds",), "only `groups: pairs` has rounds")
-        scripted = self.check == "script"
-        if scripted and not self.script:
+        is_script = self.check == "script"
+        if is_script and not self.script:
             raise Invalid((), "the check `script` needs a script", "add `script: PATH`")
-        if not scripted and (self.script or self.name):
+        if not is_script and (self.script or self.name):
             key = "script" if self.script else "name"
             raise Invalid((key,), "only the check `script` has this key")
 
@@ -70,5 +70,5 @@ class Suite:
 
     name: Name
     description: Annotated[str, Doc("One line for people.")]
-    deadline: Annotated[Seconds, Doc("Longest run after the hosts are found.")] = 3600.0
+    deadline: Annotated[Seconds, Doc("Longest run after all hosts are found.")] = 3600.0
     checks: Annotated[tuple[SuiteCheck, ...], Bounds(min=1), Doc("The checks, in order.")]

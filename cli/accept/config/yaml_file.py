@@ -25,34 +25,34 @@ _WORDS = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
 
-# libyaml's parser where PyYAML was built with it: some ten times as fast.
+# The parser of libyaml is about ten times as fast, but not every PyYAML has it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A YAML file as data, with the line that each path in it begins at."""
+    """The data of a YAML file, and the line where each key path starts."""
 
     #: The file as the user named it.
     name: str
     data: dict[str, Any]
     lines: dict[tuple[Any, ...], int]
-    #: The file of paths that are not in this one.
+    #: The file of each path that comes from a base.
     files: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
     def where(self, path: tuple[Any, ...] = ()) -> str:
-        """FILE:LINE of a path, or of the nearest enclosing one that the file has."""
+        """Return FILE:LINE of a path, or of the nearest enclosing path that the file has."""
         while path not in self.lines and path:
             path = path[:-1]
         return f"{self.files.get(path, self.name)}:{self.lines.get(path, 1)}"
 
     def bad(self, path: tuple[Any, ...], message: str, hint: str = "") -> BadInput:
-        """The error about one key: FILE:LINE: KEYPATH: what is wrong."""
+        """Return an error about one key: `FILE:LINE: KEYPATH: MESSAGE`."""
         keys = f"{show_path(path)}: " if path else ""
         return BadInput(f"{self.where(path)}: {keys}{message}", hint=hint)
 
     def read(self, cls: type[T], path: tuple[Any, ...] = ()) -> T:
-        """The whole file, or what is under `path`, as `cls`. Raises BadInput."""
+        """Return the file, or the part under `path`, as an instance of `cls`. Raises BadInput."""
         data: Any = self.data
         for key in path:
             data = data[key]
@@ -63,20 +63,19 @@ class Document:
 
 
 def load(path: Path | str) -> Document:
-    """The YAML file at `path`. Raises BadInput with FILE:LINE, what is wrong and what to do."""
+    """Read a YAML file. Raises BadInput with FILE:LINE, the problem and a hint."""
     name = str(path)
     return parse(_text(name), name=name)
 
 
 def read_file(cls: type[T], path: Path | str) -> T:
-    """The YAML file at `path` as `cls`. Raises BadInput."""
+    """Read a YAML file as an instance of `cls`. Raises BadInput."""
     return load(path).read(cls)
 
 
 def parse(text: str, *, name: str) -> Document:
-    """YAML text as a Document called `name`. Raises BadInput."""
-    parser = _Parser(text, name)
-    return parser.document()
+    """Parse YAML text as a Document called `name`. Raises BadInput."""
+    return _Parser(text, name).document()
 
 
 def _text(name: str) -> str:
@@ -95,7 +94,7 @@ def _text(name: str) -> str:
 
 
 class _Parser:
-    """Builds data from parser events, so that nothing is ever larger than the file itself."""
+    """Build data from parser events; without aliases, the data is never larger than the file."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -181,18 +180,18 @@ class _Parser:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = mark.line + 1 if mark else self.line
         for number in range(line, max(line - 2, 0), -1):
-            around = self.text.split("\n", number)[number - 1 : number]
-            if around and "\t" in around[0][: len(around[0]) - len(around[0].lstrip())]:
+            lines = self.text.split("\n", number)[number - 1 : number]
+            if lines and "\t" in lines[0][: len(lines[0]) - len(lines[0].lstrip())]:
                 self._fail("a tab in the indentation", "indent with spaces", line=number)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
         context = getattr(error, "context", None)
-        said = f"{context}: {problem}" if context else str(problem)
-        hint = "look at the indentation, and quote text with special characters"
-        self._fail(f"this is no YAML: {escaped(said, 160)}", hint, line=line)
+        reason = f"{context}: {problem}" if context else str(problem)
+        hint = "check the indentation, and quote text with special characters"
+        self._fail(f"invalid YAML: {escaped(reason, 160)}", hint, line=line)
 
 
 def _scalar(event: Any) -> Any:
-    """What a scalar stands for; quoted ones and block ones are text."""
+    """Return the value of a scalar; quoted scalars and block scalars are text."""
     text: str = event.value
     if not event.implicit[0]:
         return text
@@ -204,10 +203,10 @@ def _scalar(event: Any) -> Any:
 
 
 Keys = tuple[Any, ...]
-#: Lists that grow, where others are replaced.
-_ADDED = "references"
+#: The list that a file extends; it replaces all other lists of its bases.
+_EXTENDED = "references"
 #: Longest chain of bases.
-_MOST = 5
+_MAX_BASES = 5
 
 
 def with_bases(
@@ -217,8 +216,10 @@ def with_bases(
     *,
     depth: int = 0,
 ) -> Document:
-    """The document with what its bases hold. `find`: name of a base, folder of the file -> path,
-    or Invalid. Raises BadInput where a base does not exist, or leads to itself.
+    """Merge a document with its bases.
+
+    `find` gets the name of a base and the folder of the file, and returns the path of the base or
+    raises Invalid. Raises BadInput if a base does not exist or refers to itself.
     """
     names = document.data.get("base", [])
     if not isinstance(names, list):
@@ -229,8 +230,9 @@ def with_bases(
     for index, name in enumerate(names):
         if not isinstance(name, str):
             raise document.bad(("base", index), f"expected a name, found {describe_value(name)}")
-        if depth == _MOST:
-            raise document.bad(("base", index), "the bases do not end: one leads to itself")
+        if depth == _MAX_BASES:
+            message = f"more than {_MAX_BASES} bases in a chain: one may refer to itself"
+            raise document.bad(("base", index), message)
         try:
             path = find(name, Path(document.name).parent)
         except Invalid as error:
@@ -240,36 +242,37 @@ def with_bases(
 
 
 def _merged(base: Document, own: Document) -> Document:
-    """Both documents in one; what `own` says goes first."""
+    """Merge two documents; values of `own` take precedence."""
     replaced: set[Keys] = set()
-    data = _mapping(base.data, own.data, (), replaced)
-    mine, theirs = own.data.get(_ADDED), base.data.get(_ADDED)
+    data = _merged_data(base.data, own.data, (), replaced)
+    own_list, base_list = own.data.get(_EXTENDED), base.data.get(_EXTENDED)
     shift = 0
-    if isinstance(mine, list) and isinstance(theirs, list):
-        data[_ADDED] = [*mine, *theirs]
-        shift = len(mine)
-        replaced.discard((_ADDED,))
+    if isinstance(own_list, list) and isinstance(base_list, list):
+        data[_EXTENDED] = [*own_list, *base_list]
+        shift = len(own_list)
+        replaced.discard((_EXTENDED,))
     lines, files = dict(own.lines), dict(own.files)
     for path, line in base.lines.items():
         if any(path[:n] in replaced for n in range(1, len(path) + 1)):
             continue
         moved = path
-        if shift and len(path) > 1 and path[0] == _ADDED:
-            moved = (_ADDED, path[1] + shift, *path[2:])
+        if shift and len(path) > 1 and path[0] == _EXTENDED:
+            moved = (_EXTENDED, path[1] + shift, *path[2:])
         if moved not in lines:
             lines[moved] = line
             files[moved] = base.files.get(path, base.name)
     return Document(name=own.name, data=data, lines=lines, files=files)
 
 
-def _mapping(
+def _merged_data(
     base: dict[str, Any], own: dict[str, Any], path: Keys, replaced: set[Keys]
 ) -> dict[str, Any]:
+    """Merge mappings recursively; add the paths that `own` sets to `replaced`."""
     data = dict(base)
     for key, value in own.items():
-        there = base.get(key)
-        if isinstance(value, dict) and isinstance(there, dict):
-            data[key] = _mapping(there, value, (*path, key), replaced)
+        base_value = base.get(key)
+        if isinstance(value, dict) and isinstance(base_value, dict):
+            data[key] = _merged_data(base_value, value, (*path, key), replaced)
         else:
             data[key] = value
             replaced.add((*path, key))

@@ -1,1 +1,1 @@
-"""From configuration to a run: resolve it, plan its steps, place it, render what runs."""
+"""Turn configuration into a run: resolve it, plan its steps, place its pods, render its files."""

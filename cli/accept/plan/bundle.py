@@ -1,6 +1,6 @@
 """Render a resolved run: step scripts, code for the nodes, the plan's hash, Helm values.
 
-The same run gives the same bytes on any machine.
+The same run gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ from accept.core.serde import dump
 from accept.core.text import parse_size
 from accept.plan.resolve import Resolved
 
-#: A triple-quoted text that has its lines to itself: in this project a docstring. Both begin with
-#: the line before them, which is found much faster than a place in front of spaces.
+#: A triple-quoted string on lines of its own, which in this project is always a docstring. This
+#: pattern and `_COMMENT` start at the newline before: that is much faster than starting at spaces.
 _DOCSTRING = re.compile(r'\n( *)r?"""[^"]*(?:"(?!"")[^"]*)*"""$', re.MULTILINE)
-#: What a function returns, where its `def` or its last parameter ends: nothing reads it.
-_RETURNS = re.compile(r"\) -> [^\n]+:$", re.MULTILINE)
-#: Levels of indentation, one above what there is.
-_DEEPEST = 12
+#: The return annotation of a function; nothing reads it at run time.
+_RETURN_ANNOTATION = re.compile(r"\) -> [^\n]+:$", re.MULTILINE)
+#: One more than the deepest indentation in this project.
+_MAX_INDENT_LEVELS = 12
 _COMMENT = re.compile(r"\n *#.*")
 _SHELL_COMMENT = re.compile(r"\n *#(?! shellcheck).*")
 
 
 def lean(source: str) -> str:
-    """`source` with `...` for its docstrings, tabs, and without comments that have lines to
-    themselves and what functions are said to return.
+    """Return Python source without docstrings, comment lines and return annotations.
 
-    Lines keep their numbers, so that a traceback from a node leads into the real file. It knows
-    this project's own style and no other; a test holds every module against its syntax tree.
-    Reading the tree here would cost `accept render` more than everything else it does.
+    Tabs replace the indentation. Line numbers do not change, so a traceback from a node matches the
+    real file. The patterns rely on this project's style; a test compares the syntax tree of every
+    module before and after. Working on the tree here would take longer than the rest of
+    `accept render`.
     """
-    text = _COMMENT.sub("\n", _DOCSTRING.sub(_blank, "\n" + source))[1:]
-    text = _RETURNS.sub("):", text)
-    # The deepest first, or its beginning would be taken for a shallower one.
-    for depth in range(_DEEPEST, 0, -1):
+    text = _COMMENT.sub("\n", _DOCSTRING.sub(_blank_docstring, "\n" + source))[1:]
+    text = _RETURN_ANNOTATION.sub("):", text)
+    # The deepest level first: a shallower pattern would match its beginning.
+    for depth in range(_MAX_INDENT_LEVELS, 0, -1):
         text = text.replace("\n" + "    " * depth, "\n" + "\t" * depth)
     return text
 
 
 def lean_shell(source: str) -> str:
-    """`source` without comments that have lines to themselves, but the first and shellcheck's."""
+    """Return shell source without comment lines, except the first line and those for shellcheck."""
     return _SHELL_COMMENT.sub("\n", source)
 
 
-def _blank(match: re.Match[str]) -> str:
-    # Nothing may stand before `from __future__ import`.
-    stand_in = f"\n{match[1]}..." if match.start() else "\n"
-    return stand_in + "\n" * (match[0].count("\n") - 1)
+def _blank_docstring(match: re.Match[str]) -> str:
+    # `...` must not precede `from __future__ import`: a module docstring becomes empty lines.
+    placeholder = f"\n{match[1]}..." if match.start() else "\n"
+    return placeholder + "\n" * (match[0].count("\n") - 1)
 
 
 _PLAN = "plan.json"
-#: Text that is text in every YAML, quoted or not.
-_WORD = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_NO_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+#: Text that every YAML parser reads as text without quotes, except `_YAML_KEYWORDS`.
+_PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_YAML_KEYWORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 #: Scripts that are the same in every run.
 _STATIC = (
     "bootstrap_host.sh",
@@ -92,26 +92,29 @@ _STATIC = (
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """Everything that a node needs, by path, and the plan among it."""
+    """The files that a node needs, including the plan, by path."""
 
     plan: Plan
     files: Mapping[str, bytes]
 
     def archive(self) -> bytes:
-        """The files as one tar archive: sorted, stored, times and owners zero."""
+        """Return the files as one tar archive: sorted, not compressed, times and owners zero."""
         return _tar(self.files)
 
     def write(self, folder: Path) -> None:
-        """Write the files into `folder`, which must be there."""
+        """Write the files into `folder`, which must exist."""
         for name, content in self.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-            path.chmod(0o755 if _runs(name) else 0o644)
+            path.chmod(_mode(name))
 
 
 def render(run: Resolved) -> Bundle:
-    """Render the run. Raises what Jinja raises for a template that is wrong; never for data."""
+    """Render the run.
+
+    Raises jinja2.TemplateError only if a template itself is broken, never because of data.
+    """
     files = dict(_static())
     files["env.sh"] = _env(run)
     for step in run.plan.steps:
@@ -131,13 +134,13 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
     """
     if not folder.is_dir():
         raise BadInput(f"{folder} is missing", hint="render the run again")
-    found = (p for p in sorted(folder.rglob("*")) if p.is_file())
-    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in found}
+    paths = (p for p in sorted(folder.rglob("*")) if p.is_file())
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
     files.pop(_PLAN, None)
     if _digest(files) != plan.files_hash or plan_hash(dump(plan)) != plan.hash:
         raise BadInput(
             f"{folder} was changed after it was rendered",
-            hint="what runs is what was rendered: render again",
+            hint="a run uses the files unmodified: render again",
         )
     if not files.keys() >= {*_STATIC}:
         raise BadInput(f"another version of accept rendered {folder}", hint="render the run again")
@@ -154,35 +157,37 @@ def _digest(files: Mapping[str, bytes]) -> str:
 
 
 def helm_values(run: Resolved, bundle: Bundle) -> str:
-    """The run as Helm values, for the chart: YAML, every key in the order of `values_of`."""
+    """Return the Helm values of the run as YAML, with the keys in the order of `values_of`."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
         pass
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-        # Helm's YAML takes more for numbers and booleans than this one knows to quote: y, 1e3.
-        plain = _WORD.fullmatch(value) and value.lower() not in _NO_TEXT
+        # Helm reads more words as numbers and booleans than PyYAML quotes, such as y and 1e3.
+        plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in _YAML_KEYWORDS
         style = "|" if "\n" in value else None if plain else "'"
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
-    *rest, (_, coded) = values_of(run, bundle).items()
-    head = yaml.dump(dict(rest), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
-    # As the dumper writes it, but that looks at half a million characters one by one.
-    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in coded.splitlines())
+    *other_items, (_, archive) = values_of(run, bundle).items()
+    head = yaml.dump(
+        dict(other_items), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True
+    )
+    # The dumper would write the same, but it examines half a million characters one by one.
+    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in archive.splitlines())
 
 
 def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
-    """The run as Helm values, in plain data; what is long comes last."""
+    """Return the Helm values of the run as plain data; the longest value, `bundle`, comes last."""
     plan = bundle.plan
-    coded = base64.b64encode(bundle.archive()).decode()
+    archive = base64.b64encode(bundle.archive()).decode()
     machine = run.machine.kubernetes
     values = Values(
         accept=Origin(version=__version__, run=plan.hash, machine=plan.machine.name),
         nodes=plan.nodes or 0,
         gpus_per_node=plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
-        # As text: Helm writes a number of seven digits with an exponent.
+        # As text, because Helm writes a number of seven digits with an exponent.
         machine=replace(machine, env={key: str(value) for key, value in machine.env.items()}),
         site=replace(
             run.site.kubernetes,
@@ -194,7 +199,7 @@ def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
         start_seconds=math.ceil(plan.start_seconds),
         debug_hold_seconds=math.ceil(plan.hold_seconds),
         plan=bundle.files[_PLAN].decode(),
-        bundle="\n".join(coded[i : i + 120] for i in range(0, len(coded), 120)) + "\n",
+        bundle="\n".join(archive[i : i + 120] for i in range(0, len(archive), 120)) + "\n",
     )
     data: dict[str, Any] = dump(values)
     return data
@@ -202,11 +207,12 @@ def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _static() -> Mapping[str, bytes]:
-    """What is the same in every run: made once by a command that renders many, such as a drill."""
+    """Return the files that are the same in every run; cached, because a drill renders many."""
     return dict(_read_static())
 
 
 def _read_static() -> Iterator[tuple[str, bytes]]:
+    """Yield the path and the content of each file that is the same in every run."""
     launchers = resources.launchers()
     for name in _STATIC:
         yield name, lean_shell((launchers / name).read_text(encoding="utf-8")).encode()
@@ -219,29 +225,30 @@ def _read_static() -> Iterator[tuple[str, bytes]]:
 
 
 def _tar(files: Mapping[str, bytes]) -> bytes:
+    """Return an archive with the same bytes for the same files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(files):
             info = tarfile.TarInfo(name)
             info.size = len(files[name])
-            info.mode = 0o755 if _runs(name) else 0o644
+            info.mode = _mode(name)
             tar.addfile(info, io.BytesIO(files[name]))
     return buffer.getvalue()
 
 
 def _package() -> bytes:
-    """The package as the coordinator sees it: its version and `core`, as a tar archive by bzip2.
+    """Return the package for the coordinator: version and `core`, as a tar archive with bzip2.
 
-    It is the larger part of all that travels, and only the host that coordinates needs it. Other
-    than of deflate, there is one implementation of bzip2, and it rests.
-    Raises BadInput where this Python was built without it.
+    It is a file of its own because it is the largest one and only the coordinator unpacks it. bzip2
+    gives the same bytes everywhere: it has one stable implementation, while deflate has several.
+    Raises BadInput if this Python was built without bzip2.
     """
     try:
         import bz2
     except ImportError as error:
         raise BadInput(
-            "this Python has no bz2, which the package for the nodes is packed with",
-            hint="install Python with libbz2, such as your distribution's",
+            "this Python has no module bz2, which packs the code for the nodes",
+            hint="install a Python with libbz2, such as your distribution's",
         ) from error
     core = resources.core()
     files = {"accept/__init__.py": f'__version__ = "{__version__}"\n'.encode()}
@@ -304,7 +311,7 @@ def _step(run: Resolved, script: str) -> bytes:
             collectives=[load(name).runs or name.replace("-", "_") for name in step.checks],
             params=step.params,
             gpus=run.plan.machine.gpus,
-            # Dense TFLOP/s of one GPU by data type, of its specification: {} where none is known.
+            # Specified dense TFLOP/s of one GPU by data type; {} if the machine file has none.
             peaks=run.machine.gpus.peaks.tflops if run.machine.gpus.peaks else {},
             ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),
         )
@@ -312,8 +319,9 @@ def _step(run: Resolved, script: str) -> bytes:
     return str(text).encode()
 
 
-def _runs(name: str) -> bool:
-    return name.endswith((".sh", ".user"))
+def _mode(name: str) -> int:
+    """Return the permissions of a file: scripts are executable."""
+    return 0o755 if name.endswith((".sh", ".user")) else 0o644
 
 
 def _json(data: Any) -> bytes:

@@ -1,7 +1,7 @@
-"""From options, machine, site and suite to a run in which nothing is left to default.
+"""Resolve options, machine, site and suite to a run that has no open settings.
 
-Reads files and touches nothing else: no clock, no host, no random number, so that the same inputs
-resolve to the same run everywhere.
+This reads files and nothing else (no clock, no host, no random number), so that the same inputs
+give the same run everywhere.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from accept.core.serde import Invalid, escaped, known
 from accept.plan.placement import check_image, check_results, gpus_of_pod, placed
 from accept.plan.steps import steps_of, within
 
-#: Longest wait for hosts, in seconds, by back end. Nodes of a cluster pull an image first.
-_START = {"local": 60.0, "ssh": 60.0, "kubernetes": 900.0}
+#: Longest wait for hosts, in seconds, by back end. Nodes of a cluster first pull an image.
+_START_SECONDS = {"local": 60.0, "ssh": 60.0, "kubernetes": 900.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asked for, as the command line takes it."""
+    """The options of a command line that plans a run."""
 
     machine: str
     suite: str = "quick"
     site: str | None = None
-    #: Number of nodes; with `hosts` it is their number.
+    #: Number of nodes; if `hosts` are given, it must be their number.
     nodes: int | None = None
     hosts: tuple[str, ...] = ()
-    #: Whether `hosts` came as --nodes: nodes of a cluster, where the site file has one.
+    #: True if `hosts` come from --nodes: they are nodes of the site's cluster if it has one.
     named: bool = False
     backend: str | None = None
     settings: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Options:
     expect: tuple[str, ...] = ()
     gpus_per_node: int | None = None
     seed: int = 1
-    #: Of pairs, whatever the suite says: a number or "auto".
+    #: Rounds of pairs, a number or "auto", instead of the suite's; empty: the suite's.
     rounds: str = ""
     require_all_nodes: bool = False
     busy_ok: bool = False
@@ -64,44 +64,46 @@ class Options:
     hold: float = 0.0
     keep: float | None = None
     plant: tuple[str, ...] = ()
-    #: Where a cluster is to run it: kubeconfig, context, namespace, release; not what is run.
+    #: Location of the run in a cluster: kubeconfig, context, namespace, release. It does not change
+    #: what runs.
     place: dict[str, str] = field(default_factory=dict)
-    #: Every node that matches and is free: a cluster's back end names them.
+    #: Use every node that matches and is free; the back end of the cluster finds their names.
     all_nodes: bool = False
-    #: Name of the launch; empty: made from time and chance. It is no part of the run.
+    #: Name of the launch; empty: made from the time and a random number. It does not change what
+    #: runs.
     attempt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A run: everything that decides what is done, and the scripts of the user's own by step."""
+    """A run: the plan, everything that it was made from, and the user's scripts by step id."""
 
     machine: Machine
     suite: Suite
     site: Site
     backend: str
     hosts: tuple[str, ...]
-    #: NCCL settings, in the order they apply; the later win.
+    #: NCCL settings of all ranks.
     env: dict[str, str]
-    #: The plugin's own environment script, sourced before the settings.
+    #: The environment script of the NCCL plugin, sourced before the settings.
     script: str
-    #: All but version and hash, which rendering fills in.
+    #: The plan without version and hash, which rendering fills in.
     plan: Plan
     user_scripts: dict[str, str]
-    #: GPUs that a pod asks for, where it is not to have all of a node's.
+    #: GPUs that a pod requests; None: all of a node's.
     gpus_per_pod: int | None = None
-    #: What the user should know of what was put together, one line each.
+    #: Remarks for the user about this combination of settings, one line each.
     notes: tuple[str, ...] = ()
-    #: Where a cluster is to run it, as the options say.
+    #: Location of the run in a cluster, as in `Options`.
     place: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where a run goes."""
+    """The back end and the hosts of a run."""
 
     backend: str
-    #: Hosts over ssh, or nodes of a cluster; empty if they are not known by name.
+    #: Hosts over ssh, or nodes of a cluster; empty if their names are not known.
     hosts: tuple[str, ...]
     #: Number of nodes; None for every free node of a cluster.
     nodes: int | None
@@ -110,12 +112,14 @@ class Target:
 def choose_target(options: Options, site: Site) -> Target:
     """Choose back end, hosts and number of nodes from the options, then from the site file.
 
-    Contacts nothing. Raises BadInput if the back end does not exist, if options contradict it, and
+    Contacts nothing. Raises BadInput if the back end does not exist, if options contradict it, or
     if a cluster has no image.
     """
     named = options.backend or site.backend
-    if named is not None and named not in _START:
-        raise BadInput(f"there is no back end {escaped(named)!r}", hint=known(named, _START))
+    if named is not None and named not in _START_SECONDS:
+        raise BadInput(
+            f"back end {escaped(named)!r} does not exist", hint=known(named, _START_SECONDS)
+        )
     if options.all_nodes and named not in (None, "kubernetes"):
         raise BadInput(
             f"--nodes all and back end {named}: only a cluster can list its free nodes",
@@ -124,11 +128,11 @@ def choose_target(options: Options, site: Site) -> Target:
     hosts = options.hosts or expand(site.ssh.hosts)
     backend = named or _infer_backend(options, site, hosts)
     if backend != "ssh":
-        # The hosts of the site file are reached over ssh.
+        # The hosts of the site file are for ssh only.
         hosts = options.hosts
     if backend == "local" and hosts:
         raise BadInput(
-            f"back end local tests this machine alone, and {len(hosts)} "
+            f"back end local tests only this machine, but {len(hosts)} "
             f"host{'s' * (len(hosts) != 1)} {'are' if len(hosts) != 1 else 'is'} named",
             hint="leave the hosts out, or give --backend ssh",
         )
@@ -144,14 +148,14 @@ def choose_target(options: Options, site: Site) -> Target:
 
 
 def _infer_backend(options: Options, site: Site, hosts: Sequence[str]) -> str:
-    """Return the back end of a run for which neither the options nor the site file name one."""
+    """Return the back end if neither the options nor the site file name one."""
     if options.all_nodes:
         return "kubernetes"
     if hosts and not (options.named and site.kubernetes.image):
         return "ssh"
-    # Only a cluster can choose nodes by their number.
-    alone = options.nodes in (None, 1) and not site.kubernetes.image
-    return "local" if alone else "kubernetes"
+    # Only a cluster can choose nodes if their number alone is given.
+    only_this_machine = options.nodes in (None, 1) and not site.kubernetes.image
+    return "local" if only_this_machine else "kubernetes"
 
 
 def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: str) -> int | None:
@@ -165,22 +169,25 @@ def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: st
         count = 1
     if count is None:
         raise BadInput(
-            "the number of nodes is not known", hint="give --nodes NUMBER, or --hosts a,b,c"
+            "the number of nodes is unknown", hint="give --nodes NUMBER, or --hosts a,b,c"
         )
     if not 1 <= count <= MOST_HOSTS:
         raise BadInput(f"{count} nodes", hint=f"from 1 to {MOST_HOSTS} are possible")
     if hosts and options.nodes not in (None, len(hosts)):
-        raise BadInput(f"--nodes {options.nodes} and {len(hosts)} hosts", hint="leave --nodes out")
+        raise BadInput(
+            f"--nodes {options.nodes}, but {len(hosts)} host{'s' * (len(hosts) != 1)} named",
+            hint="leave --nodes out",
+        )
     if backend == "local" and count != 1:
         raise BadInput(
-            f"{count} nodes, and back end local tests this machine alone",
+            f"{count} nodes, but back end local tests only this machine",
             hint="name the others: --hosts a,b,c",
         )
     return count
 
 
 def resolve(options: Options) -> Resolved:
-    """Read what the options name and put it together. Raises BadInput."""
+    """Read the files that the options name and plan the run. Raises BadInput."""
     machine = load_machine(options.machine)
     suite = load_suite(options.suite)
     site = load_site(options.site) if options.site else None
@@ -188,7 +195,7 @@ def resolve(options: Options) -> Resolved:
     target = choose_target(options, settings)
     backend, hosts, count = target.backend, target.hosts, target.nodes
     if count is None:
-        raise BadInput("--nodes all: the nodes are not known yet", hint="name them: --nodes a,b,c")
+        raise BadInput("--nodes all: the nodes are unknown", hint="name them: --nodes a,b,c")
     on_pods = backend == "kubernetes"
     per_pod = None
     if on_pods:
@@ -217,7 +224,7 @@ def resolve(options: Options) -> Resolved:
         skipped += dropped
         deadline = min(deadline, options.budget)
     planned = machine.value.planned(profile)
-    expected, unrun = _expectations(options, site, suite.value)
+    expectations, ignored_notes = _expectations(options, site, suite.value)
     plan = Plan(
         schema=1,
         version="",
@@ -227,16 +234,13 @@ def resolve(options: Options) -> Resolved:
         nodes=count,
         steps=steps,
         skipped=skipped,
-        references=(
-            *expected,
-            *bounds(machine.value, profile, gpus),
-        ),
+        references=(*expectations, *bounds(machine.value, profile, gpus)),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
         gpus_given=per_pod,
         busy_ok=options.busy_ok,
-        start_seconds=options.start_timeout or settings.start_timeout or _START[backend],
+        start_seconds=(options.start_timeout or settings.start_timeout or _START_SECONDS[backend]),
         deadline_seconds=deadline,
         hold_seconds=options.hold,
         keep_seconds=options.keep or settings.keep,
@@ -253,11 +257,11 @@ def resolve(options: Options) -> Resolved:
         user_scripts=scripts,
         gpus_per_pod=per_pod,
         notes=(
-            *_notes(suite.value),
-            *unrun,
-            *remarks(_asked(settings, options), machine.value, profile),
-            *(_unplaced(settings) if on_pods else ()),
-            *(_scattered(machine.value, settings, count) if on_pods else ()),
+            *_connectivity_note(suite.value),
+            *ignored_notes,
+            *remarks(_user_env(settings, options), machine.value, profile),
+            *(_results_note(settings) if on_pods else ()),
+            *(_domain_note(machine.value, settings, count) if on_pods else ()),
             *((machine.value.note,) if on_pods and machine.value.note else ()),
         ),
         place=options.place,
@@ -266,7 +270,7 @@ def resolve(options: Options) -> Resolved:
 
 
 def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
-    """The run with faults planted on purpose: by its plan, and by its settings."""
+    """Return the run with faults to inject: in its plan, and for `sockets` in its settings."""
     env = run.env
     if any(text.startswith("sockets@") for text in planted):
         env = {**env, **without("nics")}
@@ -274,10 +278,13 @@ def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
 
 
 def gpus_asked(machine: Machine, site: Site, options: Options) -> int | None:
-    """GPUs of each node that are used, by the option, else by the site file. Raises BadInput."""
-    asked = site.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
-    _check_gpus(machine, asked)
-    return asked
+    """Return how many GPUs of each node to use, from the option or else the site file; None: all.
+
+    Raises BadInput if the machine cannot run with that number.
+    """
+    count = site.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
+    _check_gpus(machine, count)
+    return count
 
 
 def _check_gpus(machine: Machine, count: int | None) -> None:
@@ -288,31 +295,33 @@ def _check_gpus(machine: Machine, count: int | None) -> None:
             raise BadInput(error.message, hint=error.hint) from None
 
 
-def _notes(suite: Suite) -> tuple[str, ...]:
+def _connectivity_note(suite: Suite) -> tuple[str, ...]:
+    """Return a note if `connectivity` is added to the suite."""
     if any(entry.check == "connectivity" for entry in suite.checks):
         return ()
-    reason = "nothing is measured before all planned ranks have answered"
+    reason = "all planned ranks must answer before anything is measured"
     return (f"connectivity was added to suite {suite.name}: {reason}",)
 
 
-def _unplaced(site: Site) -> tuple[str, ...]:
+def _results_note(site: Site) -> tuple[str, ...]:
+    """Return a note if the evidence stays in a pod."""
     if site.results.location or site.results.volume:
         return ()
-    held = f"{site.results.hold_seconds:.0f} s after the verdict"
-    return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
+    duration = f"{site.results.hold_seconds:.0f} s after the verdict"
+    return (f"no results.location: the evidence stays in the pod of index 0 for {duration}",)
 
 
-def _scattered(machine: Machine, site: Site, nodes: int) -> tuple[str, ...]:
-    """Where NVLink spans nodes, and nothing keeps the pods in one domain."""
+def _domain_note(machine: Machine, site: Site, nodes: int) -> tuple[str, ...]:
+    """Return a note if NVLink spans nodes but the site does not keep the pods in one domain."""
     link, topology = machine.nvlink, site.kubernetes.topology
     if link is None or not 1 < nodes <= link.nodes or (topology and topology.required):
         return ()
-    said = "pods may be in several NVLink domains: its bounds hold for groups that are in one"
-    return (f"{said}; kubernetes.topology.required keeps all of them in one rack",)
+    note = "pods may be in several NVLink domains; NVLink bounds apply only to groups in one domain"
+    return (f"{note}; kubernetes.topology.required keeps all pods in one rack",)
 
 
 def _profile(machine: Machine, site: Site) -> str:
-    """Name of the NCCL profile that the site picks. Raises BadInput."""
+    """Return the name of the NCCL profile that the site selects. Raises BadInput."""
     name, profiles = site.nccl.profile, machine.nccl.profiles
     if name not in profiles:
         raise BadInput(
@@ -321,37 +330,39 @@ def _profile(machine: Machine, site: Site) -> str:
     return name
 
 
-def _asked(site: Site, options: Options) -> dict[str, str]:
-    """The user's own settings: those of the site file, then --nccl."""
-    filed = {key: str(value) for key, value in site.nccl.env.items()}
-    return {**filed, **_given(options.nccl)}
+def _user_env(site: Site, options: Options) -> dict[str, str]:
+    """Return the user's NCCL settings: those of the site file, replaced by those of --nccl."""
+    site_env = {key: str(value) for key, value in site.nccl.env.items()}
+    return {**site_env, **_parse_nccl(options.nccl)}
 
 
-def _given(texts: Sequence[str]) -> dict[str, str]:
-    """--nccl KEY=VALUE. Raises BadInput."""
-    given: dict[str, str | int] = {}
+def _parse_nccl(texts: Sequence[str]) -> dict[str, str]:
+    """Parse `--nccl KEY=VALUE`. Raises BadInput."""
+    env: dict[str, str | int] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"--nccl {escaped(text)!r} is no setting", hint="write --nccl KEY=VALUE")
-        given[key] = value
+            raise BadInput(
+                f"--nccl {escaped(text)!r} is not a valid setting", hint="write --nccl KEY=VALUE"
+            )
+        env[key] = value
     try:
-        check_env(given, ())
+        check_env(env, ())
     except Invalid as error:
         raise BadInput(f"--nccl {error}", hint="write --nccl KEY=VALUE") from None
-    return {key: str(value) for key, value in given.items()}
+    return {key: str(value) for key, value in env.items()}
 
 
 def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
-    """Settings and script: the machine's profile, then the site's, then --nccl."""
+    """Return NCCL settings and script. Settings of the site and --nccl replace the profile's."""
     profile = machine.nccl.profiles[site.nccl.profile]
-    # Which network NCCL chose is part of the verdict, and it says so at this level only.
-    told = (
+    # The verdict needs the network that NCCL chose; NCCL logs it only at this level.
+    debug_env = (
         {}
         if machine.gpus.count == 0
         else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
     )
-    merged = {**profile.env, **told, **_asked(site, options)}
+    merged = {**profile.env, **debug_env, **_user_env(site, options)}
     script = machine.nccl.script if profile.script is None else profile.script
     return {key: str(value) for key, value in merged.items()}, script
 
@@ -359,30 +370,47 @@ def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str
 def _expectations(
     options: Options, site: Loaded[Site] | None, suite: Suite
 ) -> tuple[tuple[Reference, ...], tuple[str, ...]]:
-    """What the user expects of checks that the suite has, and a note on each other of the site's.
+    """Return the user's expectations for checks of the suite, and a note for each other one.
 
-    A site file serves several suites. Raises BadInput for another on the command line.
+    A site file serves several suites, so its other expectations are ignored. Raises BadInput if
+    `--expect` names a check that the suite does not run.
     """
     try:
-        given = [parse_expectation(text, source="--expect") for text in options.expect]
+        from_options = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
-    # The command line replaces the same side of the same metric in the file.
-    taken = {_subject(reference) for reference in given}
-    filed = site_expectations(site) if site else ()
-    kept = [reference for reference in filed if _subject(reference) not in taken]
-    there = dict.fromkeys(item.check for item in suite.checks)
-    unrun = {
-        one: f"{one.source}: {one.check} is expected, and suite {suite.name} does not run it"
-        for one in (*given, *kept)
-        if one.check not in there
-    }
-    if refused := next((one for one in given if one in unrun), None):
-        hint = f"it runs {', '.join(there)}; take a suite that has {refused.check}"
-        raise BadInput(unrun[refused], hint=hint)
-    return tuple(one for one in (*given, *kept) if one not in unrun), tuple(unrun.values())
+    # The command line replaces the same side of the same metric in the site file.
+    replaced = {_subject(expectation) for expectation in from_options}
+    from_site = [
+        expectation
+        for expectation in (site_expectations(site) if site else ())
+        if _subject(expectation) not in replaced
+    ]
+    suite_checks = dict.fromkeys(entry.check for entry in suite.checks)
+    kept: list[Reference] = []
+    notes: list[str] = []
+    for expectation in (*from_options, *from_site):
+        check = expectation.check
+        if check in suite_checks:
+            kept.append(expectation)
+            continue
+        note = f"{expectation.source}: {check} is expected, but suite {suite.name} does not run it"
+        if expectation in from_options:
+            hint = f"it runs {', '.join(suite_checks)}; use a suite that has {check}"
+            raise BadInput(note, hint=hint)
+        notes.append(note)
+    return tuple(kept), tuple(notes)
 
 
-def _subject(one: Reference) -> tuple[str, str, int | None, int | None, int | None, bool]:
-    """Return what an expectation is about; its last part tells a lower bound from an upper one."""
-    return one.check, one.metric, one.size, one.min_nodes, one.max_nodes, one.lower is not None
+def _subject(
+    expectation: Reference,
+) -> tuple[str, str, int | None, int | None, int | None, bool]:
+    """Return check, metric, size and nodes of an expectation, and True for a lower bound."""
+    return (
+        expectation.check,
+        expectation.metric,
+        expectation.size,
+        expectation.min_nodes,
+        expectation.max_nodes,
+        expectation.lower is not None,
+    )

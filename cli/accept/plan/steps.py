@@ -1,4 +1,4 @@
-"""From the entries of a suite to the steps of a plan: parameters, rounds, estimates and limits."""
+"""Plan the steps of a suite: parameters, rounds, estimates and time limits."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ from accept.core.serde import (
 )
 from accept.core.text import format_size, parse_size
 
-#: Longest time of one execution, where the suite says none: this many times the estimate.
-_PATIENCE, _SHORTEST = 5.0, 120.0
-#: Checks that only read what is there, on every host at once.
-_QUIET = ("inventory", "health")
+#: Time limit of one execution if the suite has none: this many times the estimate.
+_TIMEOUT_FACTOR = 5.0
+#: Shortest such limit, in seconds.
+_SHORTEST_TIMEOUT = 120.0
+#: Checks that only read the state of the hosts and launch no ranks.
+_READ_ONLY = ("inventory", "health")
 
 
 def steps_of(
@@ -45,20 +47,20 @@ def steps_of(
     rounds: str,
     seed: int,
 ) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dict[str, str]]:
-    """The suite's entries as steps, what is left out, and the user's own scripts by step.
+    """Return the steps of a suite, the checks that are skipped, and the user's scripts by step id.
 
-    Neighbours that share launch, groups and parameters are one step. `gpus` are those used of each
-    node (None: all); `settings` and `rounds` are those of the command line. Raises BadInput.
+    Consecutive entries with the same launch, groups and parameters become one step. `gpus` is the
+    number of GPUs to use on each node (None: all). `settings` (`--set`) and `rounds` come from the
+    command line. Raises BadInput.
     """
-    changed = _settings(settings)
+    overrides = _parse_settings(settings)
     planned = machine.value.planned()
     ranks = gpus or planned.ranks or planned.gpus or 8
     steps: list[Step] = []
     skipped: list[Skipped] = []
     scripts: dict[str, str] = {}
-    entries = _probed_first(suite.value.checks)
     used = set()
-    for index, entry in entries:
+    for index, entry in _ordered(suite.value.checks):
         check = load(entry.check)
         layers = [
             (
@@ -69,9 +71,9 @@ def steps_of(
             (entry.params, suite.document, ("checks", index, "params")),
         ]
         if site:
-            of_site = site.value.parameters.get(check.name, {})
-            layers.append((of_site, site.document, ("parameters", check.name)))
-        params = _params(check, layers, changed.get(check.name, {}))
+            site_params = site.value.parameters.get(check.name, {})
+            layers.append((site_params, site.document, ("parameters", check.name)))
+        params = _params(check, layers, overrides.get(check.name, {}))
         used.add(check.name)
         if entry.script:
             params["name"] = entry.name or params["name"] or Path(entry.script).name
@@ -83,11 +85,11 @@ def steps_of(
                 known(groups, check.groups),
             )
         names = [f"n{i}" for i in range(nodes)]
-        turns = _rounds(rounds or entry.rounds, planned, nodes) if groups == "pairs" else 1
-        planned_waves = waves(groups, names, rounds=turns, seed=seed, ranks=ranks)
+        round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups == "pairs" else 1
+        planned_waves = waves(groups, names, rounds=round_count, seed=seed, ranks=ranks)
         if not planned_waves or (groups == "rails" and ranks == 1):
-            few = "one node" if nodes == 1 else "one rank a node"
-            skipped.append(Skipped(check=check.name, reason=f"{groups}: {few}", optional=True))
+            reason = "one node" if nodes == 1 else "one rank a node"
+            skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
             continue
         typed = read(check.params, params)
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)
@@ -99,12 +101,12 @@ def steps_of(
             script=check.template,
             groups=groups,
             params=params,
-            rounds=turns,
+            rounds=round_count,
             timeout=entry.timeout or 0.0,
             estimate=work + launching,
             optional=entry.optional,
         )
-        if steps and check.launch and _joins(steps[-1], step, check.launch):
+        if steps and check.launch and _shares_launch(steps[-1], step, check.launch):
             last = steps[-1]
             steps[-1] = replace(
                 last, checks=(*last.checks, check.name), estimate=last.estimate + work
@@ -113,41 +115,42 @@ def steps_of(
         steps.append(step)
         if entry.script:
             scripts[str(len(steps) - 1)] = _user_script(suite.document, index, entry.script)
-    _refuse_unused(changed, used)
-    # As wide as the last one, so that their order is that of their names.
+    _refuse_unused(overrides, used)
+    # All numbers have the same width, so that sorting step ids gives their order.
     width = len(str(10 * len(steps)))
     named = tuple(_named(step, f"{10 * n:0{width}d}") for n, step in enumerate(steps, 1))
     return named, tuple(skipped), {named[int(i)].id: text for i, text in scripts.items()}
 
 
-def _rounds(asked: str | int, machine: PlannedMachine, nodes: int) -> int:
-    """As asked for, else as the machine's noise and the number of nodes need."""
-    if asked != "auto":
+def _rounds(requested: str | int, machine: PlannedMachine, nodes: int) -> int:
+    """Return the number of rounds of pairs; for "auto", from the noise and the number of nodes."""
+    if requested != "auto":
         try:
-            return read(Rounds, int(asked))
+            return read(Rounds, int(requested))
         except (ValueError, Invalid):
             raise BadInput(
-                f"--rounds {escaped(str(asked))!r} is no number of rounds",
+                f"--rounds {escaped(str(requested))!r} is not a valid number of rounds",
                 hint="write a number from 1 to 64, or auto",
             ) from None
-    # Where no speed is promised, what a slow node could lack is more than noise.
+    # Without a speed target only a node that is much slower than its peers is an outlier.
     deficit = DEFICIT if machine.speed_promised else GROSS
     return rounds_for(nodes, machine.noise, deficit)
 
 
-def _probed_first(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
-    """Before anything is measured all planned ranks must have answered: `connectivity` leads.
+def _ordered(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
+    """Return the entries with their indices in the suite; `connectivity` precedes measurements.
 
-    Only inventory and health, which launch nothing, may come before it.
+    It is added if the suite lacks it: all planned ranks must answer before anything is measured.
     """
     numbered = list(enumerate(entries))
-    quiet = [(i, e) for i, e in numbered if e.check in _QUIET]
-    probe = [(i, e) for i, e in numbered if e.check == "connectivity"]
-    rest = [(i, e) for i, e in numbered if e.check not in (*_QUIET, "connectivity")]
-    return [*quiet, *(probe or [(0, SuiteCheck(check="connectivity"))]), *rest]
+    read_only = [(i, e) for i, e in numbered if e.check in _READ_ONLY]
+    connectivity = [(i, e) for i, e in numbered if e.check == "connectivity"]
+    rest = [(i, e) for i, e in numbered if e.check not in (*_READ_ONLY, "connectivity")]
+    return [*read_only, *(connectivity or [(0, SuiteCheck(check="connectivity"))]), *rest]
 
 
-def _joins(last: Step, step: Step, launch: str) -> bool:
+def _shares_launch(last: Step, step: Step, launch: str) -> bool:
+    """Return True if one launch can run the check of `step` after the checks of `last`."""
     same = (last.groups, last.params, last.rounds, last.timeout, last.optional) == (
         step.groups,
         step.params,
@@ -159,81 +162,86 @@ def _joins(last: Step, step: Step, launch: str) -> bool:
 
 
 def _named(step: Step, number: str) -> Step:
+    """Return the step with its id, script and time limit."""
     name = load(step.checks[0]).launch or step.checks[0]
-    groups = "" if step.groups == "all" or step.checks[0] in _QUIET else f"-{step.groups}"
+    groups = "" if step.groups == "all" or step.checks[0] in _READ_ONLY else f"-{step.groups}"
     step_id = f"{number}-{name}{groups}"
     per_wave = step.estimate / max(1, step.rounds)
-    timeout = step.timeout or max(_SHORTEST, _PATIENCE * per_wave)
+    timeout = step.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
     return replace(step, id=step_id, script=f"steps/{step_id}.sh", timeout=round(timeout, 1))
 
 
 def _params(
     check: Check,
     layers: Sequence[tuple[dict[str, Any], Document, tuple[Any, ...]]],
-    changed: dict[str, Any],
+    overrides: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the check's parameters, merged in the documented order and read strictly."""
+    """Return the parameters of a check, merged in the documented order and validated.
+
+    Each layer holds parameters, their file, and their path in it; `overrides` come from `--set`.
+    """
     for values, document, path in layers:
         try:
             _check_limits(read(check.params, values), values)
         except Invalid as error:
             raise document.bad((*path, *error.path), error.message, error.hint) from None
-    merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (changed, "--set"))
+    merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (overrides, "--set"))
     try:
         params = read(check.params, merged)
-        _check_limits(params, changed)
+        _check_limits(params, overrides)
     except Invalid as error:
-        # An error about several parameters has no path: one of those that were set caused it.
-        names = [show_path(error.path)] if error.path else list(changed)
+        # An error about several parameters has no path: one of the overrides caused it.
+        names = [show_path(error.path)] if error.path else list(overrides)
         where = ", ".join(f"{check.name}.{name}" for name in names)
         raise BadInput(f"--set {where}: {error.message}", hint=error.hint) from None
     data: dict[str, Any] = dump(params)
     return data
 
 
-#: Largest value of a parameter by its kind: bytes, count, time in its unit, anything else.
-#: Each is far above what a run can use: a larger value is a slip, and its run would never end.
-_MOST_BYTES = 16 << 40
-_MOST_COUNT, _MOST_OTHER = 1e7, 1e9
-_MOST_TIME = {"seconds": 30 * 86400.0, "minutes": 30 * 1440.0}
+#: Largest value of a parameter: of sizes, integers, other numbers, and times in their unit.
+#: A larger value is a typing error, and its run would never end.
+_MAX_BYTES = 16 << 40
+_MAX_COUNT, _MAX_NUMBER = 1e7, 1e9
+_MAX_TIME = {"seconds": 30 * 86400.0, "minutes": 30 * 1440.0}
 #: Parameters of any check that are sizes in bytes.
-_SIZES = ("min", "max", "most")
+_SIZE_PARAMETERS = ("min", "max", "most")
 
 
 def _check_limits(params: Any, given: Mapping[str, Any]) -> None:
-    """Raise Invalid for a parameter in `given` that is absurdly large."""
+    """Raise Invalid if a parameter in `given` is above the limit of its kind."""
     for item, key, _ in fields_of(type(params)):
         value = getattr(params, item.name)
         limit, shown = 0.0, ""
         if key not in given or isinstance(value, bool):
             continue
-        if item.name in _SIZES and isinstance(value, str):
-            value, limit, shown = parse_size(value), _MOST_BYTES, format_size(_MOST_BYTES)
+        if item.name in _SIZE_PARAMETERS and isinstance(value, str):
+            value, limit, shown = parse_size(value), _MAX_BYTES, format_size(_MAX_BYTES)
         elif isinstance(value, (int, float)):
-            most = _MOST_COUNT if isinstance(value, int) else _MOST_OTHER
-            limit = _MOST_TIME.get(item.name, most)
+            default = _MAX_COUNT if isinstance(value, int) else _MAX_NUMBER
+            limit = _MAX_TIME.get(item.name, default)
             shown = f"{limit:.0f}"
         if limit and value > limit:
             raise Invalid((key,), f"{describe_value(given[key])} is too large", f"at most {shown}")
 
 
-def _settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """--set CHECK.PARAM=VALUE, the value read as YAML would read it."""
+def _parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Parse `--set CHECK.PARAM=VALUE`, with the value as YAML; return parameters by check."""
     result: dict[str, dict[str, Any]] = {}
     for text in texts:
         left, equals, value = text.partition("=")
         check, dot, param = left.strip().partition(".")
         if not equals or not dot or not param:
             raise BadInput(
-                f"--set {escaped(text)!r} is no setting",
+                f"--set {escaped(text)!r} is not a valid setting",
                 hint="write --set CHECK.PARAM=VALUE, such as all-reduce.max=1G",
             )
         result.setdefault(check, {})[param] = parse(f"value: {value}", name="--set").data["value"]
     return result
 
 
-def _refuse_unused(changed: dict[str, dict[str, Any]], used: set[str]) -> None:
-    for check in changed:
+def _refuse_unused(overrides: dict[str, dict[str, Any]], used: set[str]) -> None:
+    """Raise BadInput if `--set` names a check that no step runs."""
+    for check in overrides:
         if check not in used:
             raise BadInput(
                 f"--set {escaped(check)}…: the suite has no such check",
@@ -242,6 +250,7 @@ def _refuse_unused(changed: dict[str, dict[str, Any]], used: set[str]) -> None:
 
 
 def _user_script(document: Document, index: int, name: str) -> str:
+    """Return the text of a user's script. Raises BadInput if it is unreadable or lacks `#!`."""
     path = Path(document.name).parent / name
     try:
         text = path.read_text(encoding="utf-8")
@@ -249,25 +258,26 @@ def _user_script(document: Document, index: int, name: str) -> str:
         raise document.bad(("checks", index, "script"), f"{path} cannot be read: {error}") from None
     if not text.startswith("#!"):
         raise document.bad(
-            ("checks", index, "script"), f"{path} does not begin with #!", "such as #!/bin/sh"
+            ("checks", index, "script"), f"{path} does not start with #!", "such as #!/bin/sh"
         )
     return text
 
 
 def within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tuple[Skipped, ...]]:
-    """The steps whose estimates fit into `budget` seconds; those that add least are left out."""
+    """Return the steps that fit into `budget` seconds by their estimates, and the checks left out.
+
+    The steps with the least worth are left out first. Raises BadInput if no step fits.
+    """
     kept = list(steps)
     dropped: list[Skipped] = []
     while kept and sum(step.estimate for step in kept) > budget:
-        least = min(
-            kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate)
-        )
-        kept.remove(least)
+        step = min(kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate))
+        kept.remove(step)
         total = sum(step.estimate for step in kept)
         reason = f"over the budget of {budget:.0f} s (the rest is estimated at {total:.0f} s)"
-        dropped += [Skipped(check=c, reason=reason, optional=least.optional) for c in least.checks]
+        dropped += [Skipped(check=c, reason=reason, optional=step.optional) for c in step.checks]
     if not kept:
         raise BadInput(
-            f"nothing fits into a budget of {budget:.0f} s", hint="give a longer --budget"
+            f"no step fits into a budget of {budget:.0f} s", hint="give a longer --budget"
         )
     return tuple(kept), tuple(dropped)
