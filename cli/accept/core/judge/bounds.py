@@ -204,7 +204,7 @@ def _same_way(bound: Reference, record: Record) -> bool:
     return not other or bound.metric != "time" or bound.kind == "expectation"
 
 
-def otherwise(evidence: Evidence) -> bool:
+def measured_by_another_program(evidence: Evidence) -> bool:
     """Whether there are bounds that do not hold only because something else measured."""
     bounds = bounds_of(evidence)
     return any(not _same_way(bound, record) for bound in bounds for record in evidence.records)

@@ -334,7 +334,7 @@ def _unbounded(evidence: Evidence, readings: Iterable[Reading], measure: Measure
     bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
     check = evidence.check
     where = " at this number of nodes"
-    if bounds.otherwise(evidence):
+    if bounds.measured_by_another_program(evidence):
         where = " but for nccl-tests, which did not measure it: it was torch"
     return bounds.unbounded(check, f"{check}{at}{bound}", where)
 
