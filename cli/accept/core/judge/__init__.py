@@ -65,7 +65,7 @@ def judge(
         suspects = cleared(suspects, reached)
     verdicts = [one.verdict for one in judged.values()]
     verdicts.insert(0, hosts.verdict(plan, found, records, _untold(records, verdicts)))
-    verdicts = hosts.with_skipped([*verdicts, *bounds.of_no_step(plan)], plan.skipped)
+    verdicts = hosts.with_skipped([*verdicts, *bounds.verdicts_without_step(plan)], plan.skipped)
     gpu = hosts.gpu_tested(plan, records)
     # An excused check that did not run must not hide that no GPU was seen.
     passed = State.PASS in (worst(v.state for v in verdicts), _overall(verdicts, ""))

@@ -67,7 +67,7 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
     return result
 
 
-def of_no_step(plan: Plan) -> Iterator[CheckVerdict]:
+def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
     """A verdict for each check that the user expects something of and that no step runs.
 
     Runs that are resolved have none: it is for plans of others, and for what `accept judge` is told
