@@ -34,7 +34,7 @@ Nominal = Callable[[int, Step], int]
 _ABSURD = 1e300
 
 
-class Held(NamedTuple):
+class Measurement(NamedTuple):
     """A measurement that a bound is about, and the device where it is one's own ("": a group's)."""
 
     value: float
@@ -48,7 +48,7 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
     result = []
     spoken: set[Reference] = set()
     for step in evidence.steps:
-        measured: dict[Reference, list[Held]] = {}
+        measured: dict[Reference, list[Measurement]] = {}
         if bounds:
             for record in evidence.records:
                 if record.step == step.id and not record.local_ranks:
@@ -167,7 +167,7 @@ def _hold(
     record: Record,
     step: Step,
     nominal: Nominal | None,
-    measured: dict[Reference, list[Held]],
+    measured: dict[Reference, list[Measurement]],
 ) -> None:
     """Add what one record measured to those bounds about its hosts that it is held against."""
     # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
@@ -191,7 +191,7 @@ def _hold(
         for bound in _in_force(mine):
             host = metric.host or host_list(record.hosts)
             device = device_label(host, metric.rank, metric.gpu) if metric.rank is not None else ""
-            measured.setdefault(bound, []).append(Held(metric.value, record, device))
+            measured.setdefault(bound, []).append(Measurement(metric.value, record, device))
 
 
 def _same_way(bound: Reference, record: Record) -> bool:
@@ -230,7 +230,7 @@ def _holds(bound: Reference, value: float) -> bool:
     )
 
 
-def _finding(check: str, bound: Reference, found: Sequence[Held]) -> Finding:
+def _finding(check: str, bound: Reference, found: Sequence[Measurement]) -> Finding:
     bad = [one for one in found if not _holds(bound, one.value)]
     above = bound.lower is None or any(one.value >= bound.lower for one in bad)
     pick = max if above and bound.upper is not None else min
