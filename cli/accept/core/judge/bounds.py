@@ -100,7 +100,7 @@ def _all_are(wanted: str, devices: Sequence[str]) -> bool:
     return bool(devices) and all(is_device(wanted, device) for device in devices)
 
 
-def least(
+def highest_lower_bound(
     evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
 ) -> float | None:
     """The greatest lower bound of `metric` on `nodes` hosts, at a size in `top` or at any.

@@ -141,7 +141,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         # What groups are compared by is measured at the largest size of their step.
         top = planned_sizes(step)[-1:]
         for part in apart(noisier, step):
-            least = partial(bounds.least, part, metric=measure.metric, top=top)
+            least = partial(bounds.highest_lower_bound, part, metric=measure.metric, top=top)
             bound = least if whole and not measure.inverse else lambda _: None
             compared += compare(part, known, bound)
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))

@@ -74,7 +74,7 @@ def compared(
         having = [device for device in found if name in device.values]
         if not having:
             continue
-        bound = bounds.least(evidence, 1, name)
+        bound = bounds.highest_lower_bound(evidence, 1, name)
         samples = [Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in having]
         uneven = name in measured.uneven
         bad = outliers(samples, max(noise, _UNEVEN) if uneven else noise, bound, fixed=uneven)
