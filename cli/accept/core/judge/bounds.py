@@ -56,7 +56,7 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
                     mine = [
                         b
                         for b in bounds
-                        if spans(b, len(record.hosts), together=together) and _same_way(b, record)
+                        if covers_nodes(b, len(record.hosts), together=together) and _same_way(b, record)
                     ]
                     _hold(evidence.check, mine, record, step, nominal, measured)
         result += [_finding(evidence.check, bound, found) for bound, found in measured.items()]
@@ -112,7 +112,7 @@ def highest_lower_bound(
         b
         for b in bounds_of(evidence)
         if b.metric == metric
-        and spans(b, nodes, together=together)
+        and covers_nodes(b, nodes, together=together)
         and (b.size is None or b.size in top)
     ]
     return max((b.lower for b in _in_force(fitting) if b.lower is not None), default=None)
@@ -147,12 +147,12 @@ def peak(
     together = evidence.together(hosts)
     for bound in bounds_of(evidence):
         same = bound.metric == metric and bound.size in (None, size)
-        if bound.peak and same and spans(bound, len(hosts), together=together):
+        if bound.peak and same and covers_nodes(bound, len(hosts), together=together):
             return bound.peak, bound.peak_source or bound.source
     return None
 
 
-def spans(bound: Reference, nodes: int, *, together: bool = False) -> bool:
+def covers_nodes(bound: Reference, nodes: int, *, together: bool = False) -> bool:
     """Whether a bound is about so many nodes; `together`: they are of one NVLink domain."""
     return (
         (together or not bound.one_domain)
