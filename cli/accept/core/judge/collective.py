@@ -17,7 +17,7 @@ from accept.core.judge.collective_metrics import (
     reached,
     read,
 )
-from accept.core.judge.crosscheck import SLOW, by_place, placed_elsewhere
+from accept.core.judge.crosscheck import SLOW, by_place, place_finding
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.groups import Compared, compare
 from accept.core.judge.robust_stats import FEWEST, Spread
@@ -152,7 +152,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         if evidence.plan.origin and one.groups < FEWEST:
             mine = [suspect for suspect in mine if suspect.cause != "slow-outlier"]
         if some:
-            findings.append(placed_elsewhere(check, one, some))
+            findings.append(place_finding(check, one, some))
         mine = [s for s in mine if s.name not in excused or s.cause not in SLOW]
         suspects += mine
         findings += _population(check, one, mine, measure)

@@ -60,7 +60,7 @@ def by_place(
     return () if solid else result
 
 
-def placed_elsewhere(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
+def place_finding(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
     """The finding that takes the place of suspects that `by_place` excuses."""
     names = host_list([suspect.name for suspect in suspects])
     return Finding(
