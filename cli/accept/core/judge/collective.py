@@ -17,7 +17,7 @@ from accept.core.judge.collective_metrics import (
     reached,
     read,
 )
-from accept.core.judge.crosscheck import SLOW, by_place, place_finding
+from accept.core.judge.crosscheck import SLOW, explained_by_place, place_finding
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.groups import Compared, compare
 from accept.core.judge.robust_stats import FEWEST, Spread
@@ -145,7 +145,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
             bound = least if whole and not measure.inverse else lambda _: None
             compared += compare(part, known, bound)
     suspects = list(from_problems(fallen_back, "", len(evidence.hosts)))
-    far = [by_place(check, one, evidence.shares) for one in compared]
+    far = [explained_by_place(check, one, evidence.shares) for one in compared]
     excused = {suspect.name for some in far for suspect in some}
     for one, some in zip(compared, far, strict=True):
         mine = _solid(one.suspects, promised=promised)

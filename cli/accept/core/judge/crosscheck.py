@@ -43,7 +43,7 @@ def shares(evidences: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]
     return result
 
 
-def by_place(
+def explained_by_place(
     check: str, compared: Compared, found: Mapping[str, Sequence[Share]]
 ) -> tuple[Suspect, ...]:
     """Suspects that are slow in this collective alone: their place in the network may explain it.
@@ -61,7 +61,7 @@ def by_place(
 
 
 def place_finding(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
-    """The finding that takes the place of suspects that `by_place` excuses."""
+    """The finding that takes the place of suspects that `explained_by_place` excuses."""
     names = host_list([suspect.name for suspect in suspects])
     return Finding(
         check=check,
