@@ -11,7 +11,7 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.errors import Exit
 from accept.core.judge import bounds, groups, hosts, summary
 from accept.core.judge.completeness import problem_findings
-from accept.core.judge.crosscheck import cleared, shares
+from accept.core.judge.crosscheck import without_explained, shares
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst
@@ -62,7 +62,7 @@ def judge(
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
     if plan.origin:
-        suspects = cleared(suspects, reached)
+        suspects = without_explained(suspects, reached)
     verdicts = [one.verdict for one in judged.values()]
     verdicts.insert(0, hosts.verdict(plan, found, records, _untold(records, verdicts)))
     verdicts = hosts.with_skipped([*verdicts, *bounds.verdicts_without_step(plan)], plan.skipped)

@@ -99,7 +99,7 @@ def _alone(
     return deficit if fine else 0.0
 
 
-def cleared(
+def without_explained(
     suspects: Sequence[Suspect], found: Mapping[str, Sequence[Share]]
 ) -> tuple[Suspect, ...]:
     """Suspects without those that stronger ones explain, a GPU in place of its node."""
