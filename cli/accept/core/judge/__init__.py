@@ -11,7 +11,7 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.errors import Exit
 from accept.core.judge import bounds, groups, hosts, summary
 from accept.core.judge.completeness import problem_findings
-from accept.core.judge.crosscheck import without_explained, shares
+from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst
@@ -51,7 +51,7 @@ def judge(
     evidences = _evidences(plan, records, found, broken_off, checks, steps=plan.steps)
     if near := found.domains or blocks_among(scored(evidences.values(), checks), found.places):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
-    reached = shares(scored(evidences.values(), checks)) if plan.origin else {}
+    reached = shares_by_log(scored(evidences.values(), checks)) if plan.origin else {}
     if reached:
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence, checks) for name, evidence in evidences.items()}

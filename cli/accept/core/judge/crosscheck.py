@@ -24,7 +24,7 @@ GPUS = "gpus"
 SLOW = ("slow-outlier", "intermittent")
 
 
-def shares(evidences: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]]:
+def shares_by_log(evidences: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]]:
     """What each execution reached against its equals, by its log."""
     result: dict[str, list[Share]] = {}
     for evidence, score in evidences:
