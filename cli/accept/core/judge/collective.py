@@ -23,7 +23,7 @@ from accept.core.judge.groups import Compared, compare
 from accept.core.judge.robust_stats import FEWEST, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.judge.topology import apart, far_or_slow
+from accept.core.judge.topology import far_or_slow, split_by_distance
 from accept.core.model import Finding, PlannedMachine, Problem, Record, State, Step, Suspect
 from accept.core.text import format_size
 
@@ -140,7 +140,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         whole = not all(r.local_ranks or r.ranks == 1 for r in evidence.of_step(step))
         # What groups are compared by is measured at the largest size of their step.
         top = planned_sizes(step)[-1:]
-        for part in apart(noisier, step):
+        for part in split_by_distance(noisier, step):
             least = partial(bounds.highest_lower_bound, part, metric=measure.metric, top=top)
             bound = least if whole and not measure.inverse else lambda _: None
             compared += compare(part, known, bound)

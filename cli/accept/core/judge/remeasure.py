@@ -12,7 +12,7 @@ from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.groups import samples_of, scored, slow_groups, slow_rails
 from accept.core.judge.pairs import Sample, decode
 from accept.core.judge.robust_stats import CANDIDATES
-from accept.core.judge.topology import apart, blocks_among
+from accept.core.judge.topology import blocks_among, split_by_distance
 from accept.core.model import Plan, Record, Step
 
 #: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
@@ -61,7 +61,7 @@ def waves_again(
     rails: set[int] = set()
     for evidence, score in measured:
         if step.groups == "pairs":
-            for part in apart(replace(evidence, near=near), step):
+            for part in split_by_distance(replace(evidence, near=near), step):
                 samples = samples_of(part, score, step, part.records)
                 some, pairs = doubtful(samples, plan.machine.noise, places)
                 suspects |= some

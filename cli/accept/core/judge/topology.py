@@ -176,7 +176,7 @@ def far_or_slow(evidence: Evidence, step: Step, accused: Collection[str]) -> Ite
         )
 
 
-def apart(evidence: Evidence, step: Step) -> list[Evidence]:
+def split_by_distance(evidence: Evidence, step: Step) -> list[Evidence]:
     """The evidence of one step; that of near and of far pairs by itself, where it has both."""
     near: list[Record] = []
     far: list[Record] = []
