@@ -23,7 +23,7 @@ from accept.core.judge.groups import Compared, compare
 from accept.core.judge.robust_stats import FEWEST, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.judge.topology import far_or_slow, split_by_distance
+from accept.core.judge.topology import ambiguous_hosts, split_by_distance
 from accept.core.model import Finding, PlannedMachine, Problem, Record, State, Step, Suspect
 from accept.core.text import format_size
 
@@ -160,7 +160,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
             findings.append(_fallen_apart(check, one, measure))
     accused = {suspect.name for suspect in suspects}
     for step in evidence.steps if promised else ():
-        findings += far_or_slow(evidence, step, accused)
+        findings += ambiguous_hosts(evidence, step, accused)
     # A figure for one node says nothing of what is between nodes.
     between = tuple(record for record in evidence.records if len(record.hosts) > 1)
     asked = held

@@ -145,7 +145,7 @@ def _undone(sample: Sample, slow: Mapping[tuple[int, str], float]) -> Sample:
     return sample._replace(value=sample.value / share)
 
 
-def far_or_slow(evidence: Evidence, step: Step, accused: Collection[str]) -> Iterator[Finding]:
+def ambiguous_hosts(evidence: Evidence, step: Step, accused: Collection[str]) -> Iterator[Finding]:
     """A finding on hosts, not `accused`, that were far from all there are.
 
     They are slow, or alone under their switch, which look alike. All there are: each block, and
