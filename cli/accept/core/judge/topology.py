@@ -29,7 +29,7 @@ DISTANCE = 0.15
 _GAPS = 5
 
 
-def placed(samples: Sequence[Sample], places: Mapping[str, str]) -> tuple[frozenset[str], ...]:
+def blocks_by_place(samples: Sequence[Sample], places: Mapping[str, str]) -> tuple[frozenset[str], ...]:
     """Blocks of hosts that share a place, where pairs show that distance matters; else none."""
     groups: dict[str, set[str]] = {}
     for host in {host for sample in samples for host in sample.hosts}:
@@ -48,7 +48,7 @@ def placed(samples: Sequence[Sample], places: Mapping[str, str]) -> tuple[frozen
     return tuple(frozenset(group) for group in groups.values())
 
 
-def blocks(samples: Iterable[Sample]) -> tuple[frozenset[str], ...]:
+def blocks_by_speed(samples: Iterable[Sample]) -> tuple[frozenset[str], ...]:
     """Blocks of hosts that are near each other; none where the pairs do not fall into such."""
     live = [(s.value, s.hosts) for s in samples if s.value and not s.cause and len(s.hosts) == 2]
     if len(live) < 2 * FEWEST or min(value for value, _ in live) <= 0:
@@ -104,10 +104,10 @@ def blocks_among(
     most_first = sorted(steps, key=lambda item: -len(item[1]))
     slow = None
     for _, samples in most_first:
-        if shown := placed(samples, places) or blocks(samples):
+        if shown := blocks_by_place(samples, places) or blocks_by_speed(samples):
             return shown
         slow = _slow_by(steps) if slow is None else slow
-        if shown := blocks(_undone(sample, slow) for sample in samples):
+        if shown := blocks_by_speed(_undone(sample, slow) for sample in samples):
             return shown
     return ()
 
