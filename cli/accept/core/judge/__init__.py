@@ -16,7 +16,7 @@ from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst
 from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
-from accept.core.judge.topology import blocks_among
+from accept.core.judge.topology import find_blocks
 from accept.core.model import (
     EXITS,
     SCHEMA,
@@ -49,7 +49,7 @@ def judge(
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off, checks, steps=plan.steps)
-    if near := found.domains or blocks_among(scored(evidences.values(), checks), found.places):
+    if near := found.domains or find_blocks(scored(evidences.values(), checks), found.places):
         evidences = {name: replace(one, near=near) for name, one in evidences.items()}
     reached = shares_by_log(scored(evidences.values(), checks)) if plan.origin else {}
     if reached:

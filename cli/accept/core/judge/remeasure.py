@@ -12,7 +12,7 @@ from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.groups import samples_of, scored, slow_groups, slow_rails
 from accept.core.judge.pairs import Sample, decode
 from accept.core.judge.robust_stats import CANDIDATES
-from accept.core.judge.topology import blocks_among, split_by_distance
+from accept.core.judge.topology import find_blocks, split_by_distance
 from accept.core.model import Plan, Record, Step
 
 #: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
@@ -54,7 +54,7 @@ def waves_again(
         for name in step.checks
     ]
     measured = list(scored(evidences, checks))
-    near = (domains or blocks_among(measured, places)) if step.groups == "pairs" else ()
+    near = (domains or find_blocks(measured, places)) if step.groups == "pairs" else ()
     suspects: set[str] = set()
     links: list[_Pair] = []
     groups: list[Group] = []

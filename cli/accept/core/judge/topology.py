@@ -88,7 +88,7 @@ def _joined(pairs: Iterable[tuple[str, ...]]) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(group) for group in groups.values())
 
 
-def blocks_among(
+def find_blocks(
     found: Iterable[tuple[Evidence, Score]], places: Mapping[str, str]
 ) -> tuple[frozenset[str], ...]:
     """The blocks that the step with the most pairs shows, of all checks.
