@@ -243,7 +243,7 @@ def _others_listed(
         if isinstance(ranks, int) and ranks != record.ranks:
             yield f"{ranks} ranks took part where {record.ranks} were started"
         elif isinstance(listed, dict) and not evidence.plan.origin:
-            yield from judge_completeness.others(evidence, names, record, listed)
+            yield from completeness.host_mismatches(evidence, names, record, listed)
 
 
 def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) -> Finding:

@@ -12,7 +12,7 @@ from accept.core.judge.summary import judgement_of, state_of
 from accept.core.model import Finding, Plan, Problem, Record, State, Step
 
 
-def others(
+def host_mismatches(
     evidence: Evidence, known: Mapping[str, set[str]], record: Record, listed: Mapping[str, Any]
 ) -> Iterator[str]:
     """What speaks against the hosts in `listed`, each with its number of ranks, in words.
