@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from accept.core.judge import bounds, completeness
-from accept.core.judge import completeness as judge_completeness
 from accept.core.judge.collective_metrics import (
     BANDWIDTH,
     Measure,
@@ -202,7 +201,7 @@ def _damage(evidence: Evidence, readings: dict[int, Reading], known: set[str]) -
     steps = {step.id: step for step in evidence.steps}
     found: dict[str, list[tuple[Record, str]]] = {}
     whose = (None, evidence.check)
-    names = {} if evidence.plan.origin else judge_completeness.named(evidence)
+    names = {} if evidence.plan.origin else completeness.hosts_by_short_name(evidence)
     for record in evidence.records:
         one = readings[id(record)]
         if one.wrong:

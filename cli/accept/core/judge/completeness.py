@@ -17,7 +17,7 @@ def host_mismatches(
 ) -> Iterator[str]:
     """What speaks against the hosts in `listed`, each with its number of ranks, in words.
 
-    `known`: what `named` says of the evidence.
+    `known`: what `hosts_by_short_name` says of the evidence.
     """
     each = record.ranks // max(1, len(record.hosts))
     if len(listed) > len(record.hosts):
@@ -35,7 +35,7 @@ def host_mismatches(
             return
 
 
-def named(evidence: Evidence) -> dict[str, set[str]]:
+def hosts_by_short_name(evidence: Evidence) -> dict[str, set[str]]:
     """Short name -> hosts of the run that may print it. Grows with the run: once for a check."""
     known: dict[str, set[str]] = {}
     for host in evidence.hosts:
