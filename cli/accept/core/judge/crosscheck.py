@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
-from accept.core.judge.groups import Compared, sample
+from accept.core.judge.groups import Compared, to_sample
 from accept.core.judge.robust_stats import middle, spread
 from accept.core.judge.suspects import host_of
 from accept.core.judge.topology import DISTANCE, split_by_distance
@@ -29,7 +29,7 @@ def shares_by_log(evidences: Iterable[tuple[Evidence, Score]]) -> dict[str, list
     result: dict[str, list[Share]] = {}
     for evidence, score in evidences:
         for part in (one for step in evidence.steps for one in split_by_distance(evidence, step)):
-            found = [(r, sample(evidence.check, score, r, part.steps[0])) for r in part.records]
+            found = [(r, to_sample(evidence.check, score, r, part.steps[0])) for r in part.records]
             live = [s.value for _, s in found if s and s.value is not None and not s.cause]
             among = spread(live, evidence.plan.machine.noise)
             if among is None or among.median <= 0:

@@ -36,7 +36,7 @@ class Compared(NamedTuple):
     uneven: bool = False
 
 
-def sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
+def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
     """What one execution says of its group; None where it was not run for want of a tool."""
     mine = [p for p in record.problems if p.check in (None, check)]
     if any(state_of(problem.cause) is State.NOT_TESTED for problem in mine):
@@ -76,18 +76,18 @@ def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:
     return result
 
 
-def samples_of(
+def to_samples(
     evidence: Evidence, score: Score, step: Step, records: Iterable[Record]
 ) -> list[Sample]:
     """What each execution says of its group."""
-    found = (sample(evidence.check, score, record, step) for record in records)
+    found = (to_sample(evidence.check, score, record, step) for record in records)
     return [one for one in found if one is not None]
 
 
 def _pairs(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
 ) -> Compared:
-    samples = samples_of(evidence, score, step, records)
+    samples = to_samples(evidence, score, step, records)
     decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
     suspects = [_suspect("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
     order = {host: place for place, host in enumerate(evidence.hosts)}
@@ -107,7 +107,7 @@ def _pairs(
 def _each(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
 ) -> Compared:
-    samples = samples_of(evidence, score, step, records)
+    samples = to_samples(evidence, score, step, records)
     slow = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = [
         _alone("node", one.sample.hosts[0], evidence.check, one)
@@ -124,7 +124,7 @@ def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Recor
     for index, one in slow.bad.items():
         rail = whole[index].local_ranks[0]
         pairs = [r for r in records if r.local_ranks == (rail,) and r not in whole]
-        nodes = decode(samples_of(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
+        nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
         suspects += [
             _suspect("gpu", f"{node.hosts[0]}:{rail}", evidence.check, node) for node in nodes
         ]
@@ -141,7 +141,7 @@ def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
 def _slow(
     evidence: Evidence, score: Score, step: Step, whole: Sequence[Record]
 ) -> tuple[list[Sample], Slow]:
-    samples = samples_of(evidence, score, step, whole)
+    samples = to_samples(evidence, score, step, whole)
     slow = outliers(samples, evidence.plan.machine.noise)
     return samples, slow if len(samples) == len(whole) else slow._replace(bad={})
 
@@ -160,7 +160,7 @@ def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
         return [Group(hosts=one.sample.hosts) for one in _blocks(evidence, score, step, records)[0]]
     if step.groups != "each":
         return []
-    samples = samples_of(evidence, score, step, records)
+    samples = to_samples(evidence, score, step, records)
     slow = outliers(samples, evidence.plan.machine.noise)
     return [Group(hosts=one.sample.hosts) for one in slow.bad.values()]
 
@@ -181,7 +181,7 @@ def _blocks(
     found: list[Outlier] = []
     first, count = None, 0
     for alike in of_a_kind(evidence, records):
-        samples = samples_of(evidence, score, step, alike)
+        samples = to_samples(evidence, score, step, alike)
         slow = outliers(samples, evidence.plan.machine.noise)
         count += len(samples)
         first = first or slow.spread
@@ -240,7 +240,7 @@ def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
         mine = [record for record in evidence.of_step(step) if record.hosts]
         for records in of_a_kind(evidence, mine):
             if len({(r.hosts, r.local_ranks) for r in records}) < len(records):
-                samples = samples_of(evidence, score, step, records)
+                samples = to_samples(evidence, score, step, records)
                 yield from _of_equals(evidence, step, samples)
 
 

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from accept.core.groups import Group, Wave, pair_rounds
 from accept.core.judge.evidence import Checks, Evidence
-from accept.core.judge.groups import samples_of, scored, slow_groups, slow_rails
+from accept.core.judge.groups import to_samples, scored, slow_groups, slow_rails
 from accept.core.judge.pairs import Sample, decode
 from accept.core.judge.robust_stats import CANDIDATES
 from accept.core.judge.topology import find_blocks, split_by_distance
@@ -62,7 +62,7 @@ def waves_again(
     for evidence, score in measured:
         if step.groups == "pairs":
             for part in split_by_distance(replace(evidence, near=near), step):
-                samples = samples_of(part, score, step, part.records)
+                samples = to_samples(part, score, step, part.records)
                 some, pairs = doubtful(samples, plan.machine.noise, places)
                 suspects |= some
                 links += pairs

@@ -15,7 +15,7 @@ from math import log
 
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score
-from accept.core.judge.groups import samples_of
+from accept.core.judge.groups import to_samples
 from accept.core.judge.pairs import Sample
 from accept.core.judge.robust_stats import FEWEST, middle, spread
 from accept.core.model import Finding, Record, State, Step
@@ -96,7 +96,7 @@ def find_blocks(
     Where they show none, what slows a host is taken off: its fast pairs are not seen as such else.
     """
     steps = [
-        (evidence.plan.machine.noise, samples_of(evidence, score, step, evidence.of_step(step)))
+        (evidence.plan.machine.noise, to_samples(evidence, score, step, evidence.of_step(step)))
         for evidence, score in found
         for step in evidence.steps
         if step.groups in ("pairs", "each")
