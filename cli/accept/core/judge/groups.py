@@ -165,7 +165,7 @@ def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
     return [Group(hosts=one.sample.hosts) for one in slow.bad.values()]
 
 
-def of_a_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Record]]:
+def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Record]]:
     """Records of groups of one size, in one NVLink domain or beyond; the smallest first."""
     kinds: dict[tuple[int, bool], list[Record]] = {}
     for record in records:
@@ -180,7 +180,7 @@ def _blocks(
     that has one; the number of all."""
     found: list[Outlier] = []
     first, count = None, 0
-    for alike in of_a_kind(evidence, records):
+    for alike in group_by_kind(evidence, records):
         samples = to_samples(evidence, score, step, alike)
         slow = outliers(samples, evidence.plan.machine.noise)
         count += len(samples)
@@ -238,7 +238,7 @@ def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
             continue
         # Of logs that do not say whom they are of nothing says that they are of the same.
         mine = [record for record in evidence.of_step(step) if record.hosts]
-        for records in of_a_kind(evidence, mine):
+        for records in group_by_kind(evidence, mine):
             if len({(r.hosts, r.local_ranks) for r in records}) < len(records):
                 samples = to_samples(evidence, score, step, records)
                 yield from _of_equals(evidence, step, samples)
