@@ -18,7 +18,7 @@ from accept.core.judge.collective_metrics import (
 )
 from accept.core.judge.crosscheck import SLOW, explained_by_place, place_finding
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.groups import Compared, compare
+from accept.core.judge.groups import Comparison, compare
 from accept.core.judge.robust_stats import FEWEST, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
@@ -132,7 +132,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     held = bounds.findings(evidence, nominal)
     findings += held
     promised = evidence.plan.machine.speed_promised
-    compared: list[Compared] = []
+    compared: list[Comparison] = []
     noisier = _noisier(evidence, noise)
     for step in evidence.steps if promised or not measure.inverse else ():
         # Bounds are about whole nodes; those of a latency about one size each, not their median.
@@ -261,7 +261,7 @@ def _number_finding(check: str, kind: str, found: Sequence[tuple[Record, str]]) 
 
 
 def _population(
-    check: str, compared: Compared, suspects: Sequence[Suspect], measure: Measure
+    check: str, compared: Comparison, suspects: Sequence[Suspect], measure: Measure
 ) -> list[Finding]:
     what = f"step {compared.step.id}, {compared.groups} groups ({compared.step.groups})"
     among = compared.spread
@@ -302,7 +302,7 @@ def _population(
     ]
 
 
-def _fallen_apart(check: str, compared: Compared, measure: Measure) -> Finding:
+def _fallen_apart(check: str, compared: Comparison, measure: Measure) -> Finding:
     among = compared.spread
     usual = f" around {measure.text(among.median)}" if among else ""
     return Finding(
@@ -376,7 +376,7 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
 
 
 def _against(
-    evidence: Evidence, held: Sequence[Finding], compared: Sequence[Compared], measure: Measure
+    evidence: Evidence, held: Sequence[Finding], compared: Sequence[Comparison], measure: Measure
 ) -> str:
     """What the measurement was held against."""
     parts = bounds.sources(held)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
-from accept.core.judge.groups import Compared, to_sample
+from accept.core.judge.groups import Comparison, to_sample
 from accept.core.judge.robust_stats import middle, spread
 from accept.core.judge.suspects import host_of
 from accept.core.judge.topology import DISTANCE, split_by_distance
@@ -44,7 +44,7 @@ def shares_by_log(evidences: Iterable[tuple[Evidence, Score]]) -> dict[str, list
 
 
 def explained_by_place(
-    check: str, compared: Compared, found: Mapping[str, Sequence[Share]]
+    check: str, compared: Comparison, found: Mapping[str, Sequence[Share]]
 ) -> tuple[Suspect, ...]:
     """Suspects that are slow in this collective alone: their place in the network may explain it.
 
@@ -60,7 +60,7 @@ def explained_by_place(
     return () if solid else result
 
 
-def place_finding(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
+def place_finding(check: str, compared: Comparison, suspects: Sequence[Suspect]) -> Finding:
     """The finding that takes the place of suspects that `explained_by_place` excuses."""
     names = host_list([suspect.name for suspect in suspects])
     return Finding(

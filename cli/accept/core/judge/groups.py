@@ -20,7 +20,7 @@ from accept.core.model import Finding, Record, State, Step, Suspect
 Bound = Callable[[int], float | None]
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """What comparing the groups of one step says."""
 
     step: Step
@@ -58,7 +58,7 @@ def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[tuple[Evid
             yield evidence, rules.score
 
 
-def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:
+def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Comparison]:
     """Compare the groups of each step of a check, where its group kind has any to compare."""
     result = []
     for step in evidence.steps:
@@ -86,7 +86,7 @@ def to_samples(
 
 def _pairs(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
-) -> Compared:
+) -> Comparison:
     samples = to_samples(evidence, score, step, records)
     decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
     suspects = [_suspect("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
@@ -101,12 +101,12 @@ def _pairs(
     among, least = decoded.spread, None
     if among is not None and among.median > 0:
         least = least_found(len(evidence.hosts), among.sigma / among.median, decoded.rounds)
-    return Compared(step, tuple(suspects), len(samples), among, decoded.unknown, least)
+    return Comparison(step, tuple(suspects), len(samples), among, decoded.unknown, least)
 
 
 def _each(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
-) -> Compared:
+) -> Comparison:
     samples = to_samples(evidence, score, step, records)
     slow = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = [
@@ -114,10 +114,10 @@ def _each(
         for one in slow.bad.values()
         if len(one.sample.hosts) == 1
     ]
-    return Compared(step, tuple(suspects), len(samples), slow.spread, uneven=slow.uneven)
+    return Comparison(step, tuple(suspects), len(samples), slow.spread, uneven=slow.uneven)
 
 
-def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
+def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Comparison:
     whole = [r for r in records if _is_rail(r, evidence.hosts)]
     samples, slow = _slow(evidence, score, step, whole)
     suspects: list[Suspect] = []
@@ -130,7 +130,7 @@ def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Recor
         ]
         if not nodes:
             suspects.append(_alone("rail", f"rail {rail}", evidence.check, one))
-    return Compared(step, tuple(suspects), len(samples), slow.spread)
+    return Comparison(step, tuple(suspects), len(samples), slow.spread)
 
 
 def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
@@ -191,7 +191,7 @@ def _blocks(
     return found, first, count
 
 
-def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
+def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Comparison:
     """A slow block accuses a link, or a switch."""
     blocks, among, count = _blocks(evidence, score, step, records)
     suspects = []
@@ -200,7 +200,7 @@ def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Reco
         kind: Kind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
         name = {2: LINK.join(hosts), 1: hosts[0]}.get(len(hosts), f"{hosts[0]}{SWITCH}{hosts[-1]}")
         suspects.append(_alone(kind, name, evidence.check, found))
-    return Compared(step, tuple(suspects), count, among)
+    return Comparison(step, tuple(suspects), count, among)
 
 
 def _alone(kind: Kind, name: str, check: str, found: Outlier) -> Suspect:

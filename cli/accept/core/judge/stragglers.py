@@ -1,6 +1,6 @@
 """Which rank the others wait for: its own work takes longer than that of its equals.
 
-Compared is what each rank needs before it has to wait for others, so who waits is never taken for
+Comparison is what each rank needs before it has to wait for others, so who waits is never taken for
 slow. A GPU is named where the program names it, else its host, as it is where half of its ranks or
 more are slow.
 """
