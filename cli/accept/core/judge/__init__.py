@@ -56,7 +56,7 @@ def judge(
         evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
     judged = {name: _judged(evidence, checks) for name, evidence in evidences.items()}
     for one, score in scored(evidences.values(), checks):
-        if told := tuple(groups.findings(one, score)):
+        if told := tuple(groups.intermittent_findings(one, score)):
             judged[one.check] = _with(judged[one.check], told)
     accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]

@@ -228,7 +228,7 @@ def _suspect(kind: Kind, name: str, check: str, accusation: Accusation) -> Suspe
     )
 
 
-def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
+def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
     """Findings on groups that were slow in some of their executions, where nobody is to blame.
 
     Pairs are decoded together, whatever the number of their executions.
