@@ -20,7 +20,7 @@ from accept.core.judge.robust_stats import (
     SIGMAS,
     Spread,
     gains,
-    now_and_then,
+    intermittent_gain,
     spread,
     surprise,
     threshold,
@@ -224,7 +224,7 @@ class _Search:
             each = gains(z, known, shift)
             if (gain := sum(each)) > best.gain:
                 best = _Suspicion(who, gain, shift, mine)
-            gain = sum(map(now_and_then, each)) if len(who) == 1 else 0.0
+            gain = sum(map(intermittent_gain, each)) if len(who) == 1 else 0.0
             if gain > best.gain and self._several(mine, each):
                 best = _Suspicion(who, gain, shift, mine, at_times=True)
         return best

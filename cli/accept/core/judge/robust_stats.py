@@ -111,7 +111,7 @@ def gains(deviations: Sequence[float], explained: Sequence[float], shift: float)
     ]
 
 
-def now_and_then(gain: float) -> float:
+def intermittent_gain(gain: float) -> float:
     """What a pair says for a host that is slow in half of its pairs: the ratio of the mixture."""
     return gain + log(0.5 + 0.5 * exp(-gain)) if gain > 0 else log(0.5 + 0.5 * exp(gain))
 
