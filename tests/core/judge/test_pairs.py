@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from accept.core.groups import pair_rounds
 from accept.core.judge.outliers import outliers
 from accept.core.judge.pairs import Sample, decode
-from accept.core.judge.robust_stats import least_found, rounds_for, spread
+from accept.core.judge.robust_stats import detectable_deficit, rounds_for, spread
 
 NOISE = 0.01
 
@@ -272,8 +272,8 @@ def test_more_hosts_and_more_noise_need_more_rounds() -> None:
 
 
 def test_what_rounds_could_have_found_is_told() -> None:
-    assert least_found(1024, 0.01, 5) < 0.04 < least_found(1024, 0.01, 2)
-    assert least_found(1024, 0.03, 5) > 0.06
+    assert detectable_deficit(1024, 0.01, 5) < 0.04 < detectable_deficit(1024, 0.01, 2)
+    assert detectable_deficit(1024, 0.03, 5) > 0.06
 
 
 # -- properties ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
 from accept.core.judge.outliers import Outlier, Slow, no_chance, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
-from accept.core.judge.robust_stats import Spread, least_found, spread
+from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
 from accept.core.model import Finding, Record, State, Step, Suspect
@@ -100,7 +100,7 @@ def _pairs(
         suspects.append(_suspect("switch", name, evidence.check, switch))
     among, least = decoded.spread, None
     if among is not None and among.median > 0:
-        least = least_found(len(evidence.hosts), among.sigma / among.median, decoded.rounds)
+        least = detectable_deficit(len(evidence.hosts), among.sigma / among.median, decoded.rounds)
     return Comparison(step, tuple(suspects), len(samples), among, decoded.unknown, least)
 
 

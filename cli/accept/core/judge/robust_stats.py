@@ -85,7 +85,7 @@ _MISSED = 1e-3
 _POWER = 3.29
 #: What a healthy deviation costs on average: `surprise` of one sigma.
 _USUAL = 0.5 * (FREEDOM + 1) * log1p(1 / _SCALE**2 / FREEDOM)
-#: More cost minutes each, and name little more: a smaller deficit is told instead (`least_found`).
+#: More cost minutes each, and name little more: a smaller deficit is told instead (`detectable_deficit`).
 MOST_ROUNDS = 5
 
 
@@ -144,7 +144,7 @@ def _lost(rounds: int) -> int:
     return lost
 
 
-def least_found(hosts: int, sigma: float, pairs: int) -> float:
+def detectable_deficit(hosts: int, sigma: float, pairs: int) -> float:
     """The deficit, as a share, at which a host with so many pairs is accused one time in two."""
     each = threshold(hosts, ALARMS) / max(pairs, 1) + _USUAL
     shift = _SCALE * sqrt(FREEDOM * expm1(each / (0.5 * (FREEDOM + 1))))
