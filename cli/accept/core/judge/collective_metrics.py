@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from accept.core.judge.robust_stats import middle
+from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, Step
 from accept.core.text import parse_size
 
@@ -121,7 +121,7 @@ def _calls(times: dict[tuple[int, str | None], float]) -> float | None:
     """Calls a second, by the median of times in microseconds."""
     out = [value for (_, placement), value in times.items() if placement == "out" and value > 0]
     out = out or [value for value in times.values() if value > 0]
-    return 1e6 / middle(out) if out else None
+    return 1e6 / median_of(out) if out else None
 
 
 def reached(found: Reading, step: Step) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import gpus_of, is_device
-from accept.core.judge.robust_stats import middle
+from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
 
 #: Memory that firmware and kernel keep for themselves differs a little from boot to boot.
@@ -191,7 +191,7 @@ def clock_problems(offsets: Sequence[Metric], most: float) -> Iterator[Problem]:
         for m in offsets
         if m.name == "clock-offset" and m.host and math.isfinite(m.value)
     }
-    centre = middle(known.values()) if known else 0.0
+    centre = median_of(known.values()) if known else 0.0
     for host, offset in known.items():
         if abs(offset - centre) > most:
             said = f"its clock is {offset - centre:+.3g} s from the median, {most:g} s are allowed"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
 from accept.core.judge.groups import Comparison, to_sample
-from accept.core.judge.robust_stats import middle, spread
+from accept.core.judge.robust_stats import median_of, spread
 from accept.core.judge.suspects import host_of
 from accept.core.judge.topology import DISTANCE, split_by_distance
 from accept.core.model import Finding, Record, State, Suspect
@@ -88,12 +88,12 @@ def _alone(
     own = mine.pop(check, None)
     if not own:
         return 0.0
-    deficit = 1 - middle(share.measured for share in own) / usual
+    deficit = 1 - median_of(share.measured for share in own) / usual
     # A witness must see at least as sharply.
     sharp = min(deficit / 3, *(share.sigma for share in own))
     fine = any(
         max(share.sigma for share in others) <= sharp
-        and 1 - middle(share.share for share in others) <= deficit / 2
+        and 1 - median_of(share.share for share in others) <= deficit / 2
         for others in mine.values()
     )
     return deficit if fine else 0.0
@@ -128,7 +128,7 @@ def _narrowed(suspect: Suspect, found: Sequence[Share]) -> Suspect:
     against = [1 - one.share for one in mine if one.record.log in logs and one.share < 1]
     if not against:
         return suspect
-    deficit = middle(against)
+    deficit = median_of(against)
     # Where noise hides a deficit, nothing is said about it. What one host does alone may be fine
     # where its network is not.
     slow = [one for one in mine if one.sigma * 3 < deficit and 1 - one.share > deficit / 2]

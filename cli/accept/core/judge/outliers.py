@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accept.core.judge.pairs import Sample
-from accept.core.judge.robust_stats import SIGMAS, Spread, middle, spread
+from accept.core.judge.robust_stats import SIGMAS, Spread, median_of, spread
 
 #: Values that vary by more than so many times the noise are not of equals.
 _UNEVEN = 3.0
@@ -119,10 +119,10 @@ def _now_and_then(
 
     `among`: of the best of each group; what varies within groups widens its limit.
     """
-    usual = {group: middle(mine.values()) for group, mine in values.items()}
+    usual = {group: median_of(mine.values()) for group, mine in values.items()}
     within = spread([v - usual[g] for g, mine in values.items() for v in mine.values()], 0.0)
     sigma = hypot(among.sigma, within.sigma if within else 0.0)
-    limit = middle(usual.values()) - SIGMAS * sigma
+    limit = median_of(usual.values()) - SIGMAS * sigma
     for group, mine in values.items():
         slow = [index for index, value in mine.items() if value < limit]
         if len(mine) > 1 and slow:

@@ -33,7 +33,7 @@ class Spread:
         return self.limit / self.median if self.median else 0.0
 
 
-def middle(values: Iterable[float]) -> float:
+def median_of(values: Iterable[float]) -> float:
     """The median of one value or more."""
     # Loaded where it is used: those who only plan load this module too.
     from statistics import median
@@ -51,11 +51,11 @@ def spread(values: Sequence[float], noise: float, *, fixed: bool = False) -> Spr
     count = len(values)
     if count < FEWEST:
         return None
-    centre = middle(values)
+    centre = median_of(values)
     least = noise * abs(centre)
     if fixed:
         return Spread(count=count, median=centre, sigma=least)
-    mad = middle(abs(value - centre) for value in values)
+    mad = median_of(abs(value - centre) for value in values)
     factor = _SMALL.get(count, count / (count - 0.8))
     return Spread(count=count, median=centre, sigma=max(1.4826 * factor * mad, least))
 

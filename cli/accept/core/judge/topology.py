@@ -17,7 +17,7 @@ from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.groups import to_samples
 from accept.core.judge.pairs import Sample
-from accept.core.judge.robust_stats import FEWEST, middle, spread
+from accept.core.judge.robust_stats import FEWEST, median_of, spread
 from accept.core.model import Finding, Record, State, Step
 
 #: Less than this between slow and fast, as a share, is no distance.
@@ -43,7 +43,7 @@ def blocks_by_place(samples: Sequence[Sample], places: Mapping[str, str]) -> tup
                 sample.value
             )
     far, near = sides
-    if not near or not far or not _GAP <= 1 - middle(far) / middle(near) <= DISTANCE:
+    if not near or not far or not _GAP <= 1 - median_of(far) / median_of(near) <= DISTANCE:
         return ()
     return tuple(frozenset(group) for group in groups.values())
 
@@ -133,8 +133,8 @@ def _slowness(samples: Sequence[Sample], noise: float) -> Iterator[tuple[tuple[i
             share = live[id(sample)] / among.median
             shares.setdefault((len(sample.ranks), host), []).append(share)
     for key, mine in shares.items():
-        if middle(mine) < 1 - _GAP:
-            yield key, middle(mine)
+        if median_of(mine) < 1 - _GAP:
+            yield key, median_of(mine)
 
 
 def _undone(sample: Sample, slow: Mapping[tuple[int, str], float]) -> Sample:
