@@ -14,9 +14,9 @@ from math import log
 from typing import Literal, NamedTuple
 
 from accept.core.judge.robust_stats import (
-    ALARMS,
-    DEAD,
-    LEAST,
+    FALSE_ALARMS,
+    DEAD_SIGMAS,
+    MIN_SIGMAS,
     SIGMAS,
     Spread,
     gains,
@@ -89,7 +89,7 @@ def decode(
     bound: float | None = None,
     *,
     places: Mapping[str, str] | None = None,
-    alarms: float = ALARMS,
+    alarms: float = FALSE_ALARMS,
 ) -> Decoded:
     """Name hosts, links and switches from pairs; the order of hosts and samples does not matter.
 
@@ -142,11 +142,11 @@ def _healthy(pairs: Sequence[Sample], noise: float, bound: float | None) -> Spre
 def _deviation(pair: Sample, centre: float, sigma: float) -> float:
     """In sigma, below zero where slower than healthy; 0 where there is nothing to compare with."""
     if pair.cause or pair.value is None or pair.value <= 0:
-        return -DEAD
+        return -DEAD_SIGMAS
     if sigma <= 0 or centre <= 0:
         return 0.0
     # Of what is next to nothing the share of the centre would be 0, which has no logarithm.
-    return max((log(pair.value) - log(centre)) * centre / sigma, -DEAD)
+    return max((log(pair.value) - log(centre)) * centre / sigma, -DEAD_SIGMAS)
 
 
 def _behind(places: Mapping[str, str], met: Mapping[str, object]) -> list[frozenset[str]]:
@@ -204,9 +204,9 @@ class _Search:
             for one in now:
                 self.found.append(one)
                 self.accused.update(one.hosts)
-                touched.update(i for i in one.pairs if self.deviations[i] < -LEAST)
+                touched.update(i for i in one.pairs if self.deviations[i] < -MIN_SIGMAS)
                 for index in one.pairs:
-                    if not one.at_times or self.deviations[index] < -LEAST:
+                    if not one.at_times or self.deviations[index] < -MIN_SIGMAS:
                         self.explained[index] = min(self.explained[index], -one.shift)
             for who in list(suspicions):
                 if self.accused.issuperset(who):
@@ -218,7 +218,7 @@ class _Search:
         """The best shift is near one of those seen."""
         z = [self.deviations[index] for index in mine]
         known = [self.explained[index] for index in mine]
-        slow = sorted({-a for a, b in zip(z, known, strict=True) if a <= -LEAST and b > a})
+        slow = sorted({-a for a, b in zip(z, known, strict=True) if a <= -MIN_SIGMAS and b > a})
         best = _Suspicion(who, 0.0, 0.0, mine)
         for shift in slow if len(slow) < 9 else slow[:: len(slow) // 8]:
             each = gains(z, known, shift)
@@ -235,7 +235,7 @@ class _Search:
         return len({host for pair in bad for host in pair.hosts}) > 2
 
     def _bad(self, suspicion: _Suspicion) -> list[Sample]:
-        return [self.pairs[i] for i in suspicion.pairs if self.deviations[i] <= -LEAST]
+        return [self.pairs[i] for i in suspicion.pairs if self.deviations[i] <= -MIN_SIGMAS]
 
     def _clear(self, suspicion: _Suspicion) -> set[str]:
         """Partners in bad pairs that are not suspects and did well in another pair."""
@@ -243,7 +243,7 @@ class _Search:
         return {
             host
             for host in partners.difference(suspicion.hosts, self.accused)
-            if any(self.deviations[index] > -LEAST for index in self.met[host])
+            if any(self.deviations[index] > -MIN_SIGMAS for index in self.met[host])
         }
 
     def accuse(self, suspicion: _Suspicion, among: Spread | None) -> Accusation:
@@ -279,7 +279,7 @@ class _Search:
         return tuple(
             host
             for host, mine in self.met.items()
-            if host not in self.accused and all(self.deviations[i] <= -LEAST for i in mine)
+            if host not in self.accused and all(self.deviations[i] <= -MIN_SIGMAS for i in mine)
         )
 
     def links(self) -> tuple[Accusation, ...]:
@@ -300,7 +300,7 @@ class _Search:
 
     def _link_is_bad(self, mine: Sequence[int], least: float) -> bool:
         best = max(self.deviations[index] for index in mine)
-        if best > -LEAST:
+        if best > -MIN_SIGMAS:
             return False
         dead = any(self.pairs[i].cause or self.pairs[i].value is None for i in mine)
         # Held to its best: it is measured again because it stood out, by chance perhaps.

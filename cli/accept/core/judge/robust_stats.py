@@ -65,11 +65,11 @@ FREEDOM = 4.0
 #: (quartiles 0.6745 and 0.7407).
 _SCALE = 0.6745 / 0.7407
 #: A pair that died counts as this many sigma: more would let one pair outweigh several.
-DEAD = 20.0
+DEAD_SIGMAS = 20.0
 #: Less is not held against a host, however sure it is: of several nodes one is always the slowest.
-LEAST = 3.0
+MIN_SIGMAS = 3.0
 #: Healthy clusters in which a host may be accused by chance, before suspects are tested again.
-ALARMS = 1e-3
+FALSE_ALARMS = 1e-3
 #: The same for being tested again, which costs minutes and accuses nobody.
 CANDIDATES = 0.05
 
@@ -146,6 +146,6 @@ def _lost(rounds: int) -> int:
 
 def detectable_deficit(hosts: int, sigma: float, pairs: int) -> float:
     """The deficit, as a share, at which a host with so many pairs is accused one time in two."""
-    each = threshold(hosts, ALARMS) / max(pairs, 1) + _USUAL
+    each = threshold(hosts, FALSE_ALARMS) / max(pairs, 1) + _USUAL
     shift = _SCALE * sqrt(FREEDOM * expm1(each / (0.5 * (FREEDOM + 1))))
-    return -expm1(-max(shift, LEAST) * sigma)
+    return -expm1(-max(shift, MIN_SIGMAS) * sigma)
