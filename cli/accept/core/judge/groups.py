@@ -9,7 +9,7 @@ from accept.core import causes
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
-from accept.core.judge.outliers import Outlier, Slow, no_chance, outliers
+from accept.core.judge.outliers import Outlier, Slow, is_frequent, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
@@ -261,7 +261,7 @@ def _of_equals(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> Ite
         among = spread([one.value or 0.0 for one in mine], noise)
         low = [one for one in mine if among and (one.value or 0.0) < among.limit]
         if among and low:
-            state = State.INCONCLUSIVE if no_chance(len(low), len(mine)) else State.PASS
+            state = State.INCONCLUSIVE if is_frequent(len(low), len(mine)) else State.PASS
             said = f"{_share(low, among)} in {_of(len(low), len(mine))}"
             yield _finding(evidence, step, low, said, state)
 

@@ -46,7 +46,7 @@ class Slow(NamedTuple):
     uneven: bool = False
 
 
-def no_chance(slow: int, executions: int) -> bool:
+def is_frequent(slow: int, executions: int) -> bool:
     """Whether something is slow too often for it to be chance: twice, in more than a quarter.
 
     Noise with heavy tails makes some member of a large population slow twice in many executions.
@@ -94,7 +94,7 @@ def outliers(
         times = len(slow), len(values[group])
         if shown[group] in bad:
             continue
-        if no_chance(*times):
+        if is_frequent(*times):
             bad[worst] = Outlier(samples[worst], "intermittent", among, times)
         else:
             rarely[worst] = times
