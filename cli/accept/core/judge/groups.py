@@ -9,7 +9,7 @@ from accept.core import causes
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
-from accept.core.judge.outliers import Outlier, Slow, is_frequent, outliers
+from accept.core.judge.outliers import Outlier, Outliers, is_frequent, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
@@ -140,7 +140,7 @@ def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
 
 def _slow(
     evidence: Evidence, score: Score, step: Step, whole: Sequence[Record]
-) -> tuple[list[Sample], Slow]:
+) -> tuple[list[Sample], Outliers]:
     samples = to_samples(evidence, score, step, whole)
     slow = outliers(samples, evidence.plan.machine.noise)
     return samples, slow if len(samples) == len(whole) else slow._replace(bad={})

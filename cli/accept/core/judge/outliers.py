@@ -35,7 +35,7 @@ class Outlier(NamedTuple):
         return f"{value / among.median:.0%} of the median of {among.count}{often}"
 
 
-class Slow(NamedTuple):
+class Outliers(NamedTuple):
     """The bad members of a population, by index, and the spread of the healthy."""
 
     bad: Mapping[int, Outlier]
@@ -56,7 +56,7 @@ def is_frequent(slow: int, executions: int) -> bool:
 
 def outliers(
     samples: Sequence[Sample], noise: float, bound: float | None = None, *, fixed: bool = False
-) -> Slow:
+) -> Outliers:
     """Bad ones among equal executions: dead, wrong, below `bound`, or clearly slower than the rest.
 
     What was executed again is bad by its best time, by wrong data, and by being slow often. Where
@@ -99,8 +99,8 @@ def outliers(
         else:
             rarely[worst] = times
     if len(shown) > 1 and len(bad) * 2 > len(shown):
-        return Slow({}, among, uneven=apart)
-    return Slow(dict(sorted(bad.items())), among, rarely, apart)
+        return Outliers({}, among, uneven=apart)
+    return Outliers(dict(sorted(bad.items())), among, rarely, apart)
 
 
 def _uneven(best: Collection[float], among: Spread, noise: float) -> bool:
