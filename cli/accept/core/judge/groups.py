@@ -13,7 +13,7 @@ from accept.core.judge.outliers import Outlier, Outliers, is_frequent, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
-from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
+from accept.core.judge.suspects import LINK, SWITCH, Kind, root_problems
 from accept.core.model import Finding, Record, State, Step, Suspect
 
 #: Nodes of a group -> the least value that its score may have, or None.
@@ -45,7 +45,7 @@ def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | 
     if any(problem.cause == "wrong-data" for problem in mine):
         cause = "wrong-data"
     if not cause and value is None:
-        cause = next((p.cause for p in (*named_by(mine), *mine)), "")
+        cause = next((p.cause for p in (*root_problems(mine), *mine)), "")
         cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
     return Sample(record.hosts, value, cause, record.log, record.local_ranks)
 

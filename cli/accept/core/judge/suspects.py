@@ -27,7 +27,7 @@ LINK, SWITCH = " - ", " .. "
 _FIRST = frozenset({"host-died", "disk-full", "unkillable"})
 
 
-def named_by(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+def root_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """The problems of one execution that name a host and are not mere consequences of others."""
     naming = [p for p in problems if p.host and state_of(p.cause) is State.FAIL]
     classes: list[list[Problem]] = [[], [], []]
@@ -46,7 +46,7 @@ def direct(records: Iterable[Record], everybody: int) -> Iterator[Suspect]:
     for record in records:
         if record.problems:
             most = everybody if record.step != HOSTS_STEP else len(record.problems) * 2
-            yield from from_problems(named_by(record.problems), record.log, most)
+            yield from from_problems(root_problems(record.problems), record.log, most)
 
 
 def from_problems(problems: Sequence[Problem], log: str, everybody: int) -> Iterator[Suspect]:
