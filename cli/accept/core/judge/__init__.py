@@ -15,7 +15,7 @@ from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst
-from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
+from accept.core.judge.suspects import HOSTS_STEP, ends, from_records, host_of, merged
 from accept.core.judge.topology import find_blocks
 from accept.core.model import (
     EXITS,
@@ -58,7 +58,7 @@ def judge(
     for one, score in scored(evidences.values(), checks):
         if told := tuple(groups.intermittent_findings(one, score)):
             judged[one.check] = _with(judged[one.check], told)
-    accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
+    accused = [*from_records(map(_unblamed, records) if plan.origin else records, len(found.present))]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
     if plan.origin:

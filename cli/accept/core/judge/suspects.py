@@ -37,7 +37,7 @@ def root_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     return tuple(next((found for found in classes if found), ()))
 
 
-def direct(records: Iterable[Record], everybody: int) -> Iterator[Suspect]:
+def from_records(records: Iterable[Record], everybody: int) -> Iterator[Suspect]:
     """Suspects that a program, the launcher or the coordinator named.
 
     Where one cause names more than half of `everybody` in one execution, the fault is in what they
@@ -50,7 +50,7 @@ def direct(records: Iterable[Record], everybody: int) -> Iterator[Suspect]:
 
 
 def from_problems(problems: Sequence[Problem], log: str, everybody: int) -> Iterator[Suspect]:
-    """Suspects that problems name; `everybody` as for `direct`."""
+    """Suspects that problems name; `everybody` as for `from_records`."""
     hosts: dict[str, set[str]] = {}
     for problem in problems:
         if problem.host:
