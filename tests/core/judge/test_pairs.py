@@ -357,11 +357,11 @@ def test_slow_in_a_share_of_its_executions_is_bad_and_slow_rarely_is_told(
     times = (slow, slow + fine)
     if slow > 1 and slow / (slow + fine) > 1 / 4:
         (one,) = found.bad.values()
-        assert (one.sample.hosts, one.cause, one.times) == (("bad",), "intermittent", times)
-        assert found.rarely == {}
+        assert (one.sample.hosts, one.cause, one.slow_of) == (("bad",), "intermittent", times)
+        assert found.rare == {}
     else:
         assert found.bad == {}
-        assert list(found.rarely.values()) == [times]
+        assert list(found.rare.values()) == [times]
 
 
 @pytest.mark.parametrize(("hosts", "executions"), [(64, 30), (16, 100), (256, 8), (64, 5)])
@@ -386,7 +386,7 @@ def test_noise_with_heavy_tails_accuses_nobody(hosts: int, executions: int, free
 def test_noise_of_equals_that_are_measured_again_and_again_is_no_fault(shares: list[float]) -> None:
     samples = [Sample((f"h{i % 5}",), 100.0 * share) for i, share in enumerate(shares)]
     found = outliers(samples, NOISE)
-    assert (found.bad, found.rarely) == ({}, {})
+    assert (found.bad, found.rare) == ({}, {})
 
 
 def test_when_most_are_bad_none_is_an_outlier() -> None:

@@ -58,7 +58,9 @@ def judge(
     for one, score in scored(evidences.values(), checks):
         if told := tuple(groups.intermittent_findings(one, score)):
             judged[one.check] = _with(judged[one.check], told)
-    accused = [*from_records(map(_unblamed, records) if plan.origin else records, len(found.present))]
+    accused = [
+        *from_records(map(_unblamed, records) if plan.origin else records, len(found.present))
+    ]
     accused += [suspect for one in judged.values() for suspect in one.suspects]
     suspects = merged(accused, (*found.present, *found.missing))
     if plan.origin:

@@ -56,7 +56,8 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
                     mine = [
                         b
                         for b in bounds
-                        if covers_nodes(b, len(record.hosts), together=together) and _same_way(b, record)
+                        if covers_nodes(b, len(record.hosts), together=together)
+                        and _same_way(b, record)
                     ]
                     _hold(evidence.check, mine, record, step, nominal, measured)
         result += [_finding(evidence.check, bound, found) for bound, found in measured.items()]

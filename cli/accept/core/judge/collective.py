@@ -271,8 +271,8 @@ def _population(
         else:
             usual = f"the median {measure.text(among.median)}"
             text = f"{what}: none {_beyond(among, measure)} {usual}"
-            if compared.least is not None:
-                found = f"a node {compared.least:.1%} slow would"
+            if compared.detectable is not None:
+                found = f"a node {compared.detectable:.1%} slow would"
                 text = f"{what}: none stands out from {usual}; {found}"
         if compared.unknown:
             text += f"; nothing is known of {completeness.host_list(compared.unknown)}"
@@ -380,7 +380,7 @@ def _against(
 ) -> str:
     """What the measurement was held against."""
     parts = bounds.sources(held)
-    spreads = [(one.spread, one.least) for one in compared if one.spread is not None]
+    spreads = [(one.spread, one.detectable) for one in compared if one.spread is not None]
     for spread, least in spreads[:1]:
         usual = f"the median of {spread.count}"
         beyond = f"none {_beyond(spread, measure)} {usual}"

@@ -14,8 +14,8 @@ from math import log
 from typing import Literal, NamedTuple
 
 from accept.core.judge.robust_stats import (
-    FALSE_ALARMS,
     DEAD_SIGMAS,
+    FALSE_ALARMS,
     MIN_SIGMAS,
     SIGMAS,
     Spread,

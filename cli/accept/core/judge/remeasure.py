@@ -9,7 +9,7 @@ from itertools import combinations
 
 from accept.core.groups import Group, Wave, pair_rounds
 from accept.core.judge.evidence import Checks, Evidence
-from accept.core.judge.groups import to_samples, scored, slow_groups, slow_rails
+from accept.core.judge.groups import scored, slow_groups, slow_rails, to_samples
 from accept.core.judge.pairs import Sample, decode
 from accept.core.judge.robust_stats import CANDIDATES
 from accept.core.judge.topology import find_blocks, split_by_distance

@@ -85,7 +85,7 @@ _MISSED = 1e-3
 _POWER = 3.29
 #: What a healthy deviation costs on average: `surprise` of one sigma.
 _USUAL = 0.5 * (FREEDOM + 1) * log1p(1 / _SCALE**2 / FREEDOM)
-#: More cost minutes each, and name little more: a smaller deficit is told instead (`detectable_deficit`).
+#: More rounds cost minutes each and detect little more.
 MOST_ROUNDS = 5
 
 

@@ -29,7 +29,9 @@ DISTANCE = 0.15
 _GAPS = 5
 
 
-def blocks_by_place(samples: Sequence[Sample], places: Mapping[str, str]) -> tuple[frozenset[str], ...]:
+def blocks_by_place(
+    samples: Sequence[Sample], places: Mapping[str, str]
+) -> tuple[frozenset[str], ...]:
     """Blocks of hosts that share a place, where pairs show that distance matters; else none."""
     groups: dict[str, set[str]] = {}
     for host in {host for sample in samples for host in sample.hosts}:
