@@ -305,10 +305,10 @@ def _unheld(
     if not any(f.state is not State.INCONCLUSIVE for f in held):
         rate = measured.needed[0]
         check = evidence.check
-        yield bounds.unbounded(check, f"{check}.{rate}>={measured.unit}")
+        yield bounds.no_bound_finding(check, f"{check}.{rate}>={measured.unit}")
     for bound in bounds.bounds_of(evidence):
         if bound.kind != "expectation" and bound.metric not in {*names, *excused}:
-            yield bounds.unmeasured(evidence.check, bound)
+            yield bounds.unmeasured_finding(evidence.check, bound)
 
 
 def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
