@@ -275,7 +275,7 @@ def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator
                 yield Problem(cause=cause, message=text, host=one.host, rank=one.rank, gpu=one.gpu)
 
 
-def undigested(evidence: Evidence) -> Iterator[Problem]:
+def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
     """Yield the devices that counted wrong elements of a product but reported no digest of it.
 
     GPUs report digests of both products, other devices that of the known product.
