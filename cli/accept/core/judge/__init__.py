@@ -14,7 +14,7 @@ from accept.core.judge.completeness import problem_findings
 from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
-from accept.core.judge.summary import verdict_of, worst
+from accept.core.judge.summary import verdict_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, ends, from_records, host_of, merged
 from accept.core.judge.topology import find_blocks
 from accept.core.model import (
@@ -66,7 +66,7 @@ def judge(
     verdicts = hosts.with_skipped([*verdicts, *bounds.verdicts_without_step(plan)], plan.skipped)
     gpu_tested = hosts.gpu_tested(plan, records)
     # An optional check that did not run must not hide that no check detected a GPU.
-    passed = State.PASS in (worst(v.state for v in verdicts), _overall(verdicts, ""))
+    passed = State.PASS in (worst_state(v.state for v in verdicts), _overall(verdicts, ""))
     if plan.machine.gpus != 0 and not gpu_tested and passed:
         verdicts.append(hosts.no_gpu_seen())
     state = _overall(verdicts, broken_off)
@@ -233,7 +233,7 @@ def _judge_check(evidence: Evidence, checks: Checks) -> Judged:
 
 def _with_findings(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
     verdict = judged.verdict
-    state = worst((verdict.state, *(finding.state for finding in findings)))
+    state = worst_state((verdict.state, *(finding.state for finding in findings)))
     verdict = replace(verdict, state=state, findings=(*verdict.findings, *findings))
     return judged._replace(verdict=verdict)
 
@@ -293,7 +293,7 @@ def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
     states = [v.state for v in verdicts if not (v.optional and v.state in excused)]
     if broken_off or len(states) < 2:
         states.append(State.NOT_TESTED)
-    return worst(states)
+    return worst_state(states)
 
 
 def _passes_without(

@@ -10,7 +10,7 @@ from typing import Any
 from accept.core import causes
 from accept.core.judge.completeness import host_list, merge_findings
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.summary import judgement_of, worst
+from accept.core.judge.summary import judgement_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
@@ -140,7 +140,7 @@ def verdict(
         against = "all requested hosts"
     return CheckVerdict(
         check="hosts",
-        state=worst(finding.state for finding in findings),
+        state=worst_state(finding.state for finding in findings),
         measured=measured,
         against=against,
         findings=tuple(findings),
@@ -212,7 +212,7 @@ def with_skipped(
         state = State.PASS if step.optional else State.NOT_TESTED
         finding = replace(skipped_verdict.findings[0], state=state)
         result[step.check] = replace(
-            known, state=worst((known.state, state)), findings=(*known.findings, finding)
+            known, state=worst_state((known.state, state)), findings=(*known.findings, finding)
         )
     return list(result.values())
 

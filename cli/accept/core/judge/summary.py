@@ -40,7 +40,7 @@ _ABSOLUTE = frozenset(
 # States
 
 
-def worst(states: Iterable[State]) -> State:
+def worst_state(states: Iterable[State]) -> State:
     """Return the worst of `states`; pass if there are none."""
     present = set(states)
     return next((state for state in WORST_FIRST if state in present), State.PASS)
@@ -81,7 +81,7 @@ def verdict_of(
         )
     return CheckVerdict(
         check=evidence.check,
-        state=worst(finding.state for finding in findings),
+        state=worst_state(finding.state for finding in findings),
         optional=not_applicable or evidence.optional,
         measured=measured,
         against=against,
