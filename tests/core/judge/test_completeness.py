@@ -203,7 +203,7 @@ def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
     verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), hosts_record(EIGHT), *fewer)
     (said,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")
     assert said.hosts == ()
-    assert "8 of 8 executions did so" in said.message
+    assert "8 of 8 executions have a wrong" in said.message
 
 
 @pytest.mark.parametrize("ranks", [0, 1, 15, 17])

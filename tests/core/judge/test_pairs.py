@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from accept.core.groups import pair_rounds
 from accept.core.judge.outliers import outliers
 from accept.core.judge.pairs import Sample, decode
-from accept.core.judge.robust_stats import least_found, rounds_for, spread
+from accept.core.judge.robust_stats import detectable_deficit, rounds_for, spread
 
 NOISE = 0.01
 
@@ -272,8 +272,8 @@ def test_more_hosts_and_more_noise_need_more_rounds() -> None:
 
 
 def test_what_rounds_could_have_found_is_told() -> None:
-    assert least_found(1024, 0.01, 5) < 0.04 < least_found(1024, 0.01, 2)
-    assert least_found(1024, 0.03, 5) > 0.06
+    assert detectable_deficit(1024, 0.01, 5) < 0.04 < detectable_deficit(1024, 0.01, 2)
+    assert detectable_deficit(1024, 0.03, 5) > 0.06
 
 
 # -- properties ----------------------------------------------------------------------------------
@@ -357,11 +357,11 @@ def test_slow_in_a_share_of_its_executions_is_bad_and_slow_rarely_is_told(
     times = (slow, slow + fine)
     if slow > 1 and slow / (slow + fine) > 1 / 4:
         (one,) = found.bad.values()
-        assert (one.sample.hosts, one.cause, one.times) == (("bad",), "intermittent", times)
-        assert found.rarely == {}
+        assert (one.sample.hosts, one.cause, one.slow_of) == (("bad",), "intermittent", times)
+        assert found.rare == {}
     else:
         assert found.bad == {}
-        assert list(found.rarely.values()) == [times]
+        assert list(found.rare.values()) == [times]
 
 
 @pytest.mark.parametrize(("hosts", "executions"), [(64, 30), (16, 100), (256, 8), (64, 5)])
@@ -386,7 +386,7 @@ def test_noise_with_heavy_tails_accuses_nobody(hosts: int, executions: int, free
 def test_noise_of_equals_that_are_measured_again_and_again_is_no_fault(shares: list[float]) -> None:
     samples = [Sample((f"h{i % 5}",), 100.0 * share) for i, share in enumerate(shares)]
     found = outliers(samples, NOISE)
-    assert (found.bad, found.rarely) == ({}, {})
+    assert (found.bad, found.rare) == ({}, {})
 
 
 def test_when_most_are_bad_none_is_an_outlier() -> None:

@@ -28,7 +28,7 @@ from tests.factories.verdicts import (
 
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.judge.summary import worst
+from accept.core.judge.summary import worst_state
 from accept.core.model import (
     CheckVerdict,
     Finding,
@@ -91,7 +91,7 @@ def inconclusive() -> Verdict:
 
 def found_by(*findings: Finding) -> str:
     check = CheckVerdict(
-        check="all-reduce", state=worst(f.state for f in findings), findings=findings
+        check="all-reduce", state=worst_state(f.state for f in findings), findings=findings
     )
     return report_text.table(replace(passing(), state=check.state, checks=(check,)))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from accept.core import record_protocol
 from accept.core.checks.check import Check, param
 from accept.core.judge.completeness import device_label
-from accept.core.judge.consistency import digest_problems, undigested
+from accept.core.judge.consistency import digest_problems, missing_digest_problems
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
@@ -88,7 +88,7 @@ def judge_gemm(evidence: Evidence) -> Judged:
         others=tuple(f"{kind}{tail}" for kind in kinds for tail in ("-p5", "-alone")),
         needed=tuple(filter(None, params.types.split(","))) or kinds[:1] or TYPES[:1],
     )
-    more = (*digest_problems(evidence), *undigested(evidence))
+    more = (*digest_problems(evidence), *missing_digest_problems(evidence))
     return judge_devices(evidence, measured, noise=params.noise, more=more)
 
 

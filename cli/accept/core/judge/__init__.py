@@ -1,4 +1,4 @@
-"""From records to a verdict: pure functions, the same answer wherever and whenever they run."""
+"""Turn records into a verdict with pure functions: the same input gives the same verdict."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.errors import Exit
 from accept.core.judge import bounds, groups, hosts, summary
 from accept.core.judge.completeness import problem_findings
-from accept.core.judge.crosscheck import cleared, shares
+from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
-from accept.core.judge.summary import verdict_of, worst
-from accept.core.judge.suspects import HOSTS_STEP, direct, ends, host_of, merged
-from accept.core.judge.topology import blocks_among
+from accept.core.judge.summary import verdict_of, worst_state
+from accept.core.judge.suspects import HOSTS_STEP, ends, from_records, host_of, merged
+from accept.core.judge.topology import find_blocks
 from accept.core.model import (
     EXITS,
     SCHEMA,
@@ -42,34 +42,32 @@ def judge(
     attempt: str,
     broken_off: str = "",
 ) -> Verdict:
-    """Judge a run by its plan and records alone. Never raises, whatever the records hold.
+    """Return the verdict on a run, from its plan and records alone. Never raises.
 
-    A check that is not among `checks` was not tested. `broken_off`: why the run ended early; empty:
+    A check that is not in `checks` was not tested. `broken_off`: why the run ended early; empty if
     it did not.
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, broken_off, checks, steps=plan.steps)
-    if near := found.domains or blocks_among(scored(evidences.values(), checks), found.places):
-        evidences = {name: replace(one, near=near) for name, one in evidences.items()}
-    reached = shares(scored(evidences.values(), checks)) if plan.origin else {}
-    if reached:
-        evidences = {name: replace(one, shares=reached) for name, one in evidences.items()}
-    judged = {name: _judged(evidence, checks) for name, evidence in evidences.items()}
-    for one, score in scored(evidences.values(), checks):
-        if told := tuple(groups.findings(one, score)):
-            judged[one.check] = _with(judged[one.check], told)
-    accused = [*direct(map(_unblamed, records) if plan.origin else records, len(found.present))]
-    accused += [suspect for one in judged.values() for suspect in one.suspects]
-    suspects = merged(accused, (*found.present, *found.missing))
+    if near := found.domains or find_blocks(scored(evidences.values(), checks), found.places):
+        evidences = {name: replace(e, near=near) for name, e in evidences.items()}
+    shares = shares_by_log(scored(evidences.values(), checks)) if plan.origin else {}
+    if shares:
+        evidences = {name: replace(e, shares=shares) for name, e in evidences.items()}
+    judged = {name: _judge_check(evidence, checks) for name, evidence in evidences.items()}
+    for evidence, score in scored(evidences.values(), checks):
+        if findings := tuple(groups.intermittent_findings(evidence, score)):
+            judged[evidence.check] = _with_findings(judged[evidence.check], findings)
+    suspects = _suspects(plan, records, found, [s for one in judged.values() for s in one.suspects])
     if plan.origin:
-        suspects = cleared(suspects, reached)
+        suspects = without_explained(suspects, shares)
     verdicts = [one.verdict for one in judged.values()]
-    verdicts.insert(0, hosts.verdict(plan, found, records, _untold(records, verdicts)))
-    verdicts = hosts.with_skipped([*verdicts, *bounds.of_no_step(plan)], plan.skipped)
-    gpu = hosts.gpu_tested(plan, records)
-    # An excused check that did not run must not hide that no GPU was seen.
-    passed = State.PASS in (worst(v.state for v in verdicts), _overall(verdicts, ""))
-    if plan.machine.gpus != 0 and not gpu and passed:
+    verdicts.insert(0, hosts.verdict(plan, found, records, _unreported(records, verdicts)))
+    verdicts = hosts.with_skipped([*verdicts, *bounds.verdicts_without_step(plan)], plan.skipped)
+    gpu_tested = hosts.gpu_tested(plan, records)
+    # An optional check that did not run must not hide that no check detected a GPU.
+    passed = State.PASS in (worst_state(v.state for v in verdicts), _overall(verdicts, ""))
+    if plan.machine.gpus != 0 and not gpu_tested and passed:
         verdicts.append(hosts.no_gpu_seen())
     state = _overall(verdicts, broken_off)
     if state is State.PASS and suspects:
@@ -77,12 +75,12 @@ def judge(
     if (
         state is State.FAIL
         and not broken_off
-        and _rest_passes(verdicts, evidences, suspects, checks)
+        and _passes_without(suspects, verdicts, evidences, checks)
     ):
         state = State.DEGRADED
         verdicts = [
-            replace(one, state=State.DEGRADED) if one.state is State.FAIL else one
-            for one in verdicts
+            replace(verdict, state=State.DEGRADED) if verdict.state is State.FAIL else verdict
+            for verdict in verdicts
         ]
     exit_code = worst_exit((EXITS[state], *([Exit.BROKEN_OFF] if broken_off else [])))
     if plan.planted and exit_code is Exit.PASS:
@@ -96,7 +94,7 @@ def judge(
         suite=plan.suite,
         run=plan.hash,
         attempt=attempt,
-        gpu_tested=gpu,
+        gpu_tested=gpu_tested,
         part=_part(plan),
         origin=plan.origin,
         hosts=found.present,
@@ -113,46 +111,13 @@ def judge(
 def failures(
     plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
 ) -> tuple[Finding, ...]:
-    """Return the failed findings of one step, as the verdict would have them if the run ended here.
-
-    Like `judge` it never raises.
-    """
+    """Return the failed findings of one step, as if the run ended here. Never raises."""
     evidences = _evidences(plan, records, hosts.find(records), "", checks, steps=(step,))
-    found = (
-        f for evidence in evidences.values() for f in _judged(evidence, checks).verdict.findings
-    )
-    return tuple(finding for finding in found if finding.state is State.FAIL)
+    verdicts = [_judge_check(evidence, checks).verdict for evidence in evidences.values()]
+    return tuple(f for verdict in verdicts for f in verdict.findings if f.state is State.FAIL)
 
 
-def _untold(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
-    """Problems that no check answers for, and none tells of: said beside the checks, or of others.
-
-    What a check excuses in a record of its own is its to excuse.
-    """
-    told = {f.cause for one in verdicts for f in one.findings if f.state is not State.PASS}
-    return tuple(
-        problem
-        for record in records
-        for problem in record.problems
-        if problem.cause not in told
-        and (record.step == HOSTS_STEP or problem.check not in (None, *record.checks))
-    )
-
-
-def _unblamed(record: Record) -> Record:
-    """A record without what a log of two hosts says after it failed: either may be the cause."""
-    if len(record.hosts) != 2:
-        return record
-    kept = tuple(p for p in record.problems if p.cause not in CONSEQUENCES)
-    return replace(record, problems=kept)
-
-
-def _part(plan: Plan) -> str:
-    """Which part of each node was tested, where it was not all of it."""
-    used, there = plan.gpus_used, plan.machine.gpus
-    if used is None or used == there:
-        return ""
-    return f"{used}{f' of the {there}' if there else ''} GPUs of each node"
+# Evidence of each check
 
 
 def _evidences(
@@ -164,24 +129,24 @@ def _evidences(
     *,
     steps: Sequence[Step],
 ) -> dict[str, Evidence]:
-    """Return what each check of `steps` is judged by, in the order of the plan."""
+    """Return the evidence of each check of `steps`, in the order of the plan."""
     by_step: dict[str, list[Record]] = {}
     for record in records:
         by_step.setdefault(record.step, []).append(record)
     steps_of: dict[str, list[Step]] = {}
-    shares: dict[str, list[Record]] = {}
+    records_of: dict[str, list[Record]] = {}
     for step in steps:
-        for name, share in _shares(step, by_step.get(step.id, []), checks).items():
+        for name, part in _split_by_check(step, by_step.get(step.id, []), checks).items():
             steps_of.setdefault(name, []).append(step)
-            shares.setdefault(name, []).extend(share)
+            records_of.setdefault(name, []).extend(part)
     devices = hosts.devices(records)
     asked = by_step.get(HOSTS_STEP, [])
     return {
         name: Evidence(
             check=name,
             plan=plan,
-            steps=tuple(mine),
-            records=tuple(shares[name]),
+            steps=tuple(check_steps),
+            records=tuple(records_of[name]),
             hosts=found.present,
             missing=found.missing,
             lost=found.lost,
@@ -192,104 +157,154 @@ def _evidences(
             devices=devices,
             broken_off=broken_off,
         )
-        for name, mine in steps_of.items()
+        for name, check_steps in steps_of.items()
     }
 
 
 def _of_check(record: Record, name: str) -> Record:
-    """A record of asking the hosts with what it brought for one check."""
+    """Return a record with the metrics and facts of one check only."""
     metrics = tuple(m for m in record.metrics if m.check == name)
     return replace(record, metrics=metrics, facts=tuple(f for f in record.facts if f.check == name))
 
 
-def _shares(step: Step, records: Sequence[Record], checks: Checks) -> dict[str, Sequence[Record]]:
-    """The records of a step for each of its checks, with the metrics of that check alone.
+def _split_by_check(
+    step: Step, records: Sequence[Record], checks: Checks
+) -> dict[str, Sequence[Record]]:
+    """Return the records of a step for each of its checks, with the metrics of that check only.
 
-    Each check would go through the metrics of all of them otherwise.
+    Otherwise each check would go through the metrics of all checks.
     """
     if len(step.checks) == 1:
         return {step.checks[0]: records}
-    shares: dict[str, list[Record]] = {name: [] for name in step.checks}
+    parts: dict[str, list[Record]] = {name: [] for name in step.checks}
     for record in records:
-        found = _by_check(record.metrics)
-        mine = {name: replace(record, metrics=tuple(found.get(name, ()))) for name in shares}
+        metrics = _metrics_by_check(record.metrics)
+        own = {name: replace(record, metrics=tuple(metrics.get(name, ()))) for name in parts}
         failed = record.exit != 0 or record.problems
-        if failed and all(_done(checks.get(name), name, one, step) for name, one in mine.items()):
-            # None of the others can have failed, so what did is the last one's.
+        if failed and all(_is_done(checks.get(name), name, r, step) for name, r in own.items()):
+            # All checks had finished, so the failure belongs to the last one.
             last = step.checks[-1]
-            mine[last] = replace(mine[last], checks=(last,))
-        for name, one in mine.items():
-            shares[name].append(one)
-    return dict(shares)
+            own[last] = replace(own[last], checks=(last,))
+        for name, part in own.items():
+            parts[name].append(part)
+    return dict(parts)
 
 
-def _done(rules: CheckRules | None, name: str, record: Record, step: Step) -> bool:
+def _is_done(rules: CheckRules | None, name: str, record: Record, step: Step) -> bool:
     """Return True if a check of a shared launch measured everything and has no problem."""
     score = rules.score if rules is not None else None
     value, bad = score(record, step) if score else (1.0 if record.metrics else None, "")
     return value is not None and not bad and all(p.check != name for p in record.problems)
 
 
-def _by_check(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
-    found: dict[str, list[Metric]] = {}
-    for name, some in groupby(metrics, key=attrgetter("check")):
-        found.setdefault(name, []).extend(some)
-    return found
+def _metrics_by_check(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
+    result: dict[str, list[Metric]] = {}
+    for name, metrics_of_check in groupby(metrics, key=attrgetter("check")):
+        result.setdefault(name, []).extend(metrics_of_check)
+    return result
 
 
-def _judged(evidence: Evidence, checks: Checks) -> Judged:
+# Verdicts of checks
+
+
+def _judge_check(evidence: Evidence, checks: Checks) -> Judged:
     rules = checks.get(evidence.check)
-    if rules is None:
-        if evidence.plan.origin:
-            # Nobody requested it, but its problems count.
-            return Judged(verdict_of(evidence, problem_findings(evidence)))
-        message = f"this version of accept has no check {evidence.check!r}"
-        finding = Finding(
+    if rules is not None:
+        return rules.judge(evidence)
+    if evidence.plan.origin:
+        # The check was not requested, but its problems count.
+        return Judged(verdict_of(evidence, problem_findings(evidence)))
+    finding = Finding(
+        check=evidence.check,
+        judgement="completeness",
+        state=State.NOT_TESTED,
+        message=f"this version of accept has no check {evidence.check!r}",
+        cause="tool-missing",
+    )
+    return Judged(
+        CheckVerdict(
             check=evidence.check,
-            judgement="completeness",
             state=State.NOT_TESTED,
-            message=message,
-            cause="tool-missing",
+            optional=evidence.optional,
+            findings=(finding,),
         )
-        return Judged(
-            CheckVerdict(
-                check=evidence.check,
-                state=State.NOT_TESTED,
-                optional=evidence.optional,
-                findings=(finding,),
-            )
-        )
-    return rules.judge(evidence)
+    )
 
 
-def _with(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
+def _with_findings(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
     verdict = judged.verdict
-    state = worst((verdict.state, *(finding.state for finding in findings)))
+    state = worst_state((verdict.state, *(finding.state for finding in findings)))
     verdict = replace(verdict, state=state, findings=(*verdict.findings, *findings))
     return judged._replace(verdict=verdict)
 
 
-def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
-    """The worst state. An optional check may be left out or lack a bound; it may not fail.
+def _unreported(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
+    """Return the problems that no check's findings cover.
 
-    That the hosts answered is no test: where every check was excused, nothing was tested.
+    A problem in a record of the check that it belongs to is left to that check.
+    """
+    reported = {
+        f.cause for verdict in verdicts for f in verdict.findings if f.state is not State.PASS
+    }
+    return tuple(
+        problem
+        for record in records
+        for problem in record.problems
+        if problem.cause not in reported
+        and (record.step == HOSTS_STEP or problem.check not in (None, *record.checks))
+    )
+
+
+# The verdict on the run
+
+
+def _suspects(
+    plan: Plan, records: Sequence[Record], found: hosts.Found, accused: Sequence[Suspect]
+) -> tuple[Suspect, ...]:
+    """Merge the suspects that records name with those that checks accuse."""
+    if plan.origin:
+        records = [_without_consequences(record) for record in records]
+    named = from_records(records, len(found.present))
+    return merged([*named, *accused], (*found.present, *found.missing))
+
+
+def _without_consequences(record: Record) -> Record:
+    """Remove the consequences of a failure from a log of two hosts: either may be the cause."""
+    if len(record.hosts) != 2:
+        return record
+    kept = tuple(p for p in record.problems if p.cause not in CONSEQUENCES)
+    return replace(record, problems=kept)
+
+
+def _part(plan: Plan) -> str:
+    """Return which part of each node was tested; empty if it was the full node."""
+    used, present = plan.gpus_used, plan.machine.gpus
+    if used is None or used == present:
+        return ""
+    return f"{used}{f' of the {present}' if present else ''} GPUs of each node"
+
+
+def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
+    """Return the worst state. An optional check may be left out or lack a bound, but not fail.
+
+    Reachable hosts alone are no test: if all checks were excused, nothing was tested.
     """
     excused = (State.NOT_TESTED, State.INCONCLUSIVE)
-    states = [one.state for one in verdicts if not (one.optional and one.state in excused)]
+    states = [v.state for v in verdicts if not (v.optional and v.state in excused)]
     if broken_off or len(states) < 2:
         states.append(State.NOT_TESTED)
-    return worst(states)
+    return worst_state(states)
 
 
-def _rest_passes(
+def _passes_without(
+    suspects: Sequence[Suspect],
     verdicts: Sequence[CheckVerdict],
     evidences: dict[str, Evidence],
-    suspects: Sequence[Suspect],
     checks: Checks,
 ) -> bool:
-    """Whether everything ran, and each failed check passes without what touches a suspect.
+    """Return True if every check ran, and each failed check passes without the suspects.
 
-    A check of which nothing is left then has not shown that the rest passes.
+    A failed check without any other records has not shown that the rest passes.
     """
     for verdict in verdicts:
         if verdict.state in (State.PASS, State.DEGRADED):
@@ -302,32 +317,32 @@ def _rest_passes(
         failed = [f for f in verdict.findings if f.state is State.FAIL]
         if evidence is None or any(f.judgement == "completeness" for f in failed):
             return False
-        kept = tuple(r for r in evidence.records if not any(_touches(r, s) for s in suspects))
-        ran = {record.step for record in kept}
+        kept = tuple(r for r in evidence.records if not any(_took_part(s, r) for s in suspects))
+        kept_steps = {record.step for record in kept}
         rest = replace(
             evidence,
             records=kept,
-            steps=tuple(step for step in evidence.steps if step.id in ran),
-            asked=tuple(_without(record, suspects) for record in evidence.asked),
+            steps=tuple(step for step in evidence.steps if step.id in kept_steps),
+            asked=tuple(_without_hosts_of(suspects, record) for record in evidence.asked),
             partial=True,
         )
-        if not kept or _judged(rest, checks).verdict.state is not State.PASS:
+        if not kept or _judge_check(rest, checks).verdict.state is not State.PASS:
             return False
     return bool(suspects)
 
 
-def _without(record: Record, suspects: Sequence[Suspect]) -> Record:
-    """A record of asking the hosts without what it says of suspects."""
-    named = {host_of(suspect) for suspect in suspects if suspect.kind in ("node", "gpu", "nic")}
+def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
+    """Remove the metrics and facts of accused hosts from a record."""
+    accused = {host_of(suspect) for suspect in suspects if suspect.kind in ("node", "gpu", "nic")}
     return replace(
         record,
-        metrics=tuple(m for m in record.metrics if m.host not in named),
-        facts=tuple(f for f in record.facts if f.host not in named),
+        metrics=tuple(m for m in record.metrics if m.host not in accused),
+        facts=tuple(f for f in record.facts if f.host not in accused),
     )
 
 
-def _touches(record: Record, suspect: Suspect) -> bool:
-    """Whether a suspect took part in an execution."""
+def _took_part(suspect: Suspect, record: Record) -> bool:
+    """Return True if a suspect took part in an execution."""
     if suspect.kind == "rail":
         rail = suspect.name.rpartition(" ")[2]
         return not record.local_ranks or rail in map(str, record.local_ranks)

@@ -8,7 +8,7 @@ all references.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,63 +28,105 @@ from accept.core.model import (
 )
 from accept.core.text import format_size
 
-#: (size of a metric, its step) -> the size that was asked for; programs round sizes down.
+#: (measured size, its step) -> the requested size; programs round sizes down.
 Nominal = Callable[[int, Step], int]
-#: Beyond any measurement; not-a-number compares false as well.
+#: No measurement is that large. Not-a-number compares false as well.
 _ABSURD = 1e300
 
 
-class Held(NamedTuple):
-    """A measurement that a bound is about, and the device where it is one's own ("": a group's)."""
+class Measurement(NamedTuple):
+    """A measured value that a bound applies to."""
 
     value: float
     record: Record
+    #: The device for people; "" if the value belongs to a group.
     device: str
 
 
+# Findings
+
+
 def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding]:
-    """One finding for each bound and step with anything to hold against it: its worst value."""
+    """Return one finding for each bound and step with measurements, about the worst value.
+
+    An expectation without any measurement gets a finding as well.
+    """
     bounds = bounds_of(evidence)
     result = []
-    spoken: set[Reference] = set()
+    measured_bounds: set[Reference] = set()
     for step in evidence.steps:
-        measured: dict[Reference, list[Held]] = {}
-        if bounds:
-            for record in evidence.records:
-                if record.step == step.id and not record.local_ranks:
-                    together = evidence.together(record.hosts)
-                    mine = [
-                        b
-                        for b in bounds
-                        if spans(b, len(record.hosts), together=together) and _same_way(b, record)
-                    ]
-                    _hold(evidence.check, mine, record, step, nominal, measured)
-        result += [_finding(evidence.check, bound, found) for bound, found in measured.items()]
-        spoken.update(measured)
+        measurements: dict[Reference, list[Measurement]] = {}
+        for record in evidence.records if bounds else ():
+            if record.step == step.id and not record.local_ranks:
+                together = evidence.together(record.hosts)
+                applicable = [
+                    bound
+                    for bound in bounds
+                    if covers_nodes(bound, len(record.hosts), together=together)
+                    and _same_program(bound, record)
+                ]
+                _collect(evidence.check, applicable, record, step, nominal, measurements)
+        result += [
+            _finding(evidence.check, bound, values) for bound, values in measurements.items()
+        ]
+        measured_bounds.update(measurements)
     for bound in bounds:
-        if bound.kind == "expectation" and bound not in spoken and not evidence.partial:
-            result.append(unmeasured(evidence.check, bound))
+        if bound.kind == "expectation" and bound not in measured_bounds and not evidence.partial:
+            result.append(unmeasured_finding(evidence.check, bound))
     return result
 
 
-def of_no_step(plan: Plan) -> Iterator[CheckVerdict]:
-    """A verdict for each check that the user expects something of and that no step runs.
+def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
+    """Yield a verdict for each check that the user has expectations for, but that no step runs.
 
-    Runs that are resolved have none: it is for plans of others, and for what `accept judge` is told
-    to expect. What a plan left out is told already, and a drill runs what is to find its fault.
+    A planned run has no such check, but plans of other programs and the options of `accept judge`
+    can. Skipped checks have a verdict already, and a drill runs only some of the checks.
     """
-    run = {check for step in plan.steps for check in step.checks}
-    run |= {one.check for one in plan.skipped}
-    lacking: dict[str, list[Finding]] = {}
+    known = {check for step in plan.steps for check in step.checks}
+    known |= {skipped.check for skipped in plan.skipped}
+    by_check: dict[str, list[Finding]] = {}
     for bound in plan.references if not plan.planted else ():
-        if bound.kind == "expectation" and bound.check not in run:
-            lacking.setdefault(bound.check, []).append(unmeasured(bound.check, bound))
-    for check, found in lacking.items():
-        yield CheckVerdict(check=check, state=State.INCONCLUSIVE, findings=tuple(found))
+        if bound.kind == "expectation" and bound.check not in known:
+            by_check.setdefault(bound.check, []).append(unmeasured_finding(bound.check, bound))
+    for check, unmeasured in by_check.items():
+        yield CheckVerdict(check=check, state=State.INCONCLUSIVE, findings=tuple(unmeasured))
+
+
+def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
+    """Return the finding that a check has no bound; `expectation` is an example of one."""
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.INCONCLUSIVE,
+        cause="no-reference",
+        message=f"{check} has no bound on this machine{reason}; add one: --expect '{expectation}'",
+    )
+
+
+def unmeasured_finding(check: str, bound: Reference) -> Finding:
+    """Return the finding that nothing was measured for a bound."""
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.INCONCLUSIVE,
+        message=f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}",
+        cause="no-measurement",
+        metric=bound.metric,
+        unit=bound.unit,
+        size=bound.size,
+        bound=_violated_side(bound),
+        lower=bound.lower,
+        upper=bound.upper,
+        bound_kind=bound.kind,
+        source=bound.source,
+    )
+
+
+# Which bounds apply
 
 
 def bounds_of(evidence: Evidence) -> tuple[Reference, ...]:
-    """The bounds of the plan that concern this check on these devices."""
+    """Return the bounds of the plan for this check on these devices."""
     machine = evidence.plan.machine
     devices = evidence.devices or ((machine.device,) if machine.device else ())
     return tuple(
@@ -100,34 +142,35 @@ def _all_are(wanted: str, devices: Sequence[str]) -> bool:
     return bool(devices) and all(is_device(wanted, device) for device in devices)
 
 
-def least(
+def highest_lower_bound(
     evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
 ) -> float | None:
-    """The greatest lower bound of `metric` on `nodes` hosts, at a size in `top` or at any.
+    """Return the highest lower bound of `metric` on `nodes` hosts; None if there is none.
 
-    One of an NVLink domain counts where each record is of one.
+    Bounds for one size count if that size is in `top`. Bounds for one NVLink domain count if every
+    record is of one domain.
     """
     together = all(evidence.together(record.hosts) for record in evidence.records)
-    fitting = [
-        b
-        for b in bounds_of(evidence)
-        if b.metric == metric
-        and spans(b, nodes, together=together)
-        and (b.size is None or b.size in top)
+    applicable = [
+        bound
+        for bound in bounds_of(evidence)
+        if bound.metric == metric
+        and covers_nodes(bound, nodes, together=together)
+        and (bound.size is None or bound.size in top)
     ]
-    return max((b.lower for b in _in_force(fitting) if b.lower is not None), default=None)
+    return max((b.lower for b in _in_force(applicable) if b.lower is not None), default=None)
 
 
 def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
-    """Return the bounds of one measurement that apply: expectations, and what they do not replace.
+    """Return expectations, and the sides of references that no expectation replaces.
 
     A lower expectation replaces the lower side of references, an upper one their upper side.
     """
-    own = [bound for bound in bounds if bound.kind == "expectation"]
-    if not own:
+    expectations = [bound for bound in bounds if bound.kind == "expectation"]
+    if not expectations:
         return list(bounds)
-    has_lower = any(bound.lower is not None for bound in own)
-    has_upper = any(bound.upper is not None for bound in own)
+    has_lower = any(bound.lower is not None for bound in expectations)
+    has_upper = any(bound.upper is not None for bound in expectations)
     rest = (
         replace(
             bound,
@@ -137,23 +180,26 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
         for bound in bounds
         if bound.kind != "expectation"
     )
-    return own + [b for b in rest if b.lower is not None or b.upper is not None]
+    return expectations + [b for b in rest if b.lower is not None or b.upper is not None]
 
 
 def peak(
     evidence: Evidence, hosts: Sequence[str], metric: str, size: int
 ) -> tuple[float, str] | None:
-    """The theoretical peak of `metric` on `hosts`, and its source; None: none is known."""
+    """Return the theoretical peak of `metric` on `hosts` and its source; None if none is known."""
     together = evidence.together(hosts)
     for bound in bounds_of(evidence):
         same = bound.metric == metric and bound.size in (None, size)
-        if bound.peak and same and spans(bound, len(hosts), together=together):
+        if bound.peak and same and covers_nodes(bound, len(hosts), together=together):
             return bound.peak, bound.peak_source or bound.source
     return None
 
 
-def spans(bound: Reference, nodes: int, *, together: bool = False) -> bool:
-    """Whether a bound is about so many nodes; `together`: they are of one NVLink domain."""
+def covers_nodes(bound: Reference, nodes: int, *, together: bool = False) -> bool:
+    """Return True if a bound covers this number of nodes.
+
+    `together`: the nodes are in one NVLink domain.
+    """
     return (
         (together or not bound.one_domain)
         and (bound.min_nodes is None or nodes >= bound.min_nodes)
@@ -161,53 +207,53 @@ def spans(bound: Reference, nodes: int, *, together: bool = False) -> bool:
     )
 
 
-def _hold(
+def measured_by_another_program(evidence: Evidence) -> bool:
+    """Return True if some bounds do not apply only because another program measured."""
+    bounds = bounds_of(evidence)
+    return any(not _same_program(bound, record) for bound in bounds for record in evidence.records)
+
+
+def _same_program(bound: Reference, record: Record) -> bool:
+    """Return True if a bound applies to the program that made a record.
+
+    References for the time of small messages are for nccl-tests. A program that starts each
+    operation from Python takes longer; the fact `program` names it. Expectations apply to all.
+    """
+    other_program = any(fact.name == "program" for fact in record.facts)
+    return not other_program or bound.metric != "time" or bound.kind == "expectation"
+
+
+def _collect(
     check: str,
     bounds: Sequence[Reference],
     record: Record,
     step: Step,
     nominal: Nominal | None,
-    measured: dict[Reference, list[Held]],
+    measurements: dict[Reference, list[Measurement]],
 ) -> None:
-    """Add what one record measured to those bounds about its hosts that it is held against."""
+    """Add the measurements of one record to the bounds that apply to them."""
     # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
-    none = "busbw" if record.ranks == 1 else ""
-    names = {bound.metric for bound in bounds} - {none}
+    undefined = "busbw" if record.ranks == 1 else ""
+    names = {bound.metric for bound in bounds} - {undefined}
     metrics = [
         m
         for m in record.metrics
         if m.name in names and m.check == check and m.placement != "in" and abs(m.value) < _ABSURD
     ]
-    tops: dict[str, int] = {}
+    top_sizes: dict[str, int] = {}
     for metric in metrics:
         if metric.size is not None:
-            tops[metric.name] = max(tops.get(metric.name, 0), metric.size)
+            top_sizes[metric.name] = max(top_sizes.get(metric.name, 0), metric.size)
     for metric in metrics:
-        asked = metric.size
-        if asked is not None and nominal is not None:
-            asked = nominal(asked, step)
-        top = metric.size == tops.get(metric.name)
-        mine = [bound for bound in bounds if _concerns(bound, metric, asked, is_top=top)]
-        for bound in _in_force(mine):
+        size = metric.size
+        if size is not None and nominal is not None:
+            size = nominal(size, step)
+        is_top = metric.size == top_sizes.get(metric.name)
+        applicable = [bound for bound in bounds if _concerns(bound, metric, size, is_top=is_top)]
+        for bound in _in_force(applicable):
             host = metric.host or host_list(record.hosts)
             device = device_label(host, metric.rank, metric.gpu) if metric.rank is not None else ""
-            measured.setdefault(bound, []).append(Held(metric.value, record, device))
-
-
-def _same_way(bound: Reference, record: Record) -> bool:
-    """Whether a record was measured as a bound was.
-
-    Times of small messages are nccl-tests' own: who starts each operation from Python, and says by
-    a fact which program it is, takes longer. What the user expects holds for any.
-    """
-    other = any(fact.name == "program" for fact in record.facts)
-    return not other or bound.metric != "time" or bound.kind == "expectation"
-
-
-def otherwise(evidence: Evidence) -> bool:
-    """Whether there are bounds that do not hold only because something else measured."""
-    bounds = bounds_of(evidence)
-    return any(not _same_way(bound, record) for bound in bounds for record in evidence.records)
+            measurements.setdefault(bound, []).append(Measurement(metric.value, record, device))
 
 
 def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: bool) -> bool:
@@ -218,10 +264,40 @@ def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: boo
     return bound.size == size if bound.size is not None else is_top or size is None
 
 
-def _limit(bound: Reference, value: float | None = None) -> float | None:
-    """Return the side of a bound that `value` violates, else its lower side if it has one."""
-    too_high = value is not None and bound.upper is not None and value > bound.upper
-    return bound.upper if bound.lower is None or too_high else bound.lower
+# Values and texts
+
+
+def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) -> Finding:
+    bad = [m for m in measurements if not _holds(bound, m.value)]
+    only_too_high = bound.lower is None or any(m.value >= bound.lower for m in bad)
+    pick = max if only_too_high and bound.upper is not None else min
+    value, record, device = pick(bad or measurements, key=lambda m: m.value)
+    text = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
+    if len(measurements) > 1 and bad:
+        unit = "devices" if device else "groups"
+        text += f" in {len(bad)} of {len(measurements)} {unit}, worst"
+    text += f" on {device or host_list(record.hosts)}"
+    return Finding(
+        check=check,
+        judgement="absolute",
+        state=State.FAIL if bad else State.PASS,
+        message=f"{bound.metric}{_at(bound.size)} of {text}",
+        cause="below-reference" if bad else None,
+        metric=bound.metric,
+        value=value,
+        unit=bound.unit,
+        size=bound.size,
+        bound=_violated_side(bound, value),
+        lower=bound.lower,
+        upper=bound.upper,
+        bound_kind=bound.kind,
+        source=bound.source,
+        peak_share=value / bound.peak if bound.peak else None,
+        peak=bound.peak,
+        peak_source=(bound.peak_source or bound.source) if bound.peak else "",
+        hosts=tuple(dict.fromkeys(host for m in bad for host in m.record.hosts)),
+        evidence=tuple(dict.fromkeys(m.record.log for m in bad if m.record.log))[:8],
+    )
 
 
 def _holds(bound: Reference, value: float) -> bool:
@@ -230,96 +306,33 @@ def _holds(bound: Reference, value: float) -> bool:
     )
 
 
-def _finding(check: str, bound: Reference, found: Sequence[Held]) -> Finding:
-    bad = [one for one in found if not _holds(bound, one.value)]
-    above = bound.lower is None or any(one.value >= bound.lower for one in bad)
-    pick = max if above and bound.upper is not None else min
-    value, record, device = pick(bad or found, key=lambda one: one.value)
-    what = "devices" if device else "groups"
-    where = f" in {len(bad)} of {len(found)} {what}, worst" if len(found) > 1 and bad else ""
-    says = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
-    says += f"{where} on {device or host_list(record.hosts)}"
-    return Finding(
-        check=check,
-        judgement="absolute",
-        state=State.FAIL if bad else State.PASS,
-        message=f"{bound.metric}{_at(bound.size)} of {says}",
-        cause="below-reference" if bad else None,
-        metric=bound.metric,
-        value=value,
-        unit=bound.unit,
-        size=bound.size,
-        bound=_limit(bound, value),
-        lower=bound.lower,
-        upper=bound.upper,
-        bound_kind=bound.kind,
-        source=bound.source,
-        peak_share=value / bound.peak if bound.peak else None,
-        peak=bound.peak,
-        peak_source=(bound.peak_source or bound.source) if bound.peak else "",
-        hosts=_hosts(one.record for one in bad),
-        evidence=tuple(dict.fromkeys(one.record.log for one in bad if one.record.log))[:8],
-    )
+def _violated_side(bound: Reference, value: float | None = None) -> float | None:
+    """Return the side of a bound that `value` violates, else its lower side if it has one."""
+    too_high = value is not None and bound.upper is not None and value > bound.upper
+    return bound.upper if bound.lower is None or too_high else bound.lower
 
 
-def _hosts(records: Iterable[Record]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(host for record in records for host in record.hosts))
+def sources(bound_findings: Sequence[Finding]) -> list[str]:
+    """Return the bounds of findings with their sources: two bounds, failed first, and two peaks.
 
-
-def unbounded(check: str, expectation: str, where: str = "") -> Finding:
-    """That there is nothing to hold a check against; `expectation`: one that would do."""
-    return Finding(
-        check=check,
-        judgement="absolute",
-        state=State.INCONCLUSIVE,
-        cause="no-reference",
-        message=f"there is no bound for {check} on this machine{where}; "
-        f"add one: --expect '{expectation}'",
-    )
-
-
-def unmeasured(check: str, bound: Reference) -> Finding:
-    """That nothing was measured of what a bound is about."""
-    return Finding(
-        check=check,
-        judgement="absolute",
-        state=State.INCONCLUSIVE,
-        message=f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}",
-        cause="no-measurement",
-        metric=bound.metric,
-        unit=bound.unit,
-        size=bound.size,
-        bound=_limit(bound),
-        lower=bound.lower,
-        upper=bound.upper,
-        bound_kind=bound.kind,
-        source=bound.source,
-    )
-
-
-def _at(size: int | None) -> str:
-    return "" if size is None else f" at {format_size(size)}"
-
-
-def sources(held: Sequence[Finding]) -> list[str]:
-    """Return what findings were compared with, with sources: two bounds, failed first; two peaks.
-
-    If one of the two has another side in another bound, that bound is shown, too.
+    If another bound is the other side of one of the two, it is included.
     """
-    shown: dict[str, Finding] = {}
-    for f in sorted(held, key=lambda f: f.state is State.PASS):
-        if f.lower is None and f.upper is None:
+    texts: dict[str, Finding] = {}
+    for finding in sorted(bound_findings, key=lambda f: f.state is State.PASS):
+        lower, upper = finding.lower, finding.upper
+        if lower is None and upper is None:
             continue
-        same = [one for one in shown.values() if (one.metric, one.size) == (f.metric, f.size)]
+        metric_and_size = finding.metric, finding.size
+        same = [f for f in texts.values() if (f.metric, f.size) == metric_and_size]
         other_side = same and (
-            (f.lower is not None and all(one.lower is None for one in same))
-            or (f.upper is not None and all(one.upper is None for one in same))
+            (lower is not None and all(f.lower is None for f in same))
+            or (upper is not None and all(f.upper is None for f in same))
         )
-        if len(shown) < 2 or other_side:
-            bound = f"{f.metric} {_sides(f.lower, f.upper)} {f.unit}"
-            shown.setdefault(f"{bound}, {f.bound_kind}: {f.source}", f)
-    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in held if f.peak]
-    return [*shown, *list(dict.fromkeys(peaks))[:2]]
+        if len(texts) < 2 or other_side:
+            bound = f"{finding.metric} {_sides(lower, upper)} {finding.unit}"
+            texts.setdefault(f"{bound}, {finding.bound_kind}: {finding.source}", finding)
+    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in bound_findings if f.peak]
+    return [*texts, *list(dict.fromkeys(peaks))[:2]]
 
 
 def bound_text(bound: Reference) -> str:
@@ -332,3 +345,7 @@ def _sides(lower: float | None, upper: float | None) -> str:
     parts = [f">= {number(lower)}"] if lower is not None else []
     parts += [f"<= {number(upper)}"] if upper is not None else []
     return " and ".join(parts)
+
+
+def _at(size: int | None) -> str:
+    return "" if size is None else f" at {format_size(size)}"

@@ -1,162 +1,177 @@
-"""What other collectives, and executions on other GPUs, say of a suspect.
+"""Check suspects against other collectives and against executions on other GPUs.
 
-Logs of many kinds see one host in many ways: which of its GPUs is bad, whether it is bad in one
-collective alone, and whether another suspect explains it.
+Logs of several kinds show the same host in several ways. They show which of its GPUs is bad,
+whether it is slow only in one collective, and whether another suspect explains it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
-from accept.core.judge.groups import Compared, sample
-from accept.core.judge.robust_stats import middle, spread
+from accept.core.judge.groups import Comparison, to_sample
+from accept.core.judge.robust_stats import median_of, spread
 from accept.core.judge.suspects import host_of
-from accept.core.judge.topology import DISTANCE, apart
+from accept.core.judge.topology import DISTANCE, split_by_distance
 from accept.core.model import Finding, Record, State, Suspect
 
-#: One execution in so many may speak against the GPU that is named.
-_FEW = 10
-#: The fact that says which GPUs of a host took part; without it, all of them did.
+#: The fact that lists the GPUs of a host that took part; without it, all of them did.
 GPUS = "gpus"
+#: Causes that mean slowness.
 SLOW = ("slow-outlier", "intermittent")
+#: One execution in this many may contradict the GPU that is named.
+_EXECUTIONS_PER_EXCEPTION = 10
 
 
-def shares(evidences: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]]:
-    """What each execution reached against its equals, by its log."""
+def shares_by_log(scored: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]]:
+    """Return what each execution reached as a share of the median of its peers, by log."""
     result: dict[str, list[Share]] = {}
-    for evidence, score in evidences:
-        for part in (one for step in evidence.steps for one in apart(evidence, step)):
-            found = [(r, sample(evidence.check, score, r, part.steps[0])) for r in part.records]
-            live = [s.value for _, s in found if s and s.value is not None and not s.cause]
-            among = spread(live, evidence.plan.machine.noise)
-            if among is None or among.median <= 0:
-                continue
-            for record, one in found:
-                if one is not None:
-                    value = 0.0 if one.cause else one.value or 0.0
-                    usual, sigma = among.median, among.sigma / among.median
-                    share = Share(evidence.check, record, value, value / usual, sigma)
-                    result.setdefault(record.log, []).append(share)
+    for evidence, score in scored:
+        for step in evidence.steps:
+            for part in split_by_distance(evidence, step):
+                for share in _shares(part, score):
+                    result.setdefault(share.record.log, []).append(share)
     return result
 
 
-def by_place(
-    check: str, compared: Compared, found: Mapping[str, Sequence[Share]]
+def _shares(part: Evidence, score: Score) -> Iterator[Share]:
+    """Yield the share of each execution of one step. There are none without enough peers."""
+    samples = [(r, to_sample(part.check, score, r, part.steps[0])) for r in part.records]
+    values = [s.value for _, s in samples if s and s.value is not None and not s.cause]
+    peers = spread(values, part.plan.machine.noise)
+    if peers is None or peers.median <= 0:
+        return
+    for record, sample in samples:
+        if sample is not None:
+            value = 0.0 if sample.cause else sample.value or 0.0
+            sigma = peers.sigma / peers.median
+            yield Share(part.check, record, value, value / peers.median, sigma)
+
+
+def explained_by_place(
+    check: str, comparison: Comparison, by_log: Mapping[str, Sequence[Share]]
 ) -> tuple[Suspect, ...]:
-    """Suspects that are slow in this collective alone: their place in the network may explain it.
+    """Return the suspects whose place in the network may explain why they are slow.
 
-    What slows a host slows all that it does. One host alone that is slower by more than distance
-    explains remains a suspect.
+    They are slow only in this collective, while a slow host is slow in all. A single host that
+    loses more speed than distance explains remains a suspect.
     """
-    if compared.step.groups != "pairs" or compared.spread is None:
+    if comparison.step.groups != "pairs" or comparison.spread is None:
         return ()
-    usual = compared.spread.median
-    deficits = [_alone(one, check, usual, found) for one in compared.suspects]
-    result = tuple(s for s, much in zip(compared.suspects, deficits, strict=True) if much)
-    solid = len(result) == 1 and result[0].strength == "strong" and max(deficits) > DISTANCE
-    return () if solid else result
+    median = comparison.spread.median
+    deficits = [_own_deficit(s, check, median, by_log) for s in comparison.suspects]
+    excused = tuple(s for s, much in zip(comparison.suspects, deficits, strict=True) if much)
+    solid = len(excused) == 1 and excused[0].strength == "strong" and max(deficits) > DISTANCE
+    return () if solid else excused
 
 
-def placed_elsewhere(check: str, compared: Compared, suspects: Sequence[Suspect]) -> Finding:
-    """The finding that takes the place of suspects that `by_place` excuses."""
+def place_finding(check: str, comparison: Comparison, suspects: Sequence[Suspect]) -> Finding:
+    """Return the finding on the suspects of `explained_by_place`."""
     names = host_list([suspect.name for suspect in suspects])
+    verb = "is" if len(suspects) == 1 else "are"
     return Finding(
         check=check,
         judgement="population",
         state=State.INCONCLUSIVE,
-        message=f"step {compared.step.id}: {names} reached less in {check} alone; the other "
-        "collectives in the same logs are as fast as anywhere. Their place in the network may "
-        "explain it",
+        message=f"step {comparison.step.id}: {names} {verb} slow in {check} only; the other "
+        "collectives in the same logs are as fast as those of the peers. The place in the network "
+        "may explain it",
         hosts=tuple(suspect.name for suspect in suspects if suspect.kind == "node"),
         evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
     )
 
 
-def _alone(
-    suspect: Suspect, check: str, usual: float, found: Mapping[str, Sequence[Share]]
+def without_explained(
+    suspects: Sequence[Suspect], by_log: Mapping[str, Sequence[Share]]
+) -> tuple[Suspect, ...]:
+    """Return the suspects that no stronger one explains; a GPU replaces its node if it is known."""
+    strong = {host_of(suspect) for suspect in suspects if suspect.strength == "strong"}
+    kept = [suspect for suspect in suspects if not _is_explained(suspect, strong, by_log)]
+    shares = [share for shares_of_log in by_log.values() for share in shares_of_log]
+    return tuple(_narrowed(s, shares) if s.kind == "node" else s for s in kept)
+
+
+def _own_deficit(
+    suspect: Suspect, check: str, median: float, by_log: Mapping[str, Sequence[Share]]
 ) -> float:
-    """By how much a host is slow in logs in which another collective is not; 0: it is in all."""
+    """Return the deficit of a host in logs in which another collective is not slow; else 0."""
     host = host_of(suspect)
-    mine: dict[str, list[Share]] = {}
+    by_check: dict[str, list[Share]] = {}
     for log in suspect.evidence if suspect.cause in SLOW else ():
-        for share in found.get(log, ()):
+        for share in by_log.get(log, ()):
             if host in share.record.hosts:
-                mine.setdefault(share.check, []).append(share)
-    own = mine.pop(check, None)
+                by_check.setdefault(share.check, []).append(share)
+    own = by_check.pop(check, None)
     if not own:
         return 0.0
-    deficit = 1 - middle(share.measured for share in own) / usual
-    # A witness must see at least as sharply.
-    sharp = min(deficit / 3, *(share.sigma for share in own))
-    fine = any(
-        max(share.sigma for share in others) <= sharp
-        and 1 - middle(share.share for share in others) <= deficit / 2
-        for others in mine.values()
+    deficit = 1 - median_of(share.measured for share in own) / median
+    # Another collective counts only if its noise is not larger.
+    max_sigma = min(deficit / 3, *(share.sigma for share in own))
+    other_is_normal = any(
+        max(share.sigma for share in others) <= max_sigma
+        and 1 - median_of(share.share for share in others) <= deficit / 2
+        for others in by_check.values()
     )
-    return deficit if fine else 0.0
+    return deficit if other_is_normal else 0.0
 
 
-def cleared(
-    suspects: Sequence[Suspect], found: Mapping[str, Sequence[Share]]
-) -> tuple[Suspect, ...]:
-    """Suspects without those that stronger ones explain, a GPU in place of its node."""
-    strong = {host_of(one) for one in suspects if one.strength == "strong"}
-    left = [one for one in suspects if not _explained(one, strong, found)]
-    everything = [share for several in found.values() for share in several]
-    return tuple(_narrowed(one, everything) if one.kind == "node" else one for one in left)
-
-
-def _explained(suspect: Suspect, strong: set[str], found: Mapping[str, Sequence[Share]]) -> bool:
-    """Whether a strong suspect took part in all that accuses a weaker one."""
+def _is_explained(
+    suspect: Suspect, strong: set[str], by_log: Mapping[str, Sequence[Share]]
+) -> bool:
+    """Return True if a strong suspect took part in every execution that accuses a weaker one."""
     if suspect.strength == "strong" or suspect.kind not in ("node", "link"):
         return False
     others = strong - {host_of(suspect)}
-    logs = [found.get(log, ()) for log in suspect.evidence]
+    logs = [by_log.get(log, ()) for log in suspect.evidence]
     return bool(logs) and all(
-        bool(several) and any(not others.isdisjoint(share.record.hosts) for share in several)
-        for several in logs
+        any(not others.isdisjoint(share.record.hosts) for share in shares) for shares in logs
     )
 
 
-def _narrowed(suspect: Suspect, found: Sequence[Share]) -> Suspect:
-    """Take the GPUs that tell the slow executions from the fine ones, with few exceptions."""
+def _narrowed(suspect: Suspect, shares: Sequence[Share]) -> Suspect:
+    """Name the GPUs of a node that took part in its slow executions only, with few exceptions."""
     logs = set(suspect.evidence)
-    mine = [one for one in found if suspect.name in one.record.hosts]
-    against = [1 - one.share for one in mine if one.record.log in logs and one.share < 1]
-    if not against:
+    own = [share for share in shares if suspect.name in share.record.hosts]
+    accusing = [1 - s.share for s in own if s.record.log in logs and s.share < 1]
+    if not accusing:
         return suspect
-    deficit = middle(against)
-    # Where noise hides a deficit, nothing is said about it. What one host does alone may be fine
-    # where its network is not.
-    slow = [one for one in mine if one.sigma * 3 < deficit and 1 - one.share > deficit / 2]
-    fine = [one for one in mine if one.sigma * 3 < deficit and 1 - one.share <= deficit / 2]
-    kinds = {len(one.record.hosts) > 1 for one in slow}
-    fine = [one for one in fine if (len(one.record.hosts) > 1) in kinds]
-    used = [(_gpus(one.record, suspect.name), one in slow) for one in (*slow, *fine)]
-    every = {gpu for gpus, _ in used for gpu in gpus or ()}
-    wrong = {
-        gpu: sum((gpus is None or gpu in gpus) is not bad for gpus, bad in used) for gpu in every
+    deficit = median_of(accusing)
+    # Noisy executions would hide the deficit.
+    clear = [share for share in own if share.sigma * 3 < deficit]
+    slow = [share for share in clear if 1 - share.share > deficit / 2]
+    # A host alone may be fast although its network is slow, so only like is compared with like.
+    kinds = {len(share.record.hosts) > 1 for share in slow}
+    normal = [
+        share
+        for share in clear
+        if 1 - share.share <= deficit / 2 and (len(share.record.hosts) > 1) in kinds
+    ]
+    runs = [(_gpus(share.record, suspect.name), True) for share in slow]
+    runs += [(_gpus(share.record, suspect.name), False) for share in normal]
+    every = {gpu for gpus, _ in runs for gpu in gpus or ()}
+    exceptions = {
+        gpu: sum((gpus is None or gpu in gpus) is not is_slow for gpus, is_slow in runs)
+        for gpu in every
     }
-    least = min(wrong.values(), default=0)
-    left = sorted(gpu for gpu in every if wrong[gpu] == least)
-    if not fine or len(left) == len(every) or least * _FEW > len(used):
+    fewest = min(exceptions.values(), default=0)
+    likely = sorted(gpu for gpu in every if exceptions[gpu] == fewest)
+    if not normal or len(likely) == len(every) or fewest * _EXECUTIONS_PER_EXCEPTION > len(runs):
         return suspect
-    if len(left) > 1:
-        named = ", ".join(map(str, left))
-        return replace(suspect, why=f"{suspect.why}; only where its GPUs {named} took part")
+    if len(likely) > 1:
+        names = ", ".join(map(str, likely))
+        return replace(suspect, why=f"{suspect.why}; only when its GPUs {names} took part")
     return replace(
         suspect,
         kind="gpu",
-        name=f"{suspect.name}:{left[0]}",
-        why=f"{suspect.why}; only where its GPU {left[0]} took part",
+        name=f"{suspect.name}:{likely[0]}",
+        why=f"{suspect.why}; only when its GPU {likely[0]} took part",
     )
 
 
 def _gpus(record: Record, host: str) -> set[int] | None:
-    """The GPUs of a host that took part; None: all."""
+    """Return the GPUs of a host that took part; None: all."""
     for fact in record.facts:
         if fact.name == GPUS and fact.host == host and isinstance(fact.value, list):
             return {gpu for gpu in fact.value if isinstance(gpu, int)}

@@ -17,8 +17,14 @@ from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Metric, Problem, Record, State, Step, Suspect
 
-#: Noise of what differs between healthy devices; `SIGMAS` times that is half of the median.
-_UNEVEN = 0.5 / SIGMAS
+#: Noise of metrics that differ between healthy devices: the limit is half of the median.
+_UNEVEN_NOISE = 0.5 / SIGMAS
+#: Speeds from this on are damage.
+_ABSURD = 1e9
+#: Highest number of ranks of a host; a record with more is damaged.
+_MAX_RANKS = 1024
+#: Highest number of metrics that a note lists as left out.
+_MAX_NOTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,24 +32,24 @@ class Measured:
     """What a check measures on every device."""
 
     unit: str
-    #: Metrics of speed, by which it is known in the table; higher is better.
+    #: Metrics of speed that the results table shows; higher is better.
     rates: tuple[str, ...]
-    #: Counts that must be there and 0, and the cause where one is not.
+    #: Counts that are required and must be 0 -> the cause if one is not 0.
     wrong: Mapping[str, str]
-    #: Other metrics of speed, where one device has them all must.
+    #: Other metrics of speed; if one device has them, all must.
     others: tuple[str, ...]
-    #: Without these nothing was measured.
+    #: Metrics that every device must have.
     needed: tuple[str, ...]
-    #: Others that differ between healthy devices: they are slow below half of the median.
+    #: Metrics that differ between healthy devices; slow is below half of the median.
     uneven: tuple[str, ...] = ()
-    #: Of those before, what the first rank of a host measures for all of its host.
+    #: The metrics among these that the first rank of a host measures for all its GPUs.
     by_first: tuple[str, ...] = ()
-    #: Of those before, what has no unit. A fact of that name says more of each.
+    #: The metrics among these without a unit. A fact of the same name has a detail for each.
     shares: tuple[str, ...] = ()
 
 
 class Device(NamedTuple):
-    """One rank in one record, and what it measured, by metric."""
+    """One rank in one record, and its values by metric."""
 
     record: Record
     host: str
@@ -57,73 +63,250 @@ class Device(NamedTuple):
 
 @dataclass(kw_only=True)
 class _Slow:
-    """Why a device is slow, piece by piece."""
+    """The metrics in which a device is slow, and a text for each."""
 
     cause: str
-    said: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)
 
 
-def compared(
-    evidence: Evidence, measured: Measured, found: Sequence[Device], noise: float
-) -> tuple[list[Finding], list[Suspect]]:
-    """Devices that are clearly slower than all devices of the run, or below a bound."""
-    slow: dict[tuple[str, int], _Slow] = {}
-    told: list[tuple[str, Spread | None, int]] = []
-    for name in (*measured.rates, *measured.others, *measured.uneven):
-        having = [device for device in found if name in device.values]
-        if not having:
+def judge_devices(
+    evidence: Evidence, measured: Measured, *, noise: float, more: Iterable[Problem] = ()
+) -> Judged:
+    """Judge a check of single devices.
+
+    `noise`: noise of healthy devices, if it is larger than that of the machine. `more`: problems
+    that the check itself found.
+    """
+    devices = [device for record in evidence.records for device in _devices(record, evidence.check)]
+    names = {name for device in devices for name in device.values}
+    required = {*measured.needed, *measured.wrong, *names.intersection(measured.others)}
+    required |= names.intersection((*measured.rates, *measured.uneven))
+    incomplete = list(_incomplete(evidence, measured, devices, required))
+    problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
+    complete = {id(d.record) for d in devices} - {id(d.record) for d, _ in incomplete}
+
+    def score(record: Record, _step: Step) -> tuple[float | None, str]:
+        return (1.0 if id(record) in complete else None), ""
+
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(evidence, score=score, more=problems)
+    bound_findings = bounds.findings(evidence)
+    findings += bound_findings
+    suspects = list(from_problems(problems, "", len(evidence.hosts)))
+    promised = evidence.plan.machine.speed_promised
+    # Without a speed target, ranks share the cores and the memory of their host.
+    if promised:
+        noise = max(noise, evidence.plan.machine.noise)
+        peer_findings, slow = _compare(evidence, measured, devices, noise)
+        suspects += slow
+        findings += peer_findings
+        findings += _without_measurement(evidence, measured, names, bound_findings)
+    findings += _left_out(evidence)
+    against = ["every element right", *([] if promised else ["no speed promised"])]
+    against += bounds.sources(bound_findings)
+    verdict = verdict_of(
+        evidence,
+        findings,
+        measured=_measured_text(evidence, measured, devices),
+        against="; ".join(against),
+    )
+    return Judged(verdict, tuple(suspects))
+
+
+# Measurements of each device
+
+
+def _devices(record: Record, check: str) -> Iterator[Device]:
+    """Yield every rank that the record should have, even if it measured nothing."""
+    host = record.hosts[0] if record.hosts else ""
+    gpus: dict[int, str | None] = {}
+    values: dict[int, dict[str, float]] = {
+        rank: {} for rank in range(min(record.ranks, _MAX_RANKS))
+    }
+    for metric in record.metrics:
+        if metric.check == check and metric.rank in values:
+            gpus[metric.rank] = metric.gpu or gpus.get(metric.rank)
+            if _is_plausible(metric):
+                values[metric.rank][metric.name] = metric.value
+    for problem in record.problems:
+        if problem.rank in values and problem.gpu:
+            gpus.setdefault(problem.rank, problem.gpu)
+    for rank, rank_values in values.items():
+        yield Device(record, host, rank, gpus.get(rank), rank_values)
+
+
+def _is_plausible(metric: Metric) -> bool:
+    """Return True unless a value is damaged: a speed must be above 0 and below `_ABSURD`."""
+    return abs(metric.value) < _ABSURD and (metric.value > 0 or metric.unit in ("count", ""))
+
+
+def _problem(cause: str, device: Device, predicate: str) -> Problem:
+    """Return a problem of a device; `predicate` completes the sentence that the device begins."""
+    message = f"{device} {predicate}"
+    return Problem(cause=cause, message=message, host=device.host, rank=device.rank, gpu=device.gpu)
+
+
+def _wrong(devices: Sequence[Device], measured: Measured) -> Iterator[Problem]:
+    """Yield the devices that count wrong results and have no problem for them yet."""
+    for device in devices:
+        known = {p.cause for p in device.record.problems if p.rank == device.rank}
+        for name, cause in measured.wrong.items():
+            count = device.values.get(name, 0.0)
+            if count and not known & {cause, "wrong-data", "wrong-result", "not-finite"}:
+                elements = "1 wrong element" if count == 1 else f"{number(count)} wrong elements"
+                yield _problem(cause, device, f"computed {elements} ({name})")
+
+
+def _incomplete(
+    evidence: Evidence, measured: Measured, devices: Sequence[Device], required: Collection[str]
+) -> Iterator[tuple[Device, list[str]]]:
+    """Yield the devices that lack required metrics, and these metrics."""
+    own = set(required).difference(measured.by_first)
+    # Records whose first rank could not measure for its host, or gave a reason for it.
+    without_first = {id(d.record) for d in devices if d.rank == 0 and not own <= d.values.keys()}
+    for record in evidence.records:
+        names = {name for name, _ in _reasons(evidence, record)}
+        if names.intersection(measured.by_first) or any(p.rank == 0 for p in record.problems):
+            without_first.add(id(record))
+    for device in devices:
+        wanted = own if id(device.record) in without_first else required
+        if lacking := sorted(set(wanted) - device.values.keys()):
+            yield device, lacking
+
+
+def _unexplained(
+    evidence: Evidence, incomplete: Iterable[tuple[Device, list[str]]], names: Collection[str]
+) -> Iterator[Problem]:
+    """Yield the incomplete devices, unless their record explains what is missing."""
+    for device, lacking in incomplete:
+        problems = [p for p in device.record.problems if p.check in (None, evidence.check)]
+        explained = any(p.rank in (None, device.rank) for p in problems)
+        if not explained and device.record.exit is not None:
+            missing = f"no {', '.join(lacking[:4])}" if names else "nothing"
+            yield _problem("no-measurement", device, f"measured {missing}")
+
+
+def _without_measurement(
+    evidence: Evidence,
+    measured: Measured,
+    names: Collection[str],
+    bound_findings: Sequence[Finding],
+) -> Iterator[Finding]:
+    """Yield findings on bounds without a measurement, and one if no bound applied at all."""
+    if evidence.partial or not evidence.records:
+        return
+    excused = {name for record in evidence.records for name, _ in _reasons(evidence, record)}
+    if not any(f.state is not State.INCONCLUSIVE for f in bound_findings):
+        rate = measured.needed[0]
+        check = evidence.check
+        yield bounds.no_bound_finding(check, f"{check}.{rate}>={measured.unit}")
+    for bound in bounds.bounds_of(evidence):
+        if bound.kind != "expectation" and bound.metric not in {*names, *excused}:
+            yield bounds.unmeasured_finding(evidence.check, bound)
+
+
+def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the metrics that a program left out in one launch, and its reason."""
+    for fact in record.facts:
+        if fact.name == "left-out" and fact.check == evidence.check:
+            for name, why in fact.value.items() if isinstance(fact.value, dict) else ():
+                yield str(name)[:40], str(why)[:120]
+
+
+def _left_out(evidence: Evidence) -> list[Finding]:
+    """Return a note on the metrics that programs left out."""
+    reasons = dict.fromkeys(r for record in evidence.records for r in _reasons(evidence, record))
+    if not reasons:
+        return []
+    text = "; ".join(f"{name}: {why}" for name, why in list(reasons)[:_MAX_NOTES])
+    message = f"not measured: {text}"
+    return [
+        Finding(check=evidence.check, judgement="completeness", state=State.PASS, message=message)
+    ]
+
+
+def _measured_text(evidence: Evidence, measured: Measured, devices: Sequence[Device]) -> str:
+    """Return the value of the slowest device for each rate."""
+    parts = []
+    for name in measured.rates:
+        values = [device.values[name] for device in devices if name in device.values]
+        if not values:
             continue
-        bound = bounds.least(evidence, 1, name)
-        samples = [Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in having]
+        unit = "GPUs" if any(device.gpu for device in devices) else "ranks"
+        peak = bounds.peak(evidence, evidence.hosts[:1], name, 0)
+        share = f", {min(values) / peak[0]:.0%} of the peak" if peak else ""
+        slowest = f"slowest of {len(values)} {unit}{share}"
+        parts.append(f"{name} {number(min(values))} {measured.unit} ({slowest})")
+    return "; ".join(parts[:4])
+
+
+# Comparison with peers
+
+
+def _compare(
+    evidence: Evidence, measured: Measured, devices: Sequence[Device], noise: float
+) -> tuple[list[Finding], list[Suspect]]:
+    """Return findings on, and suspects for, devices slower than their peers or below a bound."""
+    slow: dict[tuple[str, int], _Slow] = {}
+    spreads: list[tuple[str, Spread | None, int]] = []
+    for name in (*measured.rates, *measured.others, *measured.uneven):
+        with_metric = [device for device in devices if name in device.values]
+        if not with_metric:
+            continue
+        bound = bounds.highest_lower_bound(evidence, 1, name)
+        samples = [
+            Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in with_metric
+        ]
         uneven = name in measured.uneven
-        bad = outliers(samples, max(noise, _UNEVEN) if uneven else noise, bound, fixed=uneven)
-        told.append((name, bad.spread, len(having)))
-        for index, outlier in bad.bad.items():
-            device = having[index]
-            one = slow.setdefault((device.host, device.rank), _Slow(cause=outlier.cause))
-            one.metrics.append(name)
+        metric_noise = max(noise, _UNEVEN_NOISE) if uneven else noise
+        found = outliers(samples, metric_noise, bound, fixed=uneven)
+        spreads.append((name, found.spread, len(with_metric)))
+        for index, outlier in found.bad.items():
+            device = with_metric[index]
+            reasons = slow.setdefault((device.host, device.rank), _Slow(cause=outlier.cause))
+            reasons.metrics.append(name)
             share = f", {outlier.share}" if outlier.share else ""
             value = f"{name} {number(device.values[name])}{_unit(device, measured, name)}"
-            one.said.append(f"{value}{share}")
-    latest = {(device.host, device.rank): device for device in found}
-    suspects = [_suspect(evidence, latest[key], one) for key, one in slow.items()]
-    return [*_population(evidence, measured, told, suspects)], suspects
+            reasons.texts.append(f"{value}{share}")
+    latest = {(device.host, device.rank): device for device in devices}
+    suspects = [_suspect(evidence, latest[key], reasons) for key, reasons in slow.items()]
+    return [_population(evidence, measured, spreads, suspects)], suspects
 
 
 def _unit(device: Device, measured: Measured, name: str) -> str:
-    """The unit of a metric; of one without, what the device's fact of its name says."""
+    """Return the unit of a metric; for a metric without one, the detail in the device's fact."""
     if name not in measured.shares:
         return f" {measured.unit}"
-    told = (f for f in device.record.facts if f.name == name and f.rank == device.rank)
-    return "".join(f" ({str(fact.value)[:60]})" for fact in list(told)[-1:])
+    facts = [f for f in device.record.facts if f.name == name and f.rank == device.rank]
+    return f" ({str(facts[-1].value)[:60]})" if facts else ""
 
 
 def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
-    said = "; ".join(slow.said[:3]) + _only_together(device, slow.metrics)
+    texts = "; ".join(slow.texts[:3]) + _only_together(device, slow.metrics)
     return Suspect(
         kind="gpu" if device.gpu else "node",
         name=f"{device.host}:{device.gpu}" if device.gpu else device.host,
         cause=slow.cause,
         strength="strong",
-        why=f"{evidence.check}: {said}{_held_back(device, slow.metrics)}",
+        why=f"{evidence.check}: {texts}{_throttling(device, slow.metrics)}",
         evidence=(device.record.log,) if device.record.log else (),
     )
 
 
 def _only_together(device: Device, slow: Sequence[str]) -> str:
-    """Return what it means that a GPU is slow only while its neighbours work."""
+    """Return the explanation of a GPU that is slow only while its neighbours work; else ""."""
     if not device.gpu:
         return ""
     kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}
     alone = [kind for kind in kinds if f"{kind}-alone" in device.values]
     if not alone or any(f"{kind}-alone" in slow for kind in kinds):
         return ""
-    return "; alone it is as fast as the others: heat or power while all of the host work"
+    return "; alone it is as fast as the others: heat or power while the full host works"
 
 
-def _held_back(device: Device, slow: Sequence[str]) -> str:
-    """What the GPU said held its clock back, where it was slow."""
+def _throttling(device: Device, slow: Sequence[str]) -> str:
+    """Return why the GPU limited its clock in a slow measurement, as far as it reported it."""
     for fact in device.record.facts:
         value: Any = fact.value
         if fact.name != "load" or fact.rank != device.rank or not isinstance(value, dict):
@@ -147,14 +330,14 @@ def _held_back(device: Device, slow: Sequence[str]) -> str:
 def _population(
     evidence: Evidence,
     measured: Measured,
-    told: Sequence[tuple[str, Spread | None, int]],
+    spreads: Sequence[tuple[str, Spread | None, int]],
     suspects: Sequence[Suspect],
-) -> Iterator[Finding]:
+) -> Finding:
     if suspects:
-        names = completeness.host_list([one.name for one in suspects])
-        first = next((among for _, among, _ in told if among), None)
-        hosts = dict.fromkeys(one.name.rpartition(":")[0] or one.name for one in suspects)
-        yield Finding(
+        names = completeness.host_list([suspect.name for suspect in suspects])
+        first = next((peers for _, peers, _ in spreads if peers), None)
+        hosts = dict.fromkeys(s.name.rpartition(":")[0] or s.name for s in suspects)
+        return Finding(
             check=evidence.check,
             judgement="population",
             state=State.FAIL,
@@ -162,185 +345,16 @@ def _population(
             message=f"{names}: {suspects[0].why}",
             source=f"median of {first.count} in this run" if first else "",
             hosts=tuple(hosts),
-            evidence=tuple(dict.fromkeys(log for one in suspects for log in one.evidence))[:8],
+            evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
         )
-        return
-    compared = [(name, among) for name, among, _ in told if among]
+    compared = [(name, peers) for name, peers, _ in spreads if peers]
     if compared:
-        usual = ", ".join(
-            f"{name} {number(among.median)} (none below {among.share:.0%})"
-            for name, among in compared[:8]
+        medians = ", ".join(
+            f"{name} {number(peers.median)} (none below {peers.share:.0%})"
+            for name, peers in compared[:8]
         )
-        text = f"{compared[0][1].count} devices, medians in {measured.unit}: {usual}"
+        text = f"{compared[0][1].count} devices, medians in {measured.unit}: {medians}"
     else:
-        count = max((count for _, _, count in told), default=0)
-        text = f"{count} devices: too few to compare, {FEWEST} are needed; nothing is concluded"
-    yield Finding(check=evidence.check, judgement="population", state=State.PASS, message=text)
-
-
-_ABSURD = 1e9
-#: More ranks than a host can have; a record that says more is damaged.
-_MOST = 1024
-#: Most notes on what was left out.
-_NOTES = 8
-
-
-def judge_devices(
-    evidence: Evidence, measured: Measured, *, noise: float, more: Iterable[Problem] = ()
-) -> Judged:
-    """Judge a check of single devices; `more` are problems that it found by itself.
-
-    `noise`: of healthy devices, where it is more than that of the machine.
-    """
-    found = [device for record in evidence.records for device in _devices(record, evidence.check)]
-    names = {name for device in found for name in device.values}
-    wanted = {*measured.needed, *measured.wrong, *names.intersection(measured.others)}
-    wanted |= names.intersection((*measured.rates, *measured.uneven))
-    lacking = list(_lacking(evidence, measured, found, wanted))
-    problems = [*more, *_wrong(found, measured), *_missing(evidence, lacking, names)]
-    complete_ones = {id(d.record) for d in found} - {id(d.record) for d, _ in lacking}
-
-    def score(record: Record, _step: Step) -> tuple[float | None, str]:
-        return (1.0 if id(record) in complete_ones else None), ""
-
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, score=score, more=problems)
-    held = bounds.findings(evidence)
-    findings += held
-    suspects = list(from_problems(problems, "", len(evidence.hosts)))
-    promised = evidence.plan.machine.speed_promised
-    if promised:
-        # Where none is, ranks share the cores and the memory of their host.
-        among, slow = compared(evidence, measured, found, max(noise, evidence.plan.machine.noise))
-        suspects += slow
-        findings += among
-        findings += _unheld(evidence, measured, names, held)
-    findings += _left_out(evidence)
-    against = ["every element right", *([] if promised else ["no speed promised"])]
-    against += bounds.sources(held)
-    verdict = verdict_of(
-        evidence,
-        findings,
-        measured=_text(evidence, measured, found),
-        against="; ".join(against),
-    )
-    return Judged(verdict, tuple(suspects))
-
-
-def _devices(record: Record, check: str) -> Iterator[Device]:
-    """Every rank that the record should have, whatever of it is there."""
-    host = record.hosts[0] if record.hosts else ""
-    gpus: dict[int, str | None] = {}
-    values: dict[int, dict[str, float]] = {rank: {} for rank in range(min(record.ranks, _MOST))}
-    for metric in record.metrics:
-        if metric.check == check and metric.rank in values:
-            gpus[metric.rank] = metric.gpu or gpus.get(metric.rank)
-            if _counts(metric):
-                values[metric.rank][metric.name] = metric.value
-    for problem in record.problems:
-        if problem.rank in values and problem.gpu:
-            gpus.setdefault(problem.rank, problem.gpu)
-    for rank, mine in values.items():
-        yield Device(record, host, rank, gpus.get(rank), mine)
-
-
-def _counts(metric: Metric) -> bool:
-    """Whether a number can be what it says: speeds are above 0, and no machine has `_ABSURD`."""
-    return abs(metric.value) < _ABSURD and (metric.value > 0 or metric.unit in ("count", ""))
-
-
-def _problem(cause: str, device: Device, predicate: str) -> Problem:
-    """Return a problem of a device; `predicate` completes the sentence that the device begins."""
-    message = f"{device} {predicate}"
-    return Problem(cause=cause, message=message, host=device.host, rank=device.rank, gpu=device.gpu)
-
-
-def _wrong(found: Sequence[Device], measured: Measured) -> Iterator[Problem]:
-    """Devices that count wrong results which no problem of theirs tells of."""
-    for device in found:
-        told = {p.cause for p in device.record.problems if p.rank == device.rank}
-        for name, cause in measured.wrong.items():
-            count = device.values.get(name, 0.0)
-            if count and not told & {cause, "wrong-data", "wrong-result", "not-finite"}:
-                elements = "1 wrong element" if count == 1 else f"{number(count)} wrong elements"
-                yield _problem(cause, device, f"computed {elements} ({name})")
-
-
-def _lacking(
-    evidence: Evidence, measured: Measured, found: Sequence[Device], wanted: Collection[str]
-) -> Iterator[tuple[Device, list[str]]]:
-    """Devices without what each must have, and what that is."""
-    own = set(wanted).difference(measured.by_first)
-    # Those whose first rank could not measure for them, or said why it did not.
-    alone = {id(d.record) for d in found if d.rank == 0 and not own <= d.values.keys()}
-    for record in evidence.records:
-        names = {name for name, _ in _reasons(evidence, record)}
-        if names.intersection(measured.by_first) or any(p.rank == 0 for p in record.problems):
-            alone.add(id(record))
-    for device in found:
-        mine = own if id(device.record) in alone else wanted
-        if lacks := sorted(set(mine) - device.values.keys()):
-            yield device, lacks
-
-
-def _missing(
-    evidence: Evidence, lacking: Iterable[tuple[Device, list[str]]], names: Collection[str]
-) -> Iterator[Problem]:
-    """Devices without what each must have, unless their record says why."""
-    for device, lacks in lacking:
-        mine = [p for p in device.record.problems if p.check in (None, evidence.check)]
-        explained = any(p.rank in (None, device.rank) for p in mine)
-        if not explained and device.record.exit is not None:
-            what = f"no {', '.join(lacks[:4])}" if names else "nothing"
-            yield _problem("no-measurement", device, f"measured {what}")
-
-
-def _unheld(
-    evidence: Evidence, measured: Measured, names: Collection[str], held: Sequence[Finding]
-) -> Iterator[Finding]:
-    """Bounds of which nothing was measured, and that there are none at all."""
-    if evidence.partial or not evidence.records:
-        return
-    excused = {name for record in evidence.records for name, _ in _reasons(evidence, record)}
-    if not any(f.state is not State.INCONCLUSIVE for f in held):
-        rate = measured.needed[0]
-        check = evidence.check
-        yield bounds.unbounded(check, f"{check}.{rate}>={measured.unit}")
-    for bound in bounds.bounds_of(evidence):
-        if bound.kind != "expectation" and bound.metric not in {*names, *excused}:
-            yield bounds.unmeasured(evidence.check, bound)
-
-
-def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
-    """Metrics that a program left out in one launch, and why, by its own word."""
-    for fact in record.facts:
-        if fact.name == "left-out" and fact.check == evidence.check:
-            for name, why in fact.value.items() if isinstance(fact.value, dict) else ():
-                yield str(name)[:40], str(why)[:120]
-
-
-def _left_out(evidence: Evidence) -> list[Finding]:
-    told = (reason for record in evidence.records for reason in _reasons(evidence, record))
-    said = list(dict.fromkeys(told))[:_NOTES]
-    if not said:
-        return []
-    text = "; ".join(f"{name}: {why}" for name, why in said)
-    message = f"not measured: {text}"
-    return [
-        Finding(check=evidence.check, judgement="completeness", state=State.PASS, message=message)
-    ]
-
-
-def _text(evidence: Evidence, measured: Measured, found: Sequence[Device]) -> str:
-    """The slowest device's figure of each rate."""
-    parts = []
-    for name in measured.rates:
-        values = [device.values[name] for device in found if name in device.values]
-        if not values:
-            continue
-        what = "GPUs" if any(device.gpu for device in found) else "ranks"
-        line = bounds.peak(evidence, evidence.hosts[:1], name, 0)
-        share = f", {min(values) / line[0]:.0%} of the peak" if line else ""
-        few = f"slowest of {len(values)} {what}{share}"
-        parts.append(f"{name} {number(min(values))} {measured.unit} ({few})")
-    return "; ".join(parts[:4])
+        count = max((count for _, _, count in spreads), default=0)
+        text = f"{count} devices: too few to compare ({FEWEST} needed)"
+    return Finding(check=evidence.check, judgement="population", state=State.PASS, message=text)

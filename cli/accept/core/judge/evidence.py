@@ -1,4 +1,4 @@
-"""What the judge works on: the evidence of one check, its conclusion, and how a check judges."""
+"""Define what the judge works on: evidence of a check, its conclusion, and how a check judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accept.core.model import CheckVerdict, Plan, Record, Step, Suspect
 
 
 class Share(NamedTuple):
-    """What one execution measured; `share` and `sigma` are shares of the median of its peers."""
+    """The value of one execution; `share` and `sigma` are shares of the median of its peers."""
 
     check: str
     record: Record
@@ -21,35 +21,35 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a check is judged by: its planned steps, and the records of these steps."""
+    """The evidence of one check: its planned steps and the records of these steps."""
 
     check: str
     plan: Plan
     steps: tuple[Step, ...]
     records: tuple[Record, ...]
-    #: Hosts that answered at the start, in the run's order.
+    #: Hosts that were reachable at the start, in the run's order.
     hosts: tuple[str, ...]
-    #: Hosts asked for that never answered.
+    #: Requested hosts that never answered.
     missing: tuple[str, ...] = ()
-    #: Hosts lost on the way, with the cause.
+    #: Hosts lost during the run -> the cause.
     lost: dict[str, str] = field(default_factory=dict)
-    #: Where hosts are, as the machine's `topology` said: `row/rack/host`.
+    #: Host -> its place, as the machine's `topology` reported it: `row/rack/host`.
     places: Mapping[str, str] = field(default_factory=dict)
-    #: Hosts of one NVLink domain, in as many sets as there are domains of several.
+    #: NVLink domains of more than one host.
     domains: tuple[frozenset[str], ...] = ()
-    #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
+    #: Host -> its own hostname if it differs; None: not recorded.
     hostnames: Mapping[str, str] | None = None
-    #: What asking the hosts, at first and between the steps, brought for this check alone.
+    #: Answers of the hosts, at the start and between the steps, for this check only.
     asked: tuple[Record, ...] = ()
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
     broken_off: str = ""
-    #: What each execution of any check reached against its equals, by log, as logs alone show it.
+    #: Log -> shares of its executions of any check; only in runs made from logs.
     shares: dict[str, list[Share]] = field(default_factory=dict)
-    #: Hosts that are near each other, in blocks, as their pairs show it or their
-    #: NVLink domains are; none: nothing is known.
+    #: Blocks of hosts that are near each other, from NVLink domains or from the speed of pairs;
+    #: empty: unknown.
     near: tuple[frozenset[str], ...] = ()
-    #: Records were left out on purpose ("would the rest pass?"): what is missing is no finding.
+    #: Records were removed on purpose ("would the rest pass?"), so missing ones are no finding.
     partial: bool = False
 
     def of_step(self, step: Step) -> list[Record]:
@@ -66,8 +66,8 @@ class Evidence:
         return bool(self.steps) and all(step.optional for step in self.steps)
 
 
-#: (record, its step) -> the number that groups of equal kind are compared by, higher is better, and
-#: the cause for which it does not count ("wrong-data") or "". None where the record lacks it.
+#: (record, its step) -> the value by which groups of the same kind are compared, higher is better,
+#: and the cause that makes it invalid ("wrong-data") or "". The value is None if it is missing.
 Score = Callable[[Record, Step], tuple[float | None, str]]
 
 
@@ -75,18 +75,18 @@ class Judged(NamedTuple):
     """What a check concludes from its evidence."""
 
     verdict: CheckVerdict
-    #: Those that its own measurements and facts accuse. Whom a problem of a record names is added
-    #: for all checks together.
+    #: Suspects that the check's own measurements and facts accuse. Those that problems of records
+    #: name are added for all checks together.
     suspects: tuple[Suspect, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRules:
-    """How a check judges its evidence. The registry of checks is passed to the judge as these."""
+    """How a check judges its evidence. The registry of checks gives these to the judge."""
 
     name: str
     judge: Callable[[Evidence], Judged]
-    #: For checks that compare groups of one kind.
+    #: Set for checks that compare groups of the same kind.
     score: Score | None = None
 
 

@@ -9,215 +9,240 @@ from accept.core import causes
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
-from accept.core.judge.outliers import Outlier, Slow, no_chance, outliers
+from accept.core.judge.outliers import Outlier, Outliers, is_frequent, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
-from accept.core.judge.robust_stats import Spread, least_found, spread
+from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
-from accept.core.judge.suspects import LINK, SWITCH, Kind, named_by
+from accept.core.judge.suspects import LINK, SWITCH, Kind, root_problems
 from accept.core.model import Finding, Record, State, Step, Suspect
 
-#: Nodes of a group -> the least value that its score may have, or None.
+#: Number of nodes in a group -> the lowest score that the group may have, or None.
 Bound = Callable[[int], float | None]
 
 
-class Compared(NamedTuple):
-    """What comparing the groups of one step says."""
+class Comparison(NamedTuple):
+    """The result of comparing the groups of one step."""
 
     step: Step
     suspects: tuple[Suspect, ...]
+    #: Number of executions that were compared.
     groups: int
     #: None: too few to compare.
     spread: Spread | None
-    #: Hosts that met suspects only.
+    #: Hosts that were paired only with suspects.
     unknown: tuple[str, ...] = ()
-    #: Deficit of a host, as a share, that would have been found one time in two.
-    least: float | None = None
-    #: Equal nodes, each measured alone, differ so far that nobody can tell who is slow.
+    #: Deficit, as a share, at which a slow host is detected one time in two.
+    detectable: float | None = None
+    #: Peers differ by so much that the slow ones cannot be told from the normal ones.
     uneven: bool = False
 
 
-def sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
-    """What one execution says of its group; None where it was not run for want of a tool."""
-    mine = [p for p in record.problems if p.check in (None, check)]
-    if any(state_of(problem.cause) is State.NOT_TESTED for problem in mine):
-        return None
-    value, cause = score(record, step)
-    if any(problem.cause == "wrong-data" for problem in mine):
-        cause = "wrong-data"
-    if not cause and value is None:
-        cause = next((p.cause for p in (*named_by(mine), *mine)), "")
-        cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
-    return Sample(record.hosts, value, cause, record.log, record.local_ranks)
+# Samples
 
 
 def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[tuple[Evidence, Score]]:
-    """Yield the evidence of checks that compare groups, and the score they compare."""
+    """Yield the evidence and the score function of each check that compares groups."""
     for evidence in evidences:
         rules = checks.get(evidence.check)
         if rules is not None and rules.score is not None:
             yield evidence, rules.score
 
 
-def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Compared]:
-    """Compare the groups of each step of a check, where its group kind has any to compare."""
-    result = []
+def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
+    """Return the result of one execution; None if it did not run because a tool was missing."""
+    problems = [p for p in record.problems if p.check in (None, check)]
+    if any(state_of(problem.cause) is State.NOT_TESTED for problem in problems):
+        return None
+    value, cause = score(record, step)
+    if any(problem.cause == "wrong-data" for problem in problems):
+        cause = "wrong-data"
+    if not cause and value is None:
+        cause = next((p.cause for p in (*root_problems(problems), *problems)), "")
+        cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
+    return Sample(record.hosts, value, cause, record.log, record.local_ranks)
+
+
+def to_samples(
+    evidence: Evidence, score: Score, step: Step, records: Iterable[Record]
+) -> list[Sample]:
+    """Return the results of all executions that ran."""
+    samples = (to_sample(evidence.check, score, record, step) for record in records)
+    return [sample for sample in samples if sample is not None]
+
+
+def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Record]]:
+    """Group records by the size of their group and by whether it is in one NVLink domain.
+
+    The smallest groups come first.
+    """
+    kinds: dict[tuple[int, bool], list[Record]] = {}
+    for record in records:
+        kinds.setdefault((len(record.hosts), evidence.together(record.hosts)), []).append(record)
+    return [records_of_kind for _, records_of_kind in sorted(kinds.items())]
+
+
+# Comparison by group kind
+
+
+def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Comparison]:
+    """Compare the groups of each step of a check whose group kind allows it."""
+    comparisons = []
     for step in evidence.steps:
         records = evidence.of_step(step)
         if not records:
             continue
         if step.groups == "pairs":
-            result.append(_pairs(evidence, score, step, records, bound(2)))
+            comparisons.append(_compare_pairs(evidence, score, step, records, bound(2)))
         elif step.groups == "each":
-            result.append(_each(evidence, score, step, records, bound(1)))
+            comparisons.append(_compare_hosts(evidence, score, step, records, bound(1)))
         elif step.groups == "rails":
-            result.append(_rails(evidence, score, step, records))
+            comparisons.append(_compare_rails(evidence, score, step, records))
         elif step.groups == "ladder":
-            result.append(_ladder(evidence, score, step, records))
-    return result
-
-
-def samples_of(
-    evidence: Evidence, score: Score, step: Step, records: Iterable[Record]
-) -> list[Sample]:
-    """What each execution says of its group."""
-    found = (sample(evidence.check, score, record, step) for record in records)
-    return [one for one in found if one is not None]
-
-
-def _pairs(
-    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
-) -> Compared:
-    samples = samples_of(evidence, score, step, records)
-    decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
-    suspects = [_suspect("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
-    order = {host: place for place, host in enumerate(evidence.hosts)}
-    for link in decoded.links:
-        ends = sorted(link.hosts, key=lambda host: order.get(host, len(order)))
-        suspects.append(_suspect("link", LINK.join(ends), evidence.check, link))
-    for switch in decoded.switches:
-        hosts = sorted(switch.hosts, key=lambda host: order.get(host, len(order)))
-        name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
-        suspects.append(_suspect("switch", name, evidence.check, switch))
-    among, least = decoded.spread, None
-    if among is not None and among.median > 0:
-        least = least_found(len(evidence.hosts), among.sigma / among.median, decoded.rounds)
-    return Compared(step, tuple(suspects), len(samples), among, decoded.unknown, least)
-
-
-def _each(
-    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
-) -> Compared:
-    samples = samples_of(evidence, score, step, records)
-    slow = outliers(samples, evidence.plan.machine.noise, bound)
-    suspects = [
-        _alone("node", one.sample.hosts[0], evidence.check, one)
-        for one in slow.bad.values()
-        if len(one.sample.hosts) == 1
-    ]
-    return Compared(step, tuple(suspects), len(samples), slow.spread, uneven=slow.uneven)
-
-
-def _rails(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
-    whole = [r for r in records if _is_rail(r, evidence.hosts)]
-    samples, slow = _slow(evidence, score, step, whole)
-    suspects: list[Suspect] = []
-    for index, one in slow.bad.items():
-        rail = whole[index].local_ranks[0]
-        pairs = [r for r in records if r.local_ranks == (rail,) and r not in whole]
-        nodes = decode(samples_of(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
-        suspects += [
-            _suspect("gpu", f"{node.hosts[0]}:{rail}", evidence.check, node) for node in nodes
-        ]
-        if not nodes:
-            suspects.append(_alone("rail", f"rail {rail}", evidence.check, one))
-    return Compared(step, tuple(suspects), len(samples), slow.spread)
-
-
-def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
-    """Whether a record spans a rail, and is not one of the pairs that follow a slow one."""
-    return len(record.local_ranks) == 1 and (len(record.hosts) > 2 or len(hosts) <= 2)
-
-
-def _slow(
-    evidence: Evidence, score: Score, step: Step, whole: Sequence[Record]
-) -> tuple[list[Sample], Slow]:
-    samples = samples_of(evidence, score, step, whole)
-    slow = outliers(samples, evidence.plan.machine.noise)
-    return samples, slow if len(samples) == len(whole) else slow._replace(bad={})
+            comparisons.append(_compare_blocks(evidence, score, step, records))
+    return comparisons
 
 
 def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
-    """Local ranks whose rail is slow or failed: those to be followed by pairs of that rank."""
-    whole = [record for record in evidence.of_step(step) if _is_rail(record, evidence.hosts)]
-    _, slow = _slow(evidence, score, step, whole)
-    return tuple(sorted({whole[index].local_ranks[0] for index in slow.bad}))
+    """Return the local ranks whose rail is slow or failed."""
+    rails = [record for record in evidence.of_step(step) if _is_rail(record, evidence.hosts)]
+    _, found = _rail_outliers(evidence, score, step, rails)
+    return tuple(sorted({rails[index].local_ranks[0] for index in found.bad}))
 
 
 def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
-    """Single hosts, or blocks of a ladder, that stand out among their equals."""
+    """Return the single hosts, or blocks of a ladder, that are outliers among their peers."""
     records = evidence.of_step(step)
     if step.groups == "ladder":
-        return [Group(hosts=one.sample.hosts) for one in _blocks(evidence, score, step, records)[0]]
+        blocks, _, _ = _slow_blocks(evidence, score, step, records)
+        return [Group(hosts=block.sample.hosts) for block in blocks]
     if step.groups != "each":
         return []
-    samples = samples_of(evidence, score, step, records)
-    slow = outliers(samples, evidence.plan.machine.noise)
-    return [Group(hosts=one.sample.hosts) for one in slow.bad.values()]
+    samples = to_samples(evidence, score, step, records)
+    found = outliers(samples, evidence.plan.machine.noise)
+    return [Group(hosts=outlier.sample.hosts) for outlier in found.bad.values()]
 
 
-def of_a_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Record]]:
-    """Records of groups of one size, in one NVLink domain or beyond; the smallest first."""
-    kinds: dict[tuple[int, bool], list[Record]] = {}
-    for record in records:
-        kinds.setdefault((len(record.hosts), evidence.together(record.hosts)), []).append(record)
-    return [alike for _, alike in sorted(kinds.items())]
+def _compare_pairs(
+    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
+) -> Comparison:
+    samples = to_samples(evidence, score, step, records)
+    decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
+    order = {host: index for index, host in enumerate(evidence.hosts)}
+
+    def in_run_order(accusation: Accusation) -> list[str]:
+        return sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
+
+    suspects = [_accused("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
+    for link in decoded.links:
+        suspects.append(_accused("link", LINK.join(in_run_order(link)), evidence.check, link))
+    for switch in decoded.switches:
+        hosts = in_run_order(switch)
+        name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
+        suspects.append(_accused("switch", name, evidence.check, switch))
+    healthy, detectable = decoded.spread, None
+    if healthy is not None and healthy.median > 0:
+        sigma = healthy.sigma / healthy.median
+        detectable = detectable_deficit(len(evidence.hosts), sigma, decoded.rounds)
+    return Comparison(step, tuple(suspects), len(samples), healthy, decoded.unknown, detectable)
 
 
-def _blocks(
+def _compare_hosts(
+    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
+) -> Comparison:
+    samples = to_samples(evidence, score, step, records)
+    found = outliers(samples, evidence.plan.machine.noise, bound)
+    suspects = [
+        _outlying("node", outlier.sample.hosts[0], evidence.check, outlier)
+        for outlier in found.bad.values()
+        if len(outlier.sample.hosts) == 1
+    ]
+    return Comparison(step, tuple(suspects), len(samples), found.spread, uneven=found.uneven)
+
+
+def _compare_rails(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
-) -> tuple[list[Outlier], Spread | None, int]:
-    """The smallest blocks that are slow among those of their kind; the spread of the first kind
-    that has one; the number of all."""
-    found: list[Outlier] = []
-    first, count = None, 0
-    for alike in of_a_kind(evidence, records):
-        samples = samples_of(evidence, score, step, alike)
-        slow = outliers(samples, evidence.plan.machine.noise)
-        count += len(samples)
-        first = first or slow.spread
-        for one in slow.bad.values() if len({one.hosts for one in samples}) > 1 else ():
-            if not any(set(small.sample.hosts).issubset(one.sample.hosts) for small in found):
-                found.append(one)
-    return found, first, count
+) -> Comparison:
+    """Compare the rails; pairs of the same local rank show which GPU makes a rail slow."""
+    rails = [r for r in records if _is_rail(r, evidence.hosts)]
+    samples, found = _rail_outliers(evidence, score, step, rails)
+    suspects: list[Suspect] = []
+    for index, outlier in found.bad.items():
+        rank = rails[index].local_ranks[0]
+        pairs = [r for r in records if r.local_ranks == (rank,) and r not in rails]
+        nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
+        suspects += [
+            _accused("gpu", f"{node.hosts[0]}:{rank}", evidence.check, node) for node in nodes
+        ]
+        if not nodes:
+            suspects.append(_outlying("rail", f"rail {rank}", evidence.check, outlier))
+    return Comparison(step, tuple(suspects), len(samples), found.spread)
 
 
-def _ladder(evidence: Evidence, score: Score, step: Step, records: Sequence[Record]) -> Compared:
-    """A slow block accuses a link, or a switch."""
-    blocks, among, count = _blocks(evidence, score, step, records)
+def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
+    """Return True if a record covers a full rail, not one of the pairs that follow a slow rail."""
+    return len(record.local_ranks) == 1 and (len(record.hosts) > 2 or len(hosts) <= 2)
+
+
+def _rail_outliers(
+    evidence: Evidence, score: Score, step: Step, rails: Sequence[Record]
+) -> tuple[list[Sample], Outliers]:
+    """Return the samples of the rails, and the outliers by index of the rail."""
+    samples = to_samples(evidence, score, step, rails)
+    found = outliers(samples, evidence.plan.machine.noise)
+    # With fewer samples than rails, the indices of the outliers would name the wrong rails.
+    return samples, found if len(samples) == len(rails) else found._replace(bad={})
+
+
+def _compare_blocks(
+    evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
+) -> Comparison:
+    """Compare the blocks of a ladder. A slow block accuses a link or a switch."""
+    blocks, first_spread, count = _slow_blocks(evidence, score, step, records)
     suspects = []
-    for found in blocks:
-        hosts = found.sample.hosts
+    for block in blocks:
+        hosts = block.sample.hosts
         kind: Kind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
         name = {2: LINK.join(hosts), 1: hosts[0]}.get(len(hosts), f"{hosts[0]}{SWITCH}{hosts[-1]}")
-        suspects.append(_alone(kind, name, evidence.check, found))
-    return Compared(step, tuple(suspects), count, among)
+        suspects.append(_outlying(kind, name, evidence.check, block))
+    return Comparison(step, tuple(suspects), count, first_spread)
 
 
-def _alone(kind: Kind, name: str, check: str, found: Outlier) -> Suspect:
-    """A suspect by executions of its own."""
-    share = f": {found.share}" if found.share else ""
-    log = found.sample.log
+def _slow_blocks(
+    evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
+) -> tuple[list[Outlier], Spread | None, int]:
+    """Return the smallest slow blocks, the spread of the first kind that has one, and the number
+    of all blocks."""
+    slow: list[Outlier] = []
+    first_spread, count = None, 0
+    for records_of_kind in group_by_kind(evidence, records):
+        samples = to_samples(evidence, score, step, records_of_kind)
+        found = outliers(samples, evidence.plan.machine.noise)
+        count += len(samples)
+        first_spread = first_spread or found.spread
+        if len({sample.hosts for sample in samples}) < 2:
+            continue
+        for block in found.bad.values():
+            if not any(set(part.sample.hosts).issubset(block.sample.hosts) for part in slow):
+                slow.append(block)
+    return slow, first_spread, count
+
+
+def _outlying(kind: Kind, name: str, check: str, outlier: Outlier) -> Suspect:
+    """Return a suspect that an outlier among its peers accuses."""
+    share = f": {outlier.share}" if outlier.share else ""
+    log = outlier.sample.log
     return Suspect(
         kind=kind,
         name=name,
-        cause=found.cause,
+        cause=outlier.cause,
         strength={"node": "strong", "rail": "moderate"}.get(kind, "weak"),  # type: ignore[arg-type]
-        why=f"{check}: {causes.meaning(found.cause)}{share}",
+        why=f"{check}: {causes.meaning(outlier.cause)}{share}",
         evidence=(log,) if log else (),
     )
 
 
-def _suspect(kind: Kind, name: str, check: str, accusation: Accusation) -> Suspect:
+def _accused(kind: Kind, name: str, check: str, accusation: Accusation) -> Suspect:
+    """Return a suspect that pairs of hosts accuse."""
     return Suspect(
         kind=kind,
         name=name,
@@ -228,62 +253,65 @@ def _suspect(kind: Kind, name: str, check: str, accusation: Accusation) -> Suspe
     )
 
 
-def findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
-    """Findings on groups that were slow in some of their executions, where nobody is to blame.
+# Intermittently slow groups
 
-    Pairs are decoded together, whatever the number of their executions.
+
+def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
+    """Yield findings on groups that were slow in some executions only and are no suspects.
+
+    Pairs are left out: `decode` judges all their executions together.
     """
     for step in evidence.steps if evidence.plan.machine.speed_promised else ():
         if step.groups == "pairs":
             continue
-        # Of logs that do not say whom they are of nothing says that they are of the same.
-        mine = [record for record in evidence.of_step(step) if record.hosts]
-        for records in of_a_kind(evidence, mine):
+        # Logs without host names may be of different hosts.
+        named = [record for record in evidence.of_step(step) if record.hosts]
+        for records in group_by_kind(evidence, named):
             if len({(r.hosts, r.local_ranks) for r in records}) < len(records):
-                samples = samples_of(evidence, score, step, records)
-                yield from _of_equals(evidence, step, samples)
+                samples = to_samples(evidence, score, step, records)
+                yield from _intermittent(evidence, step, samples)
 
 
-def _of_equals(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> Iterator[Finding]:
+def _intermittent(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> Iterator[Finding]:
+    """Yield findings on intermittently slow groups of one kind."""
     noise = evidence.plan.machine.noise
-    slow = outliers(samples, noise)
-    if slow.spread is not None:
-        for index, times in slow.rarely.items():
-            said = f"{_share([samples[index]], slow.spread)} in {_of(*times)}"
-            yield _finding(evidence, step, [samples[index]], said, State.PASS)
+    found = outliers(samples, noise)
+    if found.spread is not None:
+        for index, (slow_count, count) in found.rare.items():
+            slow = [samples[index]]
+            text = _slow_text(slow, found.spread, slow_count, count)
+            yield _finding(evidence, step, slow, text, State.PASS)
         return
-    # Too few groups to be compared: each is with itself.
+    # Too few groups to compare with each other: compare each group with its own repetitions.
     groups: dict[tuple[str, ...], list[Sample]] = {}
-    for one in samples:
-        if one.value is not None and not one.cause:
-            groups.setdefault((*one.hosts, str(one.ranks)), []).append(one)
-    for mine in groups.values():
-        among = spread([one.value or 0.0 for one in mine], noise)
-        low = [one for one in mine if among and (one.value or 0.0) < among.limit]
-        if among and low:
-            state = State.INCONCLUSIVE if no_chance(len(low), len(mine)) else State.PASS
-            said = f"{_share(low, among)} in {_of(len(low), len(mine))}"
-            yield _finding(evidence, step, low, said, state)
+    for sample in samples:
+        if sample.value is not None and not sample.cause:
+            groups.setdefault((*sample.hosts, str(sample.ranks)), []).append(sample)
+    for repetitions in groups.values():
+        own = spread([sample.value or 0.0 for sample in repetitions], noise)
+        slow = [sample for sample in repetitions if own and (sample.value or 0.0) < own.limit]
+        if own and slow:
+            frequent = is_frequent(len(slow), len(repetitions))
+            text = _slow_text(slow, own, len(slow), len(repetitions))
+            state = State.INCONCLUSIVE if frequent else State.PASS
+            yield _finding(evidence, step, slow, text, state)
 
 
-def _of(slow: int, executions: int) -> str:
-    return f"{slow} of {executions} executions, and was fine in another"
-
-
-def _share(slow: Sequence[Sample], among: Spread) -> str:
-    least = min(one.value or 0.0 for one in slow)
-    return f"{least / among.median:.0%} of the median" if among.median else "less"
+def _slow_text(slow: Sequence[Sample], peers: Spread, slow_count: int, count: int) -> str:
+    lowest = min(sample.value or 0.0 for sample in slow)
+    share = f"{lowest / peers.median:.0%} of the median" if peers.median else "less"
+    return f"{share} in {slow_count} of {count} executions; the others were normal"
 
 
 def _finding(
-    evidence: Evidence, step: Step, slow: Sequence[Sample], said: str, state: State
+    evidence: Evidence, step: Step, slow: Sequence[Sample], text: str, state: State
 ) -> Finding:
     return Finding(
         check=evidence.check,
         judgement="population",
         state=state,
         cause="intermittent",
-        message=f"step {step.id}: {host_list(slow[0].hosts)} reached {said}",
+        message=f"step {step.id}: {host_list(slow[0].hosts)} reached {text}",
         hosts=slow[0].hosts,
-        evidence=tuple(dict.fromkeys(one.log for one in slow if one.log))[:8],
+        evidence=tuple(dict.fromkeys(sample.log for sample in slow if sample.log))[:8],
     )

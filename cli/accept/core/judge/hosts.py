@@ -1,4 +1,4 @@
-"""Which hosts took part, which never did, which were lost, and what GPUs they have."""
+"""Find which hosts took part, which never answered, which were lost, and which GPUs they have."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from typing import Any
 from accept.core import causes
 from accept.core.judge.completeness import host_list, merge_findings
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.summary import judgement_of, worst
+from accept.core.judge.summary import judgement_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
 
-#: Words for the cards of a chip, beside its modules: NVIDIA H200 NVL, NVIDIA H100 PCIe.
+#: Words that name a card instead of a module of a chip: NVIDIA H200 NVL, NVIDIA H100 PCIe.
 _CARDS = ("nvl", "pcie")
-#: What takes a host out of the rest of the run.
+#: Causes that exclude a host from the rest of the run.
 _LOSSES = frozenset({"host-died", "unkillable"})
-#: The fact by which the coordinator records a host that it left out; its value is the cause.
+#: The fact with which the coordinator records a host that it excluded; its value is the cause.
 LEFT_OUT = "left-out-host"
-#: Group kinds whose groups are compared, and so their hosts.
-_COMPARED = frozenset({"each", "pairs", "ladder"})
+#: Group kinds whose groups are compared with each other.
+_COMPARED_GROUPS = frozenset({"each", "pairs", "ladder"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The hosts of a run, in its order."""
+    """The hosts of a run, in the run's order."""
 
     present: tuple[str, ...]
     missing: tuple[str, ...]
-    #: Lost on the way, with the cause.
+    #: Hosts lost during the run -> the cause.
     lost: dict[str, str]
-    #: What was said about hosts that never answered; of logs also about what the others lack.
+    #: Problems of the step that found the hosts; in a run made from logs, also of present hosts.
     problems: tuple[Problem, ...]
-    #: Where hosts are, of those that said.
+    #: Places of the hosts that reported one.
     places: dict[str, str]
-    #: Hosts of one NVLink domain, as the driver said on each: domains of several.
+    #: NVLink domains of more than one host, as the drivers reported them.
     domains: tuple[frozenset[str], ...]
-    #: Host -> what it calls itself, where that is another name; None: nobody wrote it down.
+    #: Host -> its own hostname if it differs; None: not recorded.
     hostnames: Mapping[str, str] | None
-    #: Whether there is a record of how the hosts were found.
+    #: True if there is a record of the step that found the hosts.
     recorded: bool
 
 
@@ -79,7 +79,7 @@ def _hostnames(first: Record | None) -> dict[str, str] | None:
 
 
 def places(records: Iterable[Record]) -> dict[str, str]:
-    """Where hosts are, as the machine's `topology` said on each: `row/rack/host`."""
+    """Return the place of each host, as the machine's `topology` reported it: `row/rack/host`."""
     return {
         fact.host: fact.value
         for record in records
@@ -90,97 +90,98 @@ def places(records: Iterable[Record]) -> dict[str, str]:
 
 
 def domains(records: Iterable[Record]) -> tuple[frozenset[str], ...]:
-    """Hosts whose GPUs are in one NVLink domain, as the driver said on each: several at a time."""
-    found: dict[str, set[str]] = {}
+    """Return the NVLink domains of more than one host, as the drivers reported them."""
+    hosts_of: dict[str, set[str]] = {}
     for record in records:
         for fact in record.facts:
             name = fact.value.get("domain") if isinstance(fact.value, dict) else None
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
             if fact.name == "inventory" and isinstance(name, str) and name and host:
-                found.setdefault(name, set()).add(host)
-    return tuple(frozenset(one) for one in found.values() if len(one) > 1)
+                hosts_of.setdefault(name, set()).add(host)
+    return tuple(frozenset(hosts) for hosts in hosts_of.values() if len(hosts) > 1)
 
 
 def verdict(
-    plan: Plan, found: Found, records: Sequence[Record], untold: Iterable[Problem] = ()
+    plan: Plan, found: Found, records: Sequence[Record], unreported: Iterable[Problem] = ()
 ) -> CheckVerdict:
-    """Whether all hosts asked for took part, to the end; `untold`: problems that no check tells."""
+    """Return the verdict on whether all requested hosts took part until the end.
+
+    `unreported`: problems that no check's findings cover.
+    """
     own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
-    findings = [merge_findings("hosts", problem.cause, [_unlogged(problem)]) for problem in own]
+    findings = [merge_findings("hosts", problem.cause, [_without_log(problem)]) for problem in own]
     gone = {*found.missing, *found.lost}
     by_cause: dict[str, list[Problem]] = {}
-    for problem in dict.fromkeys(untold):
+    for problem in dict.fromkeys(unreported):
         if problem not in own and problem.host not in gone:
             by_cause.setdefault(problem.cause, []).append(problem)
     findings += [
-        merge_findings("hosts", cause, [*map(_unlogged, mine)]) for cause, mine in by_cause.items()
+        merge_findings("hosts", cause, [*map(_without_log, problems)])
+        for cause, problems in by_cause.items()
     ]
-    said = len(found.present) + len(found.missing)
-    # Where nothing was written down, nothing is known of the hosts: that is no fault of theirs.
-    known = found.recorded or said > 0
-    if plan.nodes is not None and said < plan.nodes and known:
-        findings.append(_finding("rank-count", f"{said} of {plan.nodes} hosts are known", ()))
+    known = len(found.present) + len(found.missing)
+    # If nothing was recorded, nothing is known about the hosts, which is not their fault.
+    if plan.nodes is not None and known < plan.nodes and (found.recorded or known):
+        findings.append(_finding("rank-count", f"{known} of {plan.nodes} hosts were found", ()))
     findings += [
         _finding(cause, _lost_text(host, cause), (host,)) for host, cause in found.lost.items()
     ]
-    lacking = "" if found.recorded or plan.origin else "no record shows which hosts were found"
-    lacking = "no host took part" if not found.present and not found.missing else lacking
-    if lacking:
-        findings.append(_finding("evidence-missing", lacking, (), State.NOT_TESTED))
-    more = f", {host_list(found.missing)} did not" if found.missing else ""
+    untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
+    untested = "no host took part" if not known else untested
+    if untested:
+        findings.append(_finding("evidence-missing", untested, (), State.NOT_TESTED))
     if plan.origin:
         findings += _uncompared(plan, records)
-        return CheckVerdict(
-            check="hosts",
-            state=worst(finding.state for finding in findings),
-            measured=f"{len(found.present)} in the logs",
-            findings=tuple(findings),
-        )
-    asked = plan.nodes if plan.nodes is not None else said
+        measured, against = f"{len(found.present)} in the logs", ""
+    else:
+        requested = max(plan.nodes or 0, known)
+        more = f", {host_list(found.missing)} did not" if found.missing else ""
+        measured = f"{len(found.present)} of {requested} hosts took part{more}"
+        against = "all requested hosts"
     return CheckVerdict(
         check="hosts",
-        state=worst(finding.state for finding in findings),
-        measured=f"{len(found.present)} of {max(asked, said)} hosts took part{more}",
-        against="all that were asked for",
+        state=worst_state(finding.state for finding in findings),
+        measured=measured,
+        against=against,
         findings=tuple(findings),
     )
 
 
 def _lost_text(host: str, cause: str) -> str:
     if cause in _LOSSES:
-        return f"{host} was lost in the middle of the run"
-    return f"{host} was left out of the rest of the run: {causes.meaning(cause)}"
+        return f"{host} was lost during the run"
+    return f"{host} was excluded from the rest of the run: {causes.meaning(cause)}"
 
 
 def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
-    """A finding on hosts that were compared with nobody, where others were. For logs alone."""
-    steps = {step.id for step in plan.steps if step.groups in _COMPARED}
+    """Yield a finding on hosts that were not compared, while others were. Only for logs."""
+    steps = {step.id for step in plan.steps if step.groups in _COMPARED_GROUPS}
     groups: dict[str, list[Record]] = {}
     for record in records:
         if record.metrics and record.exit == 0:
             groups.setdefault(record.step, []).append(record)
-    everybody = dict.fromkeys(h for mine in groups.values() for r in mine for h in r.hosts)
+    measured = dict.fromkeys(h for rs in groups.values() for r in rs for h in r.hosts)
     compared = {
         host
-        for step, mine in groups.items()
-        if step in steps and len({r.hosts for r in mine}) >= FEWEST
-        for record in mine
+        for step, step_records in groups.items()
+        if step in steps and len({r.hosts for r in step_records}) >= FEWEST
+        for record in step_records
         for host in record.hosts
     }
-    alone = tuple(host for host in everybody if host not in compared)
-    if compared and alone:
+    uncompared = tuple(host for host in measured if host not in compared)
+    if compared and uncompared:
         yield Finding(
             check="hosts",
             judgement="population",
             state=State.INCONCLUSIVE,
-            message=f"{host_list(alone)} cannot be compared with others: fewer than {FEWEST} logs "
-            "are of the same sizes, on as many GPUs of that name",
-            hosts=alone,
+            message=f"{host_list(uncompared)} cannot be compared with others: fewer than {FEWEST} "
+            "logs have the same sizes, number of GPUs and GPU name",
+            hosts=uncompared,
         )
 
 
-def _unlogged(problem: Problem) -> tuple[Problem, str, tuple[str, ...]]:
-    """A problem that is of no log; one without words has the name of its host."""
+def _without_log(problem: Problem) -> tuple[Problem, str, tuple[str, ...]]:
+    """Return a problem for `merge_findings`; a problem without message gets the host's name."""
     return replace(problem, message=problem.message or problem.host or ""), "", ()
 
 
@@ -200,33 +201,33 @@ def _finding(
 def with_skipped(
     verdicts: Sequence[CheckVerdict], skipped: Sequence[Skipped]
 ) -> list[CheckVerdict]:
-    """Add what the plan leaves out: a note where the check has other steps, else a verdict."""
-    result = {one.check: one for one in verdicts}
-    for one in skipped:
-        made = _skipped(one)
-        known = result.get(one.check)
+    """Add the steps that the plan skips: a note if the check has other steps, else a verdict."""
+    result = {verdict.check: verdict for verdict in verdicts}
+    for step in skipped:
+        skipped_verdict = _skipped(step)
+        known = result.get(step.check)
         if known is None:
-            result[one.check] = made
+            result[step.check] = skipped_verdict
             continue
-        state = State.PASS if one.optional else State.NOT_TESTED
-        finding = replace(made.findings[0], state=state)
-        result[one.check] = replace(
-            known, state=worst((known.state, state)), findings=(*known.findings, finding)
+        state = State.PASS if step.optional else State.NOT_TESTED
+        finding = replace(skipped_verdict.findings[0], state=state)
+        result[step.check] = replace(
+            known, state=worst_state((known.state, state)), findings=(*known.findings, finding)
         )
     return list(result.values())
 
 
-def _skipped(one: Skipped) -> CheckVerdict:
-    over = "budget" in one.reason
+def _skipped(step: Skipped) -> CheckVerdict:
+    over_budget = "budget" in step.reason
     finding = Finding(
-        check=one.check,
+        check=step.check,
         judgement="completeness",
         state=State.NOT_TESTED,
-        cause="over-budget" if over else None,
-        message=one.reason,
+        cause="over-budget" if over_budget else None,
+        message=step.reason,
     )
     return CheckVerdict(
-        check=one.check, state=State.NOT_TESTED, optional=one.optional, findings=(finding,)
+        check=step.check, state=State.NOT_TESTED, optional=step.optional, findings=(finding,)
     )
 
 
@@ -243,33 +244,33 @@ def no_gpu_seen() -> CheckVerdict:
 
 
 def gpus_of(value: Any) -> list[dict[str, Any]]:
-    """The GPUs that an inventory fact lists; [] where it is damaged."""
+    """Return the GPUs that an inventory fact lists; [] if it is damaged."""
     listed = value.get("gpus") if isinstance(value, dict) else None
     return [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
 
 
 def without_gpus(plan: Plan, records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the hosts of a GPU machine that show no GPU, neither in an inventory nor to a rank.
+    """Return the hosts of a GPU machine without a GPU in an inventory and at any rank.
 
-    A host whose driver did not answer is not among them: its GPUs are not known.
+    A host whose driver did not answer is not included: its GPUs are unknown.
     """
-    shown: dict[str, bool] = {}
+    has_gpu: dict[str, bool] = {}
     for record in records if plan.machine.gpus != 0 else ():
         for fact in record.facts:
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
             value = fact.value if isinstance(fact.value, dict) else {}
             if fact.name == "inventory" and isinstance(value.get("gpus"), list):
-                shown[host] = shown.get(host, False) or bool(gpus_of(value))
+                has_gpu[host] = has_gpu.get(host, False) or bool(gpus_of(value))
             elif fact.name == "rank":
-                shown[host] = shown.get(host, False) or bool(value.get("gpu"))
-    return tuple(host for host, has_gpu in shown.items() if host and not has_gpu)
+                has_gpu[host] = has_gpu.get(host, False) or bool(value.get("gpu"))
+    return tuple(host for host, has_any in has_gpu.items() if host and not has_any)
 
 
 def is_device(wanted: str, name: str) -> bool:
-    """Whether a GPU called `name` is what a machine or a bound calls `wanted`.
+    """Return True if a GPU called `name` is the device that a machine or bound calls `wanted`.
 
-    It may say more, as its memory; but not that it is a card of that chip, which is another product
-    with figures of its own. Logs may cut names short.
+    The name may have more words, such as the memory size. But a card of the same chip is another
+    product with other bounds. Logs may truncate names.
     """
     before, found, after = name.lower().partition(wanted.lower())
     words = re.split(r"[\s-]+", f"{before} {after}")
@@ -277,7 +278,7 @@ def is_device(wanted: str, name: str) -> bool:
 
 
 def devices(records: Sequence[Record]) -> tuple[str, ...]:
-    """Names of the GPUs found, each once."""
+    """Return the names of the GPUs in the inventories, each once."""
     names = (gpu.get("name") for gpu in _gpus(records))
     return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
@@ -290,7 +291,7 @@ def _gpus(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
 
 
 def gpu_tested(plan: Plan, records: Sequence[Record]) -> bool:
-    """Whether the run is one of GPUs, and met any."""
+    """Return True if the machine should have GPUs and an inventory or a rank shows one."""
     if plan.machine.gpus == 0:
         return False
     if any(True for _ in _gpus(records)):

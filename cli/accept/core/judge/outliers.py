@@ -1,4 +1,4 @@
-"""Who stands out among equal executions, each measured alone."""
+"""Find outliers among comparable executions that were measured one by one."""
 
 from __future__ import annotations
 
@@ -8,60 +8,60 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accept.core.judge.pairs import Sample
-from accept.core.judge.robust_stats import SIGMAS, Spread, middle, spread
+from accept.core.judge.robust_stats import SIGMAS, Spread, median_of, spread
 
-#: Values that vary by more than so many times the noise are not of equals.
+#: Values that vary by more than this many times the noise are not from peers.
 _UNEVEN = 3.0
 
+#: Hosts and local ranks of an execution.
 _Group = tuple[tuple[str, ...], tuple[int, ...]]
 
 
 class Outlier(NamedTuple):
-    """A bad member of a population: what shows it, and what it was held against."""
+    """A bad member of a population, the sample that shows it, and the spread of its peers."""
 
     sample: Sample
     cause: str
-    among: Spread | None
-    #: Of one that was fine as well: in how many of its executions it was slow.
-    times: tuple[int, int] | None = None
+    peers: Spread | None
+    #: For an intermittent outlier: the number of slow executions, and of all its executions.
+    slow_of: tuple[int, int] | None = None
 
     @property
     def share(self) -> str:
-        """What it reached of the median, and how often; empty where nothing was measured."""
-        value, among = self.sample.value, self.among
-        if self.sample.cause or value is None or not among or not among.median:
+        """Return its value as a share of the median, and how often it was slow.
+
+        Empty if nothing was measured.
+        """
+        value, peers = self.sample.value, self.peers
+        if self.sample.cause or value is None or not peers or not peers.median:
             return ""
-        often = f"; slow in {self.times[0]} of {self.times[1]} executions" if self.times else ""
-        return f"{value / among.median:.0%} of the median of {among.count}{often}"
+        often = ""
+        if self.slow_of:
+            slow, count = self.slow_of
+            often = f"; slow in {slow} of {count} executions"
+        return f"{value / peers.median:.0%} of the median of {peers.count}{often}"
 
 
-class Slow(NamedTuple):
-    """The bad members of a population, by index, and the spread of the healthy."""
+class Outliers(NamedTuple):
+    """The bad members of a population, by index, and the spread of the population."""
 
     bad: Mapping[int, Outlier]
     spread: Spread | None
-    #: The worst execution of what is slow too rarely to be bad: in how many of how many.
-    rarely: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    #: They fall apart so far that nobody can tell who is slow.
+    #: Index of the slowest execution of a group that is slow too rarely to be bad -> the number
+    #: of slow executions, and of all its executions.
+    rare: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    #: The values differ by so much that slow members cannot be told from normal ones.
     uneven: bool = False
-
-
-def no_chance(slow: int, executions: int) -> bool:
-    """Whether something is slow too often for it to be chance: twice, in more than a quarter.
-
-    Noise with heavy tails makes some member of a large population slow twice in many executions.
-    """
-    return slow > 1 and slow * 4 > executions
 
 
 def outliers(
     samples: Sequence[Sample], noise: float, bound: float | None = None, *, fixed: bool = False
-) -> Slow:
-    """Bad ones among equal executions: dead, wrong, below `bound`, or clearly slower than the rest.
+) -> Outliers:
+    """Return the executions that failed, had wrong data, or are below `bound` or clearly slower.
 
-    What was executed again is bad by its best time, by wrong data, and by being slow often. Where
-    more than half are bad nothing is wrong with one of them in particular: none is returned.
-    `fixed`: as for `spread`.
+    A group that ran several times is judged by its best value, by wrong data, and by how often it
+    was slow. If more than half of the groups are bad, the fault is not in one of them, and none is
+    returned. `noise` and `fixed`: see `spread`.
     """
     floor = float("-inf") if bound is None else bound
     values: dict[_Group, dict[int, float]] = {}
@@ -75,55 +75,64 @@ def outliers(
             wrong.add(group)
         elif sample.value is not None and not sample.cause:
             values.setdefault(group, {})[index] = sample.value
-    best = {group: max(mine.values()) for group, mine in values.items()}
-    among = spread(list(best.values()), noise, fixed=fixed)
-    limit, apart = floor, False
-    if among:
-        apart = _uneven(best.values(), among, noise)
-        # A bound in the middle of the healthy noise tells nobody from his equals.
-        limit = max(min(floor, among.median * (1 - SIGMAS * noise)), among.limit)
-    bad, rarely = {}, {}
+    best = {group: max(by_index.values()) for group, by_index in values.items()}
+    peers = spread(list(best.values()), noise, fixed=fixed)
+    limit, uneven = floor, False
+    if peers:
+        uneven = _is_uneven(best.values(), peers, noise)
+        # A bound within the noise of healthy values does not separate slow from normal ones.
+        limit = max(min(floor, peers.median * (1 - SIGMAS * noise)), peers.limit)
+    bad, rare = {}, {}
     for group, index in shown.items():
         if group in wrong or group not in best or best[group] < limit:
-            one = samples[index]
-            below = one.value is not None and one.value < floor
-            cause = one.cause or ("below-reference" if below else "slow-outlier")
-            bad[index] = Outlier(one, cause, among)
-    for group, slow in _now_and_then(values, among) if among else ():
-        worst = min(slow, key=values[group].__getitem__)
-        times = len(slow), len(values[group])
+            sample = samples[index]
+            below = sample.value is not None and sample.value < floor
+            cause = sample.cause or ("below-reference" if below else "slow-outlier")
+            bad[index] = Outlier(sample, cause, peers)
+    for group, slow in _slow_executions(values, peers) if peers else ():
+        slowest = min(slow, key=values[group].__getitem__)
+        slow_of = len(slow), len(values[group])
         if shown[group] in bad:
             continue
-        if no_chance(*times):
-            bad[worst] = Outlier(samples[worst], "intermittent", among, times)
+        if is_frequent(*slow_of):
+            bad[slowest] = Outlier(samples[slowest], "intermittent", peers, slow_of)
         else:
-            rarely[worst] = times
+            rare[slowest] = slow_of
     if len(shown) > 1 and len(bad) * 2 > len(shown):
-        return Slow({}, among, uneven=apart)
-    return Slow(dict(sorted(bad.items())), among, rarely, apart)
+        return Outliers({}, peers, uneven=uneven)
+    return Outliers(dict(sorted(bad.items())), peers, rare, uneven)
 
 
-def _uneven(best: Collection[float], among: Spread, noise: float) -> bool:
-    """Whether what should be equal falls apart so far that nobody can tell who of them is slow.
+def is_frequent(slow: int, executions: int) -> bool:
+    """Return True if a group is slow too often for chance: twice, and in more than a quarter.
 
-    Many slow ones widen the limit that is to find them; where they are most, the others are fast.
+    With heavy-tailed noise, some member of a large population is slow twice in many executions.
     """
-    fast = sum(value > among.median * (1 + SIGMAS * noise) for value in best)
-    return among.sigma > _UNEVEN * noise * abs(among.median) or 3 * fast >= len(best)
+    return slow > 1 and slow * 4 > executions
 
 
-def _now_and_then(
-    values: Mapping[_Group, Mapping[int, float]], among: Spread
+def _is_uneven(best: Collection[float], peers: Spread, noise: float) -> bool:
+    """Return True if values that should be equal differ by too much to tell which are slow.
+
+    Many slow values widen the limit that should detect them. If most values are slow, the others
+    look fast.
+    """
+    fast = sum(value > peers.median * (1 + SIGMAS * noise) for value in best)
+    return peers.sigma > _UNEVEN * noise * abs(peers.median) or 3 * fast >= len(best)
+
+
+def _slow_executions(
+    values: Mapping[_Group, Mapping[int, float]], peers: Spread
 ) -> Iterator[tuple[_Group, list[int]]]:
-    """The slow executions of groups that have any and others.
+    """Yield the groups that have slow executions, with the indices of these.
 
-    `among`: of the best of each group; what varies within groups widens its limit.
+    `peers` is the spread of the best values. The variation within groups widens the limit.
     """
-    usual = {group: middle(mine.values()) for group, mine in values.items()}
-    within = spread([v - usual[g] for g, mine in values.items() for v in mine.values()], 0.0)
-    sigma = hypot(among.sigma, within.sigma if within else 0.0)
-    limit = middle(usual.values()) - SIGMAS * sigma
-    for group, mine in values.items():
-        slow = [index for index, value in mine.items() if value < limit]
-        if len(mine) > 1 and slow:
+    medians = {group: median_of(by_index.values()) for group, by_index in values.items()}
+    within = spread([v - medians[g] for g, own in values.items() for v in own.values()], 0.0)
+    sigma = hypot(peers.sigma, within.sigma if within else 0.0)
+    limit = median_of(medians.values()) - SIGMAS * sigma
+    for group, by_index in values.items():
+        slow = [index for index, value in by_index.items() if value < limit]
+        if len(by_index) > 1 and slow:
             yield group, slow

@@ -1,9 +1,10 @@
-"""Who is to blame, as a pure function of what pairs of hosts reached.
+"""Find slow or failed hosts, links and switches from pairs of hosts, as a pure function.
 
-Hosts are named one after the other, the likeliest first, and what one of them explains is not held
-against its partners (forward selection under the model of `likelihood`). A bad pair alone accuses
-two hosts; only a partner that did well elsewhere is cleared by that and leaves the other. A switch
-is accused by the pairs that cross its border, as one cause where its hosts would be many.
+Suspects are named one after the other, the most likely first. A deficit that one suspect explains
+no longer counts against its partners (forward selection with the likelihoods of `robust_stats`).
+A bad pair alone accuses both hosts. A partner that did well in another pair is cleared, which
+leaves the other host. A switch is accused by the pairs across its border, as one cause instead of
+many hosts.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from math import log
 from typing import Literal, NamedTuple
 
 from accept.core.judge.robust_stats import (
-    ALARMS,
-    DEAD,
-    LEAST,
+    DEAD_SIGMAS,
+    FALSE_ALARMS,
+    MIN_SIGMAS,
     SIGMAS,
     Spread,
     gains,
-    now_and_then,
+    intermittent_gain,
     spread,
     surprise,
     threshold,
@@ -28,26 +29,28 @@ from accept.core.judge.robust_stats import (
 
 Strength = Literal["strong", "moderate", "weak"]
 
-#: A switch has at least so many hosts: of fewer, each is bad by itself as likely.
-_SWITCH_HOSTS = 3
+#: Smallest switch that is accused: with fewer hosts, each host being bad is as likely.
+_MIN_SWITCH_HOSTS = 3
+#: The number of shifts that are tried for one suspicion is limited to about this.
+_MAX_SHIFTS = 8
 
 
 class Sample(NamedTuple):
-    """One execution, as far as blame is concerned."""
+    """The result of one execution."""
 
     hosts: tuple[str, ...]
-    #: What was measured, higher is better; None: nothing was.
+    #: The measured value, higher is better; None: nothing was measured.
     value: float | None
-    #: Cause for which it is bad whatever was measured ("" if none): dead, wrong data.
+    #: Cause that makes it bad whatever its value ("" if none): failed, wrong data.
     cause: str = ""
-    #: Raw log.
+    #: Path of the raw log.
     log: str = ""
-    #: Local ranks of each host; empty: all.
+    #: Local ranks of each host that took part; empty: all.
     ranks: tuple[int, ...] = ()
 
 
 class Accusation(NamedTuple):
-    """A host, the two ends of a link, or those behind a switch, and what speaks against them."""
+    """A host, the two hosts of a link, or the hosts of a switch, and the reason to accuse them."""
 
     hosts: tuple[str, ...]
     strength: Strength
@@ -58,29 +61,32 @@ class Accusation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """What pairs say: hosts, links and switches to blame, and what they were held against."""
+    """The hosts, links and switches that pairs accuse."""
 
     nodes: tuple[Accusation, ...] = ()
     links: tuple[Accusation, ...] = ()
     switches: tuple[Accusation, ...] = ()
-    #: Hosts of which nothing can be said: all their partners are bad, or may be.
+    #: Hosts that cannot be judged, because all their partners are bad or may be.
     unknown: tuple[str, ...] = ()
-    #: Of healthy pairs; None below four hosts.
+    #: Spread of healthy pairs; None below four hosts.
     spread: Spread | None = None
-    #: Fewest pairs that a host was in.
+    #: Lowest number of pairs of a host.
     rounds: int = 0
 
 
 @dataclass(frozen=True)
 class _Suspicion:
-    """The best that can be said for a host, or the hosts of a switch, being bad."""
+    """The most likely way in which a host, or the hosts of a switch, are bad."""
 
     hosts: tuple[str, ...]
+    #: Log-likelihood ratio to a healthy host.
     gain: float
+    #: How slow the host is, in sigma.
     shift: float
+    #: Indices of the pairs of the host, or across the border of the switch.
     pairs: tuple[int, ...]
-    #: Slow in some of its pairs only.
-    at_times: bool = False
+    #: Slow only in some of its pairs.
+    intermittent: bool = False
 
 
 def decode(
@@ -89,37 +95,44 @@ def decode(
     bound: float | None = None,
     *,
     places: Mapping[str, str] | None = None,
-    alarms: float = ALARMS,
+    alarms: float = FALSE_ALARMS,
 ) -> Decoded:
     """Name hosts, links and switches from pairs; the order of hosts and samples does not matter.
 
-    `noise`: least sigma of healthy pairs, as a share. `bound`: what a pair should reach; slower
-    ones are not taken for healthy, and below four healthy hosts it stands for what those reach.
-    `places`: where hosts are (`row/rack/host`), for switches. `alarms`: healthy clusters in which
-    somebody may be accused, as a share.
+    `noise`: lowest sigma of healthy pairs, as a share. `bound`: the value that a pair should reach;
+    slower pairs do not count as healthy, and with fewer than four healthy hosts it replaces their
+    median. `places`: the places of hosts (`row/rack/host`), to find switches. `alarms`: share of
+    healthy clusters in which a host may be accused.
     """
     pairs = [sample for sample in samples if len(set(sample.hosts)) == 2]
-    among = _healthy(pairs, noise, bound)
-    centre, sigma = (among.median, among.sigma) if among else (bound or 0.0, noise * (bound or 0.0))
-    work = _Search(pairs, [_deviation(pair, centre, sigma) for pair in pairs], alarms)
-    work.name(_behind(places or {}, work.met))
-    nodes = tuple(work.accuse(found, among) for found in work.found if len(found.hosts) == 1)
+    healthy = _healthy_spread(pairs, noise, bound)
+    if healthy:
+        centre, sigma = healthy.median, healthy.sigma
+    else:
+        centre, sigma = bound or 0.0, noise * (bound or 0.0)
+    search = _Search(pairs, [_deviation(pair, centre, sigma) for pair in pairs], alarms)
+    search.run(_switches(places or {}, search.pairs_of))
+    nodes = [s for s in search.suspicions if len(s.hosts) == 1]
+    switches = [s for s in search.suspicions if len(s.hosts) > 1]
     return Decoded(
-        nodes=nodes,
-        links=work.links(),
-        switches=tuple(work.accuse(f, among) for f in work.found if len(f.hosts) > 1),
-        unknown=work.unknown(),
-        spread=among,
-        rounds=min((len(mine) for mine in work.met.values()), default=0),
+        nodes=tuple(search.accusation(node, healthy) for node in nodes),
+        links=search.links(),
+        switches=tuple(search.accusation(switch, healthy) for switch in switches),
+        unknown=search.unknown(),
+        spread=healthy,
+        rounds=min((len(indices) for indices in search.pairs_of.values()), default=0),
     )
 
 
-def _healthy(pairs: Sequence[Sample], noise: float, bound: float | None) -> Spread | None:
-    """Of pairs without a bad host. First each host is held to its best pair: with a quarter of the
-    hosts bad nearly half of the pairs are slow, and their median would say nothing."""
-    # Healthy ones vary: a bound in their midst must not leave the upper half of them alone.
+def _healthy_spread(pairs: Sequence[Sample], noise: float, bound: float | None) -> Spread | None:
+    """Return the spread of the pairs without a bad host; None below four hosts.
+
+    First each host is judged by its best pair. If a quarter of the hosts is bad, nearly half of the
+    pairs are slow, and the median of all pairs would be meaningless.
+    """
+    # Healthy values vary, so a bound at their median must not remove their lower half.
     floor = 0.0 if bound is None else bound * (1 - SIGMAS * noise)
-    # Loaded where it is used: those who only plan load this module too.
+    # Imported here because commands that only plan load this module, too.
     from statistics import NormalDist
 
     live = [p for p in pairs if not p.cause and p.value is not None and p.value > floor]
@@ -127,199 +140,222 @@ def _healthy(pairs: Sequence[Sample], noise: float, bound: float | None) -> Spre
     for pair in live:
         for host in pair.hosts:
             best[host] = max(best.get(host, 0.0), pair.value or 0.0)
-    bests = spread(list(best.values()), 0.0)
-    if bests is None:
+    best_spread = spread(list(best.values()), 0.0)
+    if best_spread is None:
         return None
-    # Where the best of r normal values lies, and how much less it varies (within 4 % up to r = 10).
+    # The best of r normal values has a higher median and a smaller sigma than a single value. The
+    # correction is accurate within 4 % up to r = 10.
     rounds = len(live) * 2 / len(best)
-    sigma = bests.sigma * rounds**0.24
-    centre = bests.median - sigma * NormalDist().inv_cdf((rounds - 0.375) / (rounds + 0.25))
+    sigma = best_spread.sigma * rounds**0.24
+    centre = best_spread.median - sigma * NormalDist().inv_cdf((rounds - 0.375) / (rounds + 0.25))
     limit = centre - SIGMAS * max(sigma, noise * centre)
-    fine = [pair.value for pair in live if pair.value is not None and pair.value >= limit]
-    return spread(fine, noise) or spread(list(best.values()), noise)
+    normal = [pair.value for pair in live if pair.value is not None and pair.value >= limit]
+    return spread(normal, noise) or spread(list(best.values()), noise)
 
 
 def _deviation(pair: Sample, centre: float, sigma: float) -> float:
-    """In sigma, below zero where slower than healthy; 0 where there is nothing to compare with."""
+    """Return the deviation of a pair in sigma, negative if it is slower than healthy pairs.
+
+    Return 0 if there is nothing to compare it with.
+    """
     if pair.cause or pair.value is None or pair.value <= 0:
-        return -DEAD
+        return -DEAD_SIGMAS
     if sigma <= 0 or centre <= 0:
         return 0.0
-    # Of what is next to nothing the share of the centre would be 0, which has no logarithm.
-    return max((log(pair.value) - log(centre)) * centre / sigma, -DEAD)
+    # The difference of logarithms cannot underflow to 0, unlike the quotient of tiny values.
+    return max((log(pair.value) - log(centre)) * centre / sigma, -DEAD_SIGMAS)
 
 
-def _behind(places: Mapping[str, str], met: Mapping[str, object]) -> list[frozenset[str]]:
-    """Hosts that share a place, for each place at each level: those behind one switch."""
+def _switches(places: Mapping[str, str], hosts: Iterable[str]) -> list[frozenset[str]]:
+    """Return the hosts of each switch: those that share a place, at each level of places."""
     groups: dict[str, set[str]] = {}
-    for host in met:
+    count = 0
+    for host in hosts:
+        count += 1
         parts = [part for part in places.get(host, "").split("/") if part]
         for depth in range(1, len(parts) + 1):
             groups.setdefault("/".join(parts[:depth]), set()).add(host)
-    found = {frozenset(g) for g in groups.values() if _SWITCH_HOSTS <= len(g) < len(met)}
-    return sorted(found, key=sorted)
+    switches = {frozenset(g) for g in groups.values() if _MIN_SWITCH_HOSTS <= len(g) < count}
+    return sorted(switches, key=sorted)
 
 
 @dataclass
 class _Search:
-    """Forward selection: the suspicion with the largest gain is believed, then the next."""
+    """Forward selection: accept the suspicion with the largest gain, then the next."""
 
     pairs: Sequence[Sample]
+    #: Of each pair, in sigma.
     deviations: Sequence[float]
     alarms: float
-    met: dict[str, list[int]] = field(default_factory=dict)
-    #: What is known to slow a pair, in sigma (<= 0).
+    #: Indices of the pairs of each host.
+    pairs_of: dict[str, list[int]] = field(default_factory=dict)
+    #: The shift that accepted suspicions explain, for each pair, in sigma (<= 0).
     explained: list[float] = field(default_factory=list)
-    found: list[_Suspicion] = field(default_factory=list)
+    #: The accepted suspicions.
+    suspicions: list[_Suspicion] = field(default_factory=list)
     accused: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.explained = [0.0] * len(self.pairs)
         for index, pair in enumerate(self.pairs):
             for host in pair.hosts:
-                self.met.setdefault(host, []).append(index)
+                self.pairs_of.setdefault(host, []).append(index)
 
-    def name(self, switches: Sequence[frozenset[str]]) -> None:
-        """Fill `found` with all that can be named."""
-        least = threshold(len(self.met), self.alarms)
-        open_: dict[tuple[str, ...], tuple[int, ...]] = {
-            (host,): tuple(mine) for host, mine in self.met.items()
+    def run(self, switches: Sequence[frozenset[str]]) -> None:
+        """Fill `suspicions` with all hosts and switches that can be accused."""
+        required = threshold(len(self.pairs_of), self.alarms)
+        candidates: dict[tuple[str, ...], tuple[int, ...]] = {
+            (host,): tuple(indices) for host, indices in self.pairs_of.items()
         }
-        for group in switches:
+        for switch in switches:
             crossing = (
-                i for i, p in enumerate(self.pairs) if len(group.intersection(p.hosts)) == 1
+                i for i, p in enumerate(self.pairs) if len(switch.intersection(p.hosts)) == 1
             )
-            open_[tuple(h for h in self.met if h in group)] = tuple(crossing)
-        suspicions = {who: self._suspicion(who, mine) for who, mine in open_.items()}
+            candidates[tuple(h for h in self.pairs_of if h in switch)] = tuple(crossing)
+        open_ = {hosts: self._suspicion(hosts, indices) for hosts, indices in candidates.items()}
         while True:
-            held = {who: s for who, s in suspicions.items() if s.gain >= least and self._clear(s)}
-            most = max((s.gain for s in held.values()), default=0.0)
-            # Equals are named together: which comes first in a list must not decide.
-            now = [s for s in held.values() if s.gain > most - 1e-9]
-            if not now:
+            likely = [s for s in open_.values() if s.gain >= required and self._cleared(s)]
+            largest = max((s.gain for s in likely), default=0.0)
+            # Ties are accepted together, because the order of a list must not decide.
+            accepted = [s for s in likely if s.gain > largest - 1e-9]
+            if not accepted:
                 return
-            if any(len(s.hosts) > 1 for s in now):
-                now = [s for s in now if len(s.hosts) > 1]
-            touched: set[int] = set()
-            for one in now:
-                self.found.append(one)
-                self.accused.update(one.hosts)
-                touched.update(i for i in one.pairs if self.deviations[i] < -LEAST)
-                for index in one.pairs:
-                    if not one.at_times or self.deviations[index] < -LEAST:
-                        self.explained[index] = min(self.explained[index], -one.shift)
-            for who in list(suspicions):
-                if self.accused.issuperset(who):
-                    del suspicions[who]
-                elif not touched.isdisjoint(open_[who]):
-                    suspicions[who] = self._suspicion(who, open_[who])
+            if any(len(s.hosts) > 1 for s in accepted):
+                accepted = [s for s in accepted if len(s.hosts) > 1]
+            changed: set[int] = set()
+            for suspicion in accepted:
+                changed |= self._accept(suspicion)
+            for hosts in list(open_):
+                if self.accused.issuperset(hosts):
+                    del open_[hosts]
+                elif not changed.isdisjoint(candidates[hosts]):
+                    open_[hosts] = self._suspicion(hosts, candidates[hosts])
 
-    def _suspicion(self, who: tuple[str, ...], mine: tuple[int, ...]) -> _Suspicion:
-        """The best shift is near one of those seen."""
-        z = [self.deviations[index] for index in mine]
-        known = [self.explained[index] for index in mine]
-        slow = sorted({-a for a, b in zip(z, known, strict=True) if a <= -LEAST and b > a})
-        best = _Suspicion(who, 0.0, 0.0, mine)
-        for shift in slow if len(slow) < 9 else slow[:: len(slow) // 8]:
-            each = gains(z, known, shift)
-            if (gain := sum(each)) > best.gain:
-                best = _Suspicion(who, gain, shift, mine)
-            gain = sum(map(now_and_then, each)) if len(who) == 1 else 0.0
-            if gain > best.gain and self._several(mine, each):
-                best = _Suspicion(who, gain, shift, mine, at_times=True)
+    def _accept(self, suspicion: _Suspicion) -> set[int]:
+        """Accept a suspicion. Return the indices of the bad pairs that it explains."""
+        self.suspicions.append(suspicion)
+        self.accused.update(suspicion.hosts)
+        bad = {i for i in suspicion.pairs if self.deviations[i] < -MIN_SIGMAS}
+        for index in bad if suspicion.intermittent else suspicion.pairs:
+            self.explained[index] = min(self.explained[index], -suspicion.shift)
+        return bad
+
+    def _suspicion(self, hosts: tuple[str, ...], indices: tuple[int, ...]) -> _Suspicion:
+        """Return the suspicion with the largest gain. The best shift is near an observed one."""
+        deviations = [self.deviations[index] for index in indices]
+        explained = [self.explained[index] for index in indices]
+        shifts = sorted(
+            {
+                -deviation
+                for deviation, known in zip(deviations, explained, strict=True)
+                if deviation <= -MIN_SIGMAS and known > deviation
+            }
+        )
+        best = _Suspicion(hosts, 0.0, 0.0, indices)
+        stride = len(shifts) // _MAX_SHIFTS if len(shifts) > _MAX_SHIFTS else 1
+        for shift in shifts[::stride]:
+            pair_gains = gains(deviations, explained, shift)
+            if (gain := sum(pair_gains)) > best.gain:
+                best = _Suspicion(hosts, gain, shift, indices)
+            gain = sum(map(intermittent_gain, pair_gains)) if len(hosts) == 1 else 0.0
+            if gain > best.gain and self._bad_with_two_partners(indices, pair_gains):
+                best = _Suspicion(hosts, gain, shift, indices, intermittent=True)
         return best
 
-    def _several(self, mine: Sequence[int], each: Sequence[float]) -> bool:
-        """Whether it was bad with two partners: with one alone it is the link's."""
-        bad = (self.pairs[index] for index, gain in zip(mine, each, strict=True) if gain > 0)
-        return len({host for pair in bad for host in pair.hosts}) > 2
+    def _bad_with_two_partners(self, indices: Sequence[int], pair_gains: Sequence[float]) -> bool:
+        """Return True if at least two partners saw the host slow.
 
-    def _bad(self, suspicion: _Suspicion) -> list[Sample]:
-        return [self.pairs[i] for i in suspicion.pairs if self.deviations[i] <= -LEAST]
+        One partner is not enough: the link between the two would explain it as well.
+        """
+        slow = (self.pairs[i] for i, gain in zip(indices, pair_gains, strict=True) if gain > 0)
+        hosts = {host for pair in slow for host in pair.hosts}
+        return len(hosts) >= 3  # the host itself and two partners
 
-    def _clear(self, suspicion: _Suspicion) -> set[str]:
-        """Partners in bad pairs that are not suspects and did well in another pair."""
-        partners = {host for pair in self._bad(suspicion) for host in pair.hosts}
+    def _bad_pairs(self, suspicion: _Suspicion) -> list[Sample]:
+        return [self.pairs[i] for i in suspicion.pairs if self.deviations[i] <= -MIN_SIGMAS]
+
+    def _cleared(self, suspicion: _Suspicion) -> set[str]:
+        """Return the partners in bad pairs that are not accused and did well in another pair."""
+        partners = {host for pair in self._bad_pairs(suspicion) for host in pair.hosts}
         return {
             host
             for host in partners.difference(suspicion.hosts, self.accused)
-            if any(self.deviations[index] > -LEAST for index in self.met[host])
+            if any(self.deviations[index] > -MIN_SIGMAS for index in self.pairs_of[host])
         }
 
-    def accuse(self, suspicion: _Suspicion, among: Spread | None) -> Accusation:
-        """Put a suspicion into words."""
-        bad, cleared = self._bad(suspicion), len(self._clear(suspicion))
-        against = [p for p in bad if len(self.accused.intersection(p.hosts)) == 1] or bad
-        cause = _cause(against)
-        if suspicion.at_times and cause == "slow-outlier":
+    def accusation(self, suspicion: _Suspicion, healthy: Spread | None) -> Accusation:
+        """Return the accusation for an accepted suspicion."""
+        bad, cleared = self._bad_pairs(suspicion), len(self._cleared(suspicion))
+        unshared = [p for p in bad if len(self.accused.intersection(p.hosts)) == 1] or bad
+        cause = _gravest_cause(unshared)
+        if suspicion.intermittent and cause == "slow-outlier":
             cause = "intermittent"
         count = len(suspicion.pairs)
-        much = (
-            f"each of its {count} pairs"
-            if len(bad) == count
-            else f"{len(bad)} of its {count} pairs"
-        )
         if len(suspicion.hosts) > 1:
-            much = f"{len(bad)} of the {count} pairs across its border"
-        figures = f" ({cause})" if cause not in ("slow-outlier", "intermittent") else ""
+            where = f"{len(bad)} of the {count} pairs across its border"
+        elif len(bad) == count:
+            where = "its only pair" if count == 1 else f"each of its {count} pairs"
+        else:
+            where = f"{len(bad)} of its {count} pairs"
+        detail = f" ({cause})" if cause not in ("slow-outlier", "intermittent") else ""
         best = max((pair.value for pair in bad if pair.value is not None), default=None)
-        if not figures and best is not None and among and among.median:
-            figures = f"; the best of them is {best / among.median:.0%} of the median"
+        if not detail and best is not None and healthy and healthy.median:
+            detail = f"; the best of them is {best / healthy.median:.0%} of the median"
         partners = "partner was" if cleared == 1 else "partners were"
         return Accusation(
             hosts=suspicion.hosts,
             strength="strong" if cleared >= 2 else "moderate",
             cause=cause,
-            why=f"bad in {much}, while {cleared} {partners} fine elsewhere{figures}",
-            logs=tuple(dict.fromkeys(pair.log for pair in against if pair.log)),
+            why=f"bad in {where}, while {cleared} {partners} fine elsewhere{detail}",
+            logs=tuple(dict.fromkeys(pair.log for pair in unshared if pair.log)),
         )
 
     def unknown(self) -> tuple[str, ...]:
-        """Hosts whose pairs were all bad and who are not accused."""
+        """Return the hosts that are not accused and had only bad pairs."""
         return tuple(
             host
-            for host, mine in self.met.items()
-            if host not in self.accused and all(self.deviations[i] <= -LEAST for i in mine)
+            for host, indices in self.pairs_of.items()
+            if host not in self.accused and all(self.deviations[i] <= -MIN_SIGMAS for i in indices)
         )
 
     def links(self) -> tuple[Accusation, ...]:
-        """Bad pairs that nothing explains.
+        """Return the bad pairs that no accepted suspicion explains.
 
-        Where half of what is left is bad, something common to all is, and no link is named; a
-        single pair of two hosts is.
+        If half of the remaining pairs are bad, they have a common cause, and no link is named. A
+        single pair of two hosts is named.
         """
-        rest: dict[frozenset[str], list[int]] = {}
+        remaining: dict[frozenset[str], list[int]] = {}
         for index, pair in enumerate(self.pairs):
             if not self.explained[index]:
-                rest.setdefault(frozenset(pair.hosts), []).append(index)
-        least = threshold(len(rest), self.alarms)
-        bad = [mine for mine in rest.values() if self._link_is_bad(mine, least)]
-        if len(rest) > 1 and len(bad) * 2 >= len(rest):
+                remaining.setdefault(frozenset(pair.hosts), []).append(index)
+        required = threshold(len(remaining), self.alarms)
+        bad = [indices for indices in remaining.values() if self._is_bad_link(indices, required)]
+        if len(remaining) > 1 and len(bad) * 2 >= len(remaining):
             return ()
-        return tuple(self._link(mine) for mine in bad)
+        return tuple(self._link(indices) for indices in bad)
 
-    def _link_is_bad(self, mine: Sequence[int], least: float) -> bool:
-        best = max(self.deviations[index] for index in mine)
-        if best > -LEAST:
+    def _is_bad_link(self, indices: Sequence[int], required: float) -> bool:
+        best = max(self.deviations[index] for index in indices)
+        if best > -MIN_SIGMAS:
             return False
-        dead = any(self.pairs[i].cause or self.pairs[i].value is None for i in mine)
-        # Held to its best: it is measured again because it stood out, by chance perhaps.
-        return dead or len(mine) * surprise(best) >= least
+        failed = any(self.pairs[i].cause or self.pairs[i].value is None for i in indices)
+        # Judged by its best value: it was measured again because it was slow, perhaps by chance.
+        return failed or len(indices) * surprise(best) >= required
 
-    def _link(self, mine: Sequence[int]) -> Accusation:
-        pairs = [self.pairs[index] for index in mine]
-        cause = _cause(pairs)
+    def _link(self, indices: Sequence[int]) -> Accusation:
+        pairs = [self.pairs[index] for index in indices]
+        cause = _gravest_cause(pairs)
         return Accusation(
             hosts=pairs[0].hosts,
             strength="moderate" if cause != "slow-outlier" or len(pairs) > 1 else "weak",
             cause=cause,
-            why=f"the pair was bad ({cause}) and neither host is alone to blame",
+            why=f"the pair was bad ({cause}), and neither host alone explains it",
             logs=tuple(pair.log for pair in pairs if pair.log),
         )
 
 
-def _cause(pairs: Sequence[Sample]) -> str:
-    """The gravest thing seen in bad pairs: wrong data, then death, then slowness."""
+def _gravest_cause(pairs: Sequence[Sample]) -> str:
+    """Return the gravest cause of bad pairs: wrong data, then failures, then slowness."""
     causes = [pair.cause for pair in pairs if pair.cause]
     if "wrong-data" in causes:
         return "wrong-data"

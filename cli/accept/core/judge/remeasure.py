@@ -1,4 +1,4 @@
-"""What is measured again while the run goes on: who stood out, against who is known to be good."""
+"""Choose what to measure again during a run: outliers, paired with hosts known to be good."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from itertools import combinations
 
 from accept.core.groups import Group, Wave, pair_rounds
 from accept.core.judge.evidence import Checks, Evidence
-from accept.core.judge.groups import samples_of, scored, slow_groups, slow_rails
+from accept.core.judge.groups import scored, slow_groups, slow_rails, to_samples
 from accept.core.judge.pairs import Sample, decode
 from accept.core.judge.robust_stats import CANDIDATES
-from accept.core.judge.topology import apart, blocks_among
+from accept.core.judge.topology import find_blocks, split_by_distance
 from accept.core.model import Plan, Record, Step
 
-#: Rounds of pairs that follow a slow rail: three name a single host without accusing another.
+#: Rounds of pairs that follow a slow rail: three name one host without accusing another.
 _RAIL_ROUNDS = 3
-
-#: Up to so many hosts those in doubt meet, in so many waves at most: all of four suspects do.
-_SMALL, _MEETINGS = 64, 3
-#: Where more than one host in so many is in no block, that says nothing about it.
-_RARE = 4
+#: On clusters of at most this many hosts, undecided hosts are also paired with each other.
+_MAX_HOSTS_FOR_MUTUAL_PAIRS = 64
+#: Number of waves for that; three waves are enough to pair four suspects with each other.
+_MUTUAL_PAIR_WAVES = 3
+#: If at least one host in this many is in no block, being in no block says nothing about a host.
+_HOSTS_PER_LONER = 4
 
 _Pair = tuple[str, ...]
 
@@ -36,11 +37,11 @@ def waves_again(
     *,
     checks: Checks,
 ) -> tuple[Wave, ...]:
-    """What is to follow the waves of a step, and belongs to it.
+    """Return the waves that should follow those of a step, and belong to it.
 
-    Pairs: suspects against good hosts, in one wave, then those of whom it is not known whether they
-    are slow or far. Single hosts and blocks of a ladder: those that stood out, in one wave. A slow
-    rail: rounds of pairs of its local rank, which name the host.
+    Pairs: one wave of suspects with good hosts, then waves of hosts that are slow or far.
+    Single hosts and blocks of a ladder: one wave of the outliers. A slow rail: rounds of pairs of
+    its local rank, which name the host.
     """
     evidences = [
         Evidence(
@@ -53,46 +54,45 @@ def waves_again(
         )
         for name in step.checks
     ]
-    measured = list(scored(evidences, checks))
-    near = (domains or blocks_among(measured, places)) if step.groups == "pairs" else ()
-    suspects: set[str] = set()
-    links: list[_Pair] = []
-    groups: list[Group] = []
-    rails: set[int] = set()
-    for evidence, score in measured:
-        if step.groups == "pairs":
-            for part in apart(replace(evidence, near=near), step):
-                samples = samples_of(part, score, step, part.records)
-                some, pairs = doubtful(samples, plan.machine.noise, places)
-                suspects |= some
-                links += pairs
-        elif step.groups == "rails":
-            rails.update(slow_rails(evidence, score, step))
-        else:
-            groups += slow_groups(evidence, score, step)
+    with_scores = list(scored(evidences, checks))
     if step.groups == "rails":
+        slow = {
+            rank for evidence, score in with_scores for rank in slow_rails(evidence, score, step)
+        }
         rounds = pair_rounds(hosts, rounds=_RAIL_ROUNDS, seed=plan.seed)
         return tuple(
             tuple(replace(group, local_ranks=(rank,)) for group in wave)
-            for rank in sorted(rails)
+            for rank in sorted(slow)
             for wave in rounds
         )
+    if step.groups != "pairs":
+        groups = [g for evidence, score in with_scores for g in slow_groups(evidence, score, step)]
+        return (tuple(dict.fromkeys(groups)),) if groups else ()
+    blocks = domains or find_blocks(with_scores, places)
+    suspects: set[str] = set()
+    links: list[_Pair] = []
+    for evidence, score in with_scores:
+        for part in split_by_distance(replace(evidence, near=blocks), step):
+            samples = to_samples(part, score, step, part.records)
+            part_suspects, part_links = doubtful(samples, plan.machine.noise, places)
+            suspects |= part_suspects
+            links += part_links
     met = {frozenset(record.hosts) for record in records}
-    wave = confirming(hosts, suspects, links, met, seed=plan.seed) or tuple(dict.fromkeys(groups))
-    # Who is in no domain is known to be far: only who is slow is not.
-    mutual = meeting(hosts, suspects, () if domains else near, met)
-    mutual = mutual if step.groups == "pairs" else ()
+    wave = confirming(hosts, suspects, links, met, seed=plan.seed)
+    # A host in no NVLink domain is known to be far, so that need not be measured.
+    mutual = meeting(hosts, suspects, () if domains else blocks, met)
     return (wave, *mutual) if wave else mutual
 
 
 def doubtful(
     samples: Sequence[Sample], noise: float, places: Mapping[str, str]
 ) -> tuple[set[str], list[_Pair]]:
-    """Hosts, and pairs between other hosts, that rounds of pairs give reason to measure again."""
-    found = decode(samples, noise, places=places, alarms=CANDIDATES)
-    accused = [*found.nodes, *found.switches]
-    suspects = {host for one in accused for host in one.hosts}.union(found.unknown)
-    return suspects, [link.hosts for link in found.links if suspects.isdisjoint(link.hosts)]
+    """Return the hosts to measure again, and the pairs to measure again between other hosts."""
+    decoded = decode(samples, noise, places=places, alarms=CANDIDATES)
+    accusations = [*decoded.nodes, *decoded.switches]
+    suspects = {host for accusation in accusations for host in accusation.hosts}
+    suspects.update(decoded.unknown)
+    return suspects, [link.hosts for link in decoded.links if suspects.isdisjoint(link.hosts)]
 
 
 def confirming(
@@ -103,25 +103,25 @@ def confirming(
     *,
     seed: int,
 ) -> Wave:
-    """A wave of disjoint pairs that confirms or clears; none where there is nobody to doubt.
+    """Return a wave of disjoint pairs that confirms or clears suspects; empty without suspects.
 
-    Each suspect meets a good host, one that it did not meet before where there is one, and a
-    doubtful pair is measured again. The other good hosts meet each other, so that the network
-    carries what it did before.
+    Each suspect is paired with a good host, a new partner if possible. Each pair in `links` is
+    measured again. The other good hosts are paired with each other, so that the network carries
+    the same load as before. `met` holds the pairs that were measured already.
     """
     if not suspects and not links:
         return ()
     good = [host for host in hosts if host not in suspects.union(*links)]
     random.Random(seed).shuffle(good)
-    result: list[_Pair] = []
+    pairs: list[_Pair] = []
     for link in links:
-        if suspects.isdisjoint(link) and all(set(link).isdisjoint(other) for other in result):
-            result.append(link)
+        if suspects.isdisjoint(link) and all(set(link).isdisjoint(pair) for pair in pairs):
+            pairs.append(link)
     for host in (host for host in hosts if host in suspects):
-        result += _met_by(host, good, met)
+        pairs += _pair_with_good(host, good, met)
     while len(good) > 1:
-        result += _met_by(good.pop(), good, met)
-    return tuple(Group(hosts=pair) for pair in result)
+        pairs += _pair_with_good(good.pop(), good, met)
+    return tuple(Group(hosts=pair) for pair in pairs)
 
 
 def meeting(
@@ -130,41 +130,42 @@ def meeting(
     near: Sequence[frozenset[str]],
     met: set[frozenset[str]],
 ) -> tuple[Wave, ...]:
-    """Waves that tell who is far from who is slow; none among many hosts.
+    """Return waves that separate far hosts from slow ones; none on large clusters.
 
-    Hosts that are far from all others and near each other look like bad ones until they meet: each
-    suspect meets the others, and a host of no block, where that is rare, the others and one of
-    each. The few rounds of a small cluster leave that to chance.
+    Hosts that are far from all others and near each other look bad until they are paired with each
+    other. So each suspect is paired with the other suspects. If few hosts are in no block, each of
+    these is paired with the others and with one host of each block. The few rounds of a small
+    cluster would leave that to chance.
     """
-    if len(hosts) > _SMALL:
+    if len(hosts) > _MAX_HOSTS_FOR_MUTUAL_PAIRS:
         return ()
-    doubted = [host for host in hosts if host in suspects]
-    wanted = [(a, frozenset((b,))) for a, b in combinations(doubted, 2)]
-    alone = [host for host in hosts if not any(host in block for block in near)]
-    if len(alone) * _RARE <= len(hosts):
-        wanted += [(a, frozenset((b,))) for a, b in combinations(alone, 2)]
-        wanted += [(host, block) for block in near for host in alone]
-    open_ = [
-        (host, others)
-        for host, others in wanted
-        if not any(frozenset((host, other)) in met for other in others)
+    undecided = [host for host in hosts if host in suspects]
+    wanted = [(a, frozenset((b,))) for a, b in combinations(undecided, 2)]
+    loners = [host for host in hosts if not any(host in block for block in near)]
+    if len(loners) * _HOSTS_PER_LONER <= len(hosts):
+        wanted += [(a, frozenset((b,))) for a, b in combinations(loners, 2)]
+        wanted += [(host, block) for block in near for host in loners]
+    remaining = [
+        (host, partners)
+        for host, partners in wanted
+        if not any(frozenset((host, partner)) in met for partner in partners)
     ]
     waves = []
-    for _ in range(_MEETINGS):
+    for _ in range(_MUTUAL_PAIR_WAVES):
         busy: set[str] = set()
-        pairs = []
-        for host, others in tuple(open_):
-            other = next((o for o in hosts if o in others and o not in busy), None)
-            if other is not None and host not in busy:
-                busy |= {host, other}
-                pairs.append(Group(hosts=(host, other)))
-                open_.remove((host, others))
-        waves.append(tuple(pairs))
+        wave = []
+        for host, partners in tuple(remaining):
+            partner = next((h for h in hosts if h in partners and h not in busy), None)
+            if partner is not None and host not in busy:
+                busy |= {host, partner}
+                wave.append(Group(hosts=(host, partner)))
+                remaining.remove((host, partners))
+        waves.append(tuple(wave))
     return tuple(filter(None, waves))
 
 
-def _met_by(host: str, good: list[str], met: set[frozenset[str]]) -> list[_Pair]:
-    """A pair of `host` and one of `good`, which is taken out."""
+def _pair_with_good(host: str, good: list[str], met: set[frozenset[str]]) -> list[_Pair]:
+    """Return a pair of `host` and a good host, which is removed from `good`; [] if none is left."""
     if not good:
         return []
     new = (i for i, other in enumerate(good) if frozenset((host, other)) not in met)

@@ -1,8 +1,8 @@
-"""Which rank the others wait for: its own work takes longer than that of its equals.
+"""Find the rank that the others wait for: its own work takes longer than that of its peers.
 
-Compared is what each rank needs before it has to wait for others, so who waits is never taken for
-slow. A GPU is named where the program names it, else its host, as it is where half of its ranks or
-more are slow.
+It compares the time that each rank needs before it waits for others, so a waiting rank never counts
+as slow. The suspect is a GPU if the program names it, else its host. It is the host, too, if at
+least half of its ranks are slow.
 """
 
 from __future__ import annotations
@@ -14,70 +14,75 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.robust_stats import FEWEST, GROSS, spread
 from accept.core.model import Finding, Metric, Record, State, Suspect
 
-#: Where ranks share CPUs with others they lose turns of the scheduler, of some ms each: less than
-#: this, in seconds, says nothing there.
-_TURNS = 0.02
-#: Where they do not: steps of small models are the CPU's, which starts the kernels, and differ by a
-#: part of themselves between healthy hosts. Less than this, in seconds, says nothing of a GPU.
-_STARTS = 0.005
-_MOST_SECONDS = 1e6
+#: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
+#: a rank loses takes several ms.
+_SCHEDULING_SECONDS = 0.02
+#: Smallest difference, in seconds, that counts otherwise: with small models, starting the kernels
+#: on the CPU takes most of the time, and that differs between healthy hosts.
+_KERNEL_START_SECONDS = 0.005
+#: Longer times, and shorter ones than the inverse, are damage.
+_MAX_SECONDS = 1e6
 
 
-class Slow(NamedTuple):
-    """What follows from the ranks' own times."""
+class Stragglers(NamedTuple):
+    """The findings on the times of ranks, and the suspects."""
 
     findings: list[Finding]
     suspects: tuple[Suspect, ...]
 
 
-def judge(evidence: Evidence, metric: str) -> Slow:
-    """Hold each rank's `metric` (seconds, one for each rank) against the others of its execution.
+def judge(evidence: Evidence, metric: str) -> Stragglers:
+    """Compare each rank's `metric`, in seconds, with the other ranks of its execution.
 
-    Where more than half are slow nobody is.
+    If more than half of the ranks are slow, none counts as slow.
     """
     findings: list[Finding] = []
     suspects: list[Suspect] = []
     for record in evidence.records:
         ranks = _ranks(record, evidence.check, metric)
         speeds = [1 / rank.value for rank in ranks]
-        among = spread(speeds, evidence.plan.machine.noise)
-        if among is None:
+        peers = spread(speeds, evidence.plan.machine.noise)
+        if peers is None:
             continue
-        usual, limit = 1 / among.median, among.limit
+        median, limit = 1 / peers.median, peers.limit
         if evidence.plan.machine.speed_promised:
-            limit = min(limit, 1 / (usual + _STARTS))
+            limit = min(limit, 1 / (median + _KERNEL_START_SECONDS))
         else:
-            limit = min(limit, among.median * (1 - GROSS), 1 / (usual + _TURNS))
+            limit = min(limit, peers.median * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
         slow = [rank for rank in ranks if 1 / rank.value < limit]
         if 2 * len(slow) > len(ranks):
             slow = []
-        suspects += _suspects(slow, ranks, usual, record)
-        findings.append(_finding(evidence.check, metric, slow, len(ranks), usual, limit, record))
-    return Slow(findings, tuple(suspects))
+        suspects += _suspects(slow, ranks, median, record)
+        findings.append(_finding(evidence.check, metric, slow, len(ranks), median, limit, record))
+    return Stragglers(findings, tuple(suspects))
 
 
 def _ranks(record: Record, check: str, metric: str) -> list[Metric]:
-    """One metric for each rank, the last it said; damaged ones are left out."""
-    found = {
-        one.rank: one
-        for one in record.metrics
-        if (one.check, one.name) == (check, metric)
-        and one.rank is not None
-        and one.host in record.hosts
-        and 1 / _MOST_SECONDS <= one.value <= _MOST_SECONDS
+    """Return the last value of the metric for each rank, without damaged ones.
+
+    Return [] if there are too few to compare.
+    """
+    latest = {
+        m.rank: m
+        for m in record.metrics
+        if (m.check, m.name) == (check, metric)
+        and m.rank is not None
+        and m.host in record.hosts
+        and 1 / _MAX_SECONDS <= m.value <= _MAX_SECONDS
     }
-    return list(found.values()) if len(found) >= FEWEST else []
+    return list(latest.values()) if len(latest) >= FEWEST else []
 
 
 def _suspects(
-    slow: list[Metric], ranks: list[Metric], usual: float, record: Record
+    slow: list[Metric], ranks: list[Metric], median: float, record: Record
 ) -> list[Suspect]:
     result = []
     for host in dict.fromkeys(rank.host or "" for rank in slow):
-        mine = [rank for rank in slow if rank.host == host]
-        whole = 2 * len(mine) >= sum(rank.host == host for rank in ranks)
-        for rank in mine[:1] if whole or not mine[0].gpu else mine:
-            named = rank.gpu and not whole
+        slow_on_host = [rank for rank in slow if rank.host == host]
+        full_host = 2 * len(slow_on_host) >= sum(rank.host == host for rank in ranks)
+        one_suspect = full_host or not slow_on_host[0].gpu
+        for rank in slow_on_host[:1] if one_suspect else slow_on_host:
+            named = rank.gpu and not full_host
             result.append(
                 Suspect(
                     kind="gpu" if named else "node",
@@ -85,7 +90,7 @@ def _suspects(
                     cause="slow-outlier",
                     strength="moderate",
                     why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it "
-                    f"computes for {rank.value:.3g} s a step, the median is {usual:.3g} s",
+                    f"computes for {rank.value:.3g} s a step, the median is {median:.3g} s",
                     evidence=(record.log,) if record.log else (),
                 )
             )
@@ -97,14 +102,14 @@ def _finding(
     metric: str,
     slow: list[Metric],
     count: int,
-    usual: float,
+    median: float,
     limit: float,
     record: Record,
 ) -> Finding:
     longest = 1 / limit if limit > 0 else float("inf")
     names = host_list([device_label(rank.host, rank.rank, rank.gpu) for rank in slow])
     what = f"step {record.step}, {count} ranks"
-    text = f"none computes for more than {longest:.3g} s a step, the median is {usual:.3g} s"
+    text = f"none computes for more than {longest:.3g} s a step, the median is {median:.3g} s"
     return Finding(
         check=check,
         judgement="population",

@@ -11,78 +11,10 @@ from accept.core.judge.evidence import Evidence
 from accept.core.model import WORST_FIRST, CheckVerdict, Finding, State, Verdict
 from accept.core.serde import read
 
-_NAMED = 3
-_ADVICE = 20
-
-
-def headline(verdict: Verdict) -> str:
-    """The first line for people, such as "fail: h3 host-died (strong)"."""
-    if verdict.broken_off and verdict.state not in (State.FAIL, State.DEGRADED):
-        text = f"{verdict.state.value}: the run broke off: {verdict.broken_off}"
-    elif verdict.state is State.PASS:
-        text = "pass" if verdict.gpu_tested else "pass (no GPU tested)"
-    elif verdict.suspects and verdict.state in (State.FAIL, State.DEGRADED):
-        named = [f"{s.name} {s.cause} ({s.strength})" for s in verdict.suspects[:_NAMED]]
-        more = len(verdict.suspects) - _NAMED
-        text = f"{verdict.state.value}: {', '.join(named)}"
-        text += f" and {more} more" if more > 0 else ""
-    else:
-        text = f"{verdict.state.value}: {', '.join(_reasons(verdict)) or 'no reason is recorded'}"
-    if verdict.part:
-        text += f" ({verdict.part})"
-    if not verdict.planted:
-        return text
-    unseen = "; what was planted was not found" if verdict.state is State.PASS else ""
-    return f"drill: {text}{unseen}"
-
-
-def _reasons(verdict: Verdict) -> list[str]:
-    checks = [one for one in verdict.checks if one.state is verdict.state]
-    required = [one for one in checks if not one.optional] or checks
-    return [f"{one.check} {_why(one)}".strip() for one in required[:_NAMED]]
-
-
-def _why(check: CheckVerdict) -> str:
-    for finding in check.findings:
-        if finding.state is check.state:
-            return finding.cause or f"({finding.message})"
-    return ""
-
-
-def advice(verdict: Verdict) -> tuple[str, ...]:
-    """What to do next, one line each: for each suspect, then for each cause without one."""
-    lines = [*_advice(verdict)]
-    if len(lines) > _ADVICE:
-        lines = [*lines[:_ADVICE], f"… and {len(lines) - _ADVICE} more: see the report"]
-    return tuple(lines)
-
-
-def _advice(verdict: Verdict) -> Iterator[str]:
-    if verdict.planted:
-        yield f"this was a drill ({', '.join(verdict.planted)}): it says nothing about the hosts"
-    if verdict.broken_off:
-        yield f"the run broke off ({verdict.broken_off}): run it again"
-    told = set()
-    for suspect in verdict.suspects:
-        told.add(suspect.cause)
-        kind = "" if suspect.kind == "rail" else f"{suspect.kind} "
-        yield f"{kind}{suspect.name}: {meaning(suspect.cause)}; {action(suspect.cause)}"
-    if verdict.state is State.DEGRADED:
-        return
-    order = {state: place for place, state in enumerate(WORST_FIRST)}
-    for check in sorted(verdict.checks, key=lambda check: order[check.state]):
-        for finding in check.findings:
-            if finding.state is State.PASS or (check.optional and finding.state is not State.FAIL):
-                continue
-            cause = finding.cause or ""
-            if verdict.suspects and cause in CONSEQUENCES:
-                continue
-            if cause in CAUSES and cause not in told:
-                told.add(cause)
-                yield f"{check.check}: {meaning(cause)}; {action(cause)}"
-
-
 P = TypeVar("P")
+
+#: Highest numbers of suspects or checks in the headline, and of lines of advice.
+_MAX_NAMED, _MAX_ADVICE = 3, 20
 
 _CORRECTNESS = frozenset(
     {
@@ -96,7 +28,7 @@ _CORRECTNESS = frozenset(
     }
 )
 _CONSISTENCY = frozenset({"inventory-mismatch", "clock-skew", "gpu-duplicate"})
-#: A device did worse than the bound that is stated for it.
+#: Causes of devices that violate their absolute bounds.
 _ABSOLUTE = frozenset(
     {
         *("gpu-xid", "gpu-row-remap", "gpu-throttled", "nvlink-errors", "pcie-errors"),
@@ -105,21 +37,24 @@ _ABSOLUTE = frozenset(
 )
 
 
-def worst(states: Iterable[State]) -> State:
-    """The worst of `states`; pass where there are none."""
-    found = set(states)
-    return next((state for state in WORST_FIRST if state in found), State.PASS)
+# States
+
+
+def worst_state(states: Iterable[State]) -> State:
+    """Return the worst of `states`; pass if there are none."""
+    present = set(states)
+    return next((state for state in WORST_FIRST if state in present), State.PASS)
 
 
 def state_of(cause: str) -> State:
-    """The state that a problem of this cause means for its check."""
+    """Return the state of a check with a problem of this cause."""
     if cause in causes.NOT_TESTED:
         return State.NOT_TESTED
     return State.INCONCLUSIVE if cause == "no-reference" else State.FAIL
 
 
 def judgement_of(cause: str) -> str:
-    """The judgement that a problem of this cause belongs to."""
+    """Return the judgement that a problem of this cause belongs to."""
     if cause in _CORRECTNESS:
         return "correctness"
     if cause in _ABSOLUTE:
@@ -130,12 +65,12 @@ def judgement_of(cause: str) -> str:
 def verdict_of(
     evidence: Evidence, findings: Sequence[Finding], *, measured: str = "", against: str = ""
 ) -> CheckVerdict:
-    """The verdict that follows from a check's findings.
+    """Return the verdict that follows from a check's findings.
 
-    Without records and findings nothing of it applies: its groups need two hosts and there is one.
+    Without records and findings the check does not apply: its groups need two hosts.
     """
-    alone = not evidence.records and not findings
-    if alone:
+    not_applicable = not evidence.records and not findings
+    if not_applicable:
         findings = (
             Finding(
                 check=evidence.check,
@@ -146,8 +81,8 @@ def verdict_of(
         )
     return CheckVerdict(
         check=evidence.check,
-        state=worst(finding.state for finding in findings),
-        optional=alone or evidence.optional,
+        state=worst_state(finding.state for finding in findings),
+        optional=not_applicable or evidence.optional,
         measured=measured,
         against=against,
         findings=tuple(findings),
@@ -155,10 +90,80 @@ def verdict_of(
 
 
 def params_of(evidence: Evidence, kind: type[P]) -> P:
-    """The parameters of a check's first step; the defaults where they cannot be read."""
+    """Return the parameters of a check's first step; the defaults if they are invalid."""
     for step in evidence.steps:
         try:
             return read(kind, step.params)
         except ValueError:
             break
     return kind()
+
+
+# Headline and advice
+
+
+def headline(verdict: Verdict) -> str:
+    """Return the first line for people, such as "fail: h3 host-died (strong)"."""
+    if verdict.broken_off and verdict.state not in (State.FAIL, State.DEGRADED):
+        text = f"{verdict.state.value}: the run was interrupted: {verdict.broken_off}"
+    elif verdict.state is State.PASS:
+        text = "pass" if verdict.gpu_tested else "pass (no GPU tested)"
+    elif verdict.suspects and verdict.state in (State.FAIL, State.DEGRADED):
+        named = [f"{s.name} {s.cause} ({s.strength})" for s in verdict.suspects[:_MAX_NAMED]]
+        more = len(verdict.suspects) - _MAX_NAMED
+        text = f"{verdict.state.value}: {', '.join(named)}"
+        text += f" and {more} more" if more > 0 else ""
+    else:
+        text = f"{verdict.state.value}: {', '.join(_reasons(verdict)) or 'no reason is recorded'}"
+    if verdict.part:
+        text += f" ({verdict.part})"
+    if not verdict.planted:
+        return text
+    unseen = "; the injected fault was not detected" if verdict.state is State.PASS else ""
+    return f"drill: {text}{unseen}"
+
+
+def _reasons(verdict: Verdict) -> list[str]:
+    checks = [check for check in verdict.checks if check.state is verdict.state]
+    required = [check for check in checks if not check.optional] or checks
+    return [f"{check.check} {_why(check)}".strip() for check in required[:_MAX_NAMED]]
+
+
+def _why(check: CheckVerdict) -> str:
+    for finding in check.findings:
+        if finding.state is check.state:
+            return finding.cause or f"({finding.message})"
+    return ""
+
+
+def advice(verdict: Verdict) -> tuple[str, ...]:
+    """Return what to do next, one line for each suspect, then for each cause without a suspect."""
+    lines = [*_advice(verdict)]
+    if len(lines) > _MAX_ADVICE:
+        lines = [*lines[:_MAX_ADVICE], f"… and {len(lines) - _MAX_ADVICE} more: see the report"]
+    return tuple(lines)
+
+
+def _advice(verdict: Verdict) -> Iterator[str]:
+    if verdict.planted:
+        yield f"this was a drill ({', '.join(verdict.planted)}): it says nothing about the hosts"
+    if verdict.broken_off:
+        yield f"the run was interrupted ({verdict.broken_off}): run it again"
+    advised = set()
+    for suspect in verdict.suspects:
+        advised.add(suspect.cause)
+        kind = "" if suspect.kind == "rail" else f"{suspect.kind} "
+        yield f"{kind}{suspect.name}: {meaning(suspect.cause)}; {action(suspect.cause)}"
+    if verdict.state is State.DEGRADED:
+        return
+    order = {state: index for index, state in enumerate(WORST_FIRST)}
+    for check in sorted(verdict.checks, key=lambda check: order[check.state]):
+        for finding in check.findings:
+            if finding.state is State.PASS or (check.optional and finding.state is not State.FAIL):
+                continue
+            cause = finding.cause or ""
+            if verdict.suspects and cause in CONSEQUENCES:
+                continue
+            if cause in CAUSES and cause not in advised:
+                advised.add(cause)
+                yield f"{check.check}: {meaning(cause)}; {action(cause)}"

@@ -1,4 +1,4 @@
-"""Collects accusations into one list of suspects, each named once."""
+"""Merge accusations into one list of suspects, each named once."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ Kind = Literal["node", "gpu", "nic", "rail", "link", "switch"]
 
 _STRENGTHS: tuple[Strength, ...] = ("strong", "moderate", "weak")
 _KINDS: tuple[Kind, ...] = ("node", "gpu", "nic", "rail", "switch", "link")
-#: The step that finds the hosts and asks who is still alive.
+#: The step that finds the hosts and checks which of them are still alive.
 HOSTS_STEP = "00-hosts"
 
-#: Most logs that one suspect names.
-_EVIDENCE = 8
-#: Between the two hosts of a link, and the first and last of those behind a switch.
+#: Highest number of logs of one suspect.
+_MAX_LOGS = 8
+#: Separators of the two hosts of a link, and of the first and last host of a switch.
 LINK, SWITCH = " - ", " .. "
 
-#: Of the problems one execution reports about hosts, only those of the first class found accuse:
-#: when a host dies, the ranks that waited for it hang, and the launcher then ends the others.
-_FIRST = frozenset({"host-died", "disk-full", "unkillable"})
+#: Root causes. When a host dies, the ranks that wait for it hang, and the launcher ends the others.
+#: So if an execution reports one of these, its other problems accuse nobody.
+_ROOT_CAUSES = frozenset({"host-died", "disk-full", "unkillable"})
 
 
-def named_by(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The problems of one execution that name a host and are not mere consequences of others."""
+def root_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return the problems of one execution that name a host and do not follow from others."""
     naming = [p for p in problems if p.host and state_of(p.cause) is State.FAIL]
-    classes: list[list[Problem]] = [[], [], []]
-    for problem in naming:
-        first, last = problem.cause in _FIRST, problem.cause in causes.CONSEQUENCES
-        classes[0 if first else 2 if last else 1].append(problem)
-    return tuple(next((found for found in classes if found), ()))
+    root = tuple(p for p in naming if p.cause in _ROOT_CAUSES)
+    consequences = tuple(
+        p for p in naming if p.cause in causes.CONSEQUENCES and p.cause not in _ROOT_CAUSES
+    )
+    others = tuple(p for p in naming if p not in root and p not in consequences)
+    return root or others or consequences
 
 
-def direct(records: Iterable[Record], everybody: int) -> Iterator[Suspect]:
-    """Suspects that a program, the launcher or the coordinator named.
+def from_records(records: Iterable[Record], host_count: int) -> Iterator[Suspect]:
+    """Yield the suspects that a program, the launcher or the coordinator named.
 
-    Where one cause names more than half of `everybody` in one execution, the fault is in what they
-    share, and nobody is accused. Hosts that never answered are named however many they are.
+    If one cause names more than half of the `host_count` hosts in one execution, the fault is in
+    something they share, and no host is accused. Hosts that never answered are always named.
     """
     for record in records:
         if record.problems:
-            most = everybody if record.step != HOSTS_STEP else len(record.problems) * 2
-            yield from from_problems(named_by(record.problems), record.log, most)
+            limit = host_count if record.step != HOSTS_STEP else len(record.problems) * 2
+            yield from from_problems(root_problems(record.problems), record.log, limit)
 
 
-def from_problems(problems: Sequence[Problem], log: str, everybody: int) -> Iterator[Suspect]:
-    """Suspects that problems name; `everybody` as for `direct`."""
+def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Iterator[Suspect]:
+    """Yield the suspects that problems name; `host_count` as for `from_records`."""
     hosts: dict[str, set[str]] = {}
     for problem in problems:
         if problem.host:
             hosts.setdefault(problem.cause, set()).add(problem.host)
     for problem in problems:
         shared = len(hosts.get(problem.cause, ()))
-        if not problem.host or (shared > 1 and shared * 2 > everybody):
+        if not problem.host or (shared > 1 and shared * 2 > host_count):
             continue
         kind: Kind = "gpu" if problem.gpu else "nic" if problem.nic else "node"
         device = problem.gpu or problem.nic
@@ -71,29 +72,29 @@ def from_problems(problems: Sequence[Problem], log: str, everybody: int) -> Iter
         )
 
 
-def merged(found: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...]:
+def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...]:
     """Return each suspect once, with its gravest cause and all evidence; strongest first.
 
-    A missing GPU is graver than what may follow from it, such as a figure below its bound. A link
-    or switch that an accused node explains is left out.
+    A missing GPU is graver than its consequences, such as a value below its bound. A link or switch
+    that an accused node explains is left out.
     """
-    grave = list(causes.CAUSES)
+    gravest_first = list(causes.CAUSES)
     groups: dict[tuple[Kind, str], list[Suspect]] = {}
-    for suspect in found:
+    for suspect in suspects:
         groups.setdefault((suspect.kind, suspect.name), []).append(suspect)
     result = []
-    for (kind, name), several in groups.items():
-        no_gpu = any(suspect.cause in causes.NO_GPU for suspect in several)
-        several.sort(
+    for (kind, name), same in groups.items():
+        no_gpu = any(suspect.cause in causes.NO_GPU for suspect in same)
+        same.sort(
             key=lambda s: (
                 no_gpu and s.cause in causes.FOLLOWS_NO_GPU,
                 _STRENGTHS.index(s.strength),
-                _rank(grave, s.cause),
+                _index(gravest_first, s.cause),
             )
         )
-        first = several[0]
-        evidence = dict.fromkeys(log for suspect in several for log in suspect.evidence)
-        others = tuple(dict.fromkeys(s.cause for s in several if s.cause != first.cause))
+        first = same[0]
+        evidence = dict.fromkeys(log for suspect in same for log in suspect.evidence)
+        others = tuple(dict.fromkeys(s.cause for s in same if s.cause != first.cause))
         result.append(
             Suspect(
                 kind=kind,
@@ -101,10 +102,10 @@ def merged(found: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...
                 cause=first.cause,
                 strength=first.strength,
                 why=first.why + (f" (also {', '.join(others[:4])})" if others else ""),
-                evidence=tuple(evidence)[:_EVIDENCE],
+                evidence=tuple(evidence)[:_MAX_LOGS],
             )
         )
-    order = {host: place for place, host in enumerate(hosts)}
+    order = {host: index for index, host in enumerate(hosts)}
     nodes = {s.name for s in result if s.kind == "node" and s.strength != "weak"}
     kept = [
         s for s in result if s.kind not in ("link", "switch") or not _explained(s, nodes, order)
@@ -121,25 +122,25 @@ def merged(found: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...
 
 
 def host_of(suspect: Suspect) -> str:
-    """The host of a node, GPU or NIC; the first one of a link or switch; "" for a rail."""
+    """Return the host of a node, GPU or NIC, the first host of a link or switch, "" for a rail."""
     if suspect.kind == "rail":
         return ""
     return suspect.name.rpartition(":")[0] if suspect.kind in ("gpu", "nic") else ends(suspect)[0]
 
 
 def ends(suspect: Suspect) -> tuple[str, ...]:
-    """The two hosts in the name of a link, the first and last in that of a switch."""
+    """Return the two hosts of a link, the first and last host of a switch, else the name."""
     if suspect.kind in ("link", "switch"):
         return tuple(suspect.name.split(LINK if suspect.kind == "link" else SWITCH))
     return (suspect.name,)
 
 
-def _rank(grave: Sequence[str], cause: str) -> int:
-    return grave.index(cause) if cause in grave else len(grave)
+def _index(values: Sequence[str], value: str) -> int:
+    return values.index(value) if value in values else len(values)
 
 
 def _explained(suspect: Suspect, nodes: set[str], order: dict[str, int]) -> bool:
-    """Whether an accused node explains a bad link, or a bad block of neighbours."""
+    """Return True if an accused node explains a bad link, or a bad block of neighbours."""
     first, last = ends(suspect)[0], ends(suspect)[-1]
     if suspect.kind == "link":
         return first in nodes or last in nodes

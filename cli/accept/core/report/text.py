@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from accept.core.causes import CONSEQUENCES
 from accept.core.judge.collective_metrics import LATENCY, number, read
-from accept.core.judge.summary import worst
+from accept.core.judge.summary import worst_state
 from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
 from accept.core.text import format_size, plain
 
@@ -93,7 +93,7 @@ def _findings(verdict: Verdict) -> list[str]:
         bad = notable(check)
         roots = [finding for finding in bad if not _follows(finding)]
         # What is less grave than the check's state does not explain it.
-        gravest = worst(finding.state for finding in bad)
+        gravest = worst_state(finding.state for finding in bad)
         for finding in roots if any(f.state is gravest for f in roots) else bad:
             said.setdefault((finding.cause or "", finding.message), []).append(finding)
     return [
