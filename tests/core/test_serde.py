@@ -338,4 +338,4 @@ class TestSchema:
 
     def test_a_comment_above_a_field_describes_it(self) -> None:
         machine = schema(model.Plan)["$defs"]["PlannedMachine"]["properties"]
-        assert machine["device"]["description"].startswith("What `nvidia-smi` calls the device")
+        assert machine["device"]["description"].startswith("Name of the device in `nvidia-smi`")
