@@ -119,7 +119,7 @@ class TestIncomplete:
             factories_evidence.LOG.replace("7.5", "99")
         )
         said = refused("judge", folder, code=6)
-        assert "logs/10-script/0-0.log is not as it was written" in said
+        assert "logs/10-script/0-0.log was modified" in said
 
     @pytest.mark.parametrize(
         "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, factories_evidence.record().log]

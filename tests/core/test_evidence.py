@@ -150,7 +150,7 @@ class TestChecksums:
         (folder / factories_evidence.record().log).unlink()
         assert evidence.check_checksums(folder) == (
             "logs/10-script/0-0.log is missing",
-            "plan.json is not as it was written",
+            "plan.json was modified (SHA-256 differs)",
         )
 
     def test_that_are_missing_mean_it_was_never_finished(self, tmp_path: Path) -> None:
