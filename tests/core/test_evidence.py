@@ -103,7 +103,7 @@ class TestFolder:
     def test_a_file_larger_than_any_evidence_is_not_read(self, tmp_path: Path) -> None:
         with (tmp_path / evidence.RECORDS).open("wb") as file:
             file.truncate(1 << 40)
-        with pytest.raises(BadEvidence, match="no file of a size"):
+        with pytest.raises(BadEvidence, match="not a regular file"):
             evidence.read_records(tmp_path)
 
     def test_a_damaged_record_is_named_by_its_line(self, folder: Path) -> None:

@@ -162,7 +162,7 @@ def read_interruption(folder: Path) -> str:
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
-    """Read the records in the order of writing. Raise BadEvidence with the first bad line number."""
+    """Read the records in the order of writing. Raise BadEvidence with the first bad line."""
     path = folder / RECORDS
     lines = read_text(path).splitlines()
     return tuple(_parse(Record, line, f"{path}:{n}") for n, line in enumerate(lines, 1))
