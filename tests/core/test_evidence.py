@@ -97,7 +97,7 @@ class TestFolder:
     @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
     def test_what_is_no_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
         make(tmp_path / evidence.PLAN)
-        with pytest.raises(BadEvidence, match="no file"):
+        with pytest.raises(BadEvidence, match="not a regular file"):
             evidence.read_plan(tmp_path)
 
     def test_a_file_larger_than_any_evidence_is_not_read(self, tmp_path: Path) -> None:
