@@ -436,7 +436,7 @@ class TableBuilder:
         if not have:
             yield "it has no rows"
         elif sizes is None:
-            yield "its parameters describe endless sizes"
+            yield "its range of sizes is endless"
         elif not sizes or len(have) % len(sizes):
             yield f"it has {len(have)} of {len(sizes)} expected rows"
         elif not all(
