@@ -116,7 +116,7 @@ class TestIncomplete:
     def test_a_file_that_was_edited_is_named(self, folder: Path) -> None:
         (folder / sample_evidence.record().log).write_text(sample_evidence.LOG.replace("7.5", "99"))
         said = refused("judge", folder, code=6)
-        assert "logs/10-script/0-0.log is not as it was written" in said
+        assert "logs/10-script/0-0.log was modified" in said
 
     @pytest.mark.parametrize(
         "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, sample_evidence.record().log]

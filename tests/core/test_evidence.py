@@ -95,13 +95,13 @@ class TestFolder:
     @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
     def test_what_is_no_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
         make(tmp_path / evidence.PLAN)
-        with pytest.raises(BadEvidence, match="no file"):
+        with pytest.raises(BadEvidence, match="not a regular file"):
             evidence.read_plan(tmp_path)
 
     def test_a_file_larger_than_any_evidence_is_not_read(self, tmp_path: Path) -> None:
         with (tmp_path / evidence.RECORDS).open("wb") as file:
             file.truncate(1 << 40)
-        with pytest.raises(BadEvidence, match="no file of a size"):
+        with pytest.raises(BadEvidence, match="not a regular file"):
             evidence.read_records(tmp_path)
 
     def test_a_damaged_record_is_named_by_its_line(self, folder: Path) -> None:
@@ -148,7 +148,7 @@ class TestChecksums:
         (folder / sample_evidence.record().log).unlink()
         assert evidence.check_checksums(folder) == (
             "logs/10-script/0-0.log is missing",
-            "plan.json is not as it was written",
+            "plan.json was modified (SHA-256 differs)",
         )
 
     def test_that_are_missing_mean_it_was_never_finished(self, tmp_path: Path) -> None:

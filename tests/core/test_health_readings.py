@@ -190,7 +190,7 @@ class TestFacts:
 
     def test_a_reading_without_its_last_part_broke_off(self) -> None:
         found = reading_of([Fact(name="health", value={"uptime": 5.0})])
-        assert found.unread == ("GPUs (the reading broke off)",)
+        assert found.unread == ("GPUs (the reading was interrupted)",)
 
     @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
     def test_what_is_no_reading_is_said_to_be_unread(self, value: Any) -> None:

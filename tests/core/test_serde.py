@@ -231,7 +231,7 @@ class TestJson:
 
     @pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000, '{"a": 1} x'])
     def test_text_that_is_no_json(self, text: str | bytes) -> None:
-        with pytest.raises(Invalid, match="no JSON"):
+        with pytest.raises(Invalid, match="invalid JSON"):
             from_json(Tree, text)
 
     def test_what_no_json_can_hold(self) -> None:
@@ -338,4 +338,4 @@ class TestSchema:
 
     def test_a_comment_above_a_field_describes_it(self) -> None:
         machine = schema(model.Plan)["$defs"]["PlannedMachine"]["properties"]
-        assert machine["device"]["description"].startswith("What `nvidia-smi` calls the device")
+        assert machine["device"]["description"].startswith("Name of the device in `nvidia-smi`")

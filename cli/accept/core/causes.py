@@ -1,7 +1,7 @@
-"""The closed list of causes: every failed node, step or check has one of these.
+"""Define the closed list of causes. Every failed node, step or check has one of them.
 
-Each has a line that says what it means, and one that says what to do. `docs/causes.md` has a
-section for each: how to confirm it by hand, and what to tell the provider.
+Each cause has one line with its meaning and one with the next action. `docs/causes.md` has a
+section for each: how to confirm it by hand, and what to report to the provider.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """One line on what a cause means, and one on what to do next."""
+    """The meaning of a cause and the next action, one line each."""
 
     meaning: str
     action: str
@@ -23,34 +23,34 @@ CAUSES: dict[str, Cause] = {
         "check the name, and that the host exists; `getent hosts NAME` from the first host",
     ),
     "unreachable-refused": Cause(
-        "the host answers and nothing listens on its ssh port",
-        "start the host's sshd, or look why it stopped",
+        "the host answers, but nothing listens on its ssh port",
+        "start the host's sshd, or find out why it stopped",
     ),
     "unreachable-timeout": Cause(
         "the host did not answer before the deadline",
-        "check that it is powered on, and the routes and firewalls between the hosts",
+        "check that it is powered on, then check routes and firewalls between the hosts",
     ),
     "key-refused": Cause(
         "the host refused the ssh key",
-        "install the key for that user, and look at the host's sshd log",
+        "install the key for that user, and read the host's sshd log",
     ),
     "host-key-mismatch": Cause(
-        "another host key than the pinned one answered: another machine, or a reinstalled one",
+        "the host key differs from the pinned one: another machine, or a reinstalled host",
         "find out which machine has that name now, then update known_hosts",
     ),
-    # A host or a rank that was lost on the way.
+    # A host or a rank that was lost during the run.
     "host-died": Cause(
-        "the host stopped answering in the middle of a step",
-        "read its console and system log, take it out, and ask the provider to replace it",
+        "the host stopped answering during a step",
+        "read its console and system log, remove it, and ask the provider to replace it",
     ),
     "rank-hung": Cause(
         "a rank stopped making progress while the others waited for it",
-        "look at the host's kernel log, its GPU (Xid) and NIC errors, then run the step again",
+        "check the host's kernel log, its GPU (Xid) and NIC errors, then run the step again",
     ),
     "timed-out": Cause(
-        "the step was not done within its time, and no single rank could be named",
-        "read the step's log; where its ranks were still going on, give the step a longer "
-        "`timeout`; run `pairs` over the same hosts to find who is slow or stuck",
+        "the step exceeded its time limit, and no single rank could be blamed",
+        "read the step's log; if its ranks still made progress, give the step a longer "
+        "`timeout`; run `pairs` over the same hosts to find slow or stuck hosts",
     ),
     "crashed": Cause(
         "a program ended with an error",
@@ -61,20 +61,20 @@ CAUSES: dict[str, Cause] = {
         "read the step's log; check that MPI is the same on all hosts and may open connections",
     ),
     "rank-count": Cause(
-        "not exactly the planned ranks took part",
+        "the ranks that took part are not exactly the planned ones",
         "check the host file and slots; MPI may have run on the first host only",
     ),
     "unkillable": Cause(
-        "a process of a step survived being killed: it hangs in the kernel",
-        "reboot the host; look in its kernel log for the driver it hangs in",
+        "a process of a step could not be killed because it hangs in the kernel",
+        "reboot the host; find the driver that hangs in its kernel log",
     ),
     # Wrong results.
     "wrong-data": Cause(
-        "data arrived wrong: memory, a GPU, a link or a NIC corrupts silently",
+        "data arrived wrong: memory, a GPU, a link or a NIC corrupts data silently",
         "take the host out of use at once; run the step again without it to be sure",
     ),
     "wrong-result": Cause(
-        "a GPU (or CPU) computed wrong numbers from right data, without an error",
+        "a GPU (or CPU) computed wrong numbers from correct data, without an error",
         "take the GPU out of use at once; run `gemm` on its host again to be sure",
     ),
     "not-finite": Cause(
@@ -82,20 +82,20 @@ CAUSES: dict[str, Cause] = {
         "read the step's log; suspect the device that computed it",
     ),
     "parameters-differ": Cause(
-        "after training, a rank's model is not the one the others have",
+        "after training, the model of one rank differs from the other ranks' model",
         "take the host out of use; its GPU or memory computes or receives wrong numbers",
     ),
     "gradients-differ": Cause(
-        "a rank computes another gradient than the others from the same samples and parameters",
+        "a rank computes a different gradient from the same samples and parameters",
         "take the GPU out of use; run the step again without it to be sure",
     ),
     "loss-differs": Cause(
-        "the training loss is not the one that healthy hardware has with this seed",
-        "run `train` on each host alone and compare the curves to find where it leaves it",
+        "the training loss differs from that of healthy hardware with this seed",
+        "run `train` on each host alone and compare the curves to find the host that differs",
     ),
     "loss-not-falling": Cause(
-        "the training loss did not fall as far as it does on healthy hardware",
-        "run `train` on each host alone to find where it fails",
+        "the training loss did not fall as far as on healthy hardware",
+        "run `train` on each host alone to find the host that fails",
     ),
     # Too slow.
     "below-reference": Cause(
@@ -103,24 +103,24 @@ CAUSES: dict[str, Cause] = {
         "check the NCCL settings and the transport first, then run `pairs` to find a slow host",
     ),
     "slow-outlier": Cause(
-        "clearly slower than its equals in the same run",
-        "swap the host out or have its links, NICs and GPUs (clocks, throttling) looked at",
+        "clearly slower than its peers in the same run",
+        "replace the host, or have its links, NICs and GPUs (clocks, throttling) checked",
     ),
     "intermittent": Cause(
         "slow in some of its executions and fine in others, in the same run",
-        "measure it again, several times; look at its links' error counters and its clocks",
+        "measure it again, several times; check the error counters of its links and its clocks",
     ),
     "transport-fallback": Cause(
-        "NCCL used another network than the machine promises, or a slower way: sockets, no RDMA",
+        "NCCL used another network than expected, or a slower path: sockets, no RDMA",
         "check that the network plugin is installed and its settings reached the ranks",
     ),
     # Missing or damaged output.
     "incomplete-log": Cause(
-        "the output breaks off before its end",
+        "the output is cut off",
         "run the step again; if it was killed, look for the out-of-memory killer and full disks",
     ),
     "no-measurement": Cause(
-        "a step ended without the measurement it was made for",
+        "a step ended without its measurement",
         "read the step's log",
     ),
     "unparsable": Cause(
@@ -129,77 +129,77 @@ CAUSES: dict[str, Cause] = {
     ),
     "top-size-missing": Cause(
         "the largest message was never measured, so the full speed is unknown",
-        "look for too little memory, or lower the check's `max`",
+        "check for too little memory, or lower the check's `max`",
     ),
     "evidence-missing": Cause(
-        "the plan has an execution of which there is no record",
+        "a planned execution has no record",
         "collect the evidence again; if it is gone, run again",
     ),
-    # The host as it was found.
+    # Problems of the host that existed before the run.
     "disk-full": Cause(
         "a disk that the run writes to is full",
         "free space in the run folder's file system",
     ),
     "gpu-missing": Cause(
         "the host shows fewer GPUs than the machine has",
-        "look in the kernel log for Xid errors and GPUs fallen off the bus; have the host repaired",
+        "search the kernel log for Xid errors and GPUs off the bus; have the host repaired",
     ),
     "gpu-unusable": Cause(
-        "a GPU is on the PCI bus and the driver does not show it, or it cannot be used",
-        "check that the driver is loaded (`nvidia-smi`), then the kernel log",
+        "a GPU is on the PCI bus, but the driver does not show it or it is not usable",
+        "check that the driver is loaded (`nvidia-smi`), then read the kernel log",
     ),
     "gpu-busy": Cause(
-        "somebody is using a GPU, so it is not measured",
-        "wait for them, end their processes, or say `--busy-ok`",
+        "other processes use a GPU, so it is not measured",
+        "wait for them, end them, or add `--busy-ok`",
     ),
     "gpu-duplicate": Cause(
         "one GPU appears twice: two names for one host, or two ranks on one GPU",
-        "check the list of hosts for aliases and what each rank sees",
+        "check the list of hosts for aliases, and the GPUs that each rank sees",
     ),
     "gpu-ecc": Cause(
-        "the GPU counts memory errors that could not be corrected",
+        "the GPU had memory errors that it could not correct",
         "have the GPU reset or replaced; it may return wrong data",
     ),
-    # What devices counted while a step ran.
+    # Errors of devices during a step.
     "gpu-xid": Cause(
         "the driver reported an error of the GPU or of an NVSwitch (Xid) while a step ran",
-        "look the number up in NVIDIA's catalogue of Xids; have the GPU reset or replaced",
+        "look up the number in NVIDIA's Xid catalog; have the GPU reset or replaced",
     ),
     "gpu-row-remap": Cause(
-        "the GPU took a part of its memory out of use",
-        "reset the GPU; where it happens again or the remapping failed, have it replaced",
+        "the GPU remapped a damaged part of its memory",
+        "reset the GPU; if it happens again or the remapping failed, have the GPU replaced",
     ),
     "gpu-throttled": Cause(
         "the GPU was slowed by heat or by its power supply",
-        "look at its cooling and at the host's power supplies; compare with its neighbours",
+        "check its cooling and the host's power supplies; compare it with its neighbors",
     ),
     "nvlink-errors": Cause(
-        "an NVLink had to send again or to recover, or was lost",
-        "reset the GPUs; where it comes back, have the GPU, its baseboard or cable replaced",
+        "an NVLink replayed data, had to recover, or was lost",
+        "reset the GPUs; if it happens again, have the GPU, its baseboard or cable replaced",
     ),
     "pcie-errors": Cause(
-        "the GPU's PCIe link repeats more than a healthy one does",
+        "the GPU's PCIe link has more replays than a healthy link",
         "have the GPU reseated, then its riser or the GPU replaced",
     ),
     "pcie-degraded": Cause(
-        "a PCIe link is narrower or slower than it can be",
-        "reboot the host; where it stays, have the card reseated or replaced",
+        "a PCIe link is narrower or slower than the hardware supports",
+        "reboot the host; if that does not help, have the card reseated or replaced",
     ),
     "link-down": Cause(
         "a network link went down or came back slower while a step ran",
-        "look at the cable and the port at its other end, and at the switch's log",
+        "check the cable and the port at its other end, and read the switch's log",
     ),
     "nic-errors": Cause(
-        "a network port counts more errors than a healthy link",
+        "a network port has more errors than a healthy link",
         "have the cable or transceiver cleaned or replaced, then the port",
     ),
     "host-errors": Cause(
-        "the host's memory had errors that could not be corrected",
+        "the host's memory had uncorrectable errors",
         "have the named memory module replaced",
     ),
     "inventory-mismatch": Cause(
         "the host differs from the others or from its machine type",
-        "compare the named property by hand; have the host made equal or taken out",
+        "check the named property by hand; have the host corrected or removed",
     ),
     "clock-skew": Cause(
         "the host's clock differs from the others'",
@@ -209,17 +209,17 @@ CAUSES: dict[str, Cause] = {
         "locked memory is limited, so RDMA cannot register its buffers",
         "raise the limit (`ulimit -l unlimited`) for the user that starts the ranks",
     ),
-    # Not tested, or without a measure.
+    # Not tested, or not judged.
     "tool-missing": Cause(
-        "a program that the check needs is not there",
-        "install it on the host, or name its path in the site file; `accept doctor` lists all",
+        "a program that the check needs is missing",
+        "install it on the host, or set its path in the site file; `accept doctor` lists all",
     ),
     "over-budget": Cause(
-        "the time budget left no room for it",
+        "the time budget was too small for it",
         "raise `--budget`",
     ),
     "no-reference": Cause(
-        "there is nothing to hold the measurement against",
+        "no expected value is known for the measurement",
         "state what it should be: `--expect 'CHECK@SIZE>=VALUE'`, or `expect:` in the site file",
     ),
     "script-failed": Cause(
@@ -228,16 +228,16 @@ CAUSES: dict[str, Cause] = {
     ),
 }
 
-#: Causes that say a check did not run, not that something is broken.
+#: Causes of checks that did not run. Nothing is known to be broken.
 NOT_TESTED = frozenset({"tool-missing", "over-budget", "evidence-missing"})
 
-#: Causes that mostly follow from another one, and then say nothing of their own.
+#: Causes that usually follow from another one and then add no information.
 CONSEQUENCES = frozenset(
     {"crashed", "timed-out", "launch-failed", "incomplete-log", "no-measurement", "unparsable"}
 )
 
 
-#: A GPU that cannot be used, and what may follow from that and is then not blamed itself.
+#: Causes of an unusable GPU, and the causes that may follow and are then not blamed.
 NO_GPU = frozenset({"gpu-missing", "gpu-unusable"})
 FOLLOWS_NO_GPU = CONSEQUENCES | {
     *("rank-count", "below-reference", "slow-outlier", "intermittent"),
@@ -246,10 +246,10 @@ FOLLOWS_NO_GPU = CONSEQUENCES | {
 
 
 def meaning(cause: str) -> str:
-    """What `cause` means, in one line; for a cause not on the list, that it is not."""
+    """Return the meaning of `cause` as one line, also for an unknown cause."""
     return CAUSES[cause].meaning if cause in CAUSES else "a cause that is not on the list"
 
 
 def action(cause: str) -> str:
-    """What to do about `cause`, in one line."""
+    """Return the next action for `cause` as one line."""
     return CAUSES[cause].action if cause in CAUSES else "read the step's log"

@@ -1,4 +1,4 @@
-"""The exit codes, and every failure that a user can cause. No failure ends with 1."""
+"""Define the exit codes, and the failures that a user can cause. No failure ends with 1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Exit(IntEnum):
 class AcceptError(Exception):
     """A failure with an exit code and advice.
 
-    `message` says what was asked and what exists; `hint` says what to do. Both are one line each.
+    `message` names the problem, with the value and what was expected; `hint` is the next step. Each
+    is one line.
     """
 
     code: Exit = Exit.USAGE
@@ -37,28 +38,28 @@ class AcceptError(Exception):
 
 
 class BadInput(AcceptError):
-    """An option, a file or a value that cannot be used."""
+    """An option, a file or a value is invalid."""
 
     code = Exit.USAGE
 
 
 class NotStarted(AcceptError):
-    """Nothing was submitted, or too few nodes could be had."""
+    """Nothing was submitted, or too few nodes were available."""
 
     code = Exit.NOT_STARTED
 
 
 class BrokenOff(AcceptError):
-    """The run broke off or timed out before it had a verdict."""
+    """The run was interrupted or timed out before it had a verdict."""
 
     code = Exit.BROKEN_OFF
 
 
 class BadEvidence(AcceptError):
-    """Evidence that is incomplete or cannot be read."""
+    """Evidence is incomplete or unreadable."""
 
     code = Exit.INCOMPLETE
 
 
 class NoEvidence(BadEvidence):
-    """Nothing holds evidence of the run any more, or none that can be had from here."""
+    """No evidence of the run exists any more, or none is reachable from here."""

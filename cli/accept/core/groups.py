@@ -1,7 +1,7 @@
-"""Which hosts take part in which execution of a step: waves of disjoint groups.
+"""Divide the hosts of a step into waves of disjoint groups.
 
-The groups of a wave run at the same time; a wave starts when the one before it is over. Everything
-here is a pure function of the ordered hosts and the seed.
+The groups of a wave run at the same time; a wave starts when the previous one is finished. All
+functions depend only on the ordered hosts and the seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from accept.core.model import GroupKind
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The hosts, and of each the local ranks (empty: all), that one execution spans."""
+    """The hosts of one execution, and the local ranks that take part on each (empty: all)."""
 
     hosts: tuple[str, ...]
     local_ranks: tuple[int, ...] = ()
@@ -29,8 +29,8 @@ def waves(
 ) -> tuple[Wave, ...]:
     """Return the waves of a group kind over `hosts` (in rank order).
 
-    `rounds` counts for pairs alone, `ranks` (local ranks a host) for rails alone. Kinds that need
-    two hosts give no wave for one.
+    `rounds` applies only to pairs, `ranks` (local ranks per host) only to rails. Kinds that need
+    two hosts return no waves for one host.
     """
     hosts = tuple(hosts)
     if kind == "all":
@@ -52,9 +52,9 @@ def waves(
 def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, ...]:
     """Return up to `rounds` rounds of disjoint pairs in which no pair meets twice.
 
-    Circle method over a seeded permutation: one seat is fixed, the others turn by one a round. Of
-    an odd number of hosts one sits out each round, a different one each time. There are N-1
-    rounds for an even N, N for an odd one.
+    Circle method over a seeded permutation: one seat is fixed, the others rotate by one per round.
+    With an odd number of hosts, each round leaves out a different host. At most N - 1 rounds exist
+    for an even N, and N for an odd one.
     """
     seats: list[str | None] = list(hosts)
     random.Random(seed).shuffle(seats)
@@ -63,14 +63,16 @@ def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, 
     half = len(seats) // 2
     result = []
     for _ in range(min(rounds, len(seats) - 1)):
-        met = ((seats[i], seats[-1 - i]) for i in range(half))
-        result.append(tuple(Group(hosts=(a, b)) for a, b in met if a is not None and b is not None))
+        pairs = ((seats[i], seats[-1 - i]) for i in range(half))
+        result.append(
+            tuple(Group(hosts=(a, b)) for a, b in pairs if a is not None and b is not None)
+        )
         seats.insert(1, seats.pop())
     return tuple(result)
 
 
 def _ladder(hosts: tuple[str, ...]) -> tuple[Wave, ...]:
-    """Blocks of 2, 4, 8 … neighbours, and last all; a block that would be short is left out."""
+    """Return waves of blocks of 2, 4, 8 … neighbors, without incomplete blocks, then all hosts."""
     result = []
     size = 2
     while size < len(hosts):

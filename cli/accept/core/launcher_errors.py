@@ -1,7 +1,6 @@
-"""What a log says of a launch that failed, in the launcher's own words.
+"""Find the error messages of launchers in a log.
 
-Open MPI 4.1 and 5.0, PRRTE, Slurm, ssh, the shell and the loader; the texts are theirs, as they
-print them.
+The texts are copied from Open MPI 4.1 and 5.0, PRRTE, Slurm, ssh, the shell and the loader.
 """
 
 from __future__ import annotations
@@ -14,18 +13,19 @@ from accept.core.model import Problem
 
 
 class _Sign(NamedTuple):
-    """What is found in a line, and what it means."""
+    """A text that launchers print, and its meaning."""
 
     text: bytes
     cause: str
     message: str
-    #: What finds the host behind the text, where it names one.
+    #: Matches the name of the host after the text; None if the text is not followed by one.
     host: re.Pattern[bytes] | None = None
-    #: Nothing more can come of this launch. Open MPI 5.0 now and then says so and does not end.
+    #: True if the launch cannot succeed after this. Open MPI 5.0 sometimes prints it and hangs.
     over: bool = False
 
 
-_FAILED, _NAME = "launch-failed", rb"([\w.-]{1,255})(?=[:\s]|$)"
+_FAILED = "launch-failed"
+_NAME = rb"([\w.-]{1,255})(?=[:\s]|$)"
 _HOST = re.compile(_NAME)
 _ON_NODE = re.compile(rb"[^\n]{0,80}? failed on node " + _NAME)
 
@@ -56,50 +56,52 @@ _SIGNS = (
     _Sign(b"srun: error: Task launch for ", _FAILED, "Slurm could not launch on it", _ON_NODE),
     _Sign(b"srun: error: Node failure on ", _FAILED, "Slurm lost it", _HOST),
     _Sign(b" DUE TO TIME LIMIT", "timed-out", "Slurm ended the job at its time limit"),
-    _Sign(b" DUE TO NODE FAILURE", _FAILED, "Slurm ended the job: a node of it failed"),
+    _Sign(b" DUE TO NODE FAILURE", _FAILED, "Slurm ended the job because a node failed"),
     _Sign(b"No space left on device", "disk-full", "nothing more can be written"),
 )
-#: Most that is said of one log, and the longest line that is looked at whole.
-_MOST, _LINE = 64, 1024
+#: Upper limit of problems per log.
+_MAX_PROBLEMS = 64
+#: Length up to which a line that spans blocks is examined as a whole.
+_MAX_LINE = 1024
 
 
-def watch(blocks: Iterable[bytes], found: list[Problem]) -> Iterator[bytes]:
-    """Pass `blocks` on, and add to `found` what they say of launches, each thing once."""
+def watch(blocks: Iterable[bytes], problems: list[Problem]) -> Iterator[bytes]:
+    """Pass `blocks` on, and add each launch error in them to `problems`, without duplicates."""
     rest = b""
     for block in blocks:
-        # A line goes on in the next block where this one does not end it.
-        end = block.rfind(b"\n") + 1 or (len(block) if len(block) > _LINE else 0)
+        # The last line may continue in the next block.
+        end = block.rfind(b"\n") + 1 or (len(block) if len(block) > _MAX_LINE else 0)
         if end:
-            _look(rest + block[:end], found)
+            _search(rest + block[:end], problems)
             rest = b""
-        rest = (rest + block[end:])[-_LINE:]
+        rest = (rest + block[end:])[-_MAX_LINE:]
         yield block
-    _look(rest, found)
+    _search(rest, problems)
 
 
 def is_over(text: bytes) -> bool:
-    """Whether a part of a log says that a launch has failed, after which nothing more can come."""
+    """Return True if this part of a log shows that the launch failed for good."""
     return any(sign.over and sign.text in text for sign in _SIGNS)
 
 
-def _look(text: bytes, found: list[Problem]) -> None:
+def _search(text: bytes, problems: list[Problem]) -> None:
     for sign in _SIGNS:
-        at = text.find(sign.text)
-        while at >= 0 and len(found) < _MOST:
-            end = at + len(sign.text)
-            # What a program of ours prints is no launcher's.
-            if not text.startswith(b"ACCEPT ", text.rfind(b"\n", 0, at) + 1):
+        start = text.find(sign.text)
+        while start >= 0 and len(problems) < _MAX_PROBLEMS:
+            end = start + len(sign.text)
+            # Records of our programs are not messages of a launcher.
+            if not text.startswith(b"ACCEPT ", text.rfind(b"\n", 0, start) + 1):
                 problem = _problem(sign, text, end)
-                if problem not in found:
-                    found.append(problem)
+                if problem not in problems:
+                    problems.append(problem)
                 if sign.host is None:
                     break
-            at = text.find(sign.text, end)
+            start = text.find(sign.text, end)
 
 
 def _problem(sign: _Sign, text: bytes, end: int) -> Problem:
-    named = sign.host.match(text, end) if sign.host else None
-    if named is None:
+    match = sign.host.match(text, end) if sign.host else None
+    if match is None:
         return Problem(cause=sign.cause, message=sign.message)
-    host = named[1].decode("ascii", "replace")
+    host = match[1].decode("ascii", "replace")
     return Problem(cause=sign.cause, message=f"{host}: {sign.message}", host=host)

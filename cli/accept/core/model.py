@@ -1,7 +1,7 @@
-"""What is planned, what was recorded and what was judged, as plain data.
+"""Define plans, records and verdicts as plain data.
 
-Every class here is read from and written to JSON by `accept.core.serde`, which also makes the
-schemas. In JSON the names are camelCase. Times are Unix seconds, durations seconds, sizes bytes.
+`accept.core.serde` reads and writes all classes as JSON, with names in camelCase. Times are Unix
+seconds, durations are seconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BoundKind = Literal["measured", "spec", "floor", "expectation"]
 
 
 class State(str, Enum):
-    """The state of a verdict or of one check. Only `pass` is accepted."""
+    """State of a verdict or of one check. Only `pass` is accepted."""
 
     PASS = "pass"
     DEGRADED = "degraded"
@@ -38,8 +38,8 @@ EXITS = {
     State.PASS: Exit.PASS,
 }
 WORST_FIRST = tuple(EXITS)
-#: Exit codes of verdicts, worst first. A failure that was found before an interruption is still a
-#: failure; any other state of an interrupted run is not final.
+#: Exit codes of verdicts, worst first. A failure before an interruption is final; other states
+#: of an interrupted run are not.
 WORST_EXITS = tuple(dict.fromkeys((Exit.REJECTED, Exit.BROKEN_OFF, *EXITS.values())))
 
 
@@ -50,11 +50,11 @@ def worst_exit(exits: Iterable[int]) -> Exit:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What a metric should be on a machine, and where that figure comes from.
+    """The expected value of a metric on a machine, and its source.
 
-    It applies where check and metric are equal and each of `size`, `algorithm` that is given equals
-    the metric's, and where min_nodes <= nodes <= max_nodes (None: open). A metric holds when
-    value >= lower and value <= upper, for whichever is given.
+    It applies to metrics with the same check and name, and with the same size and algorithm unless
+    these are None, on min_nodes to max_nodes nodes (None: no limit). A metric passes if
+    lower <= value <= upper (None: no limit).
     """
 
     check: str
@@ -70,16 +70,16 @@ class Reference:
     max_nodes: int | None = None
     algorithm: str | None = None
     device: str | None = None
-    #: Only of groups of hosts whose GPUs are in one NVLink domain.
+    #: True if it applies only to groups whose GPUs are all in one NVLink domain.
     one_domain: bool = False
-    #: For collectives: what `value` bounds is the theoretical peak, used for "share of the peak".
+    #: Theoretical peak of the metric, for "share of the peak".
     peak: float | None = None
     peak_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A rendered script, the checks it serves in one launch, and where it is to be executed."""
+    """A rendered script, the checks of its one launch, and the groups of hosts to run it on."""
 
     id: str
     checks: tuple[str, ...]
@@ -94,7 +94,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A check that the suite asks for and the plan leaves out, and why."""
+    """A check of the suite that the plan leaves out, and the reason."""
 
     check: str
     reason: str
@@ -103,77 +103,77 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedMachine:
-    """What the nodes need to know of a machine."""
+    """The properties of a machine that the nodes and the judge need."""
 
     name: str
-    #: GPUs a node must have; 0: a machine without GPUs; None: as many as each shows, at least 1.
+    #: GPUs per node; 0: a machine without GPUs; None: as many as a node shows, at least 1.
     gpus: int | None
-    #: Ranks a node; None: one for each GPU found.
+    #: Ranks per node; None: one per GPU.
     ranks: int | None
-    #: What `nvidia-smi` calls the device, or None where any will do.
+    #: Name of the device in `nvidia-smi`; None: any.
     device: str | None = None
-    #: False: judged by correctness alone, and the report says "no speed promised".
+    #: False if the machine has no speed target: then only correctness is judged.
     speed_promised: bool = True
     #: Noise floor of the population test, as a share of the median.
     noise: float = 0.01
     #: Interface of the bootstrap and control traffic; empty: the route to the other hosts.
     interface: str = ""
-    #: Command that prints one line, the node's place in the topology; empty: none.
+    #: Command that prints the node's position in the topology as one line; empty: none.
     topology: str = ""
-    #: What NCCL's own log must name as its network ("gIB", "IB"); empty: nothing is promised.
+    #: Network that NCCL's log must report ("gIB", "IB"); empty: any.
     transport: str = ""
-    #: Other names that the log may have for it.
+    #: Other names of this network in the log.
     transport_aliases: tuple[str, ...] = ()
-    #: Whether it must say GDRDMA of that network.
+    #: True if the log must report GDRDMA for this network.
     gpu_direct: bool = False
-    #: Whether the GPUs of a node reach each other directly, by NVLink.
+    #: True if the GPUs of a node are connected directly, by NVLink.
     peer_to_peer: bool = False
-    #: RDMA devices that a node must show as up, and the rate of each in 10^9 bits a second.
+    #: RDMA devices per node that must be up, and the rate of each in 10^9 bits per second.
     rdma_devices: int = 0
     rdma_gbps: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that a run needs, with nothing left to default."""
+    """A complete description of a run, with all defaults resolved."""
 
     schema: int
     version: str
-    #: Names the run: `accept.core.evidence.plan_hash` of this plan.
+    #: Identity of the run: `accept.core.evidence.plan_hash` of this plan.
     hash: str
     machine: PlannedMachine
     suite: str
-    #: Number of nodes wanted, or None where the back end's list of hosts says it.
+    #: Number of requested nodes; None: all hosts of the back end's list.
     nodes: int | None
     steps: tuple[Step, ...]
     skipped: tuple[Skipped, ...] = ()
     references: tuple[Reference, ...] = ()
     seed: int = 1
     require_all_nodes: bool = False
-    #: GPUs a node that take part, where fewer than it has; None: all.
+    #: GPUs per node that take part; None: all.
     gpus_used: int | None = None
-    #: GPUs a node that the run is given, where others may have the rest; None: all.
+    #: GPUs per node that are allocated to the run, if other jobs may use the rest; None: all.
     gpus_given: int | None = None
     busy_ok: bool = False
-    #: Longest wait for hosts to answer.
+    #: Time limit for hosts to answer.
     start_seconds: float = 300.0
-    #: Longest run after the hosts are found.
+    #: Time limit of the run after discovery.
     deadline_seconds: float = 3600.0
     hold_seconds: float = 0.0
     keep_seconds: float = 86400.0
-    #: Faults planted on purpose ("wrong@host"); such a run is a drill and never an acceptance.
+    #: Injected faults ("wrong@host"); such a run is a drill and never an acceptance.
     planted: tuple[str, ...] = ()
-    #: What the plan was made from, where nobody planned: logs that were found. All there is was
-    #: asked for then, and no more. Empty: a run of ours.
+    #: Description of the logs that the plan was derived from; then exactly their contents count as
+    #: requested. Empty for a run of `accept`.
     origin: str = ""
-    #: SHA-256 over all other rendered files, so that `hash` covers them too. Empty: rendered by a
-    #: version whose hashes cannot be verified from the plan alone.
+    #: SHA-256 over all other rendered files, so that `hash` covers them too. Empty if an older
+    #: version rendered the plan: its hash cannot be verified from the plan alone.
     files_hash: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One measured number. `check` is the check it belongs to (a launch may serve several)."""
+    """One measured number of one check."""
 
     check: str
     name: str
@@ -183,14 +183,14 @@ class Metric:
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
-    #: "out" or "in" (place), for collectives.
+    #: "out" or "in" (of place), for collectives.
     placement: str | None = None
     algorithm: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """Something a program said that is no number to judge: an inventory line, a rank's identity."""
+    """A report of a program that is not a measured number: an inventory, a rank's identity."""
 
     name: str
     value: Any
@@ -201,7 +201,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that went wrong, with a cause out of the closed list (`accept.core.causes`)."""
+    """Something that went wrong, with a cause from the closed list (`accept.core.causes`)."""
 
     cause: str
     message: str
@@ -214,7 +214,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """What a raw log says: the result of a check's `parse`."""
+    """The contents of a raw log: the result of a check's `parse`."""
 
     metrics: tuple[Metric, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -230,14 +230,14 @@ class Record:
     wave: int
     group: int
     hosts: tuple[str, ...]
-    #: Local ranks that took part; empty: all of them.
+    #: Local ranks that took part; empty: all.
     local_ranks: tuple[int, ...] = ()
     ranks: int = 0
     command: str = ""
-    #: Exit status of the step script; None: it was killed or never started.
+    #: Exit status of the step script; None if it was killed or never started.
     exit: int | None = None
     start: float = 0.0
-    #: When the program began its work, after launching; None where it never said so.
+    #: Time at which the program began its work, after the launch; None if it did not report that.
     began: float | None = None
     end: float = 0.0
     #: Raw log, relative to the evidence folder.
@@ -249,7 +249,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison: what was measured, what it was held against, and what that says."""
+    """One comparison: the measured value, the required value, and the resulting state."""
 
     check: str
     #: completeness, correctness, absolute, population or consistency.
@@ -261,14 +261,14 @@ class Finding:
     value: float | None = None
     unit: str = ""
     size: int | None = None
-    #: The side of the bound that failed, else its lower side if it has one, else its upper side.
+    #: The limit that was violated; if none was, the lower limit or else the upper one.
     bound: float | None = None
-    #: Both sides of the bound.
+    #: Both limits.
     lower: float | None = None
     upper: float | None = None
     bound_kind: str = ""
     source: str = ""
-    #: Share of the theoretical peak, 0 to 1, where one is known.
+    #: Share of the theoretical peak, 0 to 1; None if no peak is known.
     peak_share: float | None = None
     peak: float | None = None
     peak_source: str = ""
@@ -278,7 +278,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """Who is to blame, for what, and how strong the evidence is."""
+    """A part of the cluster that the verdict blames, with cause and strength of the evidence."""
 
     kind: Literal["node", "gpu", "nic", "rail", "link", "switch"]
     name: str
@@ -290,26 +290,26 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckVerdict:
-    """The state of one check and the findings it follows from."""
+    """The state of one check and the findings that lead to it."""
 
     check: str
     state: State
     optional: bool = False
-    #: One line: what was measured, for the table.
+    #: Measured values as one line, for the table.
     measured: str = ""
-    #: One line: what it was held against and where that comes from.
+    #: Required values and their source as one line, for the table.
     against: str = ""
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer."""
+    """The result of a run."""
 
     schema: int
     state: State
     accepted: bool
-    #: First line for people: "pass (no GPU tested)", "fail: h3 unreachable".
+    #: First line of every report: "pass (no GPU tested)", "fail: h3 unreachable".
     headline: str
     machine: str
     suite: str
@@ -317,18 +317,18 @@ class Verdict:
     attempt: str
     gpu_tested: bool
     hosts: tuple[str, ...]
-    #: Hosts asked for that never took part.
+    #: Requested hosts that did not take part.
     missing: tuple[str, ...]
     checks: tuple[CheckVerdict, ...]
     suspects: tuple[Suspect, ...]
     #: The exit code: 0, 3, 5, 6 or 7.
     exit: int
-    #: What to do next, one line each.
+    #: Next actions, one line each.
     advice: tuple[str, ...] = ()
     planted: tuple[str, ...] = ()
-    #: Why the run ended early, where it did.
+    #: Reason why the run was interrupted; empty if it was not.
     broken_off: str = ""
-    #: Which part of each node was tested, such as "4 of the 8 GPUs of each node"; empty: all.
+    #: Tested part of each node, such as "4 of the 8 GPUs of each node"; empty: all.
     part: str = ""
-    #: What was judged, where it was logs that no run of ours left.
+    #: Description of the judged logs, if they are not from a run of `accept`.
     origin: str = ""

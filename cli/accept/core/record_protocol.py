@@ -1,7 +1,7 @@
-"""The one record format: lines `ACCEPT {json}` in a raw log, read into metrics, facts and problems.
+"""Parse records, the lines `ACCEPT {json}` of a raw log, into metrics, facts and problems.
 
-Logs are untrusted. Nothing here raises; a line that cannot be what it says becomes a problem, and
-how long a line, how deep its JSON and how many of them count are bounded.
+Logs are untrusted. Invalid records become problems, and no function raises for them. The length and
+depth of a record and the number of records are limited.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from typing import Any
 from accept.core.model import Fact, Metric, Parsed, Problem
 from accept.core.text import plain
 
-#: Longest line that is read, in bytes; the inventory of a host takes a few thousand.
+#: Upper limit of a record in bytes; the inventory of a host takes a few thousand.
 MAX_LINE = 64 << 10
-#: A log with more records than this has run wild.
+#: Records above this number are ignored: the program is out of control.
 MAX_RECORDS = 200_000
 
-#: Facts nested deeper than this are refused: what writes them again goes down level by level.
+#: Upper limit of the nesting of facts, because the code that writes them again is recursive.
 MAX_DEPTH = 32
 
 _MARK = b"ACCEPT {"
 _NON_FINITE = {"nan", "inf", "-inf", "infinity", "-infinity"}
-_TEXT = {"check": 64, "host": 255, "gpu": 128, "placement": 16, "algorithm": 64}
+#: Longest text of each label, in characters.
+_TEXT_LIMITS = {"check": 64, "host": 255, "gpu": 128, "placement": 16, "algorithm": 64}
 
 
 def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
-    """Read every record of `lines`, each one line or a block of them.
+    """Parse every record in `lines`, which are single lines or blocks of lines.
 
-    `check` is the check of records that name none.
+    `check` is the check of records without one.
     """
-    # Those who only plan load this module too, and need no patterns of NCCL's lines.
+    # Commands that only plan import this module too, and need no patterns of NCCL's lines.
     from accept.core.nccl_tests.lines import clean
 
     metrics: list[Metric] = []
@@ -67,18 +68,21 @@ def _read(
         return
     try:
         data = json.loads(
-            text.decode("utf-8"), parse_constant=str.lower, parse_float=_finite, parse_int=_whole
+            text.decode("utf-8"),
+            parse_constant=str.lower,
+            parse_float=_parse_float,
+            parse_int=_parse_int,
         )
     except (ValueError, RecursionError):
-        problems.append(_bad(check, f"no JSON: {_shown(text)}"))
+        problems.append(_bad(check, f"invalid JSON: {_excerpt(text)}"))
         return
-    if _deep(data):
-        problems.append(_bad(check, f"nested too deeply: {_shown(text)}"))
+    if _is_deeper(data, MAX_DEPTH):
+        problems.append(_bad(check, f"nested too deeply: {_excerpt(text)}"))
         return
-    labels = {key: data.get(key) for key in (*_TEXT, "rank", "size")}
-    wrong = [k for k, v in labels.items() if v is not None and not _fits(k, v)]
-    if wrong:
-        problems.append(_bad(check, f"{wrong[0]} is no {wrong[0]}: {_shown(text)}"))
+    labels = {key: data.get(key) for key in (*_TEXT_LIMITS, "rank", "size")}
+    invalid = [k for k, v in labels.items() if v is not None and not _is_valid(k, v)]
+    if invalid:
+        problems.append(_bad(check, f"invalid {invalid[0]}: {_excerpt(text)}"))
         return
     labels["check"] = labels["check"] or check
     if isinstance(data.get("metric"), str):
@@ -88,7 +92,7 @@ def _read(
             Fact(
                 name=data["fact"][:64],
                 value=data["value"],
-                **_only(labels, "check", "host", "rank"),
+                **_selected(labels, "check", "host", "rank"),
             )
         )
     elif isinstance(data.get("problem"), str):
@@ -97,11 +101,11 @@ def _read(
             Problem(
                 cause=data["problem"][:64],
                 message=message,
-                **_only(labels, "check", "host", "rank", "gpu"),
+                **_selected(labels, "check", "host", "rank", "gpu"),
             )
         )
     else:
-        problems.append(_bad(check, f"neither metric, fact nor problem: {_shown(text)}"))
+        problems.append(_bad(check, f"neither metric, fact nor problem: {_excerpt(text)}"))
 
 
 def _metric(
@@ -113,54 +117,52 @@ def _metric(
 ) -> None:
     name, value, unit = data["metric"][:64], data.get("value"), data.get("unit", "")
     if isinstance(value, str) and value.lower() in _NON_FINITE:
-        where = _only(labels, "check", "host", "rank", "gpu")
+        where = _selected(labels, "check", "host", "rank", "gpu")
         problems.append(Problem(cause="not-finite", message=f"{name} is {value}", **where))
     elif isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(unit, str):
-        problems.append(_bad(labels["check"], f"{name} is no number: {_shown(text)}"))
+        problems.append(_bad(labels["check"], f"{name} is not a number: {_excerpt(text)}"))
     elif abs(value) > 1e300:
-        problems.append(_bad(labels["check"], f"{name} is beyond all bounds"))
+        problems.append(_bad(labels["check"], f"{name} is too large"))
     elif labels["check"] is None:
         problems.append(_bad(None, f"{name} belongs to no check"))
     else:
         metrics.append(Metric(name=name, value=float(value), unit=unit[:32], **labels))
 
 
-def _finite(text: str) -> float | str:
-    """A JSON number, or its name where it is beyond what a float holds: never an infinity."""
+def _parse_float(text: str) -> float | str:
+    """Return a JSON number, or its name ("inf") if it is too large for a float."""
     value = float(text)
     return value if math.isfinite(value) else str(value)
 
 
-def _whole(text: str) -> int:
-    """A JSON integer that 64 bits hold; ValueError for what is none, as for what is no JSON."""
+def _parse_int(text: str) -> int:
+    """Return a JSON integer. Raise ValueError, as for invalid JSON, if it needs over 64 bits."""
     if len(text) > 19 or not -(2**63) <= int(text) < 2**63:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)
 
 
-def _deep(data: object, room: int = MAX_DEPTH) -> bool:
-    """Say whether a value is nested deeper than `room` levels."""
+def _is_deeper(data: object, levels: int) -> bool:
+    """Return True if a value is nested deeper than `levels`."""
     if isinstance(data, dict | list):
-        inner = data.values() if isinstance(data, dict) else data
-        return room == 0 or any(_deep(value, room - 1) for value in inner)
+        values = data.values() if isinstance(data, dict) else data
+        return levels == 0 or any(_is_deeper(value, levels - 1) for value in values)
     return False
 
 
-def _fits(key: str, value: object) -> bool:
-    if key in _TEXT:
-        return isinstance(value, str) and len(value) <= _TEXT[key] and value.isprintable()
+def _is_valid(key: str, value: object) -> bool:
+    if key in _TEXT_LIMITS:
+        return isinstance(value, str) and len(value) <= _TEXT_LIMITS[key] and value.isprintable()
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
-def _only(labels: dict[str, Any], *keys: str) -> dict[str, Any]:
+def _selected(labels: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: labels[key] for key in keys}
 
 
-def _shown(text: bytes) -> str:
+def _excerpt(text: bytes) -> str:
     return ascii(text[:120].decode("utf-8", errors="replace"))[1:-1]
 
 
 def _bad(check: str | None, message: str) -> Problem:
-    return Problem(
-        cause="unparsable", message=f"a record that cannot be read: {message}", check=check
-    )
+    return Problem(cause="unparsable", message=f"a record is not readable: {message}", check=check)

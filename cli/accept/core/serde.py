@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-#: Keys of mappings and indices of lists, outermost first.
+T = TypeVar("T")
+
+#: Keys of mappings and indices of lists, from the outside in.
 Path = tuple[Any, ...]
+_Reader = Callable[[Any], Any]
 
 
 class Invalid(ValueError):
-    """Data that does not fit its type. `path` leads to it; message and hint are one line each."""
+    """Data that does not fit its type, with its path. Message and hint are one line each."""
 
     def __init__(self, path: Path, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -27,7 +30,7 @@ class Invalid(ValueError):
         self.hint = hint
 
     def under(self, *keys: Any) -> Invalid:
-        """The same, seen from further up."""
+        """Return this error with `keys` in front of its path."""
         return Invalid((*keys, *self.path), self.message, self.hint)
 
     def __str__(self) -> str:
@@ -37,14 +40,14 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True)
 class Doc:
-    """What a field means, for the schema and for people."""
+    """Description of a field, for the schema and for people."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Smallest and largest value of a number, or length of a list or text; both inclusive."""
+    """Limits, both inclusive, of a number or of the length of a list or text."""
 
     min: float | None = None
     max: float | None = None
@@ -52,7 +55,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression that the whole text matches; `form` says it in words."""
+    """A regular expression that matches the whole text; `form` describes it in words."""
 
     regex: str
     form: str
@@ -60,7 +63,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Text:
-    """A number that may be written as text too; `parse` reads it or raises ValueError."""
+    """Allows a number to be written as text; `parse` reads that or raises ValueError."""
 
     parse: Callable[[str], int | float]
     form: str
@@ -68,59 +71,115 @@ class Text:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Allows NaN and infinity, which JSON holds as the texts "nan", "inf" and "-inf"."""
+    """Allows NaN and infinity, written as the texts "nan", "inf" and "-inf"."""
+
+
+def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
+    """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
+
+    Raise Invalid with `path`, extended by the path inside `data`.
+    """
+    try:
+        value: T = _reader(cls)(data)
+    except Invalid as error:
+        raise error.under(*path) from None
+    return value
+
+
+def from_json(cls: type[T], text: str | bytes) -> T:
+    """Return an instance of `cls` from JSON text. Raise Invalid, also if the text is not JSON."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid((), f"invalid JSON: {error}") from None
+    return read(cls, data)
+
+
+def dump(value: Any) -> Any:
+    """Return plain data from which `read` restores `value`.
+
+    Fields that are None are left out if None is their default. Keys of mappings are sorted and
+    fields keep their order, so that equal values give equal bytes.
+    """
+    kind = type(value)
+    if kind is str or kind is int or value is None or kind is bool:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(kind):
+        data = {}
+        for item, key, _ in fields_of(kind):
+            field_value = getattr(value, item.name)
+            if field_value is not None or item.default is not None:
+                data[key] = dump(field_value)
+        return data
+    if isinstance(value, (list, tuple)):
+        return [dump(item) for item in value]
+    if isinstance(value, dict):
+        return {key: dump(value[key]) for key in sorted(value)}
+    raise TypeError(f"{kind.__name__} is not plain data")
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON text, on one line without `indent`; equal values give equal bytes."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(
+        dump(value), ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
+    )
 
 
 def camel(name: str) -> str:
-    """The outside name of a field: `min_nodes` is minNodes, `memory_gb` is memoryGB."""
+    """Return the name of a field in files: minNodes for `min_nodes`, memoryGB for `memory_gb`."""
     first, *rest = name.split("_")
     return first + "".join("GB" if part == "gb" else part.capitalize() for part in rest)
 
 
 def show_path(path: Path) -> str:
-    """A path as people write it: `checks[2].params.max`."""
+    """Return a path in the usual notation: `checks[2].params.max`."""
     parts = (f"[{key}]" if isinstance(key, int) else f".{escaped(str(key))}" for key in path)
     return "".join(parts).removeprefix(".")
 
 
 def escaped(text: str, limit: int = 60) -> str:
-    """Text for a one-line message: cut at `limit` characters, control characters escaped."""
-    cut = text if len(text) <= limit else text[: limit - 3] + "..."
-    return cut if cut.isprintable() else json.dumps(cut)[1:-1]
+    """Return text for a message: at most `limit` characters, with control characters escaped."""
+    short = text if len(text) <= limit else text[: limit - 3] + "..."
+    return short if short.isprintable() else json.dumps(short)[1:-1]
 
 
 def describe_value(data: Any) -> str:
-    """What was found, in a few words."""
+    """Describe a value in a few words, for messages."""
     if data is None:
         return "nothing"
     if isinstance(data, bool):
         return "true" if data else "false"
     if isinstance(data, (int, float)):
-        # An int of thousands of digits can't be printed, and need not be.
-        huge = isinstance(data, int) and data.bit_length() > 100
-        return "a number of more than 30 digits" if huge else f"the number {data}"
+        # Python refuses to print integers of thousands of digits.
+        is_huge = isinstance(data, int) and data.bit_length() > 100
+        return "a number of more than 30 digits" if is_huge else f"the number {data}"
     if isinstance(data, str):
         return f'the text "{escaped(data)}"'
     return "a list" if isinstance(data, (list, tuple)) else "a mapping"
 
 
 def nearest(asked: str, names: Iterable[str]) -> str | None:
-    """The name that `asked` was probably meant to be."""
+    """Return the name that `asked` was probably meant to be, or None."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(asked.lower()[:200], by_lower, 1, 0.6)
     return by_lower[close[0]] if close else None
 
 
 def known(asked: str, names: Iterable[str], what: str = "known") -> str:
-    """The hint for a name that does not exist: the nearest one, and all there are."""
-    listed = list(names)
-    close = nearest(asked, listed)
-    everything = f"{what}: {', '.join(listed)}" if listed else f"{what}: none"
-    return f"did you mean {close}? {everything}" if close else everything
+    """Return the hint for an unknown name: the nearest existing name, and a list of all."""
+    all_names = list(names)
+    nearest_name = nearest(asked, all_names)
+    listing = f"{what}: {', '.join(all_names) or 'none'}"
+    return f"did you mean {nearest_name}? {listing}" if nearest_name else listing
 
 
 def required(item: dataclasses.Field[Any]) -> bool:
-    """Whether a field has no default."""
+    """Return True if a field has no default."""
     return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 
@@ -128,7 +187,7 @@ _FIELDS: dict[Any, tuple[tuple[dataclasses.Field[Any], str, Any], ...]] = {}
 
 
 def fields_of(cls: Any) -> tuple[tuple[dataclasses.Field[Any], str, Any], ...]:
-    """The fields of a dataclass: the field, its outside key, its type with the markers."""
+    """Return (field, key in files, type with markers) for each field of a dataclass."""
     if cls not in _FIELDS:
         hints = get_type_hints(cls, include_extras=True)
         _FIELDS[cls] = tuple((i, camel(i.name), hints[i.name]) for i in dataclasses.fields(cls))
@@ -136,7 +195,7 @@ def fields_of(cls: Any) -> tuple[tuple[dataclasses.Field[Any], str, Any], ...]:
 
 
 def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without its markers, and the markers, in the order they were written."""
+    """Return a type without its markers, and the markers in their order."""
     if get_origin(hint) is Annotated:
         inner, *markers = get_args(hint)
         return inner, tuple(markers)
@@ -144,7 +203,7 @@ def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def members(hint: Any) -> tuple[Any, ...] | None:
-    """The types of a union, None for any other type."""
+    """Return the types of a union, or None for any other type."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else None
 
 
@@ -159,7 +218,7 @@ _WORDS: dict[Any, str] = {
 
 
 def describe(hint: Any) -> str:
-    """What a type holds, in words: "a whole number", "one of a, b"."""
+    """Describe a type in words: "a whole number", "one of a, b"."""
     base, markers = split(hint)
     for marker in markers:
         if isinstance(marker, (Text, Pattern)):
@@ -175,26 +234,24 @@ def describe(hint: Any) -> str:
     return "a list" if origin is tuple else "a mapping"
 
 
-Read = Callable[[Any], Any]
-
-#: Deepest nesting of an `Any`: far below Python's own limit.
+#: Deepest nesting of an `Any`, far below Python's recursion limit.
 _MAX_DEPTH = 50
 
-_READERS: dict[Any, Read] = {}
+_READERS: dict[Any, _Reader] = {}
 
 
-def reader(hint: Any) -> Read:
-    """The function that reads one value of this type or raises Invalid; made once a type."""
+def _reader(hint: Any) -> _Reader:
+    """Return the function that reads one value of this type or raises Invalid."""
     if hint not in _READERS:
-        _READERS[hint] = _make(hint)
+        _READERS[hint] = _make_reader(hint)
     return _READERS[hint]
 
 
-def _make(hint: Any) -> Read:
+def _make_reader(hint: Any) -> _Reader:
     base, markers = split(hint)
     if any(isinstance(marker, NonFinite) for marker in markers):
         return _any_float
-    read_base = _make_plain(base)
+    read_base = _make_base_reader(base)
     for marker in markers:
         if isinstance(marker, Bounds):
             read_base = _bounded(read_base, marker)
@@ -205,7 +262,7 @@ def _make(hint: Any) -> Read:
     return read_base
 
 
-def _make_plain(hint: Any) -> Read:
+def _make_base_reader(hint: Any) -> _Reader:
     if hint in _SIMPLE:
         return _SIMPLE[hint]
     origin, args = get_origin(hint), get_args(hint)
@@ -230,8 +287,8 @@ def _wrong(hint: Any, data: Any, hint_text: str = "") -> Invalid:
 
 def _str(data: Any) -> str:
     if not isinstance(data, str):
-        scalar = isinstance(data, (int, float))
-        raise _wrong(str, data, "write it in quotes" if scalar else "")
+        is_number = isinstance(data, (int, float))
+        raise _wrong(str, data, "write it in quotes" if is_number else "")
     return data
 
 
@@ -261,8 +318,8 @@ def _float(data: Any) -> float:
 
 def _bool(data: Any) -> bool:
     if not isinstance(data, bool):
-        word = isinstance(data, str) and data.lower() in ("yes", "no", "on", "off", "y", "n")
-        raise _wrong(bool, data, "yes, no, on and off are plain text here" if word else "")
+        is_word = isinstance(data, str) and data.lower() in ("yes", "no", "on", "off", "y", "n")
+        raise _wrong(bool, data, "yes, no, on and off are plain text here" if is_word else "")
     return data
 
 
@@ -285,7 +342,7 @@ def _any(data: Any, depth: int = 0) -> Any:
     raise Invalid((), f"expected plain data, found {type(data).__name__}")
 
 
-_SIMPLE: dict[Any, Read] = {
+_SIMPLE: dict[Any, _Reader] = {
     str: _str,
     int: _int,
     float: _float,
@@ -310,8 +367,8 @@ def _key(key: Any) -> str:
     return key
 
 
-def _tuple(item_type: Any) -> Read:
-    read_item = reader(item_type)
+def _tuple(item_type: Any) -> _Reader:
+    read_item = _reader(item_type)
 
     def read_tuple(data: Any) -> tuple[Any, ...]:
         if not isinstance(data, (list, tuple)):
@@ -321,8 +378,8 @@ def _tuple(item_type: Any) -> Read:
     return read_tuple
 
 
-def _dict(item_type: Any) -> Read:
-    read_item = reader(item_type)
+def _dict(item_type: Any) -> _Reader:
+    read_item = _reader(item_type)
 
     def read_dict(data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
@@ -332,8 +389,8 @@ def _dict(item_type: Any) -> Read:
     return read_dict
 
 
-def _choice(values: dict[Any, Any]) -> Read:
-    # With its type: True equals 1 and must not stand for it.
+def _choice(values: dict[Any, Any]) -> _Reader:
+    # The type is part of the key, because True == 1.
     table = {(type(value), value): result for value, result in values.items()}
     texts = [str(value) for value in values]
 
@@ -347,8 +404,8 @@ def _choice(values: dict[Any, Any]) -> Read:
     return read_choice
 
 
-def _union(union: tuple[Any, ...]) -> Read:
-    choices = [(member, reader(member)) for member in union if member is not type(None)]
+def _union(union: tuple[Any, ...]) -> _Reader:
+    choices = [(member, _reader(member)) for member in union if member is not type(None)]
     optional = len(choices) < len(union)
     expected = " or ".join(describe(member) for member, _ in choices)
 
@@ -360,8 +417,8 @@ def _union(union: tuple[Any, ...]) -> Read:
             try:
                 return read_member(data)
             except Invalid as error:
-                # An error inside says more than that none of the types fits.
-                if len(choices) == 1 or _holds(member, data):
+                # The error of the intended member is more precise than "none of the types fits".
+                if len(choices) == 1 or _is_intended(member, data):
                     raise
                 hints.append(error.hint)
         hint = next((hint for hint in reversed(hints) if hint), "")
@@ -370,32 +427,33 @@ def _union(union: tuple[Any, ...]) -> Read:
     return read_union
 
 
-def _holds(member: Any, data: Any) -> bool:
-    """Whether data of this kind can only have been meant for this type of a union."""
+def _is_intended(member: Any, data: Any) -> bool:
+    """Return True if the kind of data shows that this member of a union was meant."""
     base = split(member)[0]
     if isinstance(data, dict):
         return dataclasses.is_dataclass(base) or get_origin(base) is dict
     return type(data) is base or (get_origin(base) is tuple and isinstance(data, list))
 
 
-def _dataclass(cls: type[Any]) -> Read:
-    readers = {key: (item.name, reader(hint)) for item, key, hint in fields_of(cls)}
-    needed = [(item.name, key) for item, key, _ in fields_of(cls) if required(item)]
+def _dataclass(cls: type[Any]) -> _Reader:
+    readers = {key: (item.name, _reader(hint)) for item, key, hint in fields_of(cls)}
+    required_keys = {key: item.name for item, key, _ in fields_of(cls) if required(item)}
 
     def read_dataclass(data: Any) -> Any:
         if not isinstance(data, dict):
-            listed = f"known keys: {', '.join(readers)}"
-            raise Invalid((), f"expected a mapping, found {describe_value(data)}", listed)
+            hint = f"known keys: {', '.join(readers)}"
+            raise Invalid((), f"expected a mapping, found {describe_value(data)}", hint)
         values = {}
         for key, item in data.items():
             entry = readers.get(_key(key))
             if entry is None:
                 raise Invalid((key,), "there is no such key", known(key, readers, "known keys"))
+            name, read_item = entry
             try:
-                values[entry[0]] = entry[1](item)
+                values[name] = read_item(item)
             except Invalid as error:
                 raise error.under(key) from None
-        missing = [key for name, key in needed if name not in values]
+        missing = [key for key, name in required_keys.items() if name not in values]
         if missing:
             raise Invalid((), f"{'keys' if missing[1:] else 'key'} missing: {', '.join(missing)}")
         try:
@@ -408,7 +466,7 @@ def _dataclass(cls: type[Any]) -> Read:
     return read_dataclass
 
 
-def _bounded(read_base: Read, bounds: Bounds) -> Read:
+def _bounded(read_base: _Reader, bounds: Bounds) -> _Reader:
     low = -math.inf if bounds.min is None else bounds.min
     high = math.inf if bounds.max is None else bounds.max
 
@@ -418,25 +476,25 @@ def _bounded(read_base: Read, bounds: Bounds) -> Read:
         if low <= number <= high:
             return value
         limit = f"at least {low:g}" if number < low else f"at most {high:g}"
-        what = describe_value(value) if number is value else f"the length {number}"
-        raise Invalid((), f"{what} is not possible here", f"it must be {limit}")
+        subject = describe_value(value) if number is value else f"the length {number}"
+        raise Invalid((), f"{subject} is not possible here", f"it must be {limit}")
 
     return read_bounded
 
 
-def _matching(read_base: Read, pattern: Pattern) -> Read:
-    match = re.compile(pattern.regex).fullmatch
+def _matching(read_base: _Reader, pattern: Pattern) -> _Reader:
+    regex = re.compile(pattern.regex)
 
     def read_matching(data: Any) -> Any:
         value = read_base(data)
-        if not match(value):
+        if not regex.fullmatch(value):
             raise Invalid((), f"expected {pattern.form}, found {describe_value(value)}")
         return value
 
     return read_matching
 
 
-def _textual(read_base: Read, marker: Text) -> Read:
+def _textual(read_base: _Reader, marker: Text) -> _Reader:
     def read_textual(data: Any) -> Any:
         if not isinstance(data, str):
             return read_base(data)
@@ -447,62 +505,3 @@ def _textual(read_base: Read, marker: Text) -> Read:
         return read_base(number)
 
     return read_textual
-
-
-T = TypeVar("T")
-
-
-def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
-    """An instance of `cls`, a dataclass or any type a field may have, from plain data.
-
-    Raises Invalid, whose path is `path` and then the way inside `data`.
-    """
-    try:
-        value: T = reader(cls)(data)
-    except Invalid as error:
-        raise error.under(*path) from None
-    return value
-
-
-def from_json(cls: type[T], text: str | bytes) -> T:
-    """An instance of `cls` from JSON text; text that is no JSON raises Invalid as well."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Invalid((), f"this is no JSON: {error}") from None
-    return read(cls, data)
-
-
-def dump(value: Any) -> Any:
-    """Plain data that `read` turns into `value` again.
-
-    Fields that are None and None by default are left out. Keys of plain mappings are sorted and
-    fields keep their order, so equal values give equal bytes.
-    """
-    kind = type(value)
-    if kind is str or kind is int or value is None or kind is bool:
-        return value
-    if kind is float:
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Enum):
-        return value.value
-    if dataclasses.is_dataclass(kind):
-        data = {}
-        for item, key, _ in fields_of(kind):
-            field_value = getattr(value, item.name)
-            if field_value is not None or item.default is not None:
-                data[key] = dump(field_value)
-        return data
-    if isinstance(value, (list, tuple)):
-        return [dump(item) for item in value]
-    if isinstance(value, dict):
-        return {key: dump(value[key]) for key in sorted(value)}
-    raise TypeError(f"{kind.__name__} is no plain data")
-
-
-def to_json(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON text, one line where no indent is given; equal values give equal bytes."""
-    separators = (",", ":") if indent is None else (",", ": ")
-    return json.dumps(
-        dump(value), ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
-    )

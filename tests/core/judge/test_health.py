@@ -82,7 +82,7 @@ class TestJudging:
     def test_where_nothing_changed_it_passes_and_says_what_was_watched(self) -> None:
         verdict = health_of(run_of())
         assert (verdict.state, verdict.findings) == (State.PASS, ())
-        assert verdict.measured == "no GPU, 4 NICs on 4 hosts, read 3 times"
+        assert verdict.measured == "no GPU, 4 NICs on 4 hosts, 3 readings"
 
     @pytest.mark.parametrize(
         ("device", "counters", "cause", "kind"),
@@ -242,7 +242,7 @@ class TestWhatIsNotKnown:
         refused = reading(unread=("Xid in the kernel log (Permission denied)",))
         verdict = health_of(run_of(first=refused))
         assert verdict.state is State.PASS
-        assert verdict.measured.endswith("not read: Xid in the kernel log (Permission denied)")
+        assert verdict.measured.endswith("not readable: Xid in the kernel log (Permission denied)")
 
     def test_a_host_that_could_be_read_no_longer(self) -> None:
         late = Change(since=2, unread=("anything: health.py hangs (no answer within 40 s)",))

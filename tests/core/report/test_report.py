@@ -118,7 +118,7 @@ def test_the_last_screen_of_a_failed_run_is_enough_for_a_ticket() -> None:
     assert ">= 350 GB/s (floor)" in flat
     assert f"source: {FLOOR.source}" in flat
     assert "logs/30-all-reduce-pairs/" in flat
-    assert "swap the host out" in flat
+    assert "replace the host" in flat
     assert len(text.splitlines()) < 50
 
 

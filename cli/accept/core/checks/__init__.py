@@ -1,7 +1,7 @@
-"""All checks by name, and the reading of a raw log for the checks of one step.
+"""Find all checks by name, and parse raw logs for the checks of one step.
 
-Each module of this folder declares one or several checks in its tuple `CHECKS`; there is no list to
-keep in step. Check modules do not import each other.
+Each module of this folder declares its checks in a tuple `CHECKS`, so a new module needs no
+registration. Check modules do not import each other.
 """
 
 from __future__ import annotations
@@ -60,57 +60,61 @@ class _Registry(Mapping[str, Check]):
 REGISTRY = _Registry()
 
 
-def _of_the_run(problem: Problem, hosts: tuple[str, ...]) -> Problem:
-    """The problem with its host as the run calls it, where that can be told."""
+def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:
+    """Return the problem with its host renamed to one of `hosts`, or None if that is ambiguous."""
     if not problem.host or not hosts or problem.host in hosts:
         return problem
-    short = problem.host.partition(".")[0]
-    same = [host for host in hosts if host.partition(".")[0] == short]
-    return replace(problem, host=same[0] if len(same) == 1 else None)
+    short_name = problem.host.partition(".")[0]
+    matches = [host for host in hosts if host.partition(".")[0] == short_name]
+    return replace(problem, host=matches[0] if len(matches) == 1 else None)
 
 
 def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, ...] = ()) -> Parsed:
-    """What the raw log of one execution says, for all `checks` of its step.
+    """Parse the raw log of one execution for all `checks` of its step.
 
-    The lines are read once where the checks share one parser, as those of one launch do. What a
-    group of one host says is said of that host. A launcher names hosts as they call themselves: one
-    that is none of `hosts`, such as a pod, accuses nobody. Where the launch failed it is no news
-    that there is nothing to read.
+    In a group of one host, facts without a host belong to that host. Launchers use the hosts'
+    own names; a problem on a host that is not in `hosts`, such as a pod, loses its host. If the
+    launch failed, problems about missing results are left out.
     """
-    launch: list[Problem] = []
-    watched = launcher_errors.watch(lines, launch)
+    launch_problems: list[Problem] = []
+    watched = launcher_errors.watch(lines, launch_problems)
+    # Checks of one launch share one parser, so that the lines are read only once.
     parsers = tuple(dict.fromkeys(load(name).parse for name in checks))
-    kept = watched if len(parsers) == 1 else tuple(watched)
-    parts = [parse(kept) for parse in parsers]
+    source = watched if len(parsers) == 1 else tuple(watched)
+    parts = [parse(source) for parse in parsers]
     facts = [fact for part in parts for fact in part.facts]
     if len(hosts) == 1:
         facts = [fact if fact.host else replace(fact, host=hosts[0]) for fact in facts]
     metrics = tuple(metric for part in parts for metric in part.metrics)
-    problems = tuple(_of_the_run(problem, hosts) for part in parts for problem in part.problems)
-    if launch and not metrics:
-        empty = ("unparsable", "no-measurement", "incomplete-log")
-        rest = (problem for problem in problems if problem.cause not in empty)
-        problems = (*(_of_the_run(problem, hosts) for problem in launch), *rest)
-    return Parsed(metrics=metrics, facts=tuple(facts), problems=_once(problems))
+    problems = [problem for part in parts for problem in part.problems]
+    if launch_problems and not metrics:
+        no_results = ("unparsable", "no-measurement", "incomplete-log")
+        rest = (problem for problem in problems if problem.cause not in no_results)
+        problems = [*launch_problems, *rest]
+    problems = [_with_known_host(problem, hosts) for problem in problems]
+    return Parsed(metrics=metrics, facts=tuple(facts), problems=_deduplicated(problems))
 
 
 def with_problems_seen(outside: Sequence[Problem], parsed: Parsed) -> tuple[Problem, ...]:
-    """The problems of an execution: what was seen from outside, then what its raw log says.
+    """Return the problems of an execution: those seen from `outside`, then those of its raw log.
 
-    What both tell is told as in the log, so that reading the log again changes nothing.
+    Of duplicates the one of the log is kept, so that parsing the log again changes nothing.
     """
-    said = {_what(problem) for problem in parsed.problems}
-    return (*(p for p in _once(outside) if _what(p) not in said), *parsed.problems)
+    logged = {_identity(problem) for problem in parsed.problems}
+    return (*(p for p in _deduplicated(outside) if _identity(p) not in logged), *parsed.problems)
 
 
-def _once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Problems once each, and bounded: several ranks may see the same thing."""
-    kept: dict[tuple[object, ...], Problem] = {}
+def _deduplicated(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the first of equal problems, because several ranks may report the same one.
+
+    Messages are cut at 500 characters.
+    """
+    unique: dict[tuple[object, ...], Problem] = {}
     for problem in problems:
-        kept.setdefault(_what(problem), replace(problem, message=problem.message[:500]))
-    return tuple(kept.values())
+        unique.setdefault(_identity(problem), replace(problem, message=problem.message[:500]))
+    return tuple(unique.values())
 
 
-def _what(problem: Problem) -> tuple[object, ...]:
-    """What makes two problems one, however they are worded."""
+def _identity(problem: Problem) -> tuple[object, ...]:
+    """Return what equal problems have in common, whatever their messages say."""
     return problem.cause, problem.check, problem.host, problem.rank, problem.gpu, problem.nic

@@ -9,54 +9,54 @@ from typing import Any, Literal
 from accept.core.judge.evidence import CheckRules
 from accept.core.model import GroupKind, Parsed
 
-#: What a check's programs need on a node. "nccl-tests-or-torch": `*_perf` where there are GPUs,
-#: else torch.
+#: A program that a check needs on a node. "nccl-tests-or-torch": `*_perf` on nodes with GPUs, else
+#: torch.
 Need = Literal["sh", "mpirun", "torch", "mpi4py", "nccl-tests-or-torch"]
 
-#: Reads the lines of one raw log; it never raises. Checks of one launch share the function, which
-#: serves all of them at once.
+#: Parses the lines of one raw log and never raises. Checks that share a launch share the function,
+#: and its result is for all of them.
 Parse = Callable[[Iterable[bytes]], Parsed]
 
 
-#: Starting the ranks of one wave, in seconds: a constant, and a share for each host.
-_LAUNCH, _LAUNCH_HOST = 4.0, 0.05
+#: Seconds to start the ranks of one wave: a constant, and an addition per host.
+_LAUNCH_SECONDS, _LAUNCH_SECONDS_PER_HOST = 4.0, 0.05
 
 
 def launch_seconds(hosts: int) -> float:
-    """What starting one wave takes, to be added once to the sum of its checks' estimates."""
-    return _LAUNCH + _LAUNCH_HOST * hosts
+    """Return the seconds to start one wave, which come on top of its checks' estimates."""
+    return _LAUNCH_SECONDS + _LAUNCH_SECONDS_PER_HOST * hosts
 
 
 def param(default: Any, doc: str) -> Any:
-    """A field of a parameter class: its default and the line `accept list checks` shows."""
+    """Return a field of a parameter class, with the description for `accept list checks`."""
     return field(default=default, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check(CheckRules):
-    """One acceptance test."""
+    """Declare one acceptance test."""
 
     #: One line for `accept list checks`.
     summary: str
     #: Step template under `launchers/steps`.
     template: str
-    #: What nccl-tests calls what it runs, where that is not the check's name.
+    #: Name of the collective in nccl-tests, if it is not the check's name.
     runs: str = ""
     #: Frozen dataclass of the parameters, each with a default and `metadata["doc"]`.
     params: type[Any]
-    #: Group kinds it works on; the first is the default.
+    #: Supported group kinds; the first is the default.
     groups: tuple[GroupKind, ...]
     needs: tuple[Need, ...]
-    #: Checks of equal launch, parameters and groups share one step; None: a step of its own.
+    #: Checks with the same launch, parameters and groups share one step; None: a separate step.
     launch: str | None = None
-    #: What `--budget` keeps first: higher is kept longer.
+    #: Priority under `--budget`: checks with lower values are dropped first.
     worth: int = 0
-    #: (params, hosts of a group, ranks a host) -> seconds of work in one wave. Starting it comes on
-    #: top, once a launch: `launch_seconds`.
+    #: (params, hosts of a group, ranks per host) -> seconds of work in one wave. `launch_seconds`
+    #: comes on top, once per launch.
     estimate: Callable[[Any, int, int], float]
     parse: Parse
-    #: Each GPU is measured by itself, so that its bounds hold for a part of a node too.
+    #: True if each GPU is measured alone, so that the bounds also hold for a part of a node.
     devices: bool = False
-    #: Faults that its program can be told to have, for drills, and how many ranks a group must have
-    #: for the one that has it to be named.
+    #: Faults that its program can simulate in drills, each with the smallest number of ranks in a
+    #: group that lets the verdict name the faulty rank.
     faults: Mapping[str, int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Whether exactly the planned ranks answer over MPI, and how long a message takes between hosts.
+"""Define the check `connectivity`: exactly the planned ranks answer over MPI; ping between hosts.
 
 Every rank prints one fact `rank` (with `rank` and `host`), whose value has `localRank`, `gpu` (UUID
-or null) and `size`. Where mpi4py is, hosts then ping each other: metric `ping` for each host, the
-median over its peers in us. Latency has no bound but the user's own.
+or null) and `size`. If mpi4py is installed, hosts then ping each other: metric `ping` for each
+host, the median over its peers in us. Only users can set bounds for it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Params:
     pings: int = param(20, "round trips for each pair of hosts; 0 leaves the latency matrix out")
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a number of pings that cannot be."""
+        """Raise ValueError for a negative number of pings."""
         if self.pings < 0:
             raise ValueError(f"pings must be at least 0, not {self.pings}")
 
 
 def estimate(params: Params, hosts: int, _ranks: int) -> float:
-    """Seconds: each of N - 1 rounds of pairs takes `pings` round trips of at most 0.5 ms."""
+    """Return seconds; each of N - 1 rounds of pairs takes `pings` round trips of 0.5 ms."""
     return 3.0 + 0.0005 * params.pings * max(0, hosts - 1)
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
-    """Ranks and latencies."""
+    """Return the ranks and their ping times."""
     return record_protocol.parse(lines, check="connectivity")
 
 
 def _answers(record: Record) -> dict[tuple[str | None, int | None], dict[str, Any]]:
-    """What each rank said, by host and rank."""
+    """Return the value of each fact `rank`, by host and rank."""
     return {
         (fact.host, fact.rank): fact.value if isinstance(fact.value, dict) else {}
         for fact in record.facts
@@ -54,7 +54,7 @@ def _answers(record: Record) -> dict[tuple[str | None, int | None], dict[str, An
 
 
 def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
-    """Ranks too few, too many or on the wrong host, and GPUs that two ranks share."""
+    """Yield missing, additional and misplaced ranks, and GPUs that two ranks share."""
     answers = _answers(record)
     if record.problems and not answers:
         return
@@ -62,39 +62,39 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
     per_host = record.ranks // len(record.hosts) if record.hosts else 0
     answered = Counter(host for host, _ in answers)
     if len(answers) != record.ranks or ranks != set(range(record.ranks)):
-        said = f"{len(answers)} ranks on {len(answered)} hosts answered, {record.ranks} on "
-        said += f"{len(record.hosts)} were planned"
-        yield Problem(cause="rank-count", message=said)
+        message = f"{len(answers)} ranks on {len(answered)} hosts answered, {record.ranks} on "
+        message += f"{len(record.hosts)} were planned"
+        yield Problem(cause="rank-count", message=message)
     for name in record.hosts:
         if answered[name] != per_host:
-            said = f"{answered[name]} ranks answered on {name}, {per_host} were planned"
-            yield Problem(cause="rank-count", message=said, host=name)
-    owner: dict[str, str | None] = {}
+            message = f"{answered[name]} ranks answered on {name}, {per_host} were planned"
+            yield Problem(cause="rank-count", message=message, host=name)
+    owners: dict[str, str | None] = {}
     for (host, rank), value in answers.items():
         uuid = value.get("gpu")
         if isinstance(uuid, str) and uuid:
-            if uuid in owner:
-                said = f"rank {rank} has GPU {uuid}, which another rank on {owner[uuid]} has"
-                yield Problem(cause="gpu-duplicate", message=said, host=host, rank=rank)
-            owner.setdefault(uuid, host)
+            if uuid in owners:
+                message = f"rank {rank} uses GPU {uuid}, and so does another rank on {owners[uuid]}"
+                yield Problem(cause="gpu-duplicate", message=message, host=host, rank=rank)
+            owners.setdefault(uuid, host)
         elif evidence.plan.machine.gpus != 0:
-            said = f"rank {rank} on {host} has no GPU"
-            yield Problem(cause="gpu-missing", message=said, host=host, rank=rank)
+            message = f"rank {rank} on {host} has no GPU"
+            yield Problem(cause="gpu-missing", message=message, host=host, rank=rank)
 
 
 def judge(evidence: Evidence) -> Judged:
-    """Exactly the planned ranks answered, each with a GPU of its own where there are GPUs."""
-    found = [
+    """Pass if exactly the planned ranks answered, each with its own GPU on GPU machines."""
+    problems = [
         problem
         for record in evidence.records
         if record.exit is not None
         for problem in _problems(evidence, record)
     ]
     findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, more=found)
+    findings += completeness.problem_findings(evidence, more=problems)
     findings += bounds.findings(evidence)
-    findings += _chosen(evidence)
-    suspects = tuple(from_problems(found, "", len(evidence.hosts)))
+    findings += _network_notes(evidence)
+    suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     verdict = verdict_of(
         evidence,
         findings,
@@ -104,25 +104,25 @@ def judge(evidence: Evidence) -> Judged:
     return Judged(verdict, suspects)
 
 
-def _chosen(evidence: Evidence) -> Iterator[Finding]:
-    """What hosts talk through, and who chose it: a note for each answer there is."""
-    found: dict[str, list[str]] = {}
+def _network_notes(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a note for each choice of network, with its hosts and with what chose it."""
+    hosts_by_choice: dict[str, list[str]] = {}
     for record in evidence.records:
         for fact in record.facts:
             if fact.name == "network" and isinstance(fact.value, dict) and fact.host:
                 value = {key: str(text)[:200] for key, text in fact.value.items()}
-                said = f"interface {value.get('interface')} (by {value.get('interfaceBy')})"
+                choice = f"interface {value.get('interface')} (by {value.get('interfaceBy')})"
                 if value.get("rdma"):
-                    said += f", RDMA {value['rdma'].lstrip('=')} (by {value.get('rdmaBy')})"
-                found.setdefault(said, []).append(fact.host)
-    for said, hosts in list(found.items())[:20]:
-        named = tuple(dict.fromkeys(hosts))
+                    choice += f", RDMA {value['rdma'].lstrip('=')} (by {value.get('rdmaBy')})"
+                hosts_by_choice.setdefault(choice, []).append(fact.host)
+    for choice, hosts in list(hosts_by_choice.items())[:20]:
+        unique_hosts = tuple(dict.fromkeys(hosts))
         yield Finding(
             check=evidence.check,
             judgement="consistency",
             state=State.PASS,
-            message=f"{said} on {completeness.host_list(named)}",
-            hosts=named,
+            message=f"{choice} on {completeness.host_list(unique_hosts)}",
+            hosts=unique_hosts,
         )
 
 

@@ -1,9 +1,9 @@
-"""What GPUs, links, NICs and memory count while the steps run: the change is judged, not the level.
+"""Define the check `health`: new errors of GPUs, links, NICs and memory while the steps run.
 
-Its step takes one whole reading of every host, the fact `health` of `launchers/programs/health.py`.
-That the plan has it makes the coordinator read the same before every step and after the last: fact
-`health-change` of a host whose counters moved since the reading before, and after the last step
-`health-total`, over the whole run, of the counters that nobody is blamed for.
+Its step takes one reading of every host: the facts `health` of `launchers/programs/health.py`. If a
+plan has this check, the coordinator repeats the reading before every step and after the last. It
+reports the fact `health-change` for each host whose counters changed since the previous reading.
+After the last step, the fact `health-total` reports the growth of all other counters over the run.
 """
 
 from __future__ import annotations
@@ -23,79 +23,78 @@ from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, State
 from accept.core.serde import camel
 
-#: Most notes that a verdict holds.
-_NOTES = 20
+_MAX_NOTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Limits):
     """Parameters of `health`.
 
-    NVLink: CRC errors matter at 100 a second, and replays and recoveries from the first on; PCIe: 8
-    replays a minute are the most that is recommended (NVIDIA/DCGM, DCGM_LIMIT_MAX_NVLINK_CRC_ERROR,
-    DCGM_LIMIT_MAX_NVLINK_ERROR, DCGM_LIMIT_MAX_PCIREPLAY_RATE). facebookresearch/gcm tolerates no
-    replay and no recovery either (check-dcgmi nvlink, thresholds 0). Ports: 1e-12 errors a bit is
-    where ibdiagnet draws its line (its user manual, --ber_thresh).
+    Sources of the defaults, from NVIDIA/DCGM: 100 CRC errors per second of an NVLink
+    (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR), no NVLink replay or recovery (DCGM_LIMIT_MAX_NVLINK_ERROR; so
+    does facebookresearch/gcm, check-dcgmi nvlink), 8 PCIe replays per minute
+    (DCGM_LIMIT_MAX_PCIREPLAY_RATE). The bit error ratio of ports, 1e-12, is the threshold of
+    ibdiagnet (user manual, --ber_thresh).
     """
 
-    nvlink_crc_per_second: float = param(
-        100.0, "CRC errors a second of an NVLink that are no fault"
-    )
-    pcie_replays_per_minute: float = param(8.0, "replays a minute of a PCIe link that are no fault")
-    bit_error_ratio: float = param(1e-12, "errors a bit of a port that are no fault")
-    # The standard deviation of a count of ten is three: of fewer no rate can be told.
-    few: int = param(10, "errors of a port in one step that are too few to be a rate")
-    # What takes less of a step is below the noise of a measurement; DCGM failed GPUs for 0.0 s
+    nvlink_crc_per_second: float = param(100.0, "tolerated CRC errors of an NVLink, per second")
+    pcie_replays_per_minute: float = param(8.0, "tolerated replays of a PCIe link, per minute")
+    bit_error_ratio: float = param(1e-12, "tolerated errors of a port, per bit")
+    # The standard deviation of a count of 10 is about 3, so smaller counts give no usable rate.
+    few: int = param(10, "errors of a port in one step that are too few for a rate")
+    # Shorter slowdowns are below the noise of a measurement. DCGM failed GPUs for 0.0 s
     # (NVIDIA/DCGM issue 242).
-    limited_share: float = param(0.01, "share of a step that a GPU may be slowed for, but by power")
+    limited_share: float = param(
+        0.01, "tolerated share of a step during which a GPU is slowed, except by its power limit"
+    )
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a limit that is none."""
+        """Raise ValueError for a negative limit."""
         for item in fields(self):
             if (value := getattr(self, item.name)) < 0:
                 raise ValueError(f"{camel(item.name)} must be at least 0, not {value}")
 
 
 def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
-    """Seconds: it reads files and asks the driver."""
+    """Return the time of one reading of files and driver, in seconds."""
     return 2.0
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
-    """The facts of one host."""
+    """Return the facts of one host."""
     return record_protocol.parse(lines, check="health")
 
 
 def readings_of(evidence: Evidence) -> dict[str, Reading]:
-    """The whole reading of each host."""
-    found = {}
+    """Return the complete reading of each host."""
+    readings = {}
     for record in evidence.records:
         for host in record.hosts:
             facts = [f for f in record.facts if f.name == "health" and f.host in (None, host)]
             if facts:
-                found[host] = reading_of(facts)
-    return found
+                readings[host] = reading_of(facts)
+    return readings
 
 
 def judge(evidence: Evidence) -> Judged:
-    """Nothing broke while the steps ran, and everything that could tell was read."""
+    """Pass if no device had new errors and all counters could be read."""
     limits = params_of(evidence, Params)
     readings = readings_of(evidence)
-    said = list(health.said(evidence.asked, evidence.plan.steps))
-    problems: list[Problem] = [p for one in said for p in health.problems(one, limits)]
+    changes = list(health.said(evidence.asked, evidence.plan.steps))
+    problems: list[Problem] = [p for change in changes for p in health.problems(change, limits)]
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, more=problems)
-    findings += [*_unread(evidence, readings, said), *_sweeps(evidence)]
+    findings += [*_unread(evidence, readings, changes), *_missing_sweeps(evidence)]
     notes = [n for host, reading in readings.items() for n in health.before_the_run(host, reading)]
-    notes += [note for one in said for note in health.notes(one, limits)]
-    findings += [_finding(State.PASS, note, None) for note in notes[:_NOTES]]
-    if len(notes) > _NOTES:
-        findings.append(_finding(State.PASS, f"{len(notes) - _NOTES} more notes", None))
+    notes += [note for change in changes for note in health.notes(change, limits)]
+    findings += [_finding(State.PASS, note, None) for note in notes[:_MAX_NOTES]]
+    if len(notes) > _MAX_NOTES:
+        findings.append(_finding(State.PASS, f"{len(notes) - _MAX_NOTES} more notes", None))
     verdict = verdict_of(
         evidence,
         findings,
         measured=_measured(evidence, readings),
-        against="no device breaks while a step runs",
+        against="no new device errors during the run",
     )
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
 
@@ -112,70 +111,73 @@ def _finding(state: State, message: str, cause: str | None, hosts: Iterable[str]
 
 
 def _unread(
-    evidence: Evidence, readings: dict[str, Reading], said: list[health.Said]
+    evidence: Evidence, readings: dict[str, Reading], changes: list[health.Said]
 ) -> Iterator[Finding]:
-    """Hosts of which nothing is known, at first or from some moment on: they are not tested."""
-    silent = [r.hosts[0] for r in evidence.records if r.hosts and not set(r.hosts) & set(readings)]
-    missing: dict[str, list[str]] = {}
-    for host in silent:
-        missing.setdefault("it said nothing", []).append(host)
+    """Yield findings for hosts that could not be read, from the start or later in the run."""
+    hosts_by_reason: dict[str, list[str]] = {}
+    for record in evidence.records:
+        if record.hosts and not set(record.hosts) & set(readings):
+            hosts_by_reason.setdefault("it reported nothing", []).append(record.hosts[0])
     for host, reading in readings.items():
-        for why in reading.unread:
-            if _blind(evidence, why):
-                missing.setdefault(why, []).append(host)
-        seen = any(device.kind == "gpu" for device in reading.devices)
-        blind = any(_blind(evidence, why) for why in reading.unread)
-        if evidence.plan.machine.gpus != 0 and not seen and not blind:
-            missing.setdefault("GPUs (the driver shows none)", []).append(host)
-    for why, hosts in missing.items():
-        message = f"not read on {completeness.host_list(hosts)}: {why}"
+        reasons = [reason for reason in reading.unread if _makes_blind(evidence, reason)]
+        for reason in reasons:
+            hosts_by_reason.setdefault(reason, []).append(host)
+        has_gpu = any(device.kind == "gpu" for device in reading.devices)
+        if evidence.plan.machine.gpus != 0 and not has_gpu and not reasons:
+            hosts_by_reason.setdefault("GPUs (the driver shows none)", []).append(host)
+    for reason, hosts in hosts_by_reason.items():
+        message = f"not read on {completeness.host_list(hosts)}: {reason}"
         yield _finding(State.NOT_TESTED, message, "tool-missing", hosts)
+    unread_hosts = {host for hosts in hosts_by_reason.values() for host in hosts}
     later: dict[str, tuple[str, str]] = {}
-    for one in said:
-        for why in one.change.unread:
-            if _blind(evidence, why) and not any(one.host in known for known in missing.values()):
-                later.setdefault(one.host, (one.when, why))
-    for host, (when, why) in later.items():
-        message = f"{when}: not read on {host}: {why}; does nvidia-smi hang there?"
+    for change in changes:
+        for reason in change.change.unread:
+            if _makes_blind(evidence, reason) and change.host not in unread_hosts:
+                later.setdefault(change.host, (change.when, reason))
+    for host, (when, reason) in later.items():
+        message = f"{when}: not read on {host}: {reason}; check whether nvidia-smi hangs there"
         yield _finding(State.NOT_TESTED, message, "no-measurement", (host,))
 
 
-def _blind(evidence: Evidence, why: str) -> bool:
-    """Whether a reason means that the check has nothing to go by: all of it, or the GPUs."""
-    return why.startswith("anything") or (why.startswith("GPU") and evidence.plan.machine.gpus != 0)
+def _makes_blind(evidence: Evidence, reason: str) -> bool:
+    """Return True if the check cannot judge a host that has this entry in `unread`."""
+    if reason.startswith("GPU"):
+        return evidence.plan.machine.gpus != 0
+    return reason.startswith("anything")
 
 
-def _sweeps(evidence: Evidence) -> Iterator[Finding]:
-    """Sweeps that the plan has and the records have not."""
+def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a finding if planned sweeps have no record."""
     if evidence.partial or evidence.broken_off or not evidence.records:
         return
-    seen = {record.wave for record in evidence.asked}
-    lacking = [n for n in range(1, len(evidence.plan.steps) + 2) if n not in seen]
-    if lacking:
-        message = f"{len(lacking)} of {len(evidence.plan.steps) + 1} readings have no record"
+    planned = range(1, len(evidence.plan.steps) + 2)
+    recorded = {record.wave for record in evidence.asked}
+    missing = [sweep for sweep in planned if sweep not in recorded]
+    if missing:
+        message = f"{len(missing)} of {len(planned)} readings have no record"
         yield _finding(State.NOT_TESTED, message, "evidence-missing")
 
 
 def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
-    """One line: what was watched, how often, and what could not be."""
+    """Return one line with the devices, the number of readings, and what was not readable."""
     kinds = Counter(device.kind for reading in readings.values() for device in reading.devices)
-    gpus = _many(kinds["gpu"], "GPU") if kinds["gpu"] else "no GPU"
-    nics, hosts = _many(kinds["rdma"] + kinds["net"], "NIC"), _many(len(readings), "host")
-    times = len({record.wave for record in evidence.asked} - {0})
-    text = f"{gpus}, {nics} on {hosts}, read {_many(times, 'time')}"
-    unread = Counter(why for reading in readings.values() for why in reading.unread)
+    gpus = _counted(kinds["gpu"], "GPU") if kinds["gpu"] else "no GPU"
+    nics, hosts = _counted(kinds["rdma"] + kinds["net"], "NIC"), _counted(len(readings), "host")
+    sweeps = len({record.wave for record in evidence.asked} - {0})
+    text = f"{gpus}, {nics} on {hosts}, {_counted(sweeps, 'reading')}"
+    unread = Counter(reason for reading in readings.values() for reason in reading.unread)
     if unread:
-        text += f"; not read: {', '.join(why for why, _ in unread.most_common(3))}"
+        text += f"; not readable: {', '.join(reason for reason, _ in unread.most_common(3))}"
     return text
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 HEALTH = Check(
     name="health",
-    summary="errors that GPUs, links, NICs and memory count while the steps run",
+    summary="new errors of GPUs, links, NICs and memory while the steps run",
     template="health.sh.j2",
     params=Params,
     groups=("each",),

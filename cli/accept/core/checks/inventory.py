@@ -1,24 +1,24 @@
-"""What each host is, and whether hosts that should be equal are.
+"""Define the check `inventory`: hardware, limits and versions of each host, and differences.
 
-Its program prints on every host one fact `inventory`, whose value has these keys (null: not known):
+Its program prints one fact `inventory` on every host. The value has these keys (null: not known):
 
     hostname, kernel   text
-    cpus               number of CPUs that the run may use
+    cpus               number of CPUs available to the run
     memoryBytes        bytes
     gpus               list of {index, uuid, name, memoryMiB, memoryUsedMiB, driver,
                        eccUncorrected, pci, processes: list of "PID NAME"}; null: nvidia-smi did
                        not answer in time
-    domain             name of the NVLink domain of its GPUs; null: none that spans hosts; left out:
+    domain             name of the NVLink domain of its GPUs; null: no domain spans hosts; missing:
                        not known
-    pciNvidia          number of NVIDIA GPUs on the PCI bus, whatever the driver shows
+    pciNvidia          number of NVIDIA GPUs on the PCI bus, also without a driver
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
-    ipcLock            whether the kernel heeds no limit of locked memory (CAP_IPC_LOCK)
-    versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, where they are
-    env                settings of NCCL and MPI in effect, through an allow-list
-    chosen             names of those that the host picked for itself
+    ipcLock            true if the kernel ignores the limit of locked memory (CAP_IPC_LOCK)
+    versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, if installed
+    env                effective settings of NCCL and MPI, through an allow-list
+    chosen             names of the settings that the host chose itself
 
-The clocks are read while the hosts are looked for: metric `clock-offset` in seconds, one a host.
+Discovery reads the clocks: metric `clock-offset` in seconds, one per host.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ class Params:
 
     max_clock_offset: float = param(1.0, "largest clock difference from the hosts' median, in s")
     require_unlimited_memlock: bool = param(
-        False, "whether a limited `ulimit -l` is a failure, as it is where RDMA is promised"
+        False, "fail on a limited `ulimit -l`; always on for machines with RDMA to GPU memory"
     )
     busy_mib: int = param(1024, "GPU memory in use above which a GPU counts as busy, in MiB")
 
 
 def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
-    """Seconds: it reads files and asks nvidia-smi."""
+    """Return the time to read files and query nvidia-smi, in seconds."""
     return 3.0
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
-    """The fact of one host."""
+    """Return the facts of one host."""
     return record_protocol.parse(lines, check="inventory")
 
 
 def inventory_of(evidence: Evidence) -> Inventory:
-    """What each host said of itself; the last word counts."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the last inventory that each host reported."""
+    inventory: dict[str, dict[str, Any]] = {}
     for record in evidence.records:
         for fact in record.facts:
             if fact.name == "inventory" and isinstance(fact.value, dict):
                 host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-                found[host] = fact.value
-    return {host: found[host] for host in evidence.hosts if host in found}
+                inventory[host] = fact.value
+    return {host: inventory[host] for host in evidence.hosts if host in inventory}
 
 
 def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], list[Problem]]:
-    """Problems that fail the check, and differences that are only worth a note."""
+    """Return the problems that fail the check, and the differences that are only notes."""
     plan, machine = evidence.plan, evidence.plan.machine
     params = params_of(evidence, Params)
-    found = list(
+    problems = list(
         consistency.gpu_problems(
             inventory,
             machine,
@@ -84,18 +84,18 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
             busy_mib=params.busy_mib,
         )
     )
-    found += consistency.nic_problems(inventory, machine)
+    problems += consistency.nic_problems(inventory, machine)
     offsets = [metric for record in evidence.asked for metric in record.metrics]
-    found += consistency.clock_problems(offsets, params.max_clock_offset)
+    problems += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
-        found += consistency.memlock_problems(inventory)
-    different = list(consistency.differences(inventory))
-    # Of machines that promise nothing, nothing says that they should be equal.
-    return (found + different, []) if machine.speed_promised else (found, different)
+        problems += consistency.memlock_problems(inventory)
+    differences = list(consistency.differences(inventory))
+    # Hosts of a machine without a speed target need not be equal.
+    return (problems + differences, []) if machine.speed_promised else (problems, differences)
 
 
 def judge(evidence: Evidence) -> Judged:
-    """Every host has told what it is; nothing is missing, broken or different."""
+    """Pass if every host reported its inventory and nothing is missing, broken or different."""
     inventory = inventory_of(evidence)
     problems, notes = _problems(evidence, inventory)
     silent = [
@@ -109,12 +109,12 @@ def judge(evidence: Evidence) -> Judged:
         )
         for hosts in silent
     ]
-    # What the hosts lack comes first: another number of ranks may follow from it.
+    # Missing hardware comes first, because it may explain a wrong number of ranks.
     findings = completeness.problem_findings(evidence, more=problems)
     findings += completeness.step_findings(evidence)
     findings += bounds.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
-    findings += _domain_unsaid(evidence, inventory)
+    findings += _unknown_domain(evidence, inventory)
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     return Judged(
         verdict_of(
@@ -127,11 +127,11 @@ def judge(evidence: Evidence) -> Judged:
     )
 
 
-def _domain_unsaid(evidence: Evidence, inventory: Inventory) -> list[Finding]:
-    """A finding where bounds are about NVLink between hosts, and no host says that it has any."""
-    bound = any(reference.one_domain for reference in evidence.plan.references)
-    told = any(value.get("domain") for value in inventory.values())
-    if not bound or told or len(inventory) < 2:
+def _unknown_domain(evidence: Evidence, inventory: Inventory) -> list[Finding]:
+    """Return a finding if bounds concern NVLink between hosts and no host reported its domain."""
+    has_bounds = any(reference.one_domain for reference in evidence.plan.references)
+    has_domain = any(value.get("domain") for value in inventory.values())
+    if not has_bounds or has_domain or len(inventory) < 2:
         return []
     return [
         Finding(
@@ -139,8 +139,9 @@ def _domain_unsaid(evidence: Evidence, inventory: Inventory) -> list[Finding]:
             judgement="absolute",
             state=State.INCONCLUSIVE,
             cause="no-measurement",
-            message="no host says which NVLink domain its GPUs are in, so nothing is held against "
-            "NVLink between hosts: nvidia-smi --query-gpu=fabric.clusterUuid,fabric.cliqueId",
+            message="no host reports the NVLink domain of its GPUs, so the bounds for NVLink "
+            "between hosts were not applied; check with "
+            "nvidia-smi --query-gpu=fabric.clusterUuid,fabric.cliqueId",
         )
     ]
 
@@ -157,14 +158,15 @@ def _note(problem: Problem) -> Finding:
 
 def _measured(evidence: Evidence, inventory: Inventory) -> str:
     gpus = sorted({len(gpus_of(value)) for value in inventory.values()} or {0})
-    each = "no" if gpus == [0] else " or ".join(map(str, gpus))
+    each = " or ".join(map(str, gpus))
     names = f" ({', '.join(evidence.devices[:2])})" if evidence.devices else ""
-    return f"{len(inventory)} told what they are; {each} GPUs each{names}"
+    hosts = f"{len(inventory)} of {len(evidence.hosts)} hosts reported"
+    return f"{hosts}; {each} {'GPU' if gpus == [1] else 'GPUs'} each{names}"
 
 
 INVENTORY = Check(
     name="inventory",
-    summary="what each host is: GPUs, memory, network, limits, versions; differences are findings",
+    summary="GPUs, memory, network, limits and versions of each host; differences are findings",
     template="inventory.sh.j2",
     params=Params,
     groups=("each",),

@@ -1,7 +1,7 @@
-"""A seeded training run over all ranks: the loss must fall and all ranks must agree on the model.
+"""Define the check `train`: the loss of a seeded run falls, and all ranks agree on the model.
 
-What the program prints its own docstring says (`launchers/programs/train.py`). It names ranks by
-itself where numbers are wrong; here its curve is judged, and whether a rank is slow.
+The docstring of `launchers/programs/train.py` describes the output. The program itself reports the
+ranks that compute wrong numbers; this module judges the loss curve and looks for slow ranks.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Parsed, Problem, Record
 
-#: What a finished run must have measured.
+#: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")
+#: Metrics of at least this magnitude are damaged.
 _ABSURD = 1e300
-#: Steps that the program needs: with fewer the loss of a healthy run need not fall by half.
-_LEAST_STEPS, _LEAST_BATCH = 20, 16
-#: Seconds that a step is taken to last, where nobody has measured it; smaller models take 0.05.
+#: With fewer steps or samples, the loss of a healthy run may fall by less than half.
+_MIN_STEPS, _MIN_BATCH = 20, 16
+#: Assumed seconds per step.
 _STEP_SECONDS = {"resnet18": 1.0, "resnet50": 3.0}
-_LARGE_SECONDS, _LARGE_START = 3.0, 60.0
+_SMALL_STEP_SECONDS, _LARGE_STEP_SECONDS = 0.05, 3.0
+#: Seconds to start torch, and to load a large model after that.
+_START_SECONDS, _LARGE_START_SECONDS = 10.0, 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
     """Parameters of `train`.
 
-    Samples of a step are counted over all ranks: the loss is the same at any number of ranks.
+    `batch` counts the samples of all ranks, so the loss does not depend on the number of ranks.
     """
 
     model: Literal[
@@ -47,78 +50,86 @@ class Params:
         "gpt-80",
         "gpt-141",
         "gpt-192",
-    ] = param("mlp", "what is trained; gpt-N is computed to fill a GPU of N GB")
+    ] = param("mlp", "model to train; gpt-N fills a GPU of N GB")
     precision: Literal["fp32", "autocast", "bf16"] = param(
-        "fp32", "of the arithmetic; bf16: of the weights too"
+        "fp32", "precision of the arithmetic; bf16: also of the weights"
     )
     parallel: Literal["auto", "ddp", "fsdp", "flat"] = param(
         "auto", "how gradients are averaged; auto: ddp on GPUs, one all-reduce on CPUs"
     )
-    norm: Literal["group", "sync"] = param("group", "of ResNets; sync: SyncBatchNorm, on GPUs")
+    norm: Literal["group", "sync"] = param(
+        "group", "normalization of ResNets; sync: SyncBatchNorm, on GPUs"
+    )
     steps: int = param(60, "optimizer steps, at least 20")
-    minutes: float = param(0.0, "train so long instead, with prints every five minutes")
+    minutes: float = param(
+        0.0, "train for this many minutes instead, with a report every five minutes"
+    )
     batch: int = param(64, "samples of a step, over all ranks, at least 16")
-    micro: int = param(0, "samples that go through the model at once; 0: as it needs")
+    micro: int = param(0, "samples per forward pass; 0: chosen for the model")
     ratio: float = param(
         0.5, "the mean loss of the last steps must be at most this share of the first steps'"
     )
-    by: int = param(0, "step by which the loss must have fallen so far; 0: the last")
-    every: int = param(100, "steps between comparisons of what the ranks hold and compute")
+    by: int = param(0, "step by which the loss must have fallen to `ratio`; 0: the last step")
+    every: int = param(100, "steps between comparisons of the ranks' parameters and gradients")
     dataset: Literal["synthetic", "fashion-mnist", "cifar-10", "cifar-100", "image-folder"] = param(
-        "synthetic", "what is learnt"
+        "synthetic", "data set to learn"
     )
     path: str = param("", "folder of the data set, on every host")
-    download: bool = param(False, "fetch the data set there, by torchvision")
+    download: bool = param(False, "download the data set to `path` with torchvision")
     checkpoint: str = param("", "folder to write a checkpoint to at the end, and to read it back")
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the parameter, for a run that could not be judged."""
-        if self.steps < _LEAST_STEPS or self.batch < _LEAST_BATCH:
+        """Raise ValueError, which names the parameter, for a run that could not be judged."""
+        if self.steps < _MIN_STEPS or self.batch < _MIN_BATCH:
             raise ValueError(
-                f"steps must be at least {_LEAST_STEPS} and batch at least {_LEAST_BATCH}, for the "
+                f"steps must be at least {_MIN_STEPS} and batch at least {_MIN_BATCH} for the "
                 f"loss to fall, not {self.steps} and {self.batch}"
             )
         if not 0 < self.ratio < 1:
-            raise ValueError(f"ratio must lie between 0 and 1, not {self.ratio}")
+            raise ValueError(f"ratio must be above 0 and below 1, not {self.ratio}")
         if self.minutes < 0 or self.micro < 0 or self.by < 0:
-            raise ValueError("minutes, micro and by must not be below 0")
+            raise ValueError("minutes, micro and by must be at least 0")
         if self.every < 1:
             raise ValueError(f"every must be at least 1, not {self.every}")
         if not self.minutes and self.by > self.steps:
-            raise ValueError(f"by is step {self.by}, and there are {self.steps} steps")
-        if (self.dataset == "synthetic") == bool(self.path):
-            raise ValueError("path is the folder of a dataset other than synthetic, which needs it")
+            raise ValueError(f"by must be at most the number of steps, {self.steps}, not {self.by}")
+        if self.dataset == "synthetic" and self.path:
+            raise ValueError("path: dataset synthetic has no folder; choose another dataset")
+        if self.dataset != "synthetic" and not self.path:
+            raise ValueError(f"path: dataset {self.dataset} needs a folder on every host")
         if self.path and self.model.startswith("gpt"):
-            raise ValueError(f"model {self.model} reads text, and dataset {self.dataset} is images")
+            raise ValueError(
+                f"model {self.model} needs text, but dataset {self.dataset} contains images"
+            )
         if self.download and self.dataset in ("synthetic", "image-folder"):
-            raise ValueError(f"download: there is nothing to fetch for dataset {self.dataset}")
+            raise ValueError(f"download: dataset {self.dataset} cannot be downloaded")
         for name in ("path", "checkpoint"):
-            if (given := getattr(self, name)) and not given.startswith("/"):
-                raise ValueError(
-                    f"{name} must be absolute, as hosts have no common folder: {given}"
-                )
+            if (folder := getattr(self, name)) and not folder.startswith("/"):
+                raise ValueError(f"{name} must be an absolute path on the hosts, not {folder}")
 
 
 def estimate(params: Params, hosts: int, ranks_per_host: int) -> float:
-    """Seconds: importing torch on every rank, and the steps, each with 1 ms for each rank.
+    """Return seconds: import torch on every rank, and run the steps, with 1 ms per step and rank.
 
-    How long the steps of large models last nobody has measured; a suite can say `timeout`.
+    The steps of large models are a guess, because nobody has measured them; suites can set
+    `timeout`.
     """
     large = params.model.startswith("gpt") and params.model != "gpt-tiny"
-    step = _LARGE_SECONDS if large else _STEP_SECONDS.get(params.model, 0.05)
-    start = 10.0 + large * _LARGE_START
+    small_step = _STEP_SECONDS.get(params.model, _SMALL_STEP_SECONDS)
+    step = _LARGE_STEP_SECONDS if large else small_step
+    start = _START_SECONDS + large * _LARGE_START_SECONDS
     return start + (60 * params.minutes or params.steps * (step + 0.001 * hosts * ranks_per_host))
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
-    """Losses, throughput and what ranks report."""
+    """Return losses, throughput and the reports of ranks."""
     return record_protocol.parse(lines, check="train")
 
 
 def _values(record: Record) -> dict[str, float]:
-    """Metrics of a whole run (not those of one rank), by name; damaged ones are left out.
+    """Return the metrics of the whole run by name, without those of single ranks and damaged ones.
 
-    A long run says them again and again: the last one counts.
+    A long run reports them repeatedly; the last value counts.
     """
     return {
         metric.name: metric.value
@@ -127,73 +138,72 @@ def _values(record: Record) -> dict[str, float]:
     }
 
 
-def _facts(record: Record, name: str) -> dict[str, object]:
-    """The last fact of this name; empty where it is missing or no table."""
-    found = [f.value for f in record.facts if f.check == "train" and f.name == name]
-    return found[-1] if found and isinstance(found[-1], dict) else {}
+def _last_fact(record: Record, name: str) -> dict[str, object]:
+    """Return the last fact with this name, or {} if it is missing or not a mapping."""
+    values = [f.value for f in record.facts if f.check == "train" and f.name == name]
+    return values[-1] if values and isinstance(values[-1], dict) else {}
 
 
 def _problems(record: Record, params: Params) -> Iterator[Problem]:
     if record.exit != 0 or any(p.cause == "tool-missing" for p in record.problems):
         return
-    values, where = (
-        _values(record),
-        f"in step {record.step} on {completeness.host_list(record.hosts)}",
-    )
-    needed = [*_REQUIRED]
+    values = _values(record)
+    where = f"in step {record.step} on {completeness.host_list(record.hosts)}"
+    required = [*_REQUIRED]
     if params.by:
-        needed.append("loss-by")
+        required.append("loss-by")
     if params.checkpoint:
-        needed += ["checkpoint-write", "checkpoint-read"]
-    referenced = bool(_facts(record, "training").get("reference"))
-    if referenced:
-        needed += ["curve-deviation", "curve-tolerance"]
-    missing = [name for name in needed if name not in values]
-    if not _facts(record, "compared").get("times"):
+        required += ["checkpoint-write", "checkpoint-read"]
+    has_reference = bool(_last_fact(record, "training").get("reference"))
+    if has_reference:
+        required += ["curve-deviation", "curve-tolerance"]
+    missing = [name for name in required if name not in values]
+    if not _last_fact(record, "compared").get("times"):
         missing.append("comparison of the ranks")
     if missing:
-        said = f"training {where} reported no {', '.join(missing)}"
-        yield Problem(cause="no-measurement", message=said)
+        message = f"training {where} reported no {', '.join(missing)}"
+        yield Problem(cause="no-measurement", message=message)
         return
     first, last = values["loss-first"], values["loss-by" if params.by else "loss-last"]
     fell = first > 0 and last <= params.ratio * first
     if not fell and not any(p.cause == "loss-not-falling" for p in record.problems):
         by = f" by step {params.by}" if params.by else ""
-        said = f"the loss went from {number(first)} to {number(last)}{by} {where}; at most "
-        said += f"{params.ratio:g} of the first loss is allowed"
-        yield Problem(cause="loss-not-falling", message=said)
-    if referenced and not values["curve-deviation"] <= values["curve-tolerance"]:
-        far = number(values["curve-deviation"])
-        said = f"the loss curve {where} is {far} of the first loss away from the reference curve"
-        yield Problem(cause="loss-differs", message=said)
+        message = f"the loss went from {number(first)} to {number(last)}{by} {where}; at most "
+        message += f"{params.ratio:g} of the first loss is allowed"
+        yield Problem(cause="loss-not-falling", message=message)
+    if has_reference and not values["curve-deviation"] <= values["curve-tolerance"]:
+        deviation, tolerance = number(values["curve-deviation"]), number(values["curve-tolerance"])
+        message = f"the loss curve {where} deviates from the reference curve by {deviation} of the "
+        message += f"first loss; at most {tolerance} is allowed"
+        yield Problem(cause="loss-differs", message=message)
     if values["throughput"] <= 0:
         yield Problem(cause="no-measurement", message=f"throughput is not above 0 {where}")
 
 
 def judge(evidence: Evidence) -> Judged:
-    """The loss fell far enough, everywhere, no rank reports anything wrong, and none is slow."""
+    """Pass if the loss fell far enough everywhere, and no rank is wrong or slow."""
     params = {
         step.id: params_of(replace(evidence, steps=(step,)), Params) for step in evidence.steps
     }
-    found = [p for record in evidence.records for p in _problems(record, params[record.step])]
-    # Ranks of one execution compare themselves; those of several are compared here.
-    odd = tuple(digest_problems(evidence, "gradients-differ"))
+    problems = [p for record in evidence.records for p in _problems(record, params[record.step])]
+    # The program compares the ranks of one execution; this compares those of different ones.
+    differing = tuple(digest_problems(evidence, "gradients-differ"))
     findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, more=[*found, *odd])
+    findings += completeness.problem_findings(evidence, more=[*problems, *differing])
     findings += bounds.findings(evidence)
     slow = stragglers.judge(evidence, "rank-own")
     ratios = ", ".join(f"{ratio:g}" for ratio in dict.fromkeys(p.ratio for p in params.values()))
-    held = f"loss at most {ratios or Params().ratio} of the first"
-    if any(_facts(record, "training").get("reference") for record in evidence.records):
-        held += " and along the reference curve"
+    required = f"loss at most {ratios or Params().ratio} of the first"
+    if any(_last_fact(record, "training").get("reference") for record in evidence.records):
+        required += " and along the reference curve"
     return Judged(
         verdict_of(
             evidence,
             findings + slow.findings,
             measured=_measured(evidence),
-            against=f"{held}; equal parameters on all ranks",
+            against=f"{required}; equal parameters on all ranks",
         ),
-        (*slow.suspects, *from_problems(odd, "", len(evidence.hosts))),
+        (*slow.suspects, *from_problems(differing, "", len(evidence.hosts))),
     )
 
 
@@ -210,7 +220,7 @@ def _measured(evidence: Evidence) -> str:
 
 TRAIN = Check(
     name="train",
-    summary="a training run: the loss falls as it should, all ranks compute and hold the same",
+    summary="a training run: the loss falls, and all ranks have the same gradients and parameters",
     template="train.sh.j2",
     params=Params,
     groups=("all", "each", "pairs", "halves"),
@@ -219,7 +229,7 @@ TRAIN = Check(
     estimate=estimate,
     parse=parse,
     judge=judge,
-    # Which parameters are the odd ones takes a majority.
+    # Only a majority shows which rank's parameters are wrong.
     faults={"wrong": 3, "nan": 1, "hang": 2, "die": 2, "full-disk": 1},
 )
 

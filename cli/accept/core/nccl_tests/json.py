@@ -1,10 +1,10 @@
-"""Read the JSON that nccl-tests writes with `-J FILE` as if it were its text.
+"""Convert the JSON that nccl-tests writes with `-J FILE` into its text output, and parse that.
 
-The environment in it may hold secrets and is skipped unread. Only one member, or one row, is in
-memory at a time.
+The environment in the JSON may contain secrets and is skipped without parsing. Only one member, or
+one row, is in memory at a time.
 
 Format: nccl-tests src/util.cu, JSON_FILE_VERSION 3, versions 2.17.4 to 2.19.6. Only rank 0 writes
-it; a crash leaves it without its end or without its footer.
+it; after a crash the end or the footer is missing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NAN = float("nan")
 
 
 def members_of(data: Any) -> dict[str, Any]:
-    """An object; empty where it is none."""
+    """Return a JSON object, or an empty one for any other value."""
     return data if isinstance(data, dict) else {}
 
 
 def whole(value: Any) -> int | None:
-    """A whole number that nccl-tests can mean, or None."""
+    """Return a whole number in the range of nccl-tests, or None."""
     known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 59
     return value if known else None
 
 
 def number(value: Any) -> float:
-    """A number; NaN where it is none."""
+    """Return a number, or NaN for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return NAN
     try:
@@ -46,29 +46,29 @@ def number(value: Any) -> float:
 
 
 def wrong(value: Any) -> str:
-    """The cell `#wrong`: what is no count was not checked."""
+    """Return the cell `#wrong`; any value but a count means that nothing was checked."""
     count = number(value)
     return f"{int(count)}" if 0 <= count < 1e300 and count == int(count) else "N/A"
 
 
 def line(value: Any) -> str:
-    """A text on one line."""
+    """Return text as one line."""
     return " ".join(value.split())[:128] if isinstance(value, str) else ""
 
 
 def word(value: Any) -> str:
-    """A text without blanks around it. Any other becomes two words, so that its line is none."""
+    """Return one word; any other value becomes two words, which makes its line invalid."""
     text = value.strip() if isinstance(value, str) else ""
     return text if len(text) < 4096 and len(text.split()) == 1 else "? ?"
 
 
-#: Longest member, or row, that is read, and longest string that is skipped, in bytes. A row with
-#: the times of 20 iterations of 8,192 processes (`-I 1`) takes 4 MB.
+#: Upper limit of a member or row, and of a skipped string, in bytes. A row with the times of 20
+#: iterations of 8,192 processes (`-I 1`) takes 4 MB.
 MAX_MEMBER, _MAX_STRING = 32 << 20, 1 << 20
 _BLOCK = 1 << 16
 
 RESULTS = b"results"
-#: Members that are read as a whole. The last is how versions before 2.17.9 spell the mean.
+#: Members to parse. The last one is the spelling of the mean before version 2.17.9.
 _WANTED = (
     b"args",
     b"config",
@@ -78,14 +78,14 @@ _WANTED = (
 )
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|[][{}"]', re.DOTALL)
 _QUOTE = 0x22
-#: nccl-tests puts NaN into quotes, and infinities not.
+#: nccl-tests quotes NaN but not infinities.
 _BARE = re.compile(rb"(?<=[:,\[])(-?(?:inf|nan))(?=[,\]}])")
 
 
 def members(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the wanted members of each document by their names, and the results one by one.
+    """Yield (name, value) for the members to parse of each document, and for each single result.
 
-    A document ends with (b"", b""), wherever it is cut off. A member that is too long is empty.
+    Each document ends with (b"", b""), even if it is cut off. Members that are too long are empty.
     """
     depth, at, key, buffer = 0, 0, b"", b""
     begin: int | None = None
@@ -95,7 +95,7 @@ def members(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
             token, start, end = found[0], *found.span()
             if token[0] == _QUOTE:
                 if len(token) == 1 or (end == len(buffer) and not last):
-                    # The rest of the string, or whether it is a name, comes with the next piece.
+                    # The next piece has the rest of the string, or the colon after a name.
                     at = start
                     break
                 if depth == 1 and found[1]:
@@ -127,7 +127,7 @@ def members(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _joined(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Pieces of 64 KiB and more, and whether it is the last."""
+    """Yield pieces of at least 64 KiB, each with True if it is the last."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -140,7 +140,7 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 
 def load(raw: bytes) -> Any:
-    """What a member says; None where it is damaged."""
+    """Parse the value of a member, or return None if it is damaged."""
     for text in (raw, _BARE.sub(rb'"\1"', raw)):
         try:
             return json.loads(text)
@@ -149,7 +149,7 @@ def load(raw: bytes) -> Any:
     return None
 
 
-#: In the place of the PCI address of a GPU that the JSON does not list.
+#: Replaces the PCI address of a GPU that the JSON does not list.
 UNKNOWN_BUS = "x"
 _PLACES = ("out_of_place", "in_place")
 
@@ -158,11 +158,11 @@ class _Row(NamedTuple):
     """One result."""
 
     size: int
-    #: Size, count, type, operation and root, as the text has them.
+    #: Size, count, type, operation and root, as in the text output.
     head: str
-    #: Of each placement: time, algbw and busbw, and the cell `#wrong`.
+    #: (time, algbw, busbw) and the cell `#wrong` for each placement.
     sides: tuple[tuple[tuple[float, float, float], str], ...]
-    #: Of each group: the time of each placement in us. Empty where nothing says.
+    #: Time of each placement in us, for each group. Empty if not known.
     times: tuple[tuple[float, ...], ...]
 
     def text(self) -> str:
@@ -171,13 +171,13 @@ class _Row(NamedTuple):
 
 
 class Document:
-    """One document while it is read."""
+    """Collects the members of one document."""
 
     def __init__(self) -> None:
         self._program = ""
         self._config: dict[str, Any] = {}
         self._devices: list[dict[str, Any]] = []
-        #: Of each group: the numbers of its processes.
+        #: Numbers of the processes of each group.
         self._groups: dict[int | None, list[int]] = {}
         self._rows: list[_Row] = []
         self._cells = 0
@@ -187,7 +187,7 @@ class Document:
         self._mean: float | None = None
 
     def take(self, key: bytes, raw: bytes) -> None:
-        """Take one member, or one result."""
+        """Add one member, or one result."""
         data = load(raw)
         if key == RESULTS:
             row = self._row(members_of(data))
@@ -213,16 +213,16 @@ class Document:
             self._mean = number(mean.get("bandwidth", mean.get("bandwidith")))
 
     def _gpus(self) -> int:
-        """GPUs of a process."""
+        """Return the number of GPUs per process."""
         threads, gpus = (whole(self._config.get(name)) for name in ("nthreads", "ngpus"))
         return (threads or 1) * (gpus or 1)
 
     def _factor(self, processes: int) -> float | None:
-        """See `bus_factor`, of a group of so many processes."""
+        """Return the `bus_factor` of a group with this number of processes."""
         return bus_factor(self._program.rpartition("_perf")[0], processes * self._gpus())
 
     def _row(self, data: dict[str, Any]) -> _Row | None:
-        """Read one result."""
+        """Return one result as a row, or None if it is damaged."""
         size, count = whole(data.get("size")), whole(data.get("count"))
         sides = [members_of(data.get(place)) for place in _PLACES]
         if size is None or count is None or not all(sides):
@@ -247,7 +247,7 @@ class Document:
         )
 
     def _times(self, reports: Sequence[dict[str, Any]]) -> tuple[tuple[float, ...], ...]:
-        """The times of each group, where there are several and every process's times are there."""
+        """Return the times of each group, or () for a single group or if times are missing."""
         every = [report.get("per_process_max_times_us") for report in reports]
         fit = (
             isinstance(rows, list)
@@ -263,20 +263,20 @@ class Document:
         )
 
     def text(self) -> Iterator[bytes]:
-        """The tables."""
+        """Yield the tables as text."""
         rows = self._rows
-        # Without a formula for its bandwidth a group measured nothing.
+        # Without a formula for the bandwidth, a group has no result of its own.
         each = bool(rows) and all(row.times for row in rows) and self._factor(1) is not None
         known = {count for row in rows for _, count in row.sides} <= {"0", "N/A"}
         if self._config and not (each and known and not self._bounds):
-            # Wrong elements are counted over all groups: nothing says whose they are.
+            # Wrong elements are counted over all groups, so they need the common table.
             devices = list(self._listed(range(len(self._devices)), alone=False))
             yield self._table(devices, rows, self._mean, self._bounds)
         for place, processes in enumerate(self._groups.values() if each else ()):
             yield self._group(place, processes)
 
     def _group(self, place: int, processes: Sequence[int]) -> bytes:
-        """The table of one group, as if it had run alone."""
+        """Return the table of one group, as if it had run alone."""
         factor = self._factor(len(processes)) or 0.0
         rows, buses = [], []
         for row in self._rows:
@@ -284,7 +284,7 @@ class Document:
             for time, (_, count) in zip(row.times[place], row.sides, strict=True):
                 algbw = row.size / time * 1e-3 if time > 0 else NAN
                 buses.append(algbw * factor)
-                # A sum of nothing is nothing in each; any other is not known of any.
+                # Only a sum of 0 shows the count of each group.
                 sides.append(((time, algbw, buses[-1]), "0" if count == "0" else "N/A"))
             rows.append(row._replace(sides=tuple(sides)))
         finite = [busbw for busbw in buses if isfinite(busbw)]
@@ -293,10 +293,10 @@ class Document:
         return self._table(list(self._listed(processes, alone=True)), rows, mean, bounds)
 
     def _listed(self, processes: Sequence[int], *, alone: bool) -> Iterator[str]:
-        """The list of devices of some processes; `alone`: as if there were no others.
+        """Yield the lines about devices of processes; with `alone`, as if no others existed.
 
-        Of a process with several GPUs only the first is there. The others follow it, as nccl-tests
-        numbers ranks and devices in one go; their bus ids are not known.
+        The JSON lists only the first GPU of each process. The others follow it, because nccl-tests
+        numbers ranks and devices consecutively; their bus ids are not known.
         """
         gpus = self._gpus()
         for place, process in enumerate(processes):
@@ -314,12 +314,12 @@ class Document:
     def _table(
         self, devices: Sequence[str], rows: Sequence[_Row], mean: float | None, bounds: int | None
     ) -> bytes:
-        """The text of a table."""
+        """Return the text of a table."""
         config = self._config
         least, most = whole(config.get("minimum_bytes")), whole(config.get("maximum_bytes"))
         factor, step = whole(config.get("step_factor")), whole(config.get("step_bytes"))
         stepping = f"{step}(bytes)" if factor is None else f"{factor}(factor)"
-        # Where the CPU's time was measured, a group's own is still the GPU's.
+        # Even with the CPU's time (`-C`), the times of single groups are the GPU's.
         time = "cputime" if self._cpu_time and rows is self._rows else "time"
         lines = [
             f"# Collective test starting: {self._program}",
@@ -335,7 +335,7 @@ class Document:
                 top = max(row.size for row in rows)
                 reached = next((size for size in sizes or () if size >= top), most)
                 if sizes and reached < sizes[-1]:
-                    # The text says that memory was too small for more; the JSON just ends before.
+                    # The text reports a lack of memory; the JSON only ends earlier.
                     lines.append(f"# Reducing maxBytes to {reached} due to memory limitation")
             lines.append(f"# Out of bounds values : {bounds} {'FAILED' if bounds else 'OK'}")
             lines.append(f"# Avg bus bandwidth    : {mean!r}")
@@ -343,9 +343,9 @@ class Document:
 
 
 def _slowest(report: dict[str, Any], processes: Sequence[int]) -> float:
-    """Time of a group in us: the median over the iterations of its slowest process's.
+    """Return the time of a group in us: the median over iterations of the slowest process.
 
-    So does nccl-tests summarize (src/common.cu, ReduceProcessMaxIterTimes), and it leaves out
+    nccl-tests summarizes in the same way (src/common.cu, ReduceProcessMaxIterTimes) and skips
     leading iterations (`-K`).
     """
     every = report["per_process_max_times_us"]
@@ -373,12 +373,12 @@ def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None 
 
 
 def is_json(start: bytes) -> bool:
-    """Whether what begins like this is an object of JSON, and no text of nccl-tests."""
+    """Return True if this is the beginning of a JSON object, not of text output."""
     return re.match(rb'\s*\{\s*"', start) is not None
 
 
 def _as_text(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The text that nccl-tests would have printed beside its JSON."""
+    """Yield the text that nccl-tests prints together with the JSON."""
     document = Document()
     for key, raw in members(pieces):
         if key:

@@ -1,6 +1,6 @@
-"""The grammar of single lines of nccl-tests output: what surrounds them, and where columns stand.
+"""Parse single lines of nccl-tests output: prefixes, messages of NCCL, and columns.
 
-Nothing here keeps state, and nothing here raises on any bytes.
+All functions are pure and accept any bytes without raising.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 
-#: A line longer than this is left out whole.
+#: Longer lines are ignored completely.
 LINE_LIMIT = 64 * 1024
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 
-#: What launchers and log collectors put in front of a line: Open MPI 4 and 5 (`--tag-output`), srun
-#: (`-l`), `kubectl logs --prefix`, stern, compose, pdsh, container runtimes, timestamps.
+#: Prefixes of launchers and log collectors: Open MPI 4 and 5 (`--tag-output`), srun (`-l`),
+#: `kubectl logs --prefix`, stern, compose, pdsh, container runtimes, timestamps.
 _PREFIX = re.compile(
     rb"(?:"
     rb"\[[^][\s]{1,200}\](?:\[[^][\s]{1,200}\])?<std(?:out|err|diag)>: ?"  # [1,0]<stdout>:
@@ -34,27 +34,27 @@ _NCCL_HEAD = re.compile(
     rb"(?:\[[^][\s]{1,200}\]<std(?:out|err)>: ?)?(?:\[\d{4}-\d\d-\d\d[T ][^]\s]{5,30}\] )?"
     rb"([\w.-]{1,255}):\d{1,10}:\d{1,10} \[-?\d{1,4}\](?: \S{1,200}:\d{1,6})?$"
 )
-#: How far before the word NCCL its head may begin.
+#: Longest head of a message before the word NCCL, in bytes.
 _HEAD_LIMIT = 720
 
 
 def clean(line: bytes) -> bytes:
-    """Return the line without terminal colours, launcher prefixes and the carriage return."""
+    """Return the line without terminal colors, launcher prefixes and the carriage return."""
     if b"\x1b" in line:
         line = _ANSI.sub(b"", line)
-    found = _PREFIX.match(line)
-    return (line[found.end() :] if found else line).rstrip(b"\r")
+    prefix = _PREFIX.match(line)
+    return (line[prefix.end() :] if prefix else line).rstrip(b"\r")
 
 
 def split_nccl(
     text: bytes, hosts: Container[str], *, inside: bool
 ) -> tuple[bytes, str, bytes] | None:
-    """Split a cleaned line at a message of NCCL's own: (text before it, its host, the message).
+    """Split a cleaned line at a message of NCCL: (text before it, its host, the message).
 
-    None where there is no such message. The message of another rank can land at any byte of a
-    row, so its host name may be glued to a number ("23.8node2:11:12 [0] NCCL INFO"): `hosts`, the
-    names known so far, say where the name begins. `inside` says that a cut row is waiting for its
-    rest, so that a line may begin with such a rest.
+    Return None if the line has no such message. The message of another rank can interrupt a row at
+    any byte, so its host name may follow a number without a gap ("23.8node2:11:12 [0] NCCL INFO").
+    The known host names, `hosts`, show where the name begins. `inside` is True while a cut row
+    waits for its rest, because a line may then begin with that rest.
     """
     word = _NCCL.search(text)
     if word is None:
@@ -72,30 +72,31 @@ def split_nccl(
 
 
 def known_name(glued: str, hosts: Container[str]) -> str:
-    """Return the known host name that the text ends in; all of it where there is none."""
+    """Return the known host name at the end of the text, or the text if there is none."""
     return next((glued[i:] for i in range(len(glued)) if glued[i:] in hosts), glued)
 
 
 def text_of(raw: bytes) -> str:
-    """Decode what may be any bytes."""
+    """Decode any bytes."""
     return raw.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the cells of interest stand in a row of a table."""
+    """Positions of the relevant columns in a row of a table."""
 
-    #: Tokens a row has.
+    #: Number of tokens per row.
     width: int
-    #: Takes a table's columns (plus two for redop and root where it lacks them) and gives size,
-    #: type, redop, root and, out of place then in place, time, busbw and wrong.
+    #: Selects from a table's columns: size, type, redop, root, and time, busbw and wrong, first out
+    #: of place, then in place.
     pick: Callable[[Sequence[Sequence[bytes]]], tuple[Sequence[bytes], ...]]
-    #: One expression per token, for telling a cut row from foreign text.
+    #: One expression per token, to distinguish a cut row from foreign text.
     kinds: tuple[re.Pattern[bytes], ...]
+    #: True if the table lacks redop and root; `pick` then expects them after the other columns.
     lacks: bool = False
-    #: Old builds print the largest deviation ("error") and not a count of wrong elements.
+    #: True if `wrong` is the largest deviation ("error"), as in old builds, and not a count.
     deviation: bool = False
-    #: `-C`: the time is the CPU's, so it does not agree with the bandwidth beside it.
+    #: True with `-C`: the time is the CPU's and does not match the bandwidth.
     cpu_time: bool = False
 
 
@@ -118,7 +119,7 @@ _KINDS = {
     b"redop": _WORD,
     b"root": _WHOLE,
 }
-_BEGUN = re.compile(rb"[\w.+/:-]*")
+_TOKEN_START = re.compile(rb"[\w.+/:-]*")
 
 
 @lru_cache(maxsize=64)
@@ -139,7 +140,7 @@ def layout_of(header: bytes) -> Layout | None:
     for first in times:
         if columns[first + 1 : first + 3] != [b"algbw", b"busbw"]:
             return None
-        # Versions of 2025 could copy beside (`side_work`), and said how fast.
+        # Versions of 2025 have this column if they copy meanwhile (`side_work`).
         wrong = first + 3 + (columns[first + 3 : first + 4] == [b"copybw"])
         if columns[wrong : wrong + 1] not in ([b"wrong"], [b"error"]):
             return None
@@ -161,7 +162,7 @@ def _standard(per_iteration: bytes, stamp: bytes) -> Layout:
     return layout
 
 
-#: Layouts by number of tokens, for rows whose line of column names is missing.
+#: Layouts by number of tokens, for tables whose line of column names is missing.
 BY_WIDTH = {
     layout.width: layout
     for layout in (
@@ -174,9 +175,9 @@ STANDARD = BY_WIDTH[13]
 
 
 def is_cut_row(text: bytes, layout: Layout | None, least: int) -> bool:
-    """Say whether the text may be the beginning of a row, of at least `least` tokens.
+    """Return True if the text may be the beginning of a row, with at least `least` tokens.
 
-    Its last token may be cut; all others must be what their column holds.
+    The last token may be cut; all others must be valid in their columns.
     """
     layout = layout or STANDARD
     tokens = text.split(None, layout.width + 1)
@@ -185,5 +186,5 @@ def is_cut_row(text: bytes, layout: Layout | None, least: int) -> bool:
     kinds = layout.kinds
     if not all(kind.fullmatch(t) for kind, t in zip(kinds, tokens[:-1], strict=False)):
         return False
-    last = kinds[len(tokens) - 1] if len(tokens) < 4 else _BEGUN
+    last = kinds[len(tokens) - 1] if len(tokens) < 4 else _TOKEN_START
     return bool(last.fullmatch(tokens[-1]))

@@ -1,4 +1,4 @@
-"""What NCCL's own lines say: which networks it uses on which hosts, and its warnings."""
+"""Parse NCCL's own log lines: the networks in use on each host, and warnings."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from accept.core.nccl_tests.lines import text_of
 MAX_WARNINGS = 8
 _MAX_NAMES, _MAX_NAME, _MAX_HOSTS = 64, 64, 8192
 
-#: Clean lines of NCCL's, one after another, with or without the tags of mpirun. They must mean what
-#: they mean one by one; the limit keeps out lines that are too long to be read.
+#: Consecutive undamaged lines of NCCL, with or without the tags of mpirun. Parsing them together
+#: must give the same result as one by one. The limit excludes lines that are too long to be parsed.
 RUN = re.compile(
     rb"^(?:(?:\[[^][\s]{1,200}\]<std(?:out|err)>: ?)?"
     rb"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL INFO [^\n]{0,60000}\n)+",
     re.MULTILINE,
 )
-#: What stands before and after the name of a network in use.
 _NET = b" via NET/"
+#: Text before and after the name of a network in use.
 _USES = ((_NET, b"/"), (b" Using network ", b"\n"))
-#: Between GPUs of one host, past the way that GPUs have to each other.
+#: Traffic between GPUs of one host through host memory.
 _SHM = b" via SHM/"
-#: NCCL's word for NICs that read and write GPU memory.
+#: NCCL's term for NICs that access GPU memory directly.
 _DIRECT = b"GDRDMA"
 _P2P_OFF = b"P2P is disabled between"
 
 
 class Info:
-    """What NCCL said so far."""
+    """Collects the contents of NCCL's lines."""
 
     def __init__(self) -> None:
         self.lines = 0
         self.warnings: list[str] = []
         self._networks: dict[str, set[str]] = {}
-        #: Ways that are slower than others there may be, and the hosts that took them.
+        #: Paths that may be slower than others, and the hosts that used them.
         self._detours: dict[str, set[str]] = {}
 
     def inform(self, lines: bytes) -> None:
-        """Take lines of NCCL's that begin with their host, after a tag of mpirun's at most."""
+        """Add INFO lines that begin with their host, or with a tag of mpirun and their host."""
         self.lines += lines.count(b"\n")
         for mark, stop in _USES:
             at = lines.find(mark)
@@ -59,7 +59,7 @@ class Info:
             at = lines.find(_SHM, lines.find(b"\n", at))
 
     def say(self, host: str, message: bytes) -> None:
-        """Take one message, from the word NCCL on."""
+        """Add one message that begins with the word NCCL."""
         if message.startswith(b"NCCL INFO "):
             self.inform(host.encode() + b": " + message + b"\n")
             return
@@ -70,32 +70,32 @@ class Info:
             self.warnings.append(f"{host}: {text_of(message[10:510])}")
 
     def networks(self) -> dict[str, tuple[str, ...]]:
-        """Return the networks in use, and the hosts that use them."""
+        """Return the networks in use, each with its hosts."""
         return {name: tuple(sorted(hosts)) for name, hosts in sorted(self._networks.items())}
 
     def detours(self) -> dict[str, tuple[str, ...]]:
-        """Return ways that may be slower than they need be, and the hosts that took them.
+        """Return the paths that may be slower than necessary, each with its hosts.
 
-        "NET/gIB": that network without GDRDMA; "NET": any network, which inside one host none is
-        needed for; "SHM": host memory between GPUs of one host; "P2P off": NCCL's own warning.
+        "NET/gIB": this network without GDRDMA. "NET": any network, which is unnecessary inside one
+        host. "SHM": host memory between GPUs of one host. "P2P off": a warning of NCCL.
         """
         return {name: tuple(sorted(hosts)) for name, hosts in sorted(self._detours.items())}
 
 
 def _host(lines: bytes, at: int) -> bytes:
-    """The host that the line around `at` begins with."""
+    """Return the host at the beginning of the line that contains position `at`."""
     start = lines.rfind(b"\n", 0, at) + 1
     if lines.startswith(b"[", start):
         start = lines.find(b">:", start) + 2
     return lines[start : lines.find(b":", start)]
 
 
-def _note(found: dict[str, set[str]], raw: bytes, host: bytes) -> None:
-    name = text_of(raw).strip()
-    hosts = found.get(name)
+def _note(hosts_by_name: dict[str, set[str]], raw_name: bytes, host: bytes) -> None:
+    name = text_of(raw_name).strip()
+    hosts = hosts_by_name.get(name)
     if hosts is None:
-        if not name or len(found) >= _MAX_NAMES:
+        if not name or len(hosts_by_name) >= _MAX_NAMES:
             return
-        hosts = found[name] = set()
+        hosts = hosts_by_name[name] = set()
     if len(hosts) < _MAX_HOSTS:
         hosts.add(text_of(host).strip())

@@ -60,7 +60,7 @@ VERSION, STARTING, PARAMETERS, DEVICES, ROWS, BOUNDS, AVERAGE = range(1, 8)
 
 
 class Tables:
-    """The tables of a log while it is read."""
+    """Collects the tables of one log."""
 
     def __init__(self, collective: str | None) -> None:
         #: Host names of the devices.
@@ -73,21 +73,21 @@ class Tables:
 
     @property
     def layout(self) -> Layout | None:
-        """The current table's layout."""
+        """Return the layout of the current table."""
         return self._table.layout if self._table else None
 
     @property
     def check(self) -> str | None:
-        """The check that the current table belongs to."""
+        """Return the check of the current table."""
         return check_of(self._table.collective) if self._table else None
 
     def damage(self, what: str) -> None:
-        """Note a row of the current table that cannot be believed."""
+        """Add the description of a damaged row of the current table."""
         if self._table:
             self._table.damage(what)
 
     def row(self, line: bytes) -> bool:
-        """Take a line that is a whole row; False where it is none."""
+        """Add a line that is a complete row; return False for any other line."""
         table = self._table
         if (table is None or table.stage != ROWS) and len(line.split(None, 24)) not in BY_WIDTH:
             return False
@@ -103,7 +103,7 @@ class Tables:
             self._begin(fresh, ROWS)
         else:
             if table.stage == DEVICES:
-                # The names of the columns are lost.
+                # The line of column names is missing.
                 table.begin_rows(None)
             if not table.add((line,)):
                 return False
@@ -124,7 +124,7 @@ class Tables:
         return table
 
     def _at(self, stage: int, *, again: bool = False) -> TableBuilder:
-        """Return the table that a line of this stage belongs to, a new one where need be."""
+        """Return the table of a line of this stage, and begin a new one if necessary."""
         table = self._table
         if table is None or table.stage > stage or (table.stage == stage and not again):
             return self._begin(TableBuilder(self._collective), stage)
@@ -132,7 +132,7 @@ class Tables:
         return table
 
     def frame(self, found: re.Match[bytes]) -> bool:
-        """Take the table that `FRAME` found; nothing, and False, where it is not that plain."""
+        """Add the table that `FRAME` matched, or return False if it needs reading line by line."""
         collective, parameters, devices, reducing, names, rows, bounds, average = found.groups()
         listing = text_of(devices)
         listed = listed_devices(listing)
@@ -166,7 +166,7 @@ class Tables:
         return True
 
     def comment(self, line: bytes) -> None:
-        """Read a line that begins with #."""
+        """Parse a line that begins with #."""
         body = line.lstrip(b"# \t")
         take = _COMMENTS.get(body[:4])
         if take:
@@ -207,7 +207,7 @@ class Tables:
             self._table.reduced = int(found[1])
 
     def _size_left_out(self, body: bytes) -> None:
-        """Our own program says so; nccl-tests lists a size below one element a rank as 0."""
+        """Add a size that our own program left out; nccl-tests prints such sizes as 0."""
         if (found := _LEFT_OUT.match(body)) and self._table and len(self._table.left_out) < 64:
             self._table.left_out.add(int(found[1]))
 
@@ -227,7 +227,7 @@ class Tables:
             table.take_average(found[1])
 
     def finish(self, *, quiet: bool) -> tuple[tuple[Table, ...], tuple[Problem, ...]]:
-        """Return all tables and what is wrong with them; `quiet`: a log may have no table."""
+        """Return all tables and their problems; with `quiet`, a log without tables is none."""
         tables: list[Table] = []
         problems: list[Problem] = []
         alone = count_alone(self._built)
@@ -290,7 +290,7 @@ _NEWLINE = 10
 #: What `int` takes as the beginning of a size.
 _ROW_BEGINS = b"+0123456789"
 _CAUSES = ("gpu-missing", "crashed", "crashed", "timed-out", "crashed", "crashed", "crashed")
-#: From here on it is the launcher that speaks: Open MPI 4 and 5, Slurm.
+#: Groups of `_FAILURE` from this one on are messages of launchers: Open MPI 4 and 5, Slurm.
 _LAUNCHER, _EXIT = 4, 6
 #: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) is no
 #: news beside the table.
@@ -423,7 +423,7 @@ class Reader:
             self._pending = text[:_MAX_PENDING]
 
     def _cut(self, before: bytes) -> None:
-        """Keep what a message of NCCL's cut off, where it is the beginning of anything of ours."""
+        """Keep the text before a message of NCCL if it may be the beginning of a row or comment."""
         layout = self._tables.layout
         joined = (self._pending + before)[:_MAX_PENDING]
         if self._tables.row(joined):
@@ -443,9 +443,10 @@ class Reader:
             self._tables.damage("a row was cut")
 
     def _failure(self, line: bytes, at: int) -> bool:
-        """Note a failure that nccl-tests reports, the first of each kind and host.
+        """Add a failure that nccl-tests reports, the first of each cause and host.
 
-        Of what a launcher says only the very first counts: then it ends the other ranks.
+        Messages of launchers count only if they are the first failure, because launchers then end
+        the other ranks.
         """
         found = _FAILURE.search(line[max(0, at - 300) : at + 400])
         if found is None:
@@ -475,7 +476,7 @@ class Reader:
         return True
 
     def close(self) -> Log:
-        """Return what the log says."""
+        """Return the contents of the log."""
         if self._rest and not self._overlong:
             self._lines(self._rest)
         self._flush()

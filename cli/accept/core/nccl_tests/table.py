@@ -1,4 +1,4 @@
-"""Build tables from the lines of an nccl-tests log: devices, rows, what makes one complete."""
+"""Build tables from the lines of an nccl-tests log, and check that they are complete."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ COLLECTIVES = frozenset(
         "sendrecv",
     }
 )
-#: Collectives whose in-place result nccl-tests cannot check: `N/A` there is by design.
+#: Collectives whose in-place results nccl-tests cannot check, so `N/A` is correct for them.
 UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
 
 
-#: A line of "Using devices". Old builds print no group, and of the bus id its middle only.
+#: A line of "Using devices". Old builds print no group, and only the middle of the bus id.
 _DEVICE = re.compile(
     r"^#  Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
     r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})$",
@@ -56,7 +56,7 @@ class Device(NamedTuple):
 class Side(NamedTuple):
     """One placement of a row: time in us, bus bandwidth in GB/s, wrong elements (None: unchecked).
 
-    The printed algbw is size / time with fewer digits, so it is not kept.
+    The printed algbw is left out because it is size / time with fewer digits.
     """
 
     time: float
@@ -65,7 +65,7 @@ class Side(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row: size in bytes. A side with a number that is not finite is None."""
+    """One row, with its size in bytes. A side is None if one of its numbers is not finite."""
 
     size: int
     type: str
@@ -75,51 +75,51 @@ class Row(NamedTuple):
     in_place: Side | None
 
     def sides(self) -> tuple[tuple[str, Side | None], tuple[str, Side | None]]:
-        """Both placements, by the name that metrics give them."""
+        """Return both placements with their names in metrics."""
         return ("out", self.out_of_place), ("in", self.in_place)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One collective's table. What the log does not say is None."""
+    """The table of one collective. Values that the log does not contain are None."""
 
-    #: The program's name without `_perf`: "all_reduce". None in logs of old builds.
+    #: Name of the program without `_perf`: "all_reduce". None in logs of old builds.
     collective: str | None
     version: str | None
-    #: Number of ranks; None where the list of devices has gaps.
+    #: Number of ranks; None if the list of devices has gaps.
     ranks: int | None
-    #: The lines about devices, for `devices`.
+    #: The lines about devices, unparsed; see `devices`.
     listing: str
-    #: Ranks of each host, as it calls itself.
+    #: Number of ranks of each host, by its own name.
     hosts: dict[str, int]
-    #: Sizes asked for, in bytes.
+    #: Requested sizes in bytes.
     min_bytes: int | None
     max_bytes: int | None
-    #: Each size is the one before times this; None where sizes are added to, or nothing says.
+    #: Ratio of each size to the previous one; None if sizes grow by addition.
     factor: int | None
-    #: The largest size that memory allowed, where nccl-tests said that it reduced it.
+    #: Largest size that fits in memory, if nccl-tests reduced the requested one.
     reduced_max: int | None
     rows: tuple[Row, ...]
-    #: The footer's count of wrong rows over all ranks, and mean of all busbw in GB/s.
+    #: Footer: number of wrong rows over all ranks, and mean of all busbw in GB/s.
     out_of_bounds: int | None
     average: float | None
-    #: Every size from the least to the largest (reduced) one is there, and the footer.
+    #: True if the footer and all sizes up to the largest (reduced) one are present.
     complete: bool
-    #: One of several processes that each took itself for the only one: measured nothing.
+    #: True if it belongs to one of several processes that ran separately by mistake.
     alone: bool = False
-    #: Several groups ran at once (NCCL_TESTS_SPLIT): its numbers are their mean, and no group's.
+    #: True if several groups ran at once (NCCL_TESTS_SPLIT); the numbers are only their mean.
     split: bool = False
-    #: What is wrong with this table, of all the `problems` of the log.
+    #: Those of the log's `problems` that concern this table.
     problems: tuple[Problem, ...] = ()
 
     @property
     def check(self) -> str | None:
-        """The name of the check this collective belongs to: "all-reduce"."""
+        """Return the name of the collective's check: "all-reduce"."""
         return check_of(self.collective)
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Every rank's host and device. Read when asked for: few who read a log want them."""
+        """Return host and device of each rank, parsed on demand because few callers need them."""
         return tuple(
             Device(int(rank), int(group or 0), host, int(device), bus, name)
             for rank, group, host, device, bus, name in _DEVICE.findall(self.listing)
@@ -127,41 +127,41 @@ class Table:
 
     @property
     def top_size(self) -> int | None:
-        """The largest size that was measured, in bytes."""
+        """Return the largest measured size in bytes."""
         return max((row.size for row in self.rows), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """What a log says."""
+    """The contents of a log."""
 
     tables: tuple[Table, ...]
     problems: tuple[Problem, ...]
-    #: Networks that NCCL said it uses ("IB", "Socket", "gIB") and the hosts that said so.
+    #: Networks in use ("IB", "Socket", "gIB"), each with the hosts whose NCCL reports it.
     networks: dict[str, tuple[str, ...]]
-    #: Slower ways than others there may be, and the hosts that took them: `nccl_info.Info.detours`.
+    #: Paths that may be slower than necessary, each with its hosts: `nccl_info.Info.detours`.
     detours: dict[str, tuple[str, ...]]
-    #: Number of NCCL's own lines, and the first few of its warnings.
+    #: Number of NCCL's own lines, and its first warnings.
     nccl_lines: int
     warnings: tuple[str, ...]
 
 
 def check_of(collective: str | None) -> str | None:
-    """Return the name of the check that a collective belongs to: "all-reduce"."""
+    """Return the name of a collective's check: "all-reduce"."""
     return collective.replace("_", "-") if collective else None
 
 
 def listed_devices(listing: str) -> list[tuple[str, ...]]:
-    """Read lines about devices; nothing is returned where any of them is not whole.
+    """Parse lines about devices. Return an empty list if any of them is damaged.
 
-    nccl-tests itself cuts the list of a process with many GPUs, and puts dots there.
+    nccl-tests itself abbreviates the list of a process with many GPUs with dots.
     """
-    found = [] if "..." in listing or " NCCL " in listing else _DEVICE.findall(listing)
-    return found if len(found) == listing.count("\n") else []
+    devices = [] if "..." in listing or " NCCL " in listing else _DEVICE.findall(listing)
+    return devices if len(devices) == listing.count("\n") else []
 
 
 def bus_factor(collective: str | None, ranks: int | None) -> float | None:
-    """Return busbw / algbw of a collective over `ranks` ranks, or None where it is not known.
+    """Return busbw / algbw of a collective over `ranks` ranks, or None if it is not known.
 
     Formulas: nccl-tests, doc/PERFORMANCE.md.
     """
@@ -175,7 +175,7 @@ def bus_factor(collective: str | None, ranks: int | None) -> float | None:
 
 
 def expected_sizes(least: int, most: int, step: int, *, factor: bool) -> list[int] | None:
-    """Return the sizes a run goes through, or None where they have no end or are too many."""
+    """Return the sizes of a run, or None if they are endless or too many."""
     if step <= (1 if factor else 0) or (factor and least <= 0):
         return None
     if not factor:
@@ -187,25 +187,25 @@ def expected_sizes(least: int, most: int, step: int, *, factor: bool) -> list[in
     return sizes
 
 
-#: `Side(*cells)` and `Row(*cells)`, without the function that namedtuple puts in between.
+#: `Side(cells)` and `Row(cells)`, faster than the constructors of named tuples.
 _side = partial(tuple.__new__, Side)
 _row = partial(tuple.__new__, Row)
 
 
 class Rows(NamedTuple):
-    """What some lines hold: the rows that can be believed, and words about what cannot."""
+    """The valid rows of some lines, and descriptions of the others."""
 
     rows: Sequence[Row]
-    #: Every placement of every row was checked and right.
+    #: True if every placement of every row was checked and is correct.
     right: bool
     damaged: Sequence[str] = ()
     not_finite: Sequence[str] = ()
 
 
 def read_rows(lines: Sequence[bytes], layout: Layout | None, factor: float | None) -> Rows | None:
-    """Read lines that are rows, or return None where any of them is none.
+    """Parse lines as rows, or return None if any line is not a row.
 
-    `factor` is busbw / (size / time), or None where that is not known; see `bus_factor`.
+    `factor` is busbw / (size / time), or None if it is not known; see `bus_factor`.
     """
     tokens = [line.split() for line in lines]
     layout = layout or BY_WIDTH.get(len(tokens[0]))
@@ -216,8 +216,8 @@ def read_rows(lines: Sequence[bytes], layout: Layout | None, factor: float | Non
         columns += [b"none"] * len(lines), [b"-1"] * len(lines)
     size, kind, redop, root, *sides = layout.pick(columns)
     types, redops = [*map(word, kind)], [*map(word, redop)]
-    # Python would read 1_000 as a number.
-    if None in types or None in redops or _underlined(lines, (size, root, *sides)):
+    # Python reads 1_000 as a number.
+    if None in types or None in redops or _has_underscore(lines, (size, root, *sides)):
         return None
     wrong = _deviation if layout.deviation else _wrong
     try:
@@ -246,14 +246,14 @@ def read_rows(lines: Sequence[bytes], layout: Layout | None, factor: float | Non
     return Rows(rows, right)
 
 
-def _underlined(lines: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> bool:
-    """Say whether there is an underscore in any of the columns; types may have one."""
+def _has_underscore(lines: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> bool:
+    """Return True if one of the columns has an underscore; other columns (types) may have one."""
     return b"_" in b"".join(lines) and any(b"_" in b"".join(column) for column in columns)
 
 
 @lru_cache(maxsize=256)
 def _wrong(token: bytes) -> int | None:
-    """Read a count of wrong elements: `%g` of an integer, or N/A. Raises ValueError."""
+    """Parse a count of wrong elements: `%g` of an integer, or N/A. Raise ValueError otherwise."""
     if token == b"N/A":
         return None
     value = float(token)
@@ -266,14 +266,14 @@ def _wrong(token: bytes) -> int | None:
 
 @lru_cache(maxsize=256)
 def _deviation(token: bytes) -> int | None:
-    """Read a largest deviation; the footer alone says whether it is too large."""
+    """Parse a largest deviation. Only the footer shows whether it is too large."""
     return None if token == b"N/A" or not isfinite(float(token)) else 0
 
 
 def _doubtful(
     sizes: Sequence[int], times: Sequence[float], buses: Sequence[float], factor: float
 ) -> list[bool]:
-    """Return something where any row may contradict itself: `_contradicts`, in haste."""
+    """Return a non-empty list if a row may contradict itself: a quick version of `_contradicts`."""
     share = factor * 1e-3
     return [
         True
@@ -283,7 +283,7 @@ def _doubtful(
 
 
 def _contradicts(size: int, time: float, busbw: float, factor: float) -> bool:
-    """Say whether a row's numbers disagree by more than their printed digits allow.
+    """Return True if a row's numbers disagree by more than their printed digits allow.
 
     busbw = factor * size / time. Times have two decimals, or at least four digits (two in the
     form 1.0e+07); bandwidths two decimals, or at least five digits.
@@ -294,7 +294,7 @@ def _contradicts(size: int, time: float, busbw: float, factor: float) -> bool:
 
 
 def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
-    """Take out numbers that are not finite and rows that contradict themselves."""
+    """Remove numbers that are not finite and rows that contradict themselves."""
     kept: list[Row] = []
     damaged: list[str] = []
     not_finite: list[str] = []
@@ -318,19 +318,19 @@ def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
 
 
 class TableBuilder:
-    """A table while it is read."""
+    """Collects the lines of one table."""
 
     def __init__(self, collective: str | None = None) -> None:
-        #: How far down the table the reader is; a line from further up begins the next table.
+        #: Kind of the last line; a line of an earlier kind begins the next table.
         self.stage = 0
         self.collective = collective
         self.version: str | None = None
-        #: Least and largest size, step, and whether the step multiplies.
+        #: Smallest and largest size, step, and True if the step is a factor.
         self.sizes: tuple[int, int, int, bool] | None = None
         self.reduced: int | None = None
         #: Sizes too small for the number of ranks.
         self.left_out: set[int] = set()
-        #: Of each line about a device: its text, rank, split group and host.
+        #: Text, rank, split group and host of each line about a device.
         self.listing: list[str] = []
         self.numbers: list[int] = []
         self.groups: list[str] = []
@@ -342,20 +342,20 @@ class TableBuilder:
         self.not_finite: list[str] = []
         self.bounds: int | None = None
         self.average: float | None = None
-        #: The next table began before this one's footer.
+        #: True if the next table began before the footer of this one.
         self.overtaken = False
         self._factor: float | None = None
         self._right = True
 
     def ranks(self) -> int | None:
-        """Return the number of ranks, or None where the list of devices is not whole."""
+        """Return the number of ranks, or None if the list of devices is incomplete."""
         count, ranks = len(self.numbers), self.numbers
         if self.ranks_cut or (ranks != [*range(count)] and {*ranks} != {*range(count)}):
             return None
         return count or None
 
     def begin_rows(self, layout: Layout | None) -> None:
-        """Take the line of column names."""
+        """Add the line of column names."""
         self.layout = layout
         ranks = self.ranks()
         if ranks and len({*self.groups}) > 1:
@@ -363,7 +363,7 @@ class TableBuilder:
         self._factor = bus_factor(self.collective, ranks)
 
     def take_average(self, token: bytes) -> None:
-        """Take the footer's mean bus bandwidth."""
+        """Add the mean bus bandwidth of the footer."""
         try:
             value = float(token)
         except ValueError:
@@ -373,32 +373,32 @@ class TableBuilder:
         else:
             self.not_finite.append(f"the footer's average is {value}")
 
-    def take_devices(self, listing: str, found: Sequence[tuple[str, ...]]) -> None:
-        """Take lines about devices, and their ranks, groups and hosts."""
-        ranks, groups, hosts, *_ = zip(*found, strict=True)
+    def take_devices(self, listing: str, devices: Sequence[tuple[str, ...]]) -> None:
+        """Add lines about devices, and their ranks, groups and hosts."""
+        ranks, groups, hosts, *_ = zip(*devices, strict=True)
         self.listing.append(listing)
         self.numbers += map(int, ranks)
         self.groups += groups
         self.hosts += hosts
 
     def damage(self, what: str) -> None:
-        """Note a row that cannot be believed."""
+        """Add the description of a damaged row."""
         if len(self.damaged) < 1000:
             self.damaged.append(what)
 
     def add(self, lines: Sequence[bytes]) -> bool:
-        """Take the lines if each of them is a whole row; else take none and return False."""
-        found = read_rows(lines, self.layout, self._factor)
-        if found is None:
+        """Add the lines if all are complete rows; else add none and return False."""
+        parsed = read_rows(lines, self.layout, self._factor)
+        if parsed is None:
             return False
-        self.rows += found.rows
-        self._right = self._right and found.right
-        self.damaged += found.damaged
-        self.not_finite += found.not_finite
+        self.rows += parsed.rows
+        self._right = self._right and parsed.right
+        self.damaged += parsed.damaged
+        self.not_finite += parsed.not_finite
         return True
 
     def _missing(self, ranks: int | None) -> Iterator[str]:
-        """Yield a sentence for each thing that the table lacks to be complete."""
+        """Yield a sentence for each missing part of the table."""
         if self.collective is None:
             yield "the log does not show which collective it is about"
         elif self.collective not in COLLECTIVES:
@@ -425,7 +425,7 @@ class TableBuilder:
                 yield f"the mean busbw of the rows is {mean:g}, and the footer has {self.average:g}"
 
     def _missing_rows(self, least: int, most: int, step: int, *, factor: bool) -> Iterator[str]:
-        """Yield a sentence about expected rows that are absent (`-N` repeats all of them)."""
+        """Yield a sentence if expected rows are missing (`-N` repeats all of them)."""
         top = most if self.reduced is None else min(most, self.reduced)
         sizes = expected_sizes(min(least, top), top, step, factor=factor)
         if sizes and self.left_out:
@@ -436,7 +436,7 @@ class TableBuilder:
         if not have:
             yield "it has no rows"
         elif sizes is None:
-            yield "its parameters are of sizes without an end"
+            yield "its range of sizes is endless"
         elif not sizes or len(have) % len(sizes):
             yield f"it has {len(have)} of {len(sizes)} expected rows"
         elif not all(
@@ -447,7 +447,7 @@ class TableBuilder:
             yield "its sizes are not the requested ones"
 
     def _correctness(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong with the data, as pairs of cause and message."""
+        """Yield (cause, message) for wrong, unchecked and non-finite results."""
         wrong, unchecked = [], []
         by_design = self.collective in UNCHECKED_IN_PLACE
         for row in () if self._right else self.rows:
@@ -459,9 +459,9 @@ class TableBuilder:
                 elif not (by_design and where == "in"):
                     unchecked.append(_at(row.size, where))
         if len({*self.groups}) > 1:
-            said = "several groups ran at once and the table has only their mean; "
-            said += "the results of each group are in the file of -I 1 -J FILE"
-            yield "no-measurement", said
+            message = "several groups ran at once and the table has only their mean; "
+            message += "the results of each group are in the file of -I 1 -J FILE"
+            yield "no-measurement", message
         if self.bounds and not wrong:
             wrong.append(f"the footer reports {self.bounds} values out of bounds")
         if wrong:
@@ -473,18 +473,18 @@ class TableBuilder:
             yield "not-finite", _some(self.not_finite)
 
     def lonely(self) -> bool:
-        """Say whether no rank but 0 was seen, once or many times."""
+        """Return True if rank 0 is the only rank in the list of devices."""
         return not any(self.numbers)
 
     def finish(self, *, alone: bool = False) -> Table:
-        """Return the table and its problems; a table of a process that ran `alone` has none."""
+        """Return the table with its problems; the table of a process that ran `alone` has none."""
         ranks = self.ranks()
         missing = "; ".join(self._missing(ranks))
         name, check = self.collective or "nccl-tests", check_of(self.collective)
-        found = [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness()]
+        causes = [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness()]
         if missing and not alone:
-            found.append(("incomplete-log", f"a table of {name} is incomplete: {missing}"))
-        problems = tuple(Problem(cause=c, message=m, check=check) for c, m in found)
+            causes.append(("incomplete-log", f"a table of {name} is incomplete: {missing}"))
+        problems = tuple(Problem(cause=c, message=m, check=check) for c, m in causes)
         return Table(
             collective=self.collective,
             version=self.version,
@@ -506,28 +506,28 @@ class TableBuilder:
 
 
 def count_alone(tables: Sequence[TableBuilder]) -> int:
-    """Return how many processes each took rank 0 of a world of one; 0 where all is well.
+    """Return the number of processes that ran separately by mistake, each as rank 0.
 
-    Started by mpirun, a build without MPI prints one table per process, through each other.
-    One GPU's tables, one after another, are none of that.
+    If mpirun starts a build without MPI, the tables of the processes are interleaved. Consecutive
+    tables of one GPU do not count.
     """
     lonely = [table for table in tables if table.lonely()]
     hosts = [host for table in lonely for host in table.hosts]
-    twice = any(len(table.hosts) > 1 for table in lonely)
+    repeated = any(len(table.hosts) > 1 for table in lonely)
     overtaken = any(
         a.overtaken and a.hosts and b.hosts and a.collective == b.collective
         for a, b in pairwise(lonely)
     )
-    return len(hosts) if twice or overtaken or len({*hosts}) > 1 else 0
+    return len(hosts) if repeated or overtaken or len({*hosts}) > 1 else 0
 
 
 def _count(number: int, noun: str) -> str:
-    """Return a number of things and the verb: "1 row is", "2 rows are"."""
+    """Return a number with noun and verb: "1 row is", "2 rows are"."""
     return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
 
 
 def _at(size: int, where: str) -> str:
-    """Return the place of a number in a table: "1024 B (in-place)"."""
+    """Return the position of a number in a table: "1024 B (in-place)"."""
     return f"{size} B ({'in' if where == 'in' else 'out-of'}-place)"
 
 

@@ -1,4 +1,4 @@
-"""A verdict as a Markdown page that stands alone: an attachment for the provider's ticket."""
+"""Write a verdict as a self-contained Markdown page, to attach to the provider's ticket."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from accept.core.model import Plan, State, Verdict
 from accept.core.report.text import excused
 from accept.core.text import markdown as escaped
 
-#: Most rows of a table.
-_ROWS = 500
+#: Longest table.
+_MAX_ROWS = 500
 
 
 def render_markdown(verdict: Verdict, plan: Plan) -> str:
-    """The verdict as a page that stands alone: an attachment for the provider's ticket."""
+    """Return the verdict as a self-contained Markdown page."""
     return "\n".join(_page(verdict, plan)) + "\n"
 
 
@@ -29,25 +29,27 @@ def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
     yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
     yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
     if verdict.missing:
-        yield f"- hosts that never did ({len(verdict.missing)}): {_hosts(verdict.missing)}"
+        yield f"- hosts that did not ({len(verdict.missing)}): {_hosts(verdict.missing)}"
     if not plan.machine.speed_promised:
-        yield "- no speed promised: judged by correctness and by comparing equals"
+        yield "- no speed target: judged by correctness and by comparison with peers"
     if verdict.planted:
-        yield f"- DRILL: planted faults: {escaped(', '.join(verdict.planted))}"
+        yield f"- DRILL: injected faults: {escaped(', '.join(verdict.planted))}"
     if verdict.broken_off:
-        yield f"- broken off: {escaped(verdict.broken_off)}"
-    yield from _section("Checks", "check | state | measured | held against", _check_rows(verdict))
-    yield from _section("Suspects", "who | cause | strength | why | evidence", _suspects(verdict))
+        yield f"- interrupted: {escaped(verdict.broken_off)}"
+    yield from _section("Checks", "check | state | measured | required", _check_rows(verdict))
+    yield from _section(
+        "Suspects", "suspect | cause | strength | reason | evidence", _suspects(verdict)
+    )
     yield from _section(
         "Findings",
-        "check | judgement | state | cause | what | source | evidence",
+        "check | judgement | state | cause | finding | source | evidence",
         _findings(verdict),
     )
     if verdict.advice:
         yield from ("", "## What to do next", "")
         for line in verdict.advice:
             yield f"- {escaped(line)}"
-    if causes := [cause for cause in CAUSES if cause in _named(verdict)]:
+    if causes := [cause for cause in CAUSES if cause in _causes(verdict)]:
         yield from ("", "How to confirm each by hand, and what to tell the provider:", "")
         for cause in causes:
             yield f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
@@ -59,10 +61,10 @@ def _section(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterat
     if not cells:
         return
     yield from ("", f"## {title}", "", f"| {header} |", "|---" * (header.count("|") + 1) + "|")
-    for row in cells[:_ROWS]:
+    for row in cells[:_MAX_ROWS]:
         yield f"| {' | '.join(row)} |"
-    if len(cells) > _ROWS:
-        yield from ("", f"… and {len(cells) - _ROWS} more: see verdict.json")
+    if len(cells) > _MAX_ROWS:
+        yield from ("", f"… and {len(cells) - _MAX_ROWS} more: see verdict.json")
 
 
 def _hosts(hosts: Sequence[str]) -> str:
@@ -105,8 +107,8 @@ def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
             )
 
 
-def _named(verdict: Verdict) -> set[str | None]:
-    """Causes of suspects and of what is not as it should be."""
+def _causes(verdict: Verdict) -> set[str | None]:
+    """Return the causes of all suspects and of all findings that are not a pass."""
     findings = (f for check in verdict.checks for f in check.findings)
     bad = {f.cause for f in findings if f.state is not State.PASS}
     return bad | {suspect.cause for suspect in verdict.suspects}

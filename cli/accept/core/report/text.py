@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from xml.etree import ElementTree
 
 from accept.core.causes import CONSEQUENCES
@@ -17,23 +18,23 @@ from accept.core.text import format_size, plain
 
 
 def excused(check: CheckVerdict) -> bool:
-    """Whether the run can be accepted though this check says nothing."""
+    """Return True if the run can be accepted although this check has no result."""
     return check.optional and check.state in (State.NOT_TESTED, State.INCONCLUSIVE)
 
 
 def notable(check: CheckVerdict) -> list[Finding]:
-    """What is not as it should be."""
+    """Return the findings of a check that are not a pass."""
     return [finding for finding in check.findings if finding.state is not State.PASS]
 
 
 def finding_text(finding: Finding, checks: Sequence[str] = ()) -> str:
-    """A finding in one line: check, cause (else the judgement), what, and where to look it up.
+    """Return a finding as one line: check, cause or judgement, message, source and evidence.
 
-    `checks`: all that found the same.
+    `checks` lists all checks with the same finding; by default it is the finding's own.
     """
     kind = f" [{plain(finding.cause or finding.judgement, 40)}]"
-    who = ", ".join(dict.fromkeys(checks)) or finding.check
-    text = f"{plain(who, 100)}{kind}: {plain(finding.message)}"
+    check_names = ", ".join(dict.fromkeys(checks)) or finding.check
+    text = f"{plain(check_names, 100)}{kind}: {plain(finding.message)}"
     if finding.source:
         text += f"; source: {plain(finding.source, 200)}"
     if finding.evidence:
@@ -48,35 +49,35 @@ _COLOURS = {
     State.INCONCLUSIVE: "35",
     State.NOT_TESTED: "33",
 }
-#: Most findings, suspects and lines of advice that a terminal is given.
-_SCREEN = 20
-#: Most findings of a check that the JUnit file is given.
-_LINES = 500
+#: Longest list of findings, suspects or advice on a terminal.
+_SCREEN_LINES = 20
+#: Largest number of findings per check in the JUnit file.
+_JUNIT_FINDINGS = 500
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
 _METRICS = ("throughput", "loss-last", "ping")
 
 
 def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
-    """The verdict for a terminal of `width` columns: enough, when it failed, to open a ticket."""
+    """Return the verdict for a terminal of `width` columns, with enough detail for a ticket."""
     width = max(60, min(width, 240))
     lines = [_painted(plain(verdict.headline), verdict.state, color=color)]
     lines += _wrapped(_subtitle(verdict), width, "")
     lines.append("")
     lines += _rows(verdict.checks, width, color=color)
-    found = _findings(verdict)
-    if found:
+    findings = _findings(verdict)
+    if findings:
         lines += ["", "Findings"]
-        for text in found[:_SCREEN]:
+        for text in findings[:_SCREEN_LINES]:
             lines += _wrapped(text, width, "  ")
-        lines += _more(len(found))
+        lines += _more(len(findings))
     if verdict.suspects:
         lines += ["", "Suspects"]
-        for suspect in verdict.suspects[:_SCREEN]:
+        for suspect in verdict.suspects[:_SCREEN_LINES]:
             lines += _wrapped(_suspect_text(suspect), width, "  ")
         lines += _more(len(verdict.suspects))
     if verdict.advice:
         lines += ["", "Next"]
-        for advice in verdict.advice[:_SCREEN]:
+        for advice in verdict.advice[:_SCREEN_LINES]:
             lines += _wrapped(f"- {plain(advice)}", width, "  ")
         lines += _more(len(verdict.advice))
     return "\n".join(lines)
@@ -87,28 +88,34 @@ def _painted(text: str, state: State, *, color: bool) -> str:
 
 
 def _findings(verdict: Verdict) -> list[str]:
-    """What is not as it should be: once where several checks say it, without mere consequences."""
-    said: dict[tuple[str, str], list[Finding]] = {}
+    """Return the notable findings as lines, without consequences of other findings.
+
+    Findings of several checks with the same cause and message share one line.
+    """
+    grouped: dict[tuple[str, str], list[Finding]] = {}
     for check in verdict.checks:
         bad = notable(check)
-        roots = [finding for finding in bad if not _follows(finding)]
-        # What is less grave than the check's state does not explain it.
+        roots = [finding for finding in bad if not _is_consequence(finding)]
+        # A finding that is milder than the check's state does not explain that state.
         gravest = worst_state(finding.state for finding in bad)
         for finding in roots if any(f.state is gravest for f in roots) else bad:
-            said.setdefault((finding.cause or "", finding.message), []).append(finding)
+            grouped.setdefault((finding.cause or "", finding.message), []).append(finding)
     return [
-        finding_text(several[0], checks=[finding.check for finding in several])
-        for several in said.values()
+        finding_text(group[0], checks=[finding.check for finding in group])
+        for group in grouped.values()
     ]
 
 
-def _follows(finding: Finding) -> bool:
-    """Whether it may follow from another one; that nobody checked the data never does."""
+def _is_consequence(finding: Finding) -> bool:
+    """Return True if the finding may follow from another one.
+
+    Only findings about completeness may: results that were not checked need their own line.
+    """
     return finding.cause in CONSEQUENCES and finding.judgement == "completeness"
 
 
 def _more(count: int) -> list[str]:
-    return [f"  … and {count - _SCREEN} more: see report.md"] if count > _SCREEN else []
+    return [f"  … and {count - _SCREEN_LINES} more: see report.md"] if count > _SCREEN_LINES else []
 
 
 def _subtitle(verdict: Verdict) -> str:
@@ -129,23 +136,26 @@ def _subtitle(verdict: Verdict) -> str:
 
 
 def _rows(checks: Sequence[CheckVerdict], width: int, *, color: bool) -> Iterator[str]:
-    first = max([5, *(len(plain(check.check, 20)) for check in checks)])
+    names = [plain(check.check, 20) for check in checks]
+    name_width = max([5, *map(len, names)])
     states = [check.state.value + " (opt.)" * excused(check) for check in checks]
-    second = max([5, *map(len, states)])
-    rest = width - first - second - 6
-    left, right = rest * 11 // 20, rest - rest * 11 // 20
-    yield f"{'CHECK':<{first}}  {'STATE':<{second}}  {'MEASURED':<{left}}  HELD AGAINST"
-    for check, state in zip(checks, states, strict=True):
-        measured = textwrap.wrap(plain(check.measured, 300) or "-", left) or ["-"]
-        against = textwrap.wrap(plain(check.against, 300) or "-", right) or ["-"]
-        for place in range(max(len(measured), len(against))):
-            name = plain(check.check, 20) if place == 0 else ""
-            cell = f"{state if place == 0 else '':<{second}}"
+    state_width = max([5, *map(len, states)])
+    rest = width - name_width - state_width - 6
+    measured_width, required_width = rest * 11 // 20, rest - rest * 11 // 20
+    header = f"{'CHECK':<{name_width}}  {'STATE':<{state_width}}"
+    yield f"{header}  {'MEASURED':<{measured_width}}  REQUIRED"
+    for name, check, state in zip(names, checks, states, strict=True):
+        measured_lines = textwrap.wrap(plain(check.measured, 300) or "-", measured_width) or ["-"]
+        required_lines = textwrap.wrap(plain(check.against, 300) or "-", required_width) or ["-"]
+        lines = zip_longest(measured_lines, required_lines, fillvalue="")
+        for index, (measured_line, required_line) in enumerate(lines):
+            is_first = index == 0
+            state_cell = f"{state if is_first else '':<{state_width}}"
             cells = (
-                f"{name:<{first}}",
-                _painted(cell, check.state, color=color and place == 0),
-                f"{measured[place] if place < len(measured) else '':<{left}}",
-                against[place] if place < len(against) else "",
+                f"{name if is_first else '':<{name_width}}",
+                _painted(state_cell, check.state, color=color and is_first),
+                f"{measured_line:<{measured_width}}",
+                required_line,
             )
             yield "  ".join(cells).rstrip()
 
@@ -169,26 +179,26 @@ def _suspect_text(suspect: Suspect) -> str:
 
 
 def junit(verdict: Verdict) -> str:
-    """The verdict as JUnit XML: a test case a check, and one for the verdict as a whole.
+    """Return the verdict as JUnit XML: a test case per check, and one for the verdict itself.
 
     Only an accepted run has neither a failure nor an error.
     """
     suite = ElementTree.Element("testsuite", name=f"accept {plain(verdict.machine, 80)}")
-    whole = ElementTree.SubElement(suite, "testcase", classname="accept", name="verdict")
-    failed = broken = skipped = 0
+    overall = ElementTree.SubElement(suite, "testcase", classname="accept", name="verdict")
+    failures = errors = skipped = 0
     if not verdict.accepted:
-        failed += 1
-        failure = ElementTree.SubElement(whole, "failure", message=plain(verdict.headline))
+        failures += 1
+        failure = ElementTree.SubElement(overall, "failure", message=plain(verdict.headline))
         failure.text = "\n".join(plain(line) for line in verdict.advice)
     for check in verdict.checks:
         case = ElementTree.SubElement(
             suite, "testcase", classname="accept", name=plain(check.check, 80)
         )
         bad = notable(check)
-        text = "\n".join(finding_text(finding) for finding in bad[:_LINES])
+        text = "\n".join(finding_text(finding) for finding in bad[:_JUNIT_FINDINGS])
         message = plain(bad[0].message) if bad else check.state.value
         if check.state in (State.FAIL, State.DEGRADED):
-            failed += 1
+            failures += 1
             cause = plain(bad[0].cause or check.state.value, 40) if bad else ""
             failure = ElementTree.SubElement(case, "failure", message=message, type=cause)
             failure.text = text
@@ -196,15 +206,15 @@ def junit(verdict: Verdict) -> str:
             skipped += 1
             ElementTree.SubElement(case, "skipped", message=message)
         elif check.state is not State.PASS:
-            broken += 1
+            errors += 1
             error = ElementTree.SubElement(case, "error", message=message, type=check.state.value)
             error.text = text
         if check.measured:
             output = ElementTree.SubElement(case, "system-out")
-            output.text = f"{plain(check.measured)} (against: {plain(check.against)})"
+            output.text = f"{plain(check.measured)} (required: {plain(check.against)})"
     suite.set("tests", str(len(verdict.checks) + 1))
-    suite.set("failures", str(failed))
-    suite.set("errors", str(broken))
+    suite.set("failures", str(failures))
+    suite.set("errors", str(errors))
     suite.set("skipped", str(skipped))
     root = ElementTree.Element("testsuites")
     root.append(suite)
@@ -214,13 +224,13 @@ def junit(verdict: Verdict) -> str:
 
 
 def measured(records: Sequence[Record]) -> list[str]:
-    """What the executions of a step measured, a line a check: for the log of a run."""
+    """Return one line per check with what a step's executions measured, for the log of a run."""
     lines = []
     for check in _COLLECTIVES:
-        found = [read(record.metrics, check) for record in records if check in record.checks]
-        speeds = [one.value for one in found if one.value is not None]
+        readings = [read(record.metrics, check) for record in records if check in record.checks]
+        speeds = [reading.value for reading in readings if reading.value is not None]
         if speeds:
-            top = max(one.top for one in found)
+            top = max(reading.top for reading in readings)
             lines.append(f"{check}: {_span(speeds)} GB/s at {format_size(top)}")
     times = [read(r.metrics, "latency", LATENCY).value for r in records if "latency" in r.checks]
     if calls := [1e6 / value for value in times if value]:
