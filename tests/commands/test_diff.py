@@ -58,7 +58,7 @@ class TestNoise:
     def test_a_host_that_is_gone_is_told(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", nodes=NODES[:-1])
         assert compared(before, after)["hosts_only_in_a"] == [NODES[-1]]
-        assert f"not in B: {NODES[-1]}" in accept("diff", before, after).out
+        assert f"Hosts only in A: {NODES[-1]}" in accept("diff", before, after).out
 
 
 class TestSlower:

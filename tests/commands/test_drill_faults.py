@@ -73,9 +73,9 @@ class TestChoice:
 LEFT_OUT = [
     ("slow", SUITE, 1, "cannot be found on one host"),
     ("slow", SUITE, 3, "without a bound"),
-    ("slow", plan(ALL, TRAIN), 8, "it takes a collective on pairs"),
-    ("slow-link", plan(step(groups="each")), 8, "it takes a collective on pairs"),
-    ("slow-link", plan(PAIRS, machine=GPU), 8, "bypass the queues"),
+    ("slow", plan(ALL, TRAIN), 8, "needs a collective on pairs"),
+    ("slow-link", plan(step(groups="each")), 8, "needs a collective on pairs"),
+    ("slow-link", plan(PAIRS, machine=GPU), 8, "bypasses the kernel"),
     ("wrong", plan(step("inventory", "each")), 8, "not in this suite"),
     ("wrong", plan(TRAIN), 1, "no step has enough ranks"),
     ("flip", SUITE, 8, "not in this suite"),
