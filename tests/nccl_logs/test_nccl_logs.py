@@ -574,12 +574,12 @@ class TestRefused:
         corpus(folder, nodes=NODES[:3])
         (folder / "notes.txt").write_text("x")
         said = refused("judge", *folder.iterdir(), code=6)
-        assert "notes.txt is no log of nccl-tests" in said
+        assert "notes.txt is not a log of nccl-tests" in said
 
     def test_a_folder_without_any(self, tmp_path: Path) -> None:
         (tmp_path / "x.txt").write_text("x")
         said = refused("judge", tmp_path, code=6)
-        assert "no log of nccl-tests; 1 files were looked at" in said
+        assert "no log of nccl-tests; 1 file searched" in said
 
     def test_logs_that_died_before_anybody_said_who_took_part(self, folder: Path) -> None:
         folder.mkdir()
