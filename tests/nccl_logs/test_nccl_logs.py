@@ -410,7 +410,7 @@ class TestWhereLogsLie:
         done = accept("judge", folder)
         assert "Left out: 3 files" in done.out
         listed = {Path(one["file"]).name: one["reason"] for one in judged(folder)["skipped"]}
-        assert listed["summary.csv"] == "there is no table in it"
+        assert listed["summary.csv"] == "no nccl-tests results table in this file"
         assert listed["core.bin"] == "it is no text"
         assert listed["result.json"] == "JSON without results of nccl-tests"
 

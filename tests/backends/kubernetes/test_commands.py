@@ -497,22 +497,22 @@ class TestTheNetworksOfASiteFile:
 class TestAQuestion:
     def test_with_one_candidate_is_not_asked(self) -> None:
         only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))
-        assert cluster._answer(only, None, asks=False) == "a4"
+        assert cluster._answer(only, None, ask=False) == "a4"
 
     def test_that_nobody_can_answer_says_what_there_is(self) -> None:
         two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
         with pytest.raises(BadInput, match="there are: a, b") as caught:
-            cluster._answer(two, None, asks=False)
+            cluster._answer(two, None, ask=False)
         assert "--queue" in caught.value.hint
 
     def test_that_was_answered_is_not_asked(self) -> None:
         two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
-        assert cluster._answer(two, "b", asks=True) == "b"
-        assert cluster._answer(two, "none", asks=True) == ""
+        assert cluster._answer(two, "b", ask=True) == "b"
+        assert cluster._answer(two, "none", ask=True) == ""
 
     def test_may_stay_open_where_it_can(self) -> None:
         image = Question(key="image", text="Image", option="image", optional=True)
-        assert cluster._answer(image, None, asks=False) == ""
+        assert cluster._answer(image, None, ask=False) == ""
 
 
 class TestABackEndThatIsAFolder:
