@@ -71,7 +71,7 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
         choose_target(options, load_site(options.site).value if options.site else Site())
         names = backends.CLUSTERS["kubernetes"].free_nodes(options)
         options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
-        terminal.progress(f"nodes: all {len(names)} matching nodes that are free")
+        terminal.progress(f"nodes: all {len(names)} that are free and match")
     run = resolve(options)
     if probe:
         _check_start(run, options)

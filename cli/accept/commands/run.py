@@ -381,7 +381,7 @@ def do_delete(
     With `collects`, a run whose evidence exists but cannot be fetched is not removed.
     """
     if bool(names) == bool(older_than):
-        raise BadInput("which runs?", hint="give either their names or --older-than 24h")
+        raise BadInput("which runs?", hint="give names or --older-than 24h, but not both")
     folders = [rundir.find_own(name) for name in names] or _older(older_than or "")
     removed: dict[str, list[str]] = {}
     last_error: AcceptError | None = None

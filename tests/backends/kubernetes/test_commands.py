@@ -316,7 +316,7 @@ class TestASiteFile:
 
     def test_is_never_written_over_another(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text("mine\n", encoding="utf-8")
-        assert "there already" in refused("init", tmp_path / "site.yaml")
+        assert "exists already" in refused("init", tmp_path / "site.yaml")
 
     @pytest.mark.parametrize(
         ("there", "matched"),
@@ -390,7 +390,7 @@ class TestTheNodesThatAreFree:
         words = ("--machine=gpu", "--nodes=all", f"--site={site}", "--dry-run")
         done = accept("run", *words)
         assert done.code == 0, done.err
-        assert "nodes: all 1 that match and are free" in done.err
+        assert "nodes: all 1 that are free and match" in done.err
 
 
 class TestTheQueuesOfACluster:
