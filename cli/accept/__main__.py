@@ -1,4 +1,4 @@
-"""Run the command line. Every failure ends here, in one message and a documented exit code."""
+"""Run the command line, and turn every failure into one message and a documented exit code."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import sys
 from pathlib import Path
 
 from accept.app.commands import app
-from accept.app.declare import only
+from accept.app.declare import with_only_command
 from accept.core.errors import AcceptError, BadInput, Exit
 
-#: Both script names; shell completion is for the one that was called.
+#: Both script names; shell completion needs the one that was called.
 _NAMES = ("accept", "gpu-accept")
 
 
 def main() -> None:
-    """Run a command. Every failure ends here, in one message and a documented exit code."""
-    # What starting allocates stays; looking through it for garbage costs a tenth of the start.
+    """Run a command, and turn every failure into one message and a documented exit code."""
+    # Almost no startup object becomes garbage; searching them takes a tenth of the startup time.
     gc.set_threshold(50_000)
-    # Python looks once more at its end.
+    # Skip the search that Python makes at exit.
     atexit.register(gc.freeze)
     try:
         code = _call()
@@ -32,7 +32,6 @@ def main() -> None:
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output is gone; nothing more can be said to them.
         _discard_output()
         code = Exit.USAGE
     except OSError as error:
@@ -50,34 +49,36 @@ def main() -> None:
 def _call() -> int:
     """Run the command that the command line names, and return its exit code."""
     _check_streams()
-    called = Path(sys.argv[0]).name
+    script = Path(sys.argv[0]).name
     code = 0
     try:
-        only(app, "".join(sys.argv[1:2]))(prog_name=called if called in _NAMES else _NAMES[0])
-    except SystemExit as ended:
-        # Typer turns a broken pipe into exit code 1, which no page names.
-        if isinstance(ended.__context__, BrokenPipeError):
-            raise ended.__context__ from None
-        code = ended.code if isinstance(ended.code, int) else 0
-    # Python would do this at its end, where an error is a traceback.
+        with_only_command(app, "".join(sys.argv[1:2]))(
+            prog_name=script if script in _NAMES else _NAMES[0]
+        )
+    except SystemExit as exit_:
+        # Typer turns a broken pipe into exit code 1, which is not documented.
+        if isinstance(exit_.__context__, BrokenPipeError):
+            raise exit_.__context__ from None
+        code = exit_.code if isinstance(exit_.code, int) else 0
+    # Python would flush at exit, but report an error as a traceback.
     sys.stdout.flush()
     return code
 
 
 def _check_streams() -> None:
-    """Replace a closed stdin or stderr by nothing. Raises BadInput if stdout is closed."""
+    """Replace a closed stdin or stderr by /dev/null. Raises BadInput if stdout is closed."""
     if sys.stdin is None:
-        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - open to the end
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - open until exit
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         raise BadInput(
-            "standard output is closed", hint="send it to a file, or to /dev/null if nobody reads"
+            "standard output is closed", hint="send it to a file, or to /dev/null to discard it"
         )
 
 
 def _discard_output() -> None:
-    """Send what stdout still holds to nowhere, so that Python does not fail over it at its end."""
+    """Redirect stdout to /dev/null, so that Python does not fail to flush it at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -117,9 +118,9 @@ def _system_error(error: OSError) -> str:
 
 
 def _crashed(error: Exception) -> Exit:
-    """Report a defect of accept."""
+    """Report a bug in accept."""
     text = f"internal error: {type(error).__name__}: {error}".removesuffix(": ")
-    advice = "this is a defect of accept: run the same command with -v and report what it prints"
+    advice = "this is a bug in accept: run the same command with -v and report the output"
     return _failed(f"{' '.join(text.split())}\n  {advice}", Exit.INTERNAL)
 
 

@@ -493,7 +493,7 @@ class TestCtrlC:
         said = _Terminal()
         monkeypatch.setattr("sys.stdin", _Terminal(answers))
         monkeypatch.setattr("sys.stderr", said)
-        assert run._asked_to_detach() is detaches
+        assert run._wants_to_detach() is detaches
         assert said.getvalue().count("[d/c]") == questions
 
     def test_a_second_time_cancels(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,11 +501,11 @@ class TestCtrlC:
         monkeypatch.setattr(terminal, "readline", mock.Mock(side_effect=KeyboardInterrupt))
         monkeypatch.setattr("sys.stdin", terminal)
         monkeypatch.setattr("sys.stderr", _Terminal())
-        assert run._asked_to_detach() is False
+        assert run._wants_to_detach() is False
 
     def test_asks_nobody_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
-        assert run._asked_to_detach() is False
+        assert run._wants_to_detach() is False
 
 
 class _Terminal(io.StringIO):

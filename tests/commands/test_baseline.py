@@ -95,12 +95,12 @@ class TestRefused:
 
     def test_a_file_that_is_there(self, file: Path, logs: Path) -> None:
         old = file.read_text()
-        assert "is there already" in refused("baseline", logs, "--machine", file, "--out", file)
+        assert "exists already" in refused("baseline", logs, "--machine", file, "--out", file)
         assert file.read_text() == old
 
     @pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan"])
     def test_a_share_that_is_none(self, logs: Path, share: str) -> None:
-        assert "no share" in refused("baseline", logs, "--force", "--share", share)
+        assert "is out of range" in refused("baseline", logs, "--force", "--share", share)
 
     def test_a_place_that_cannot_be_written(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "no" / "such" / "mine.yaml"
@@ -117,7 +117,7 @@ class TestRefused:
         target = tmp_path / "My_Machine.yaml"
         target.write_text("precious: 1")
         said = refused("baseline", logs, "--force", "--out", target)
-        assert "'My_Machine' is no name of a machine" in said
+        assert "'My_Machine' is not a valid machine name" in said
         assert "such as my-a4.yaml" in said
         assert target.read_text() == "precious: 1"
         assert [path.name for path in tmp_path.iterdir() if "Machine" in path.name] == [target.name]

@@ -58,7 +58,7 @@ class TestNoise:
     def test_a_host_that_is_gone_is_told(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", nodes=NODES[:-1])
         assert compared(before, after)["hosts_only_in_a"] == [NODES[-1]]
-        assert f"not in B: {NODES[-1]}" in accept("diff", before, after).out
+        assert f"Hosts only in A: {NODES[-1]}" in accept("diff", before, after).out
 
 
 class TestSlower:
@@ -108,7 +108,7 @@ class TestWhatIsCompared:
         assert found["regression"]
         assert {one["cause"] for one in found["accused"]} == {"wrong-data"}
         assert not compared(after, before)["regression"]
-        assert "Accused in B alone: node5 (wrong-data)" in accept("diff", before, after).out
+        assert "Accused only in B: node5 (wrong-data)" in accept("diff", before, after).out
 
     def test_kinds_that_one_side_lacks_are_listed(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", gpus=(range(8), range(4)), seed=2)

@@ -42,7 +42,7 @@ class TestRefuses:
             (("--faults", "wrng"), "did you mean wrong?"),
             (("--faults", "hang,bogus"), "there is no fault 'bogus'"),
             (("--faults", ","), "--faults names none"),
-            (("--faults", "sockets"), "none of these faults can be planted here"),
+            (("--faults", "sockets"), "none of these faults can be injected here"),
         ],
     )
     def test_bad_options_with_one_error(self, options: tuple[str, ...], said: str) -> None:

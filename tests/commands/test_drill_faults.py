@@ -73,13 +73,13 @@ class TestChoice:
 LEFT_OUT = [
     ("slow", SUITE, 1, "cannot be found on one host"),
     ("slow", SUITE, 3, "without a bound"),
-    ("slow", plan(ALL, TRAIN), 8, "it takes a collective on pairs"),
-    ("slow-link", plan(step(groups="each")), 8, "it takes a collective on pairs"),
-    ("slow-link", plan(PAIRS, machine=GPU), 8, "bypass the queues"),
+    ("slow", plan(ALL, TRAIN), 8, "needs a collective on pairs"),
+    ("slow-link", plan(step(groups="each")), 8, "needs a collective on pairs"),
+    ("slow-link", plan(PAIRS, machine=GPU), 8, "bypasses the kernel"),
     ("wrong", plan(step("inventory", "each")), 8, "not in this suite"),
     ("wrong", plan(TRAIN), 1, "no step has enough ranks"),
     ("flip", SUITE, 8, "not in this suite"),
-    ("sockets", SUITE, 8, "cpu promises no network"),
+    ("sockets", SUITE, 8, "cpu specifies no network"),
     ("sockets", plan(ALL, machine=FABRIC), 1, "at least 2 hosts"),
     ("unreachable", SUITE, 1, "at least 2 hosts"),
 ]
@@ -196,7 +196,7 @@ class TestCaught:
         records = told("rank-hung", "h3")
         verdict = judge(plan(ALL), records, checks=REGISTRY, attempt="a")
         done = outcome(Choice(fault="hang", planted="hang@h3:0"), plan(ALL), records, verdict)
-        assert (done.result, done.why[:15]) == ("missed", "it never struck")
+        assert (done.result, done.why) == ("missed", "the fault was never injected")
 
     def test_settings_of_all_hosts_are_nobodys_fault(self) -> None:
         of = plan(ALL, machine=FABRIC, references=(FLOOR,))
@@ -219,7 +219,7 @@ class TestCaught:
         refused = drilled(
             "slow-link", "x: no tc", PAIRED, [hosts_record(EIGHT)], name="not-planted"
         )
-        assert (refused.result, refused.why) == ("left-out", "could not be planted: x: no tc")
+        assert (refused.result, refused.why) == ("left-out", "could not be injected: x: no tc")
         left = drilled("slow-link", "h1: eth0", PAIRED, [hosts_record(EIGHT)], name="not-undone")
         assert left.result == "missed"
         assert "not undone" in left.why

@@ -410,7 +410,7 @@ class TestWhereLogsLie:
         done = accept("judge", folder)
         assert "Left out: 3 files" in done.out
         listed = {Path(one["file"]).name: one["reason"] for one in judged(folder)["skipped"]}
-        assert listed["summary.csv"] == "there is no table in it"
+        assert listed["summary.csv"] == "no nccl-tests results table in this file"
         assert listed["core.bin"] == "it is no text"
         assert listed["result.json"] == "JSON without results of nccl-tests"
 
@@ -574,12 +574,12 @@ class TestRefused:
         corpus(folder, nodes=NODES[:3])
         (folder / "notes.txt").write_text("x")
         said = refused("judge", *folder.iterdir(), code=6)
-        assert "notes.txt is no log of nccl-tests" in said
+        assert "notes.txt is not a log of nccl-tests" in said
 
     def test_a_folder_without_any(self, tmp_path: Path) -> None:
         (tmp_path / "x.txt").write_text("x")
         said = refused("judge", tmp_path, code=6)
-        assert "no log of nccl-tests; 1 files were looked at" in said
+        assert "no log of nccl-tests; 1 file searched" in said
 
     def test_logs_that_died_before_anybody_said_who_took_part(self, folder: Path) -> None:
         folder.mkdir()

@@ -1,1 +1,1 @@
-"""The command line: declarations of commands, typed options, and how errors end."""
+"""Declare the command line: commands and typed options."""

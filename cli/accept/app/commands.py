@@ -1,6 +1,7 @@
 """Declare the commands and their options.
 
-What they do is in `accept.commands`, imported when a command is used, so that help stays fast.
+The commands are implemented in `accept.commands`. Each module there is imported when its command
+runs, so that help stays fast.
 """
 
 from __future__ import annotations
@@ -14,37 +15,47 @@ import typer
 
 from accept import __version__
 from accept.app.declare import Group, command
-from accept.app.options import CLUSTER, DRILL, EVIDENCE, LAUNCH, PLAN, RELEASE, RUN, asked, place
+from accept.app.options import (
+    CLUSTER,
+    DRILL,
+    EVIDENCE,
+    LAUNCH,
+    PLAN,
+    RELEASE,
+    RUN,
+    place,
+    plan_options,
+)
 from accept.core.errors import BadInput, Exit
 
-_HELP = """Acceptance of GPU nodes: is the machine good, and if not, which part of it is bad?
+_HELP = """Acceptance tests for GPU nodes: is the machine good, and if not, which part is bad?
 
 \b
-The flow, each stage a command (`run` is all of them; `last` names the newest run):
+Commands in their order (`run` does submit to judge; `last` names the newest run):
   accept doctor  --hosts node[01-16]     what the hosts have, and which checks will run
   accept render  --machine a4-highgpu-8g --nodes 64 --site site.yaml > values.yaml
-  accept chart                           where the Helm chart is that takes these values
-  accept submit  --hosts node[01-16]     start, and come back later
-  accept watch   last                    follow it; survives a lost connection
+  accept chart                           path of the Helm chart that takes these values
+  accept submit  --hosts node[01-16]     start a run and return
+  accept watch   last                    follow the run; can be repeated after a disconnect
   accept collect last                    fetch the evidence
-  accept judge   last                    judge it, again and anywhere
-  accept report  last                    report.md and junit.xml
-  accept judge   my-logs/                logs of nccl-tests that never saw accept
+  accept judge   last                    judge the evidence; can be repeated anywhere
+  accept report  last                    write report.md and junit.xml
+  accept judge   my-logs/                judge nccl-tests logs from runs without accept
   accept diff    monday last             what got slower
-  accept baseline last --out my-a4.yaml  references of your own, for --machine
-  accept run                             this machine, now, all of it
-  accept run     --hosts node[01-16]     a set of hosts over ssh
-  accept drill   --hosts node[01-16]     would it have failed? plant faults, one by one
-  accept cancel  last                    end it; what was measured is kept
-  accept delete  last                    remove what is left of it on a cluster
-  accept init    site.yaml               a site file from what a cluster shows
-  accept nodes   --machine a4-highgpu-8g the nodes of a cluster that are free
-  accept list    machines                suites, checks, backends, runs
-  accept show    machine gpu             what it is held against, with sources
+  accept baseline last --out my-a4.yaml  your own references, for --machine
+  accept run                             a full run on this machine
+  accept run     --hosts node[01-16]     a full run on hosts over ssh
+  accept drill   --hosts node[01-16]     does the suite catch faults? inject them one by one
+  accept cancel  last                    end the run; keep what it measured
+  accept delete  last                    remove the rest of the run from a cluster
+  accept init    site.yaml               write a site file for a cluster
+  accept nodes   --machine a4-highgpu-8g list the free nodes of a cluster
+  accept list    machines                list machines, suites, checks, backends or runs
+  accept show    machine gpu             what results are compared with, and the sources
   accept schema  site                    the JSON Schema of a file or result
 \b
 Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
-5 broke off or timed out, 6 evidence incomplete, 7 inconclusive, 70 internal error,
+5 failed during the run or timed out, 6 evidence incomplete, 7 inconclusive, 70 internal error,
 130 Ctrl-C.
 """
 
@@ -70,34 +81,34 @@ def _terminal(values: dict[str, Any]) -> Any:
 def doctor(
     *,
     rbac: Annotated[
-        bool, typer.Option("--rbac", help="Kubernetes: print the Role that a run needs, and stop.")
+        bool, typer.Option("--rbac", help="Kubernetes: only print the Role that a run needs.")
     ] = False,
     **values: Any,
 ) -> int:
-    """What the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
+    """Show what the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
     from accept.commands.doctor import do_doctor, do_rbac
 
     if rbac:
         return do_rbac(place(values), _terminal(values), site=values["site"])
-    return do_doctor(asked(values), _terminal(values))
+    return do_doctor(plan_options(values), _terminal(values))
 
 
 @_command(**PLAN)
 def render(
     *,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write everything that would run there.")
+        Path | None, typer.Option("--out", "-o", help="Folder to write the rendered run to.")
     ] = None,
     **values: Any,
 ) -> int:
-    """Print the run as Helm values, or write all of it: accept render -m cpu --out run1"""
+    """Print a run as Helm values, or write it to a folder: accept render -m cpu --out run1"""
     from accept.commands.plan import do_render
 
-    return do_render(asked(values), _terminal(values), out=out)
+    return do_render(plan_options(values), _terminal(values), out=out)
 
 
 def _given(parsed: typer.Context, names: Container[str]) -> list[str]:
-    """Return those of the options `names` that the user gave, even with their defaults."""
+    """Return those of the options `names` that are on the command line."""
     given = []
     for param in parsed.command.params:
         source = parsed.get_parameter_source(param.name or "")
@@ -110,7 +121,7 @@ def _given(parsed: typer.Context, names: Container[str]) -> list[str]:
 def submit(
     parsed: typer.Context,
     run_: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run that was rendered before.")
+        str | None, typer.Argument(metavar="[RUN]", help="Folder that accept render wrote.")
     ] = None,
     **values: Any,
 ) -> int:
@@ -123,7 +134,7 @@ def submit(
             hint="leave them out, or render the run again with them and submit that one",
         )
     return commands_run.do_submit(
-        asked(values),
+        plan_options(values),
         _terminal(values),
         folder=run_,
         attempt=values["attempt"],
@@ -153,19 +164,19 @@ def judge(
         list[str] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="Run, evidence folder, archive, saved log, URL; or logs of nccl-tests.",
+            help="Run, evidence folder, archive, saved log or URL; or nccl-tests logs.",
         ),
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", "-m", help="Machine to hold it against: a name, or a file."),
+        typer.Option("--machine", "-m", help="Machine to compare with: a name or a file."),
     ] = None,
     expect: Annotated[
         list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")
     ] = None,
     **values: Any,
 ) -> int:
-    """Judge evidence, or logs of nccl-tests: accept judge last, accept judge my-logs/"""
+    """Judge evidence or nccl-tests logs: accept judge last, accept judge my-logs/"""
     from accept.commands.judge import do_judge
 
     return do_judge(
@@ -178,7 +189,7 @@ def report(
     run_: EVIDENCE = "last",
     format_: Annotated[
         Literal["files", "md", "junit"],
-        typer.Option("--format", help="Write files, or print one form."),
+        typer.Option("--format", help="Write both files, or print one report."),
     ] = "files",
     **values: Any,
 ) -> int:
@@ -190,11 +201,11 @@ def report(
 
 @_command()
 def diff(
-    before: Annotated[str, typer.Argument(metavar="A", help="Run, evidence, or logs: before.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="The same, after.")],
+    before: Annotated[str, typer.Argument(metavar="A", help="Run, evidence or logs: before.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Run, evidence or logs: after.")],
     **values: Any,
 ) -> int:
-    """What got slower from A to B, and whether it means anything: accept diff monday/ last"""
+    """Show what got slower from A to B by more than noise: accept diff monday/ last"""
     from accept.commands.diff import do_diff
 
     return do_diff(before, after, _terminal(values))
@@ -204,22 +215,22 @@ def diff(
 def baseline(
     run_: EVIDENCE = "last",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file to write; left out: stdout.")
+        Path | None, typer.Option("--out", "-o", help="File to write; default: stdout.")
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", "-m", help="Machine to add to; left out: the run's own."),
+        typer.Option("--machine", "-m", help="Machine to extend; default: that of the run."),
     ] = None,
     share: Annotated[
-        float, typer.Option(help="Share of what was measured that must be reached from now on.")
+        float, typer.Option(help="Share of each measured value that later runs must reach.")
     ] = 0.95,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Take a run that was not accepted; replace the file.")
+        bool, typer.Option("--force", help="Allow a run that was not accepted; replace the file.")
     ] = False,
     **values: Any,
 ) -> int:
-    """A machine file with references of your own: accept baseline last --out my-a4.yaml"""
+    """Write a machine file with your own references: accept baseline last --out my-a4.yaml"""
     from accept.commands.baseline import do_baseline
 
     return do_baseline(run_, _terminal(values), out=out, machine=machine, share=share, force=force)
@@ -227,11 +238,14 @@ def baseline(
 
 @_command(**PLAN, **LAUNCH, **CLUSTER, **RELEASE)
 def run(**values: Any) -> int:
-    """All of it, to a verdict: accept run; accept run --hosts a,b,c"""
+    """Run a suite and judge it: accept run; accept run --hosts a,b,c"""
     from accept.commands.run import do_run
 
     return do_run(
-        asked(values), _terminal(values), attempt=values["attempt"], dry_run=values["dry_run"]
+        plan_options(values),
+        _terminal(values),
+        attempt=values["attempt"],
+        dry_run=values["dry_run"],
     )
 
 
@@ -239,19 +253,19 @@ def run(**values: Any) -> int:
 def drill(
     *,
     faults: Annotated[
-        list[str] | None, typer.Option(help="Plant these alone: wrong,hang; left out: all.")
+        list[str] | None, typer.Option(help="Inject only these faults: wrong,hang; default: all.")
     ] = None,
     only_needed: Annotated[
         bool,
-        typer.Option("--only-needed", help="Of the suite, run only what is to see the fault."),
+        typer.Option("--only-needed", help="Run only the steps that should detect the fault."),
     ] = False,
     **values: Any,
 ) -> int:
-    """Whether the suite would have failed: plant faults one by one: accept drill --dry-run"""
+    """Prove that the suite catches faults, injected one at a time: accept drill --dry-run"""
     from accept.commands.drill import do_drill
 
     return do_drill(
-        asked({**values, "plant": None, "hold": None}),
+        plan_options({**values, "plant": None, "hold": None}),
         _terminal(values),
         name=values["attempt"],
         faults=tuple(faults or ()),
@@ -262,7 +276,7 @@ def drill(
 
 @_command()
 def cancel(run_: RUN = "last", **values: Any) -> int:
-    """End a run, keep what it measured, remove the rest: accept cancel last"""
+    """End a run, keep its results and remove the rest: accept cancel last"""
     from accept.commands.run import do_cancel
 
     return do_cancel(run_, _terminal(values))
@@ -274,17 +288,17 @@ def delete(
         list[str] | None, typer.Argument(metavar="[RUN]...", help="Attempts, folders, or `last`.")
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="All runs started that long ago: 24h, 90m.")
+        str | None, typer.Option("--older-than", help="All runs that are older: 24h, 90m.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be removed, and stop.")
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
     ] = False,
     no_collect: Annotated[
-        bool, typer.Option("--no-collect", help="Remove it without fetching its evidence.")
+        bool, typer.Option("--no-collect", help="Remove the run without fetching its evidence.")
     ] = False,
     **values: Any,
 ) -> int:
-    """Collect a run, then remove what it made on a cluster: accept delete last --dry-run"""
+    """Collect a run, then remove it from the cluster: accept delete last --dry-run"""
     from accept.commands.run import do_delete
 
     return do_delete(
@@ -298,17 +312,17 @@ def delete(
 
 @_command(**CLUSTER)
 def init(
-    out: Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write.")] = Path(
+    out: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to write.")] = Path(
         "site.yaml"
     ),
-    machine: Annotated[str | None, typer.Option(help="Machine, where there are several.")] = None,
+    machine: Annotated[str | None, typer.Option(help="Machine, if there are several.")] = None,
     queue: Annotated[str | None, typer.Option(help="LocalQueue, or none.")] = None,
     service_account: Annotated[str | None, typer.Option(help="Service account, or none.")] = None,
     image: Annotated[str | None, typer.Option(help="Image of the run, with a digest.")] = None,
     results: Annotated[str | None, typer.Option(help="Bucket for the evidence, or none.")] = None,
     **values: Any,
 ) -> int:
-    """Write a site file from what the cluster shows: accept init site.yaml"""
+    """Write a site file for a cluster: accept init site.yaml"""
     from accept.commands import cluster
 
     given = {
@@ -325,12 +339,13 @@ def init(
 def nodes(
     *,
     machine: Annotated[
-        str | None, typer.Option("--machine", "-m", help="Machine. Left out: the cluster's one.")
+        str | None,
+        typer.Option("--machine", "-m", help="Machine; default: the cluster's only one."),
     ] = None,
-    site: Annotated[str | None, typer.Option(help="Site file: your cluster.")] = None,
+    site: Annotated[str | None, typer.Option(help="Site file: describes your cluster.")] = None,
     **values: Any,
 ) -> int:
-    """The nodes that match and have all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
+    """List matching nodes with all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
     from accept.commands.cluster import do_nodes
 
     return do_nodes(
@@ -350,7 +365,7 @@ def list_(
     ],
     **values: Any,
 ) -> int:
-    """What there is: accept list machines"""
+    """List machines, suites, checks, backends or runs: accept list machines"""
     from accept.commands.catalog import do_list
 
     return do_list(what, _terminal(values))
@@ -364,7 +379,7 @@ def show(
     name: Annotated[str, typer.Argument(help="Its name, or its file.")],
     **values: Any,
 ) -> int:
-    """A machine, suite or site as it is read, or a cause: accept show cause rank-hung"""
+    """Show a machine, suite or site with all defaults, or a cause: accept show cause rank-hung"""
     from accept.commands.catalog import do_show
 
     return do_show(what, name, _terminal(values))
@@ -374,11 +389,11 @@ def show(
 def schema(
     what: Annotated[
         Literal["machine", "site", "suite", "plan", "record", "verdict", "drill", "values"],
-        typer.Argument(help="Of what."),
+        typer.Argument(help="File or result that the schema describes."),
     ],
     **_: Any,
 ) -> int:
-    """The JSON Schema of a file or of a result: accept schema site"""
+    """Print the JSON Schema of a file or result: accept schema site"""
     from accept.commands.catalog import do_schema
 
     return do_schema(what)
@@ -386,7 +401,7 @@ def schema(
 
 @_command()
 def chart(**values: Any) -> int:
-    """Where the Helm chart is: accept chart; helm install NAME "$(accept chart)" -f FILE"""
+    """Print the Helm chart's path: accept chart; helm install NAME "$(accept chart)" -f FILE"""
     from accept.config import resources
 
     terminal, path = _terminal(values), str(resources.chart())
@@ -394,7 +409,7 @@ def chart(**values: Any) -> int:
     return Exit.PASS
 
 
-def _version(value: bool) -> None:  # noqa: FBT001 - as typer calls it
+def _version(value: bool) -> None:  # noqa: FBT001 - typer's signature
     if value:
         typer.echo(f"accept {__version__}")
         raise typer.Exit

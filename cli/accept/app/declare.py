@@ -1,4 +1,4 @@
-"""How commands are declared and parsed: with options that they share, and without pydantic."""
+"""Declare and parse commands with shared options, and avoid the slow import of pydantic."""
 
 from __future__ import annotations
 
@@ -14,37 +14,36 @@ from typer.core import TyperCommand, TyperGroup
 from accept.app.options import OUTPUT
 from accept.core.errors import BadInput
 
-#: What takes text as it was typed.
-_TEXT = (str, str | None, list[str] | None)
+#: Types of options whose text needs no conversion.
+_TEXT_TYPES = (str, str | None, list[str] | None)
 
 
 class Command(TyperCommand):
-    """A command that asks pydantic about nothing but numbers, paths and choices that were given.
+    """A command that uses pydantic only for the numbers, paths and choices on the command line.
 
-    Typer has it check every value, and importing it takes as long as all of `accept render`.
+    Typer lets pydantic check every value, but its import takes as long as a full `accept render`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
         declared = inspect.signature(self.callback).parameters if self.callback else {}
-        kinds = {name: get_args(one.annotation)[:1] for name, one in declared.items()}
-        _shorten(
-            self, ctx, texts={name for name, kind in kinds.items() if kind and kind[0] in _TEXT}
-        )
+        kinds = {name: get_args(param.annotation)[:1] for name, param in declared.items()}
+        texts = {name for name, kind in kinds.items() if kind and kind[0] in _TEXT_TYPES}
+        _skip_conversions(self, ctx, texts=texts)
         return super().parse_args(ctx, args)
 
 
 class Group(TyperGroup):
-    """The same for what stands before the command."""
+    """The group of all commands: the same for the options before the command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line up to the command."""
-        _shorten(self, ctx, texts=set())
+        _skip_conversions(self, ctx, texts=set())
         return super().parse_args(ctx, args)
 
 
-def _shorten(command: Any, ctx: Any, *, texts: set[str]) -> None:
-    """Let options return at once what needs no conversion: nothing, and text that stays text."""
+def _skip_conversions(command: Any, ctx: Any, *, texts: set[str]) -> None:
+    """Let options return missing values, and the texts of the options `texts`, unconverted."""
     for param in command.get_params(ctx):
         param.process_value = functools.partial(
             _process_value, param, param.process_value, param.name in texts
@@ -54,13 +53,13 @@ def _shorten(command: Any, ctx: Any, *, texts: set[str]) -> None:
 def _refuse_blank(param: Any, ctx: Any, value: Any) -> None:
     """Raise BadInput for an empty value on the command line: most likely an unset shell variable.
 
-    Left alone, `--machine "$MACHINE"` would start another run than the one that is meant.
+    Without this, `--machine "$MACHINE"` would start a run other than the intended one.
     """
     source = ctx.get_parameter_source(param.name)
     if ctx.resilient_parsing or source is None or source.name != "COMMANDLINE":
         return
     values = value if isinstance(value, (list, tuple)) else (value,)
-    if any(isinstance(one, str) and not one.strip() for one in values):
+    if any(isinstance(text, str) and not text.strip() for text in values):
         is_option = param.param_type_name == "option"
         names = param.opts if is_option else [param.metavar or param.name.upper()]
         raise BadInput(
@@ -73,8 +72,8 @@ def _process_value(param: Any, convert: Any, is_text: bool, ctx: Any, value: Any
     _refuse_blank(param, ctx, value)
     if value is None and not param.required:
         return param.callback(ctx, param, None) if param.callback else None
-    stays = is_text or not isinstance(value, (str, list, tuple))
-    if param.callback or value in (None, ()) or not stays:
+    is_final = is_text or not isinstance(value, (str, list, tuple))
+    if param.callback or value in (None, ()) or not is_final:
         return convert(ctx, value)
     return value
 
@@ -101,7 +100,7 @@ def command(
             for name, (kind, default) in {**options, **OUTPUT}.items()
         ]
         exits.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        # The list of commands is no place for the example, which would be cut off there.
+        # The list of commands would cut off the example.
         short = (function.__doc__ or "").partition(": accept")[0] + "."
         name = function.__name__.rstrip("_")
         app.command(name=name, cls=Command, short_help=short)(exits)
@@ -110,11 +109,14 @@ def command(
     return declare
 
 
-def only(app: typer.Typer, name: str) -> typer.Typer:
-    """`app` with the command of this name alone, where there is one: Typer makes all it has."""
-    named = [one for one in app.registered_commands if one.name == name]
-    if not named:
+def with_only_command(app: typer.Typer, name: str) -> typer.Typer:
+    """Return `app` with only the command `name`, or unchanged if there is no such command.
+
+    Typer builds every registered command, which takes time.
+    """
+    commands = [command for command in app.registered_commands if command.name == name]
+    if not commands:
         return app
-    alone = copy.copy(app)
-    alone.registered_commands = named
-    return alone
+    reduced = copy.copy(app)
+    reduced.registered_commands = commands
+    return reduced

@@ -1,4 +1,4 @@
-"""The options that commands share, and what the user asks for with them."""
+"""Declare the options that commands share, and convert their values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import typer
 
 from accept.core.errors import BadInput
 
-#: Nodes by name: a file, or names with a digit, a dot, a dash, a comma or a range in them.
+#: A --nodes value with names: @FILE, or a text with a digit, dot, dash, comma or range in it.
 _NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
 
 OUTPUT: dict[str, tuple[Any, Any]] = {
     "json_": (
-        Annotated[
-            bool, typer.Option("--json", help="The result as JSON on stdout, and nothing else.")
-        ],
+        Annotated[bool, typer.Option("--json", help="Print only the result, as JSON, on stdout.")],
         False,
     ),
     "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")], False),
@@ -28,78 +26,79 @@ def _many(text: str, *names: str) -> tuple[Any, Any]:
     return Annotated[list[str] | None, typer.Option(*names, help=text)], None
 
 
-def _one(kind: Any, text: str, *names: str) -> tuple[Any, Any]:
+def _single(kind: Any, text: str, *names: str) -> tuple[Any, Any]:
     return Annotated[kind | None, typer.Option(*names, help=text)], None
 
 
 PLAN: dict[str, tuple[Any, Any]] = {
-    "machine": _one(
+    "machine": _single(
         str,
-        "Machine: a name, or a file of your own. Left out: found on the hosts.",
+        "Machine: a name or your own file; default: detected on the hosts.",
         "--machine",
         "-m",
     ),
     "suite": (
-        Annotated[str, typer.Option("--suite", "-s", help="Suite: a name, or a file of your own.")],
+        Annotated[str, typer.Option("--suite", "-s", help="Suite: a name or your own file.")],
         "quick",
     ),
-    "site": _one(str, "Site file: your cluster.", "--site"),
-    "nodes": _one(
+    "site": _single(str, "Site file: describes your cluster.", "--site"),
+    "nodes": _single(
         str,
-        "Number of nodes, a list a,b,c, @FILE of names, or all: every free one of a cluster.",
+        "Number of nodes, a list a,b,c, @FILE with names, or all: every free node of a cluster.",
         "--nodes",
         "-n",
     ),
     "hosts": _many("Hosts over ssh: a,b,c, node[01-16], @FILE.", "--hosts"),
-    "backend": _one(
+    "backend": _single(
         str,
-        "Back end: local, ssh, kubernetes; left out: taken from the hosts and the site.",
+        "Back end: local, ssh or kubernetes; default: chosen by --hosts and --site.",
         "--backend",
     ),
     "set_": _many("Parameter of a check: CHECK.PARAM=VALUE.", "--set"),
     "nccl": _many("NCCL setting: KEY=VALUE.", "--nccl"),
-    "expect": _many("Threshold of your own: 'all-reduce@8G>=380'.", "--expect"),
-    "gpus_per_node": _one(int, "GPUs of each node to use; left out: all.", "--gpus-per-node"),
+    "expect": _many("Your own threshold: 'all-reduce@8G>=380'.", "--expect"),
+    "gpus_per_node": _single(int, "GPUs to use on each node; default: all.", "--gpus-per-node"),
     "rounds": (
-        Annotated[str, typer.Option(help="Rounds of pairs: a number, or auto; none: the suite's.")],
+        Annotated[str, typer.Option(help="Rounds of pairs: a number or auto; default: suite's.")],
         "",
     ),
-    "seed": (Annotated[int, typer.Option(help="Seed of what is left to chance: pairs.")], 1),
+    "seed": (Annotated[int, typer.Option(help="Random seed for pairs and drills.")], 1),
     "require_all_nodes": (
         Annotated[
-            bool, typer.Option("--require-all-nodes", help="Stop where a host never answers.")
+            bool, typer.Option("--require-all-nodes", help="Stop if any host does not respond.")
         ],
         False,
     ),
     "busy_ok": (
-        Annotated[bool, typer.Option("--busy-ok", help="Measure GPUs that somebody uses.")],
+        Annotated[bool, typer.Option("--busy-ok", help="Measure GPUs that are in use, too.")],
         False,
     ),
-    "start_timeout": _one(str, "Longest wait for hosts: 90s, 5m.", "--start-timeout"),
-    "deadline": _one(str, "Longest run once the hosts are found.", "--deadline"),
-    "budget": _one(str, "Hard limit: keep the checks that add most within it.", "--budget"),
-    "hold": _one(str, "Keep the hosts this long after a failed run, to look at.", "--hold"),
-    "keep": _one(str, "How long the first host keeps evidence nobody fetched.", "--keep"),
+    "start_timeout": _single(str, "Longest wait for hosts: 90s, 5m.", "--start-timeout"),
+    "deadline": _single(str, "Longest run time after the hosts were found.", "--deadline"),
+    "budget": _single(str, "Time limit: keep the checks that add most within it.", "--budget"),
+    "hold": _single(str, "Keep the hosts this long after a failed run, for debugging.", "--hold"),
+    "keep": _single(str, "How long the first host keeps evidence that was not fetched.", "--keep"),
     "plant": _many(
-        "Plant a fault: FAULT@HOST[:LOCALRANK]. accept drill plants all, one by one.", "--plant"
+        "Inject a fault: FAULT@HOST[:LOCALRANK]. accept drill injects each in turn.", "--plant"
     ),
 }
-#: Of a drill: it plants by itself, and would hold hosts after each of its runs.
+#: Without --plant, because a drill injects faults itself, and without --hold, because a drill
+#: would hold the hosts after each of its runs.
 DRILL = {key: option for key, option in PLAN.items() if key not in ("plant", "hold")}
 LAUNCH: dict[str, tuple[Any, Any]] = {
     "attempt": (
-        Annotated[str, typer.Option(help="Name of this launch; left out: time and chance.")],
+        Annotated[str, typer.Option(help="Name of this launch; default: generated.")],
         "",
     ),
-    "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")], False),
+    "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")], False),
 }
 CLUSTER: dict[str, tuple[Any, Any]] = {
-    "kubeconfig": _one(str, "Kubeconfig; left out: as kubectl finds it.", "--kubeconfig"),
-    "context": _one(str, "Context of the kubeconfig; left out: its current one.", "--context"),
-    "namespace": _one(str, "Namespace; left out: the site's, else the context's.", "--namespace"),
+    "kubeconfig": _single(str, "Kubeconfig; default: the one that kubectl uses.", "--kubeconfig"),
+    "context": _single(str, "Context of the kubeconfig; default: its current one.", "--context"),
+    "namespace": _single(str, "Namespace; default: the site's, else the context's.", "--namespace"),
 }
 RELEASE = {
-    "release": _one(str, "Name of the helm release; left out: from the attempt.", "--release")
+    "release": _single(str, "Name of the Helm release; default: from the attempt.", "--release")
 }
 RUN = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
 EVIDENCE = Annotated[
@@ -107,8 +106,8 @@ EVIDENCE = Annotated[
 ]
 
 
-def asked(values: dict[str, Any]) -> Any:
-    """The plan's options as `resolve` takes them."""
+def plan_options(values: dict[str, Any]) -> Any:
+    """Return the plan's options as `resolve` takes them. Raises BadInput."""
     from accept.config.expectations import parse_duration
     from accept.plan.resolve import Options
 
@@ -127,12 +126,12 @@ def asked(values: dict[str, Any]) -> Any:
     all_nodes = nodes == "all"
     if all_nodes:
         nodes = None
-    named = nodes is not None and re.fullmatch(_NODE_LIST, nodes, re.DOTALL) is not None
-    if nodes is not None and not named and not re.fullmatch(r"[0-9]{1,9}", nodes):
+    is_list = nodes is not None and re.fullmatch(_NODE_LIST, nodes, re.DOTALL) is not None
+    if nodes is not None and not is_list and not re.fullmatch(r"[0-9]{1,9}", nodes):
         raise BadInput(
             f"--nodes {nodes[:40]!r} is no number", hint="give a number, a list a,b,c, or @FILE"
         )
-    if named:
+    if is_list:
         hosts, nodes = (*hosts, nodes), None
     return Options(
         machine=values["machine"] or "",
@@ -140,7 +139,7 @@ def asked(values: dict[str, Any]) -> Any:
         site=values["site"],
         nodes=None if nodes is None else int(nodes),
         hosts=hosts,
-        named=named and not values["hosts"],
+        named=is_list and not values["hosts"],
         backend=values["backend"],
         settings=tuple(values["set_"] or ()),
         nccl=tuple(values["nccl"] or ()),
@@ -177,7 +176,7 @@ def _check_attempt(name: str) -> None:
 
 
 def place(values: dict[str, Any]) -> dict[str, str]:
-    """Return the options that say where on a cluster a run goes. Raises BadInput."""
+    """Return the options that place a run on a cluster. Raises BadInput."""
     given = {key: values[key] for key in (*CLUSTER, *RELEASE) if values.get(key)}
     if "namespace" in given or "release" in given:
         from accept.config.kubernetes import NAME, RELEASE_NAME

@@ -1,1 +1,1 @@
-"""What each command does, one module per command; `accept.app` declares them."""
+"""Implement the commands that `accept.app` declares."""

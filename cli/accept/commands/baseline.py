@@ -1,4 +1,4 @@
-"""`accept baseline`: a good run as references of one's own, in a machine file that names it."""
+"""Write a machine file whose references are the results of a good run: `accept baseline`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from accept.core.serde import dump
 from accept.core.text import plain
 from accept.report.console import Terminal
 
-#: Metrics of which more is better, as a lower bound says.
+#: Metrics for which a reference is a lower bound.
 _METRICS = ("busbw", "throughput")
 
 
@@ -39,57 +39,58 @@ def do_baseline(
     share: float,
     force: bool,
 ) -> int:
-    """Write the machine of a run with what that run measured as its references."""
+    """Write the machine of a run, with the run's own measurements added to its references."""
     if not 0.01 <= share <= 1:
-        raise BadInput(f"--share {share:g} is no share", hint="give a number from 0.01 to 1")
+        raise BadInput(f"--share {share:g} is out of range", hint="give a number from 0.01 to 1")
     if out is not None and out.suffix not in (".yaml", ".yml"):
         raise BadInput(
-            f"{out} is not a file that --machine takes",
+            f"{out} is not a YAML file, which --machine needs",
             hint="name a .yaml file, such as my-a4.yaml",
         )
     judged = judge.judge_path(path, expect=(), machine=machine)
     if not judged.verdict.accepted and not force:
         raise BadInput(
             f"{plain(path, 100)} was not accepted: {plain(judged.verdict.headline, 200)}",
-            hint="--force makes references of it all the same",
+            hint="--force uses it as a reference anyway",
         )
     base = _base(judged, machine)
     figures = tuple(_figures(judged, share))
     if not figures:
         raise BadInput(
             f"{plain(path, 100)} measured nothing that could be a reference",
-            hint="a bandwidth on whole nodes, or a training throughput, can be one",
+            hint="only bandwidths on whole nodes and training throughputs can be references",
         )
     name = out.stem if out else f"{base.name}-own"
-    made = replace(
+    extended = replace(
         base,
         name=name,
-        description=f"{base.description.rstrip('.')}; figures of our own.",
+        description=f"{base.description.rstrip('.')}; with references of our own.",
         references=(*base.references, *figures),
         baseline=_provenance(judged),
     )
-    text = _yaml(made, path)
+    text = _yaml(extended, path)
     if out is None:
-        terminal.result(made, text)
+        terminal.result(extended, text)
         return Exit.PASS
     if not re.fullmatch(NAME, name):
         raise BadInput(
-            f"{plain(name, 100)!r} is no name of a machine",
+            f"{plain(name, 100)!r} is not a valid machine name",
             hint="name the file with a-z, 0-9, '.' and '-', such as my-a4.yaml",
         )
     if out.exists() and not force:
-        raise BadInput(f"{out} is there already", hint="name another file, or give --force")
-    # What is there stays until what replaces it can be read.
+        raise BadInput(f"{out} exists already", hint="name another file, or give --force")
+    # An existing file is kept until its replacement was read back.
     try:
         with TemporaryDirectory(dir=out.parent) as scratch:
-            made_first = Path(scratch) / out.name
-            made_first.write_text(text, encoding="utf-8")
-            config.load_machine(str(made_first))
-            made_first.replace(out)
+            draft = Path(scratch) / out.name
+            draft.write_text(text, encoding="utf-8")
+            config.load_machine(str(draft))
+            draft.replace(out)
     except OSError as error:
-        raise BadInput(f"{out} cannot be written: {error.strerror}", hint="name another") from None
+        hint = "choose another file"
+        raise BadInput(f"{out} cannot be written: {error.strerror}", hint=hint) from None
     terminal.result({"machine": str(out), "figures": len(figures)}, str(out))
-    terminal.progress(f"{len(figures)} figures; use them: --machine {out}")
+    terminal.progress(f"wrote {len(figures)} references; use them with --machine {out}")
     return Exit.PASS
 
 
@@ -102,24 +103,23 @@ def _base(judged: Judged, machine: str | None) -> Machine:
     except BadInput as error:
         if machine:
             raise
-        raise BadInput(error.message, hint="name the machine file of the run: --machine") from None
+        hint = "give the machine file of the run: --machine FILE"
+        raise BadInput(error.message, hint=hint) from None
 
 
 def _figures(judged: Judged, share: float) -> Iterator[Figure]:
-    """One for each check, size and number of nodes that was measured on whole nodes."""
+    """Return a reference for each check, size and number of nodes measured on whole nodes."""
     source = judged.verdict.attempt
     source = source if source and source.isprintable() and " " not in source else judged.plan.hash
-    found: dict[tuple[str, str, str, int, int | None], list[float]] = {}
-    for one in measurements(judged.plan, judged.records):
-        if one.check not in checks.names():
-            continue
-        if one.metric in _METRICS and not one.ranks and one.value > 0:
-            key = (one.check, one.metric, one.unit, len(one.hosts), one.size)
-            found.setdefault(key, []).append(one.value)
-    for (check, metric, unit, nodes, size), values in sorted(found.items(), key=str):
+    by_kind: dict[tuple[str, str, str, int, int | None], list[float]] = {}
+    for measurement in measurements(judged.plan, judged.records):
+        check, metric, unit, _, hosts, ranks, size, value, _ = measurement
+        if check in checks.names() and metric in _METRICS and not ranks and value > 0:
+            by_kind.setdefault((check, metric, unit, len(hosts), size), []).append(value)
+    for (check, metric, unit, nodes, size), values in sorted(by_kind.items(), key=str):
         among = spread(values, judged.plan.machine.noise)
-        held = min(share, max(among.share, 0.01)) if among else share
-        wider = " the groups themselves differ by more than that;" if held < share else ""
+        required = min(share, max(among.share, 0.01)) if among else share
+        wider = " lower share, because the groups differ by more;" if required < share else ""
         yield Figure(
             check=check,
             metric=metric,
@@ -127,11 +127,11 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
             kind="measured",
             source=f"run:{source}",
             value=float(f"{median(values):.6g}"),
-            share=max(0.01, floor(held * 1000) / 1000),
+            share=max(0.01, floor(required * 1000) / 1000),
             size=size,
             min_nodes=nodes,
             max_nodes=nodes,
-            why=f"Median of {len(values)};{wider} of other numbers of nodes it says nothing.",
+            why=f"Median of {len(values)};{wider} only for this number of nodes.",
         )
 
 
@@ -149,34 +149,33 @@ def _provenance(judged: Judged) -> Baseline:
 
 
 def _versions(records: Sequence[Record]) -> dict[str, str]:
-    """Versions that were seen; several of one thing are all named."""
-    seen: dict[str, dict[str, None]] = {}
+    """Return the software versions on the hosts; at most 4 different ones of each name."""
+    by_name: dict[str, dict[str, None]] = {}
     for record in records:
         for fact in record.facts:
             value = fact.value if isinstance(fact.value, dict) else {}
-            found: dict[str, Any] = {}
+            reported: Any = {}
             if fact.name == "nccl-tests":
-                found = {"nccl-tests": value.get("version")}
+                reported = {"nccl-tests": value.get("version")}
             elif fact.name == "inventory":
-                versions = value.get("versions")
-                found = dict(versions) if isinstance(versions, dict) else {}
-            for name, version in found.items():
+                reported = value.get("versions")
+            for name, version in reported.items() if isinstance(reported, dict) else ():
                 if isinstance(version, str) and version:
-                    seen.setdefault(plain(name, 40), {})[plain(version, 80)] = None
-    return {name: ", ".join(list(several)[:4]) for name, several in sorted(seen.items())}
+                    by_name.setdefault(plain(name, 40), {})[plain(version, 80)] = None
+    return {name: ", ".join(list(versions)[:4]) for name, versions in sorted(by_name.items())}
 
 
 def _yaml(machine: Machine, path: str) -> str:
     import yaml
 
-    data = _kept(dump(machine))
+    data = _without_empty(dump(machine))
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     return f"# References from {plain(path, 100)}, written by `accept baseline`.\n{body}"
 
 
-def _kept(value: Any) -> Any:
-    """Data without what is nothing: those keys may be left out."""
+def _without_empty(value: Any) -> Any:
+    """Return `value` without keys that have an empty value, recursively."""
     if isinstance(value, dict):
-        made = {key: _kept(item) for key, item in value.items()}
-        return {key: item for key, item in made.items() if item not in (None, "", [], {})}
-    return [_kept(item) for item in value] if isinstance(value, list) else value
+        items = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in items.items() if item not in (None, "", [], {})}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""What there is and how it reads: `list`, `show`, `schema`."""
+"""List and show machines, suites, checks, back ends, runs, causes and schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accept.report.console import Terminal
 
 
 def do_list(what: str, terminal: Terminal) -> int:
-    """One line a thing, its name first."""
+    """Print one line for each entry, its name first."""
     rows = {
         "machines": _machines,
         "suites": _suites,
@@ -39,13 +39,13 @@ def do_list(what: str, terminal: Terminal) -> int:
 
 
 def _machines() -> list[dict[str, Any]]:
-    found = (config.load_machine(name).value for name in config.names("machines"))
-    return [{"name": m.name, "about": m.description} for m in found]
+    machines = (config.load_machine(name).value for name in config.names("machines"))
+    return [{"name": m.name, "about": m.description} for m in machines]
 
 
 def _suites() -> list[dict[str, Any]]:
-    found = (config.load_suite(name).value for name in config.names("suites"))
-    return [{"name": s.name, "about": s.description} for s in found]
+    suites = (config.load_suite(name).value for name in config.names("suites"))
+    return [{"name": s.name, "about": s.description} for s in suites]
 
 
 def _checks() -> list[dict[str, Any]]:
@@ -56,8 +56,8 @@ def _checks() -> list[dict[str, Any]]:
             camel(f.name): {"default": f.default, "about": f.metadata.get("doc", "")}
             for f in dataclasses.fields(check.params)
         }
-        shown = "".join(f"\n      {k} = {v['default']}: {v['about']}" for k, v in params.items())
-        about = f"{check.summary} On: {', '.join(check.groups)}.{shown}"
+        lines = "".join(f"\n      {k} = {v['default']}: {v['about']}" for k, v in params.items())
+        about = f"{check.summary} On: {', '.join(check.groups)}.{lines}"
         rows.append({"name": name, "about": about, "groups": list(check.groups), "params": params})
     return rows
 
@@ -75,7 +75,7 @@ def _runs() -> list[dict[str, Any]]:
     for folder in rundir.listed()[::-1]:
         state = "rendered"
         if (folder / rundir.DRILL).is_file():
-            state = _drill(folder / rundir.DRILL)
+            state = _drill_headline(folder / rundir.DRILL)
         elif (folder / rundir.EVIDENCE).is_dir():
             try:
                 state = evidence.read_verdict(folder / rundir.EVIDENCE).headline
@@ -92,19 +92,19 @@ def _submitted(folder: Path) -> str:
     progress = backends.progress_of(folder)
     return {
         Phase.ENDED: "ended, not collected",
-        Phase.GONE: "ended, nothing is left of it",
+        Phase.GONE: "ended, and nothing is left to collect",
     }.get(progress.phase, progress.text)
 
 
-def _drill(path: Path) -> str:
+def _drill_headline(path: Path) -> str:
     try:
         return drill.headline(read(Drill, json.loads(path.read_text(encoding="utf-8"))))
     except (OSError, ValueError, RecursionError):
-        return "a drill whose result cannot be read"
+        return "drill: the result cannot be read"
 
 
 def do_show(what: str, name: str, terminal: Terminal) -> int:
-    """The file as it was read, nothing left to default, with the source of every figure."""
+    """Print a file with all defaults filled in, or a cause."""
     import yaml
 
     if what == "cause":
@@ -114,47 +114,47 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
         "suite": config.load_suite,
         "site": config.load_site,
     }[what]
-    value, more = load(name).value, ""
+    value, bounds = load(name).value, ""
     if isinstance(value, config.Machine):
-        # The bases are in it, and the file stands alone.
+        # The values of its bases are merged into it.
         value = dataclasses.replace(value, base=())
-        more = _floors(value)
+        bounds = _derived_bounds(value)
     text = yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
-    terminal.result(value, text + more)
+    terminal.result(value, text + bounds)
     return Exit.PASS
 
 
 def _show_cause(name: str, terminal: Terminal) -> int:
-    """Its section of docs/causes.md."""
+    """Print the section of docs/causes.md about a cause."""
     if name not in causes.CAUSES:
         raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.CAUSES))
     page = resources.causes().read_text(encoding="utf-8")
     section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
-    meant = causes.CAUSES[name]
-    data = {"cause": name, "meaning": meant.meaning, "action": meant.action, "section": section}
+    cause = causes.CAUSES[name]
+    data = {"cause": name, "meaning": cause.meaning, "action": cause.action, "section": section}
     terminal.result(data, f"{name}\n{section}")
     return Exit.PASS
 
 
-def _floors(machine: config.Machine) -> str:
-    """The bounds that follow from its hardware, as comments: no file needs to repeat them."""
+def _derived_bounds(machine: config.Machine) -> str:
+    """Return the bounds that follow from the hardware, as YAML comments."""
     lines = [
-        f"# - {f.check} {_what(f)}: {bound_text(f.reference())}, "
+        f"# - {f.check} {_subject(f)}: {bound_text(f.reference())}, "
         f"{f.share:g} of {f.value:g}; {f.source}"
         for f in floors.figures(machine)[len(machine.references) :]
     ]
     return "\n".join(("# Bounds that follow from its hardware:", *lines, "")) if lines else ""
 
 
-def _what(figure: Figure) -> str:
-    """What a figure is about: a size on some nodes, or a metric of each GPU by itself."""
+def _subject(figure: Figure) -> str:
+    """Return what a figure applies to: a message size on some nodes, or a metric of each GPU."""
     if figure.size is None:
         return f"{figure.metric} of each GPU"
-    where = " of one NVLink domain" if figure.one_domain else ""
-    return f"at {format_size(figure.size)}{_on(figure)}{where}"
+    domain = " of one NVLink domain" if figure.one_domain else ""
+    return f"at {format_size(figure.size)}{_nodes(figure)}{domain}"
 
 
-def _on(figure: Figure) -> str:
+def _nodes(figure: Figure) -> str:
     low, high = figure.min_nodes or 1, figure.max_nodes
     if low == high:
         return f" on {low} node{'s' * (low > 1)}"
@@ -162,6 +162,6 @@ def _on(figure: Figure) -> str:
 
 
 def do_schema(what: str) -> int:
-    """The JSON Schema, which is JSON with or without --json."""
+    """Print a JSON Schema, with and without --json."""
     sys.stdout.write(json.dumps(config.schema_for(what), indent=1, ensure_ascii=False) + "\n")
     return Exit.PASS

@@ -21,7 +21,7 @@ def do_nodes(
     site: str | None,
     gpus_per_node: int | None,
 ) -> int:
-    """One name a line, as `--nodes @FILE` takes them."""
+    """Print the names of the free nodes, one a line, as `--nodes @FILE` takes them."""
     names = backends.CLUSTERS["kubernetes"].free_nodes(
         Options(machine=machine or "", site=site, gpus_per_node=gpus_per_node, place=place)
     )
@@ -32,19 +32,20 @@ def do_nodes(
 def do_init(
     out: Path, place: dict[str, str], terminal: Terminal, *, given: Mapping[str, str | None]
 ) -> int:
-    """Write a site file; what cannot be seen is asked for where somebody can answer."""
+    """Write a site file, and ask on a terminal for what the cluster does not show."""
     if out.exists():
-        raise BadInput(f"{out} is there already", hint="name another file, or remove that one")
-    seen = backends.CLUSTERS["kubernetes"].survey(place)
-    for line in seen.notes:
+        raise BadInput(f"{out} exists already", hint="name another file, or remove that one")
+    survey = backends.CLUSTERS["kubernetes"].survey(place)
+    for line in survey.notes:
         terminal.progress(line)
-    asks = sys.stdin.isatty() and sys.stderr.isatty()
-    answers = {q.key: _answer(q, given.get(q.key), asks=asks) for q in seen.questions}
-    text = seen.site_text(answers)
+    interactive = sys.stdin.isatty() and sys.stderr.isatty()
+    answers = {q.key: _answer(q, given.get(q.key), ask=interactive) for q in survey.questions}
+    text = survey.site_text(answers)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{out} cannot be written: {error.strerror}", hint="name another") from None
+        hint = "choose another file"
+        raise BadInput(f"{out} cannot be written: {error.strerror}", hint=hint) from None
     machine = answers.get("machine") or "NAME"
     terminal.progress(
         f"next: accept doctor --backend kubernetes --machine {machine} --nodes 2 --site {out}"
@@ -53,23 +54,26 @@ def do_init(
     return Exit.PASS
 
 
-def _answer(question: Question, given: str | None, *, asks: bool) -> str:
-    """What was given, else the only candidate, else what somebody at the terminal says."""
+def _answer(question: Question, given: str | None, *, ask: bool) -> str:
+    """Return the option's value, else the only candidate, else what the user types with `ask`.
+
+    Raises BadInput if none of them is there.
+    """
     if given is not None:
         return "" if given == "none" else given
     if len(question.candidates) == 1 and not question.optional:
         return question.candidates[0]
-    if not asks:
+    if not ask:
         if question.optional:
             return question.default
-        there = ", ".join(question.candidates) or "none to be seen"
+        candidates = ", ".join(question.candidates) or "none found"
         raise BadInput(
-            f"{question.text}: which? there are: {there}", hint=f"give --{question.option}"
+            f"{question.text}: which? there are: {candidates}", hint=f"give --{question.option}"
         )
-    shown = f" ({', '.join(question.candidates)})" if question.candidates else ""
-    standard = f" [{question.default or 'none'}]" if question.optional else ""
+    choices = f" ({', '.join(question.candidates)})" if question.candidates else ""
+    default = f" [{question.default or 'none'}]" if question.optional else ""
     while True:
-        sys.stderr.write(f"{question.text}{shown}{standard}: ")
+        sys.stderr.write(f"{question.text}{choices}{default}: ")
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:

@@ -30,16 +30,17 @@ from accept.plan.bundle import render
 from accept.plan.resolve import Options, Resolved, plant
 from accept.report.console import Terminal
 
-#: Of a run that waits for what never comes: this many times what the clean run took, and no less.
-_PATIENCE = 3.0
-_LEAST = 45.0
-#: What every run has, whichever of its steps are to see the fault.
+#: A step or start that a fault blocks is ended after this multiple of its time in the clean run, …
+_TIMEOUT_FACTOR = 3.0
+#: … but after no fewer seconds than this.
+_MIN_TIMEOUT = 45.0
+#: Checks that run even with --only-needed.
 _ALWAYS = ("inventory", "connectivity")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """One fault of the plan; with a `reason` it is left out."""
+    """One fault of a drill's plan; it is left out if it has a `reason`."""
 
     fault: str
     about: str
@@ -51,7 +52,7 @@ class PlannedFault:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What `accept drill --dry-run` shows."""
+    """The plan of a drill, as `accept drill --dry-run` shows it."""
 
     machine: str
     suite: str
@@ -66,128 +67,134 @@ class Planned:
 
 
 def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> Planned:
-    """The plan of a drill; `seconds` are estimates."""
-    whole = planned_run(run)
+    """Return the plan of a drill; all times are estimates in seconds."""
+    clean = planned_run(run)
     faults = tuple(
         PlannedFault(
-            fault=one.fault,
-            about=FAULTS[one.fault].about,
-            planted=one.planted,
-            steps=one.steps,
-            reason=one.reason,
-            seconds=0.0 if one.reason else round(_estimate(run, one, only_needed=only_needed), 1),
+            fault=choice.fault,
+            about=FAULTS[choice.fault].about,
+            planted=choice.planted,
+            steps=choice.steps,
+            reason=choice.reason,
+            seconds=round(_estimate(run, choice, only_needed=only_needed), 1),
         )
-        for one in choices
+        for choice in choices
     )
-    seconds = round(whole.seconds + sum(one.seconds for one in faults), 1)
-    hours = whole.gpu_hours
+    seconds = round(clean.seconds + sum(fault.seconds for fault in faults), 1)
+    hours = clean.gpu_hours
     return Planned(
-        machine=whole.machine,
-        suite=whole.suite,
-        backend=whole.backend,
-        nodes=whole.nodes,
-        hosts=whole.hosts,
+        machine=clean.machine,
+        suite=clean.suite,
+        backend=clean.backend,
+        nodes=clean.nodes,
+        hosts=clean.hosts,
         seed=run.plan.seed,
-        clean_seconds=whole.seconds,
+        clean_seconds=clean.seconds,
         faults=faults,
         seconds=seconds,
-        gpu_hours=None if hours is None else round(hours * seconds / max(whole.seconds, 1.0), 2),
+        gpu_hours=None if hours is None else round(hours * seconds / max(clean.seconds, 1.0), 2),
     )
 
 
 def _estimate(run: Resolved, choice: Choice, *, only_needed: bool) -> float:
-    """Seconds of one drilled run. What waits for a rank that hangs waits for all of its time."""
+    """Return the estimated seconds of the run with one fault; 0 if the fault is left out.
+
+    A hanging rank makes every round of its steps take until the timeout.
+    """
+    if choice.reason:
+        return 0.0
     total = 0.0
     for step in _steps(run, choice, only_needed=only_needed):
-        waits = choice.fault == "hang" and step.id in choice.steps
-        each = step.estimate / max(1, step.rounds)
-        total += step.rounds * _patient(each) if waits else step.estimate
-    return total + (_LEAST if choice.fault == "unreachable" else 0.0)
+        hangs = choice.fault == "hang" and step.id in choice.steps
+        round_seconds = step.estimate / max(1, step.rounds)
+        total += step.rounds * _timeout(round_seconds) if hangs else step.estimate
+    return total + (_MIN_TIMEOUT if choice.fault == "unreachable" else 0.0)
 
 
-def _patient(seconds: float) -> float:
-    return max(_LEAST, _PATIENCE * seconds)
+def _timeout(clean_seconds: float) -> float:
+    return max(_MIN_TIMEOUT, _TIMEOUT_FACTOR * clean_seconds)
 
 
 def _steps(run: Resolved, choice: Choice, *, only_needed: bool) -> tuple[Step, ...]:
-    """The whole suite, or what every run has and the cheapest step that is to see the fault."""
+    """Return all steps, or with `only_needed` the cheapest that detects the fault and `_ALWAYS`."""
     steps = run.plan.steps
     if not only_needed:
         return steps
-    seeing = [step for step in steps if step.id in choice.steps]
-    # No estimate is good to less than a second; of equals the first.
-    cheapest = min(seeing, key=lambda step: round(step.estimate), default=None)
+    detecting = [step for step in steps if step.id in choice.steps]
+    # Estimates are not accurate to a second, so equal ones keep their order.
+    cheapest = min(detecting, key=lambda step: round(step.estimate), default=None)
     return tuple(s for s in steps if s is cheapest or set(s.checks) & set(_ALWAYS))
 
 
-def patient(
+def with_fault_timeouts(
     run: Resolved, choice: Choice, clean: Sequence[Record], *, only_needed: bool
 ) -> Resolved:
-    """The run as it is drilled: the steps that are wanted, and waits as the clean run needs them.
+    """Return the run for one fault: its steps, with timeouts derived from the clean run.
 
-    A rank that hangs costs its step's whole time, and a host that is away that of the start.
+    A rank that hangs blocks its step until the timeout, and a missing host blocks the start.
     """
     plan = run.plan
     steps = _steps(run, choice, only_needed=only_needed)
-    took: dict[str, float] = {}
+    clean_seconds: dict[str, float] = {}
     for record in clean:
-        took[record.step] = max(took.get(record.step, 0.0), record.end - record.start)
+        duration = record.end - record.start
+        clean_seconds[record.step] = max(clean_seconds.get(record.step, 0.0), duration)
     if choice.fault == "hang":
         steps = tuple(
-            replace(step, timeout=min(step.timeout, round(_patient(took[step.id]), 1)))
-            if step.id in took
+            replace(step, timeout=min(step.timeout, round(_timeout(clean_seconds[step.id]), 1)))
+            if step.id in clean_seconds
             else step
             for step in steps
         )
     start = plan.start_seconds
     if choice.fault == "unreachable":
-        start = min(start, _patient(took.get(HOSTS_STEP, start)))
+        start = min(start, _timeout(clean_seconds.get(HOSTS_STEP, start)))
     return replace(run, plan=replace(plan, steps=steps, start_seconds=start))
 
 
-def text_of(plan: Planned) -> str:
-    """The plan of a drill as lines."""
+def plan_text(plan: Planned) -> str:
+    """Return the plan of a drill as lines of text."""
     where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
     lines = [
         f"drill of suite {plan.suite} on machine {plan.machine}, {where}, seed {plan.seed}",
         f"  clean: about {plan.clean_seconds:.0f} s",
     ]
-    for one in plan.faults:
-        if one.reason:
-            lines.append(f"  left out: {one.fault}: {one.reason}")
+    for fault in plan.faults:
+        if fault.reason:
+            lines.append(f"  left out: {fault.fault}: {fault.reason}")
             continue
-        steps = ", ".join(one.steps) or "finding the hosts"
+        steps = ", ".join(fault.steps) or "the search for hosts"
         lines.append(
-            f"  {plain(one.planted)}: {one.about}; to be seen by {steps}; about {one.seconds:.0f} s"
+            f"  {plain(fault.planted)}: {fault.about}; should be detected by {steps}; "
+            f"about {fault.seconds:.0f} s"
         )
-    lines.append("each fault ends with its run, and nothing of it stays")
+    lines.append("each fault ends with its run and leaves nothing behind")
     hours = f", {plan.gpu_hours} GPU-hours" if plan.gpu_hours else ""
     lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
     return "\n".join(lines)
 
 
 def headline(drill: Drill) -> str:
-    """What a drill came to, in one line."""
-    results = [one.result for one in drill.faults]
-    tried = len(results) - results.count("left-out")
-    parts = [f"{results.count('caught')} of {tried} caught"]
-    missed = [one.fault for one in drill.faults if one.result == "missed"]
+    """Return the result of a drill in one line."""
+    results = [fault.result for fault in drill.faults]
+    left_out = results.count("left-out")
+    parts = [f"{results.count('caught')} of {len(results) - left_out} caught"]
+    missed = [fault.fault for fault in drill.faults if fault.result == "missed"]
     parts += [f"missed: {', '.join(missed)}"] if missed else []
     unknown = results.count("unknown")
-    parts += [f"{unknown} not known"] if unknown else []
-    left = results.count("left-out")
-    parts += [f"{left} left out"] if left else []
+    parts += [f"{unknown} unknown"] if unknown else []
+    parts += [f"{left_out} left out"] if left_out else []
     parts += [drill.broken_off] if drill.broken_off else []
     return f"drill: {'; '.join(parts)}"
 
 
-def shown(drill: Drill) -> str:
-    """What a drill came to, as a table."""
+def result_table(drill: Drill) -> str:
+    """Return the result of a drill as a table, below the headline."""
     rows = [("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN")]
-    for one in drill.faults:
-        on = one.planted.partition("@")[2] or "-"
-        after = "-" if one.after is None else f"{one.after:.1f} s"
-        rows.append((one.fault, plain(on), one.result, after, plain(one.why)))
+    for fault in drill.faults:
+        target = fault.planted.partition("@")[2] or "-"
+        after = "-" if fault.after is None else f"{fault.after:.1f} s"
+        rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]])
@@ -203,7 +210,7 @@ def shown(drill: Drill) -> str:
 
 @dataclass(kw_only=True)
 class _Drilling:
-    """A drill on its way: what was asked for, and what has come of it so far."""
+    """The state of a drill: the request, and the results so far."""
 
     name: str
     folder: Path
@@ -211,13 +218,16 @@ class _Drilling:
     options: Options
     run: Resolved
     hosts: tuple[str, ...]
-    #: Faults that the user named.
+    #: Faults that --faults names; empty: all.
     named: tuple[str, ...]
     clean: Judged | None = None
     drilled: list[Drilled] = field(default_factory=list)
 
     def result(self, broken_off: str = "", code: int | None = None) -> Drill:
-        """What there is to say by now, which is kept at once; `code` where it ended early."""
+        """Write the result so far to the drill's folder, and return it.
+
+        `code` is the exit code of a drill that ended early.
+        """
         clean = self.clean.verdict if self.clean else None
         result = Drill(
             schema=SCHEMA,
@@ -239,12 +249,12 @@ class _Drilling:
 
 
 def _exit(drilled: Sequence[Drilled], named: Sequence[str]) -> Exit:
-    """3: something was missed. 6: nothing was shown, or not all that was asked for by name."""
-    results = {one.result for one in drilled}
+    """Return 3 if a fault was missed, 6 if none was caught or a requested fault has no result."""
+    results = {fault.result for fault in drilled}
     if "missed" in results:
         return Exit.REJECTED
-    unshown = any(one.result == "left-out" and one.fault in named for one in drilled)
-    if "unknown" in results or "caught" not in results or unshown:
+    named_left_out = any(f.result == "left-out" and f.fault in named for f in drilled)
+    if "unknown" in results or "caught" not in results or named_left_out:
         return Exit.INCOMPLETE
     return Exit.PASS
 
@@ -258,71 +268,75 @@ def do_drill(
     only_needed: bool,
     dry_run: bool,
 ) -> int:
-    """Run the suite clean, then with each fault; 0 where all that were planted were caught."""
+    """Run the suite without faults, then with each fault.
+
+    Return 0 if every injected fault was caught, else see `_exit`. A clean run that does not pass
+    ends the drill with its own exit code.
+    """
     named = _named(faults)
     run, _ = prepare(options, terminal, probe=True)
     plan = planned(run, _choices(run, options, named, _hosts(run)), only_needed=only_needed)
     if dry_run:
-        terminal.result(plan, text_of(plan))
+        terminal.result(plan, plan_text(plan))
         return Exit.PASS
-    for line in text_of(plan).splitlines():
+    for line in plan_text(plan).splitlines():
         terminal.progress(line)
-    if not any(one.planted for one in plan.faults):
-        reasons = "; ".join(f"{one.fault}: {one.reason}" for one in plan.faults[:4])
+    if not any(fault.planted for fault in plan.faults):
+        reasons = "; ".join(f"{fault.fault}: {fault.reason}" for fault in plan.faults[:4])
         raise BadInput(
-            f"none of these faults can be planted here: {reasons}",
-            hint="accept drill --dry-run says what can be",
+            f"none of these faults can be injected here: {reasons}",
+            hint="accept drill --dry-run shows the possible faults",
         )
     name = name or commands_run.new_name()
     folder = rundir.create(name)
-    work = _Drilling(
+    drilling = _Drilling(
         name=name, folder=folder, terminal=terminal, options=options, run=run,
         hosts=_hosts(run), named=named,
     )  # fmt: skip
     try:
-        return _drill(work, only_needed=only_needed)
+        return _drill(drilling, only_needed=only_needed)
     except KeyboardInterrupt:
-        told = work.result("interrupted", Exit.INTERRUPTED)
-        terminal.progress(f"the drill was interrupted; what was done so far:\n{shown(told)}")
+        result = drilling.result("interrupted", Exit.INTERRUPTED)
+        terminal.progress(f"the drill was interrupted; results so far:\n{result_table(result)}")
         raise
     finally:
         if not any(folder.glob(f"*/{rundir.RUN}")):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _drill(work: _Drilling, *, only_needed: bool) -> int:
-    terminal = work.terminal
-    work.result()
-    terminal.progress(f"clean: the suite without a fault; everything about it: {work.folder}")
-    work.clean = clean = _one(work, work.run, "clean")
+def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
+    terminal = drilling.terminal
+    drilling.result()
+    terminal.progress(f"clean: the suite without a fault; all files: {drilling.folder}")
+    drilling.clean = clean = _run_to_verdict(drilling, drilling.run, "clean")
     if clean.verdict.exit != Exit.PASS:
         reason = f"the clean run did not pass: {clean.verdict.headline}"
         terminal.result(
-            work.result(reason, clean.verdict.exit),
+            drilling.result(reason, clean.verdict.exit),
             f"{judge.text(clean, terminal)}\n\n{reason}\n"
-            "no fault was planted: on hosts that fail without one it would prove nothing",
+            "no fault was injected: on hosts that fail without one, a drill proves nothing",
         )
         return clean.verdict.exit
-    _pin(work, clean)
-    choices = _choices(work.run, work.options, work.named, work.hosts)
+    _pin_hosts(drilling, clean)
+    choices = _choices(drilling.run, drilling.options, drilling.named, drilling.hosts)
     for number, choice in enumerate(choices, 1):
         if choice.reason:
-            left = Drilled(fault=choice.fault, result="left-out", why=choice.reason)
-            work.drilled.append(left)
+            left_out = Drilled(fault=choice.fault, result="left-out", why=choice.reason)
+            drilling.drilled.append(left_out)
             continue
-        at = f"[{number}/{len(choices)}] {choice.planted}"
-        terminal.progress(f"{at}: {FAULTS[choice.fault].about}")
-        done = _drilled(work, choice, clean, only_needed=only_needed)
-        work.drilled.append(done)
-        terminal.progress(f"{at}: {done.result}: {done.why}")
-        work.result()
-    result = work.result()
-    terminal.result(result, shown(result))
+        label = f"[{number}/{len(choices)}] {choice.planted}"
+        terminal.progress(f"{label}: {FAULTS[choice.fault].about}")
+        drilled = _drill_fault(drilling, choice, clean, only_needed=only_needed)
+        drilling.drilled.append(drilled)
+        terminal.progress(f"{label}: {drilled.result}: {drilled.why}")
+        drilling.result()
+    result = drilling.result()
+    terminal.result(result, result_table(result))
     return result.exit
 
 
 def _named(faults: Sequence[str]) -> tuple[str, ...]:
-    """The faults that --faults names, each once. Raises BadInput."""
+    """Return the faults that --faults names, each once. Raises BadInput."""
     names = [name.strip() for text in faults for name in text.split(",") if name.strip()]
     for name in names:
         if name not in FAULTS:
@@ -330,12 +344,12 @@ def _named(faults: Sequence[str]) -> tuple[str, ...]:
                 f"there is no fault {escaped(name)!r}", hint=known(name, FAULTS, "faults")
             )
     if faults and not names:
-        raise BadInput("--faults names none", hint=f"there are: {', '.join(FAULTS)}")
+        raise BadInput("--faults names none", hint=f"known faults: {', '.join(FAULTS)}")
     return tuple(dict.fromkeys(names))
 
 
 def _hosts(run: Resolved) -> tuple[str, ...]:
-    """The hosts by name, or by number where a cluster is yet to say which they are."""
+    """Return the hosts by name, or by number if the cluster has yet to choose them."""
     if run.backend == "local":
         return (os.uname().nodename,)
     return run.hosts or tuple(f"#{number}" for number in range(run.plan.nodes or 1))
@@ -344,14 +358,15 @@ def _hosts(run: Resolved) -> tuple[str, ...]:
 def _choices(
     run: Resolved, options: Options, named: Sequence[str], hosts: tuple[str, ...]
 ) -> list[Choice]:
-    # Which node a pod is on is known once it answers: one that is not to is counted.
+    # The node of a pod is unknown until the pod answers, which an unreachable one never does. So
+    # its number is used.
     numbers = tuple(f"#{number}" for number in range(len(hosts)))
-    counted = run.backend == "kubernetes"
+    is_cluster = run.backend == "kubernetes"
     return [
         choose(
             run.plan,
             fault,
-            numbers if counted and fault == "unreachable" else hosts,
+            numbers if is_cluster and fault == "unreachable" else hosts,
             options.seed,
         )
         for fault in FAULTS
@@ -359,54 +374,57 @@ def _choices(
     ]
 
 
-def _pin(work: _Drilling, clean: Judged) -> None:
-    """On a cluster: the faults are for the nodes that passed, by name."""
-    if work.run.backend != "kubernetes":
+def _pin_hosts(drilling: _Drilling, clean: Judged) -> None:
+    """Plan the next runs on a cluster for the nodes of the clean run, by name."""
+    if drilling.run.backend != "kubernetes":
         return
-    work.hosts = work.run.hosts or tuple(sorted(clean.verdict.hosts))
-    machine = work.options.machine or work.run.plan.machine.name
+    drilling.hosts = drilling.run.hosts or tuple(sorted(clean.verdict.hosts))
+    machine = drilling.options.machine or drilling.run.plan.machine.name
     options = replace(
-        work.options, machine=machine, backend="kubernetes", hosts=work.hosts, named=True,
+        drilling.options, machine=machine, backend="kubernetes", hosts=drilling.hosts, named=True,
         nodes=None, all_nodes=False,
     )  # fmt: skip
-    work.run, _ = prepare(options, work.terminal, probe=True)
+    drilling.run, _ = prepare(options, drilling.terminal, probe=True)
 
 
-def _one(work: _Drilling, run: Resolved, word: str) -> Judged:
-    """One run of the drill to its verdict, with nothing left of it where it was."""
+def _run_to_verdict(drilling: _Drilling, run: Resolved, suffix: str) -> Judged:
+    """Do one run of the drill, judge it, and remove it from the hosts or the cluster."""
     bundle = render(run)
     run = replace(run, plan=bundle.plan)
-    job, place = commands_run.start(
-        run, bundle, work.terminal, name=f"{work.name}-{word}", within=work.folder
+    job, folder = commands_run.start(
+        run, bundle, drilling.terminal, name=f"{drilling.name}-{suffix}", within=drilling.folder
     )
     try:
-        judged = commands_run.finish(job, place, work.terminal, detach=False)
+        judged = commands_run.finish(job, folder, drilling.terminal, detach=False)
     except AcceptError:
         with contextlib.suppress(AcceptError):
-            commands_run.cancel(job, place, work.terminal)
+            commands_run.cancel(job, folder, drilling.terminal)
         raise
     if job.place:
-        backends.load(job.backend).delete(job, dry_run=False, say=work.terminal.progress)
+        backends.load(job.backend).delete(job, dry_run=False, say=drilling.terminal.progress)
     return judged
 
 
-def _drilled(work: _Drilling, choice: Choice, clean: Judged, *, only_needed: bool) -> Drilled:
+def _drill_fault(
+    drilling: _Drilling, choice: Choice, clean: Judged, *, only_needed: bool
+) -> Drilled:
+    """Run the suite with one fault, and report whether the fault was caught."""
     began = time.monotonic()
-    run = patient(work.run, choice, clean.records, only_needed=only_needed)
+    run = with_fault_timeouts(drilling.run, choice, clean.records, only_needed=only_needed)
     drilled = Drilled(
         fault=choice.fault, planted=choice.planted, steps=choice.steps, result="unknown", why=""
     )
     try:
-        judged = _one(work, plant(run, (choice.planted,)), choice.fault)
+        judged = _run_to_verdict(drilling, plant(run, (choice.planted,)), choice.fault)
     except AcceptError as error:
         return replace(drilled, why=f"no verdict: {error.message}")
-    found = outcome(choice, judged.plan, judged.records, judged.verdict)
+    result = outcome(choice, judged.plan, judged.records, judged.verdict)
     return replace(
         drilled,
-        result=found.result,
-        why=found.why,
+        result=result.result,
+        why=result.why,
         blamed=blamed(judged.verdict),
-        after=found.after,
+        after=result.after,
         seconds=round(time.monotonic() - began, 1),
         attempt=judged.verdict.attempt,
     )

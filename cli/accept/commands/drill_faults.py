@@ -17,20 +17,20 @@ from accept.core.judge.robust_stats import FEWEST
 from accept.core.judge.suspects import host_of
 from accept.core.model import Fact, Plan, Record, State, Step, Suspect, Verdict
 
-#: Fewest hosts among which pairs name one, where a bound says what is slow.
-_FEWEST_BOUND = 3
+#: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
+_FEWEST_WITH_BOUND = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is planted, and for which causes that is rightly rejected."""
+    """What the fault does, and the causes for which a run with it should be rejected."""
 
     about: str
     causes: frozenset[str]
 
 
 _SLOW = frozenset({"slow-outlier", "below-reference", "intermittent"})
-#: In the order in which they are planted.
+#: In the order in which a drill injects them.
 FAULTS: dict[str, Fault] = {
     "slow": Fault(about="a rank loses 50 ms before every operation", causes=_SLOW),
     "wrong": Fault(
@@ -38,25 +38,25 @@ FAULTS: dict[str, Fault] = {
         causes=frozenset({"wrong-data", "parameters-differ", "gradients-differ"}),
     ),
     "nan": Fault(
-        about="a rank contributes one element that is no number",
+        about="a rank contributes one NaN element",
         causes=frozenset({"wrong-data", "not-finite", "parameters-differ"}),
     ),
     "flip": Fault(
-        about="one bit of a product of matrices, and of a pattern in memory, is flipped",
+        about="one bit is flipped in a matrix product and in a memory pattern",
         causes=frozenset({"wrong-result", "wrong-data"}),
     ),
-    # Where the step's time is longer than what the others wait for a rank, these end by themselves.
+    # With a long step timeout the other ranks give up first, and the program counts as crashed.
     "hang": Fault(about="a rank stops", causes=frozenset({"rank-hung", "crashed"})),
     "die": Fault(about="a rank is killed", causes=frozenset({"crashed"})),
     "sockets": Fault(
-        about="the settings turn off the fast network", causes=frozenset({"transport-fallback"})
+        about="the settings disable the fast network", causes=frozenset({"transport-fallback"})
     ),
     "slow-link": Fault(about="a host sends at 20 Mbit/s", causes=_SLOW),
     "full-disk": Fault(
-        about="what ranks write on a host meets a full disk", causes=frozenset({"disk-full"})
+        about="the disk of a host is full for its ranks", causes=frozenset({"disk-full"})
     ),
     "unreachable": Fault(
-        about="the coordinator looks for a host at a closed port",
+        about="the coordinator connects to a closed port of a host",
         causes=frozenset({"unreachable-refused", "unreachable-timeout"}),
     ),
 }
@@ -64,140 +64,147 @@ FAULTS: dict[str, Fault] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A fault, whom it is planted on, and what is to see it."""
+    """A fault, its target, and the steps that should detect it."""
 
     fault: str
-    #: For the plan of its run; empty where the fault is left out.
+    #: FAULT@HOST[:LOCALRANK], for the plan of the run; empty if the fault is left out.
     planted: str = ""
-    #: Steps that are to see it; none: finding the hosts is enough.
+    #: Steps that should detect it; empty: the search for hosts does.
     steps: tuple[str, ...] = ()
-    #: Why it is left out.
+    #: Why it is left out; empty: it is not.
     reason: str = ""
 
 
 def choose(plan: Plan, fault: str, hosts: Sequence[str], seed: int) -> Choice:
-    """Whom `fault` is planted on, among at least one of `hosts`: the same for the same seed.
+    """Choose the target of `fault` among `hosts`, of which there is at least one.
 
-    The first of them leads the run, and is never cut off. Other faults do not change the choice.
+    The choice depends only on the fault and the seed. The first host leads the run, so it is never
+    made unreachable.
     """
-    steps, reason = _seen_by(plan, fault, len(hosts))
+    steps, reason = _detecting_steps(plan, fault, len(hosts))
     if reason:
         return Choice(fault=fault, reason=reason)
-    chance = random.Random(f"{seed} {fault}")
-    host = chance.choice(hosts[1:] if fault == "unreachable" else hosts)
+    generator = random.Random(f"{seed} {fault}")
+    host = generator.choice(hosts[1:] if fault == "unreachable" else hosts)
     planted = f"{fault}@{'*' if fault in EVERYWHERE else host}"
     if fault in ON_RANKS:
-        planted += f":{chance.randrange(_ranks(plan))}"
+        planted += f":{generator.randrange(_ranks(plan))}"
     return Choice(fault=fault, planted=planted, steps=tuple(step.id for step in steps))
 
 
 def _ranks(plan: Plan) -> int:
-    """Ranks of each host, as far as they are known before it was asked."""
+    """Return the number of ranks of each host, as far as the plan knows it; at least 1."""
     return plan.gpus_used or plan.machine.ranks or plan.machine.gpus or 1
 
 
-def _seen_by(plan: Plan, fault: str, hosts: int) -> tuple[tuple[Step, ...], str]:
-    """The steps that can find the fault and name who has it, or why there are none."""
+def _detecting_steps(plan: Plan, fault: str, hosts: int) -> tuple[tuple[Step, ...], str]:
+    """Return the steps that can find the fault and its target, or the reason why none can."""
     if fault == "unreachable":
         return (), "" if hosts > 1 else "needs at least 2 hosts: the first leads the run"
     if fault == "sockets":
         if not plan.machine.transport:
-            return (), f"does not apply: {plan.machine.name} promises no network"
-        steps = tuple(s for s in plan.steps if _scored(s) and _largest(s, hosts) > 1)
-        few = "needs at least 2 hosts: one alone uses no network"
-        return steps, "" if steps else few if hosts < 2 else _NOT_IN_SUITE
+            return (), f"does not apply: {plan.machine.name} specifies no network transport"
+        steps = tuple(s for s in plan.steps if _is_compared(s) and _largest_group(s, hosts) > 1)
+        too_few = "needs at least 2 hosts: a single host uses no network"
+        return steps, "" if steps else too_few if hosts < 2 else _NOT_IN_SUITE
     if fault == "slow-link" and plan.machine.gpus != 0:
-        return (), "does not apply: between GPUs data bypass the queues of the kernel, and tc"
-    carried = "slow" if fault == "slow-link" else fault
-    takers = [s for s in plan.steps if any(carried in checks.load(c).faults for c in s.checks)]
-    if not takers:
+        return (), "does not apply: traffic between GPUs bypasses the kernel, and so tc"
+    injected = "slow" if fault == "slow-link" else fault
+    affected = [s for s in plan.steps if any(injected in checks.load(c).faults for c in s.checks)]
+    if not affected:
         return (), _NOT_IN_SUITE
-    if carried == "slow":
-        found = tuple(s for s in takers if _compares(plan, s, hosts, alone=fault == "slow"))
-        return found, "" if found else _few_to_compare(hosts)
-    enough = tuple(s for s in takers if _names(plan, s, fault, hosts))
-    return enough, "" if enough else "no step has enough ranks to tell one from the others"
+    if injected == "slow":
+        alone = fault == "slow"
+        steps = tuple(s for s in affected if _finds_slow_host(plan, s, hosts, alone=alone))
+        return steps, "" if steps else _too_few_to_compare(hosts)
+    steps = tuple(s for s in affected if _has_enough_ranks(plan, s, fault, hosts))
+    return steps, "" if steps else "no step has enough ranks to tell one from the others"
 
 
-_NOT_IN_SUITE = "not in this suite: no check of it can have it and find it"
+_NOT_IN_SUITE = "not in this suite: none of its checks can detect this fault"
 
 
-def _few_to_compare(hosts: int) -> str:
-    if hosts < _FEWEST_BOUND:
+def _too_few_to_compare(hosts: int) -> str:
+    if hosts < _FEWEST_WITH_BOUND:
         where = "one host" if hosts == 1 else f"{hosts} hosts"
-        return f"cannot be found on {where}: needs {_FEWEST_BOUND} with a bound, or {FEWEST}"
+        return f"cannot be found on {where}: needs {_FEWEST_WITH_BOUND} with a bound, or {FEWEST}"
     if hosts < FEWEST:
-        bound = "a bound (--expect 'all-reduce@SIZE>=GB/s')"
-        return f"cannot be found on {hosts} hosts without {bound}: needs that, or {FEWEST} hosts"
-    return "not in this suite: it takes a collective on pairs, or on each host alone, to name one"
+        advice = f"give --expect 'all-reduce@SIZE>=GB/s', or {FEWEST} hosts"
+        return f"cannot be found on {hosts} hosts without a bound: {advice}"
+    return "not in this suite: needs a collective on pairs or on each host to find the slow one"
 
 
-def _largest(step: Step, hosts: int) -> int:
-    """Most hosts that a group of the step has."""
+def _largest_group(step: Step, hosts: int) -> int:
+    """Return the number of hosts in the largest group of the step."""
     return {"each": 1, "pairs": min(2, hosts), "halves": (hosts + 1) // 2}.get(step.groups, hosts)
 
 
-def _names(plan: Plan, step: Step, fault: str, hosts: int) -> bool:
-    """Whether some group of the step has the ranks that naming one takes."""
-    ranks = _largest(step, hosts) * (1 if step.groups == "rails" else _ranks(plan))
+def _has_enough_ranks(plan: Plan, step: Step, fault: str, hosts: int) -> bool:
+    """Return True if a group of the step has enough ranks to find the faulty one."""
+    ranks = _largest_group(step, hosts) * (1 if step.groups == "rails" else _ranks(plan))
     needed = (checks.load(check).faults.get(fault) for check in step.checks)
     return any(count is not None and ranks >= count for count in needed)
 
 
-def _scored(step: Step) -> bool:
-    """Whether groups of the step are compared by their bandwidth."""
+def _is_compared(step: Step) -> bool:
+    """Return True if the groups of the step are compared by their bandwidth."""
     return any("slow" in checks.load(check).faults for check in step.checks)
 
 
-def _compares(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool:
-    """Whether the step finds a slow host among its equals, or below a bound; see `judge.compare`.
+def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool:
+    """Return True if the step finds a slow host among its peers or by a bound.
 
-    `alone`: also where hosts are measured by themselves, on no link.
+    See `judge.compare`. With `alone`, a step that measures each host alone counts, too; such a step
+    uses no link between hosts.
     """
     nodes = {"pairs": 2, "each": 1}.get(step.groups, 0)
     if not nodes or (nodes == 1 and not alone):
         return False
-    bounded = any(
-        one.check in step.checks
-        and one.lower is not None
-        and (one.min_nodes or 1) <= nodes <= (one.max_nodes or nodes)
-        for one in plan.references
+    has_bound = any(
+        bound.check in step.checks
+        and bound.lower is not None
+        and (bound.min_nodes or 1) <= nodes <= (bound.max_nodes or nodes)
+        for bound in plan.references
     )
-    # Of one pair, or of one that is slow with its only partner, nothing says which host it is.
-    return hosts >= FEWEST or (bounded and (nodes == 1 or hosts >= _FEWEST_BOUND))
+    # A single pair that is slow does not show which of its two hosts is slow.
+    return hosts >= FEWEST or (has_bound and (nodes == 1 or hosts >= _FEWEST_WITH_BOUND))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a drilled run showed."""
+    """The result of a run with a fault."""
 
     result: Result
     why: str
+    #: Seconds until the end of the first step that showed the fault; None: not caught.
     after: float | None = None
 
 
 def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verdict) -> Outcome:
-    """Whether the fault was caught: rejected, for its cause, and blamed on the right one alone."""
+    """Decide whether the fault was caught.
+
+    A caught fault is rejected for one of its causes, and only its target is blamed.
+    """
     if refused := [str(fact.value) for fact in _facts(records, NOT_PLANTED)]:
-        return Outcome(result="left-out", why=f"could not be planted: {refused[0]}")
-    if left := [str(fact.value) for fact in _facts(records, NOT_UNDONE)]:
-        return Outcome(result="missed", why=f"not undone, so nothing else counts: {left[0]}")
-    struck = [fact for fact in _facts(records, PLANTED) if fact.value == choice.planted]
-    if not struck:
-        return Outcome(result="missed", why="it never struck: no program that ran was told of it")
-    names = {fact.host for fact in struck if fact.host}
-    if wrong := _why_missed(choice, verdict, names):
-        return Outcome(result="missed", why=wrong)
-    why = ", ".join(blamed(verdict)) or ", ".join(sorted(_causes(verdict) & _of(choice)))
-    return Outcome(result="caught", why=why, after=_after(choice, plan, records, names))
+        return Outcome(result="left-out", why=f"could not be injected: {refused[0]}")
+    if not_undone := [str(fact.value) for fact in _facts(records, NOT_UNDONE)]:
+        return Outcome(result="missed", why=f"not undone, so nothing else counts: {not_undone[0]}")
+    injected = [fact for fact in _facts(records, PLANTED) if fact.value == choice.planted]
+    if not injected:
+        return Outcome(result="missed", why="the fault was never injected")
+    targets = {fact.host for fact in injected if fact.host}
+    if reason := _why_missed(choice, verdict, targets):
+        return Outcome(result="missed", why=reason)
+    why = ", ".join(blamed(verdict)) or ", ".join(sorted(_causes(verdict) & _expected(choice)))
+    return Outcome(result="caught", why=why, after=_after(choice, plan, records, targets))
 
 
 def blamed(verdict: Verdict) -> tuple[str, ...]:
-    """Whom a verdict blames, and for what."""
+    """Return the suspects of a verdict, each with its cause."""
     return tuple(f"{suspect.name}: {suspect.cause}" for suspect in verdict.suspects)
 
 
-def _of(choice: Choice) -> frozenset[str]:
+def _expected(choice: Choice) -> frozenset[str]:
     return FAULTS[choice.fault].causes
 
 
@@ -206,57 +213,62 @@ def _facts(records: Sequence[Record], name: str) -> Iterator[Fact]:
 
 
 def _causes(verdict: Verdict) -> set[str]:
-    found = (finding for check in verdict.checks for finding in check.findings)
-    return {f.cause for f in found if f.cause and f.state in (State.FAIL, State.DEGRADED)}
+    findings = (finding for check in verdict.checks for finding in check.findings)
+    return {f.cause for f in findings if f.cause and f.state in (State.FAIL, State.DEGRADED)}
 
 
-def _why_missed(choice: Choice, verdict: Verdict, names: set[str]) -> str:
-    """Empty where the verdict rejects for the right cause, and blames the right one alone."""
+def _why_missed(choice: Choice, verdict: Verdict, targets: set[str]) -> str:
+    """Return why the verdict missed the fault.
+
+    Empty if it rejects the run for an expected cause and blames only the hosts `targets`.
+    """
     if verdict.state not in (State.FAIL, State.DEGRADED):
         return f"not rejected: {verdict.state.value}"
-    right = _of(choice)
+    expected = _expected(choice)
     if choice.fault in EVERYWHERE:
-        # What all hosts have in common is no single one's.
+        # A fault that all hosts share must not be blamed on single hosts.
         if verdict.suspects:
             return f"rejected, but blamed on {', '.join(blamed(verdict))}"
-        return "" if _causes(verdict) & right else _for_another(_causes(verdict))
+        return "" if _causes(verdict) & expected else _other_cause(_causes(verdict))
     if not verdict.suspects:
         return "rejected, but blamed on nobody"
-    others = [s for s in verdict.suspects if not _is_on(s, names)] or _other_gpus(verdict, choice)
+    others = [s for s in verdict.suspects if not _is_on(s, targets)] or _other_gpus(verdict, choice)
     if len(others) == len(verdict.suspects):
         return f"rejected, but blamed on {', '.join(s.name for s in others)}"
     if others:
         return f"rejected, but blamed on {', '.join(s.name for s in others)} too"
-    found = {suspect.cause for suspect in verdict.suspects}
-    if found & right and found - right <= CONSEQUENCES:
+    causes = {suspect.cause for suspect in verdict.suspects}
+    if causes & expected and causes - expected <= CONSEQUENCES:
         return ""
-    return _for_another(found - right)
+    return _other_cause(causes - expected)
 
 
-def _for_another(found: set[str]) -> str:
-    return f"rejected, but for another cause: {', '.join(sorted(found)) or 'none'}"
+def _other_cause(causes: set[str]) -> str:
+    return f"rejected, but for another cause: {', '.join(sorted(causes)) or 'none'}"
 
 
-def _is_on(suspect: Suspect, names: set[str]) -> bool:
-    """Whether a suspect is the host that has the fault, or a GPU of it."""
-    return suspect.kind in ("node", "gpu") and host_of(suspect) in names
+def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
+    """Return True if a suspect is one of `hosts`, or a GPU of one."""
+    return suspect.kind in ("node", "gpu") and host_of(suspect) in hosts
 
 
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
-    """The suspects, where all are GPUs known by number, and none is the one with the fault."""
+    """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
     numbers = {s.name.rpartition(":")[2] if s.kind == "gpu" else "" for s in verdict.suspects}
-    right = choice.planted.rpartition(":")[2]
-    told = choice.fault in ON_RANKS and all(number.isdigit() for number in numbers)
-    return list(verdict.suspects) if told and right not in numbers else []
+    faulty = choice.planted.rpartition(":")[2]
+    comparable = choice.fault in ON_RANKS and all(number.isdigit() for number in numbers)
+    return list(verdict.suspects) if comparable and faulty not in numbers else []
 
 
-def _after(choice: Choice, plan: Plan, records: Sequence[Record], names: set[str]) -> float | None:
-    """Seconds until the first step whose end let the verdict name it."""
+def _after(
+    choice: Choice, plan: Plan, records: Sequence[Record], targets: set[str]
+) -> float | None:
+    """Return the seconds until the end of the first step after which a verdict names the fault."""
     began = min((record.start for record in records), default=0.0)
     for count, record in enumerate(records, 1):
         if records[count : count + 1] and records[count].step == record.step:
             continue
-        known = records[:count]
-        if not _why_missed(choice, judge(plan, known, checks=REGISTRY, attempt=""), names):
-            return round(max(record.end for record in known) - began, 1)
+        so_far = records[:count]
+        if not _why_missed(choice, judge(plan, so_far, checks=REGISTRY, attempt=""), targets):
+            return round(max(record.end for record in so_far) - began, 1)
     return None

@@ -1,4 +1,4 @@
-"""Judge evidence again, wherever it is: a run, a folder, an archive, a saved log, a bucket."""
+"""Judge evidence again: of a run, or in a folder, archive, saved log or bucket."""
 
 from __future__ import annotations
 
@@ -34,70 +34,73 @@ from accept.report.console import Terminal
 
 
 class Measurement(NamedTuple):
-    """One figure of one execution."""
+    """One value that one group of hosts measured."""
 
     check: str
     metric: str
     unit: str
     groups: GroupKind
     hosts: tuple[str, ...]
-    #: Local ranks of each host that took part; empty: all.
+    #: Local ranks that took part on each host; empty: all.
     ranks: tuple[int, ...]
-    #: Size of the message in bytes, as it was asked for; None: the metric has none.
+    #: Requested message size in bytes; None: the metric has no size.
     size: int | None
     value: float
     log: str
 
 
 def measurements(plan: Plan, records: Sequence[Record]) -> Iterator[Measurement]:
-    """The figures that verdicts rest on: of a collective the bandwidth at the largest size.
+    """Return the values that verdicts rest on; of a collective, its bandwidth at the largest size.
 
-    Metrics of single ranks, and numbers that are none, are left out.
+    Metrics of single ranks, infinite values and NaN are left out.
     """
     steps = {step.id: step for step in plan.steps}
     for record in records:
         step = steps.get(record.step)
-        for check in record.checks if step else ():
-            assert step is not None
-            yield from _of(record, step, check)
+        if step is not None:
+            for check in record.checks:
+                yield from _of_check(record, step, check)
 
 
-def _of(record: Record, step: Step, check: str) -> Iterator[Measurement]:
-    mine = [metric for metric in record.metrics if metric.check == check]
+def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
+    metrics = [metric for metric in record.metrics if metric.check == check]
 
-    def made(name: str, unit: str, size: int | None, value: float) -> Measurement:
+    def measurement(name: str, unit: str, size: int | None, value: float) -> Measurement:
         where = (record.hosts, record.local_ranks)
         return Measurement(check, name, unit, step.groups, *where, size, value, record.log)
 
-    if any(metric.name == "busbw" for metric in mine):
-        found = read(mine, check)
-        if found.value is not None:
-            yield made("busbw", "GB/s", nominal(found.top, step), found.value)
+    if any(metric.name == "busbw" for metric in metrics):
+        bandwidth = read(metrics, check)
+        if bandwidth.value is not None:
+            yield measurement("busbw", "GB/s", nominal(bandwidth.top, step), bandwidth.value)
         return
-    for metric in mine:
+    for metric in metrics:
         if metric.rank is None and metric.size is None and abs(metric.value) < float("inf"):
-            yield made(metric.name, metric.unit, None, metric.value)
+            yield measurement(metric.name, metric.unit, None, metric.value)
 
 
-def figures_as_json(found: Measurement) -> dict[str, Any]:
-    """A measurement as `judge --json` prints it."""
-    return {**found._asdict(), "hosts": list(found.hosts), "ranks": list(found.ranks)}
+def _measurement_as_json(measurement: Measurement) -> dict[str, Any]:
+    hosts, ranks = list(measurement.hosts), list(measurement.ranks)
+    return {**measurement._asdict(), "hosts": hosts, "ranks": ranks}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a run left, with every figure read from its raw log again where there are any."""
+    """The evidence of a run. Raw logs, if there are any, were parsed again for the records."""
 
     plan: Plan
     records: tuple[Record, ...]
     attempt: str
-    #: Why the run ended early, where it did.
+    #: Why the run ended early; empty: it did not.
     broken_off: str
     folder: Path | None = None
 
 
 def load(path: str) -> Evidence:
-    """The evidence that `path` names. Raises BadEvidence where it is incomplete or none at all."""
+    """Load the evidence that `path` names.
+
+    Raises BadInput if `path` names nothing, and BadEvidence if it holds no complete evidence.
+    """
     if bucket.is_url(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
             target = Path(scratch) / "evidence"
@@ -117,7 +120,7 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     if not rundir.is_own(folder):
         return BadEvidence(
             f"{folder} holds no evidence",
-            hint="ask whoever ran it for the folder `evidence`, which accept collect fetches there",
+            hint="ask whoever ran it for the folder `evidence`, which accept collect fetched there",
         )
     progress = backends.progress_of(folder)
     if progress.phase is Phase.RUNNING:
@@ -126,7 +129,7 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
             hint=f"follow it: accept watch {name}",
         )
     return BadEvidence(
-        f"the evidence of {folder.name} is not here", hint=f"fetch it: accept collect {name}"
+        f"the evidence of {folder.name} was not collected", hint=f"fetch it: accept collect {name}"
     )
 
 
@@ -136,12 +139,16 @@ def _of_file(path: Path) -> Evidence:
             unpack(path, Path(scratch))
             return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
     with path.open("rb") as lines:
-        plan, records, old = evidence.unpack(lines, str(path))
-    return Evidence(plan=plan, records=records, attempt=old.attempt, broken_off=old.broken_off)
+        plan, records, verdict = evidence.unpack(lines, str(path))
+    attempt, broken_off = verdict.attempt, verdict.broken_off
+    return Evidence(plan=plan, records=records, attempt=attempt, broken_off=broken_off)
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack an evidence archive. Raises BadEvidence where it is damaged or reaches outside."""
+    """Unpack an evidence archive into `target`.
+
+    Raises BadEvidence if it is damaged, or a member would be outside `target`.
+    """
     evidence_archive.unpack(archive, target, source=str(archive))
     if not (target / "evidence").is_dir():
         raise BadEvidence(f"{archive} holds no evidence", hint="it should hold a folder `evidence`")
@@ -149,12 +156,11 @@ def unpack(archive: Path, target: Path) -> None:
 
 def _of_folder(folder: Path) -> Evidence:
     console = folder / evidence.CONSOLE
-    rest = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
-    if console.is_file() and not any((folder / name).exists() for name in rest):
-        # All that was left of a run was the log of its first pod, which holds plan and records.
+    others = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
+    if console.is_file() and not any((folder / name).exists() for name in others):
+        # Only the log of the first pod was left of the run. It holds plan and records.
         return replace(_of_file(console), folder=folder)
     plan = evidence.read_plan(folder)
-    broken = ""
     attempt = _attempt(folder)
     if (folder / evidence.CHECKSUMS).is_file():
         if wrong := evidence.check_checksums(folder):
@@ -163,26 +169,28 @@ def _of_folder(folder: Path) -> Evidence:
                 f"{folder}: {'; '.join(wrong[:3])}{more}",
                 hint="collect the run again, or ask who changed it",
             )
-        broken = evidence.read_interruption(folder)
+        broken_off = evidence.read_interruption(folder)
     else:
-        broken = "the coordinator never finished: the evidence has no check sums"
-    with nothing_collected():
-        records = tuple(_read_again(folder, r) for r in evidence.read_records(folder))
-    return Evidence(plan=plan, records=records, attempt=attempt, broken_off=broken, folder=folder)
+        broken_off = "the coordinator never finished: the evidence has no checksums"
+    with _no_garbage_collection():
+        records = tuple(_parse_log_again(folder, r) for r in evidence.read_records(folder))
+    return Evidence(
+        plan=plan, records=records, attempt=attempt, broken_off=broken_off, folder=folder
+    )
 
 
 @contextmanager
-def nothing_collected() -> Iterator[None]:
-    """Python's search for cycles put off: all that is read here is kept, and none of it is a cycle.
+def _no_garbage_collection() -> Iterator[None]:
+    """Disable the garbage collector, because the objects of thousands of logs are all kept.
 
-    Over thousands of logs the search takes a quarter of the time.
+    Searching them for cycles takes a quarter of the time.
     """
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
@@ -193,17 +201,18 @@ def _attempt(folder: Path) -> str:
         return folder.name
 
 
-def _read_again(folder: Path, record: Record) -> Record:
-    """The record with what its raw log says today, so that no figure rests on the record alone.
+def _parse_log_again(folder: Path, record: Record) -> Record:
+    """Return the record with metrics, facts and problems parsed from its raw log.
 
-    Problems that the coordinator saw from outside are in no log, and stay.
+    So no value depends on the record alone. Problems that the coordinator found outside the log
+    stay. Raises BadEvidence if the log is missing.
     """
     if not record.log:
         return record
     lines = evidence.open_log(folder, record.log)
     if lines is None:
         raise BadEvidence(
-            f"{folder / record.log} is missing, and {record.step} was recorded",
+            f"{folder / record.log} is missing, but the records contain {record.step}",
             hint="collect the run again",
         )
     parsed = parse_log(record.checks, lines, record.hosts)
@@ -211,72 +220,72 @@ def _read_again(folder: Path, record: Record) -> Record:
     return replace(record, metrics=parsed.metrics, facts=parsed.facts, problems=problems)
 
 
-#: Most files that a terminal is told were left out.
-_SCREEN = 20
+#: Most files without results that a terminal shows.
+_MAX_SKIPPED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A verdict, what it was formed from, and the run's folder where there is one."""
+    """A verdict, and its plan and records."""
 
     verdict: Verdict
     plan: Plan
     records: tuple[Record, ...]
+    #: The folder with the evidence; None: there is none on this machine.
     folder: Path | None = None
-    #: Of logs: their machine, as they show it.
+    #: The machine that nccl-tests logs show; None for evidence of a run.
     machine: Machine | None = None
-    #: What else is to be said, one line each.
+    #: Remarks for people, one line each.
     notes: tuple[str, ...] = ()
-    #: Files that were left out, and why.
+    #: Files that were left out, with reasons.
     skipped: tuple[tuple[str, str], ...] = ()
-    #: Collectives that no check judges, and in how many tables.
+    #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int] = field(default_factory=dict)
 
 
 def judge_paths(
     paths: Sequence[str], *, expect: Sequence[str], machine: str | None = None
 ) -> list[Judged]:
-    """Judge each run or evidence that `paths` name, and all logs of others among them as one."""
-    theirs = {path for path in paths if to_run.is_foreign(path)}
+    """Judge each run or evidence in `paths`, and all nccl-tests logs among them together."""
+    logs = list(dict.fromkeys(path for path in paths if to_run.is_foreign(path)))
     result = [
-        judge_path(path, expect=expect, machine=machine) for path in paths if path not in theirs
+        judge_path(path, expect=expect, machine=machine) for path in paths if path not in logs
     ]
-    logs = [path for path in dict.fromkeys(paths) if path in theirs]
     return [*result, _judge_logs(logs, expect, machine)] if logs else result
 
 
 def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) -> Judged:
-    """Judge what `path` names, by the references of `machine` where one is named.
+    """Judge the evidence or logs at `path`, with the references of `machine` if it is given.
 
-    What the run's own user expects holds either way. Raises BadEvidence where it is incomplete, or
-    neither evidence nor a log.
+    The run's own expectations apply in any case. Raises BadInput if `path` names nothing, and
+    BadEvidence if it holds neither complete evidence nor a log.
     """
     if to_run.is_foreign(path):
         return _judge_logs([path], expect, machine)
-    own = to_run.machine_of(machine)
-    found = load(path)
-    plan = found.plan
-    if own is not None:
-        asked = (bound for bound in plan.references if bound.kind == "expectation")
-        references = (*asked, *bounds(own, gpus_per_node=plan.gpus_used))
-        plan = replace(plan, machine=own.planned(), references=references)
-    plan, verdict = _judged(plan, found.records, expect, found.attempt, found.broken_off)
-    return Judged(verdict=verdict, plan=plan, records=found.records, folder=found.folder)
+    other_machine = to_run.machine_of(machine)
+    loaded = load(path)
+    plan = loaded.plan
+    if other_machine is not None:
+        expectations = (bound for bound in plan.references if bound.kind == "expectation")
+        references = (*expectations, *bounds(other_machine, gpus_per_node=plan.gpus_used))
+        plan = replace(plan, machine=other_machine.planned(), references=references)
+    plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.broken_off)
+    return Judged(verdict=verdict, plan=plan, records=loaded.records, folder=loaded.folder)
 
 
 def _judge_logs(paths: Sequence[str], expect: Sequence[str], machine: str | None) -> Judged:
-    with nothing_collected():
-        found = to_run.load(paths, to_run.machine_of(machine))
+    with _no_garbage_collection():
+        logs = to_run.load(paths, to_run.machine_of(machine))
         attempt = Path(paths[0]).name if len(paths) == 1 else f"{len(paths)} paths"
-        plan, verdict = _judged(found.plan, found.records, expect, attempt, "")
+        plan, verdict = _judged(logs.plan, logs.records, expect, attempt, "")
     return Judged(
         verdict=verdict,
         plan=plan,
-        records=found.records,
-        machine=found.machine,
-        notes=found.notes,
-        skipped=found.skipped,
-        unjudged=found.unjudged,
+        records=logs.records,
+        machine=logs.machine,
+        notes=logs.notes,
+        skipped=logs.skipped,
+        unjudged=logs.unjudged,
     )
 
 
@@ -284,33 +293,35 @@ def _judged(
     plan: Plan, records: tuple[Record, ...], expect: Sequence[str], attempt: str, broken_off: str
 ) -> tuple[Plan, Verdict]:
     try:
-        own = tuple(parse_expectation(text, source="--expect") for text in expect)
+        expectations = tuple(parse_expectation(text, source="--expect") for text in expect)
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
-    plan = replace(plan, references=(*own, *plan.references))
+    plan = replace(plan, references=(*expectations, *plan.references))
     return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, broken_off=broken_off)
 
 
 def text(judged: Judged, terminal: Terminal) -> str:
-    """The verdict as the terminal shows it."""
+    """Return the verdict as text for the terminal."""
     lines = [reports.table(judged.verdict, width=terminal.width, color=terminal.color)]
     if judged.notes:
         lines += ["", "Notes", *(f"  {plain(note)}" for note in judged.notes)]
     if judged.skipped:
-        lines += ["", f"Left out: {len(judged.skipped)} files that are no logs"]
-        lines += [f"  {plain(f)}: {why}" for f, why in judged.skipped[:_SCREEN]]
-        if len(judged.skipped) > _SCREEN:
-            lines.append(f"  … and {len(judged.skipped) - _SCREEN} more: see --json")
+        count = len(judged.skipped)
+        lines += ["", f"Left out: {count} file{'s' * (count != 1)} without results"]
+        lines += [f"  {plain(f)}: {why}" for f, why in judged.skipped[:_MAX_SKIPPED]]
+        if count > _MAX_SKIPPED:
+            lines.append(f"  … and {count - _MAX_SKIPPED} more: see --json")
     return "\n".join(lines)
 
 
 def as_json(judged: Judged) -> dict[str, Any]:
-    """The verdict with what it was formed from: `accept judge --json`."""
+    """Return the verdict with its measurements and references: `accept judge --json`."""
     judged_checks = {check for step in judged.plan.steps for check in step.checks}
+    measured = measurements(judged.plan, judged.records)
     return {
         **dump(judged.verdict),
-        "metrics": [figures_as_json(one) for one in measurements(judged.plan, judged.records)],
-        "references": [dump(one) for one in judged.plan.references if one.check in judged_checks],
+        "metrics": [_measurement_as_json(measurement) for measurement in measured],
+        "references": [dump(ref) for ref in judged.plan.references if ref.check in judged_checks],
         "not_tested": _not_tested(judged, judged_checks),
         "skipped": [{"file": file, "reason": why} for file, why in judged.skipped],
         "notes": list(judged.notes),
@@ -318,22 +329,25 @@ def as_json(judged: Judged) -> dict[str, Any]:
 
 
 def _not_tested(judged: Judged, judged_checks: set[str]) -> list[dict[str, str]]:
-    """Checks that did not run, and those that nobody asked for."""
-    found = {
-        one.check: next((f.message for f in one.findings if f.state is one.state), "")
-        for one in judged.verdict.checks
-        if one.state is State.NOT_TESTED
+    """Return checks that did not run or were not planned, and collectives without a check."""
+    reasons = {
+        check.check: next((f.message for f in check.findings if f.state is check.state), "")
+        for check in judged.verdict.checks
+        if check.state is State.NOT_TESTED
     }
-    what = "the logs do not show it" if judged.plan.origin else "not part of the run"
-    asked = judged_checks | {one.check for one in judged.verdict.checks}
+    not_planned = "the logs do not show it" if judged.plan.origin else "not part of the run"
+    planned = judged_checks | {check.check for check in judged.verdict.checks}
     for name in (*checks.names(), *judged.unjudged):
-        if name not in asked and name != "script":
-            found[name] = "no check judges that" if name in judged.unjudged else what
-    return [{"check": check, "reason": why} for check, why in found.items()]
+        if name not in planned and name != "script":
+            reasons[name] = "no check judges that" if name in judged.unjudged else not_planned
+    return [{"check": check, "reason": reason} for check, reason in reasons.items()]
 
 
 def report(judged: Judged, form: str) -> str:
-    """The report in a form; `files` writes verdict, report and JUnit file, and names them."""
+    """Return the report as `md` or `junit`; with `files`, write all files and return their paths.
+
+    Raises BadInput if there is no folder for the files.
+    """
     if form == "md":
         return render_markdown(judged.verdict, judged.plan)
     if form == "junit":
@@ -352,16 +366,15 @@ def do_judge(
     expect: tuple[str, ...],
     machine: str | None = None,
 ) -> int:
-    """Judge evidence anew, or logs that no run of ours left."""
-    found = judge_paths(paths or ("last",), expect=expect, machine=machine)
+    """Judge evidence or nccl-tests logs, and return the worst exit code."""
+    results = judge_paths(paths or ("last",), expect=expect, machine=machine)
     if terminal.json:
-        # One verdict for each path, or for all paths where they are logs.
-        several = [as_json(judged) for judged in found]
-        terminal.result(several if len(found) > 1 else several[0], "")
+        values = [as_json(judged) for judged in results]
+        terminal.result(values if len(values) > 1 else values[0], "")
     else:
-        for judged in found:
+        for judged in results:
             terminal.result(judged.verdict, text(judged, terminal))
-    return worst_exit(judged.verdict.exit for judged in found)
+    return worst_exit(judged.verdict.exit for judged in results)
 
 
 def do_report(name: str, terminal: Terminal, *, form: str) -> int:

@@ -1,4 +1,4 @@
-"""Resolve and render a run before it starts, and show the plan to people."""
+"""Resolve and render a run, and print its plan."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from accept.report.console import Terminal
 
 
 def detect(options: Options) -> str:
-    """Return the name of the machine, as the back end that will run finds it on its hosts.
+    """Return the name of the machine that the back end detects on its hosts.
 
-    Raises BadInput for options that no run could have, before anything is contacted, and NotStarted
-    if no host or cluster shows the machine.
+    Raises BadInput for invalid options before it contacts any host, and NotStarted if no host or
+    cluster shows the machine.
     """
     site = load_site(options.site).value if options.site else Site()
     target = choose_target(options, site)
@@ -34,7 +34,7 @@ def detect(options: Options) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What `--dry-run` shows."""
+    """The plan of a run, as `--dry-run` shows it."""
 
     run: str
     machine: str
@@ -50,11 +50,15 @@ class Planned:
 
 
 def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resolved, Bundle]:
-    """Resolve and render; where no machine is named it is detected, if that is allowed."""
+    """Resolve and render a run.
+
+    With `probe`, hosts or a cluster are asked for the machine and for free nodes, if the options
+    need them. Without it, nothing is contacted, and such options are refused with BadInput.
+    """
     options = replace(options, hosts=expand(options.hosts))
     if options.all_nodes and not probe:
         raise BadInput(
-            "--nodes all has to ask a cluster, and render touches none",
+            "--nodes all needs a connection to a cluster, and render makes none",
             hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
         )
     if not options.machine:
@@ -63,11 +67,11 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
         options = replace(options, machine=detect(options))
         terminal.progress(f"machine: {options.machine} (detected; override with --machine)")
     if options.all_nodes:
-        # Contradictory options are refused before the cluster is contacted.
+        # Refuse contradictory options before the cluster is contacted.
         choose_target(options, load_site(options.site).value if options.site else Site())
         names = backends.CLUSTERS["kubernetes"].free_nodes(options)
         options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
-        terminal.progress(f"nodes: all {len(names)} that match and are free")
+        terminal.progress(f"nodes: all {len(names)} that are free and match")
     run = resolve(options)
     if probe:
         _check_start(run, options)
@@ -75,25 +79,25 @@ def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resol
     return replace(run, plan=bundle.plan), bundle
 
 
-#: As long as a name that is made from time and chance.
+#: As long as a generated name.
 _SAMPLE_NAME = "20261121-045334-1a2b"
 
 
 def _check_start(run: Resolved, options: Options) -> None:
-    """Raise BadInput for what only a start refuses otherwise, so that a dry run refuses it too."""
+    """Raise BadInput for options that a start would refuse, so that a dry run refuses them, too."""
     if run.backend == "local":
-        # Over ssh and on nodes that are named, `resolve` knows the hosts.
+        # `resolve` has checked hosts over ssh and named nodes already.
         read_plants(options.plant, (os.uname().nodename,))
     name = options.attempt or _SAMPLE_NAME
     backends.load(run.backend).attempt_name(name, run.place, run.plan.nodes or 1)
 
 
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
-    """Helm values on stdout, or everything that would run into a folder."""
+    """Print the run as Helm values, or write it to the folder `out`."""
     run, bundle = prepare(options, terminal, probe=False)
     if out is None and run.backend != "kubernetes":
         raise BadInput(
-            f"Helm values are for a run on Kubernetes, and this one is over {run.backend}",
+            f"Helm values are only for runs on Kubernetes, and the back end is {run.backend}",
             hint="give --out FOLDER, then accept submit FOLDER",
         )
     for note in run.notes:
@@ -111,7 +115,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         write_run(run, bundle, out)
     except OSError as error:
         raise BadInput(
-            f"{out} cannot be written: {error.strerror}", hint="name a folder of yours"
+            f"{out} cannot be written: {error.strerror}", hint="choose another folder"
         ) from None
     terminal.progress(f"rendered run {bundle.plan.hash[:12]}; next: accept submit {out}")
     terminal.result({"run": bundle.plan.hash, "folder": str(out)}, str(out))
@@ -119,7 +123,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
 
 
 def write_run(run: Resolved, bundle: Bundle, folder: Path) -> None:
-    """Write what `render --out` leaves into `folder`, which must be there."""
+    """Write a rendered run to `folder`, which must exist."""
     data = {"schema": 1, "version": bundle.plan.version, "run": dump(run)}
     write(folder / rundir.RUN, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     write(folder / rundir.VALUES, helm_values(run, bundle))
@@ -129,7 +133,7 @@ def write_run(run: Resolved, bundle: Bundle, folder: Path) -> None:
 
 
 def planned(run: Resolved) -> Planned:
-    """The plan for people: steps, estimated time and GPU-hours."""
+    """Return the plan with its steps, estimated seconds and GPU-hours."""
     plan: Plan = run.plan
     seconds = sum(step.estimate for step in plan.steps)
     gpus = plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus
@@ -161,7 +165,7 @@ def planned(run: Resolved) -> Planned:
 
 
 def plan_text(plan: Planned) -> str:
-    """The plan as lines."""
+    """Return the plan as lines of text."""
     where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
     if plan.hosts:
         shown = ", ".join(plan.hosts[:8]) + (" …" if len(plan.hosts) > 8 else "")

@@ -1,4 +1,4 @@
-"""Start, follow, collect and cancel runs; `accept run` is all of it, up to the verdict."""
+"""Start, follow, collect, cancel and delete runs. `accept run` starts, collects and judges one."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ from accept.plan.bundle import Bundle, load_bundle
 from accept.plan.resolve import Options, Resolved
 from accept.report.console import Terminal
 
-#: From here on the console says what the result says once more.
+#: The coordinator prints this before its verdict, which the result of the command repeats.
 _VERDICT_FOLLOWS = "verdict of the coordinator:"
 
 
 class Cancellation(StrEnum):
-    """What came of a cancellation."""
+    """The outcome of a cancellation."""
 
     CANCELLED = "cancelled"
     #: It ended by itself before it could be cancelled.
     HAD_ENDED = "had-ended"
     STILL_RUNNING = "still-running"
-    #: The run is over, and its evidence stays where it is.
+    #: The run is over, but its evidence could not be fetched.
     NOT_COLLECTED = "not-collected"
     #: Neither its processes nor its folder or objects were found.
     NOT_FOUND = "not-found"
 
 
 def new_name() -> str:
-    """A name for a launch: time and chance."""
+    """Return a name for a launch, from the time and a random number."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def start(
     run: Resolved, bundle: Bundle, terminal: Terminal, *, name: str, within: Path | None = None
 ) -> tuple[Job, Path]:
-    """Start a run called `name`, as its back end calls it; returns its job and its folder.
+    """Start a run called `name`, and return its job and its folder.
 
-    `within`: the drill that it is part of. Where nothing could be started nothing stays.
+    The back end may change the name. `within` is the folder of the drill that the run belongs to.
+    If the run cannot be started, its folder is removed.
     """
     backend = backends.load(run.backend)
     name = backend.attempt_name(name, run.place, run.plan.nodes or 1)
@@ -73,9 +74,9 @@ def start(
 
 
 def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -> Judged:
-    """Follow a run that was started to its end, fetch its evidence, judge it and write reports.
+    """Follow a started run to its end, fetch its evidence, judge it and write the reports.
 
-    `detach`: whether somebody who presses Ctrl-C may let it go on.
+    With `detach`, the user may let the run continue after Ctrl-C.
     """
     try:
         follow(job, folder, terminal, whole=False, detach=detach)
@@ -91,7 +92,10 @@ def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -
 
 
 def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: bool = True) -> int:
-    """Follow the coordinator's console; Ctrl-C asks whether to detach, where it may, or cancels."""
+    """Print the coordinator's console until the run ends, and return its exit status.
+
+    Without `whole`, the verdict is left out. Ctrl-C cancels the run, or asks to with `detach`.
+    """
     muted = False
 
     def say(line: str) -> None:
@@ -107,9 +111,9 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: b
     try:
         return backend.watch(job, folder=folder, say=say)
     except KeyboardInterrupt:
-        if detach and _asked_to_detach():
+        if detach and _wants_to_detach():
             terminal.progress(
-                f"detached; the run goes on. accept watch {job.attempt}, "
+                f"detached; the run continues: accept watch {job.attempt}, "
                 f"or accept cancel {job.attempt}"
             )
             raise
@@ -117,15 +121,15 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: b
         raise
 
 
-def _asked_to_detach() -> bool:
-    """Ask whether to detach; False means to cancel.
+def _wants_to_detach() -> bool:
+    """Ask the user to detach or cancel; return True to detach.
 
-    Without a terminal nobody can answer. Then, at the end of input and at a second Ctrl-C the run
-    is cancelled, because what was started must not stay behind.
+    Without a terminal, at the end of input and at a second Ctrl-C the run is cancelled, because a
+    run must not continue unattended unless the user chose that.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    sys.stderr.write("\nCtrl-C: [d]etach and let the run go on, or [c]ancel it and clean up?")
+    sys.stderr.write("\nCtrl-C: [d]etach and let the run continue, or [c]ancel it and clean up?")
     try:
         while True:
             sys.stderr.write(" [d/c] ")
@@ -142,46 +146,53 @@ def _asked_to_detach() -> bool:
 
 
 def collect(folder: Path, terminal: Terminal) -> Path:
-    """The evidence of a run, fetched where it is not here yet, and sent where the site says."""
-    place = folder / rundir.EVIDENCE
-    if place.is_dir() and not (folder / rundir.JOB).is_file():
-        # Fetched from elsewhere: it was not run from here.
-        return place
+    """Fetch the evidence of a run if needed, send it to the site's results, and return its folder.
+
+    Evidence that was only reconstructed from a log is fetched again, and never sent.
+    """
+    target = folder / rundir.EVIDENCE
+    if target.is_dir() and not (folder / rundir.JOB).is_file():
+        # The run was started elsewhere.
+        return target
     job = backends.load_job(folder)
-    # The command that follows a run and one that cancels it come here at the same moment.
+    # A command that follows the run and one that cancels it may collect at the same time.
     with rundir.held(folder):
-        if not place.is_dir() or (folder / rundir.FROM_LOG).is_file():
+        if not target.is_dir() or (folder / rundir.FROM_LOG).is_file():
             backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
     location = _results(folder, job.backend)
     if location and (folder / rundir.FROM_LOG).is_file():
-        # What the pods wrote there is more than this.
-        terminal.progress(f"not sent to {location}: all that is here is what a log told")
+        # The pods have written more than this there.
+        terminal.progress(f"not sent to {location}: only the log of the run was fetched")
     elif location:
-        failed = bucket.send(place, location, attempt=job.attempt)
-        where = f"{location.rstrip('/')}/runs/{job.attempt}"
-        terminal.progress(f"not sent to {where}: {failed}" if failed else f"sent to {where}")
-        if failed:
-            terminal.progress(f"the evidence is here; again: accept collect {job.attempt}")
-    return place
+        error = bucket.send(target, location, attempt=job.attempt)
+        destination = f"{location.rstrip('/')}/runs/{job.attempt}"
+        if error:
+            terminal.progress(f"not sent to {destination}: {error}")
+            terminal.progress(
+                f"the evidence is in {target}; to send it again: accept collect {job.attempt}"
+            )
+        else:
+            terminal.progress(f"sent to {destination}")
+    return target
 
 
 def _results(folder: Path, backend: str) -> str:
-    """The bucket or folder of a run, where its site names one that can be reached from here."""
+    """Return the results location of the run's site if this machine can write to it, else ""."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         run = json.loads((folder / rundir.RUN).read_text(encoding="utf-8"))["run"]
         location = run["site"]["results"]["location"]
-        # A folder of a cluster's is one in its pods.
-        here = backend != "kubernetes" and str(location).startswith("/")
-        if isinstance(location, str) and (here or bucket.is_url(location)):
+        # On a cluster, a folder is one in the pods.
+        is_local = backend != "kubernetes" and str(location).startswith("/")
+        if isinstance(location, str) and (is_local or bucket.is_url(location)):
             return location
     return ""
 
 
 def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
-    """End a run, keep its evidence so far, and remove what it made.
+    """End a run, keep its evidence so far, and remove its processes, files and objects.
 
-    Evidence that cannot be fetched stays where it is, and so does what holds it. Raises the back
-    end's error if it cannot confirm that the run ended, after the evidence was collected.
+    If the evidence cannot be fetched, nothing that holds it is removed. Raises the back end's error
+    if it cannot confirm that the run ended, after the evidence was collected.
     """
     backend = backends.load(job.backend)
     unconfirmed: AcceptError | None = None
@@ -192,32 +203,32 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     except AcceptError as error:
         unconfirmed = error
     try:
-        place = collect(folder, terminal)
+        evidence = collect(folder, terminal)
     except NoEvidence as error:
         if unconfirmed:
             raise unconfirmed from error
         if not backend.delete(job, dry_run=True, say=terminal.progress):
-            terminal.progress(f"nothing to cancel was found: {error.message}")
+            terminal.progress(f"found nothing to cancel: {error.message}")
             return Cancellation.NOT_FOUND
         terminal.progress(f"no evidence: {error.message}")
     except AcceptError as error:
         terminal.progress(f"the evidence could not be fetched: {error.message}")
         if job.place:
             again = f"accept collect {job.attempt}, then accept delete {job.attempt}"
-            terminal.progress(f"what the cluster has of it is left there: {again}")
+            terminal.progress(f"its objects stay on the cluster: {again}")
         if unconfirmed:
             raise unconfirmed from error
-        over = not isinstance(error, BrokenOff)
-        return Cancellation.NOT_COLLECTED if over else Cancellation.STILL_RUNNING
+        still_running = isinstance(error, BrokenOff)
+        return Cancellation.STILL_RUNNING if still_running else Cancellation.NOT_COLLECTED
     else:
-        ended = ended or _ended_by_itself(place)
-        terminal.progress(f"evidence{'' if ended else ' so far'}: {place}")
+        ended = ended or _ended_by_itself(evidence)
+        terminal.progress(f"evidence{'' if ended else ' so far'}: {evidence}")
     if unconfirmed:
         raise unconfirmed
     if job.place:
-        # What a cluster was given stays there until it is removed.
-        for what in backend.delete(job, dry_run=False, say=terminal.progress):
-            terminal.progress(f"removed {what}")
+        # A cluster keeps the objects of a run that ended.
+        for name in backend.delete(job, dry_run=False, say=terminal.progress):
+            terminal.progress(f"removed {name}")
     return Cancellation.HAD_ENDED if ended else Cancellation.CANCELLED
 
 
@@ -226,10 +237,10 @@ def _is_collected(folder: Path) -> bool:
     return (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file()
 
 
-def _ended_by_itself(place: Path) -> bool:
-    """Return True if the coordinator formed a verdict on a run that nobody cancelled."""
+def _ended_by_itself(evidence: Path) -> bool:
+    """Return True if the coordinator formed a verdict, and the run was not cancelled."""
     try:
-        return read_verdict(place).broken_off != CANCELLED
+        return read_verdict(evidence).broken_off != CANCELLED
     except AcceptError:
         return False
 
@@ -247,7 +258,7 @@ def _read(folder: Path) -> tuple[Resolved, Bundle]:
 def do_submit(
     options: Options, terminal: Terminal, *, folder: str | None, attempt: str, dry_run: bool
 ) -> int:
-    """Render and start a run, or start one that was rendered before."""
+    """Render and start a run, or start the rendered run in `folder`."""
     job = _submit(options, terminal, folder=folder, attempt=attempt, dry_run=dry_run)
     if job is not None:
         terminal.result(job, job.attempt)
@@ -273,41 +284,43 @@ def _submit(
     for line in plan_text(plan).splitlines():
         terminal.progress(line)
     job, target = start(run, bundle, terminal, name=attempt or new_name())
-    terminal.progress(f"started {job.attempt}; everything about it: {target}")
+    terminal.progress(f"started {job.attempt}; all files: {target}")
     return job
 
 
 def do_watch(name: str, terminal: Terminal) -> int:
-    """Follow a run to its end."""
+    """Follow a run to its end, and return its exit code."""
     folder = rundir.find_own(name)
     if (folder / rundir.EVIDENCE).is_dir():
-        terminal.progress(f"{folder.name} is over and collected")
+        terminal.progress(f"{folder.name} has ended and was collected")
         return judge.do_judge((str(folder),), terminal, expect=())
     job = backends.load_job(folder)
     code = follow(job, folder, terminal, whole=True)
     if code not in tuple(Exit):
-        # It crashed or was killed, and so formed no verdict.
+        # The coordinator crashed or was killed, and formed no verdict.
         code = Exit.BROKEN_OFF
-    # The verdict was shown with all the rest; what is judged, and held, is what was collected.
+    # The console has shown the coordinator's verdict already.
     ended = f"{job.attempt} ended with exit status {code}; next: accept collect {job.attempt}"
     terminal.result({"attempt": job.attempt, "exit": code}, ended)
     return code
 
 
 def do_collect(name: str, terminal: Terminal) -> int:
-    """Fetch a run's evidence, or that of a place in a bucket, which becomes a run here."""
+    """Fetch the evidence of a run, or of a bucket URL, which gets a run folder of its own."""
     if bucket.is_url(name):
-        place = _fetch(name, terminal)
+        evidence = _fetch(name, terminal)
     else:
-        place = collect(rundir.find_own(name), terminal)
-    terminal.result({"evidence": str(place)}, str(place))
+        evidence = collect(rundir.find_own(name), terminal)
+    terminal.result({"evidence": str(evidence)}, str(evidence))
     return Exit.PASS
 
 
 def _fetch(url: str, terminal: Terminal) -> Path:
     attempt = url.rstrip("/").rpartition("/")[2]
     if not rundir.is_name(attempt):
-        raise BadInput(f"{plain(url, 200)} names no run", hint="name one: …/runs/ATTEMPT")
+        raise BadInput(
+            f"{plain(url, 200)} does not end in a run name", hint="give a URL like …/runs/ATTEMPT"
+        )
     folder = rundir.create(attempt)
     target = folder / rundir.EVIDENCE
     try:
@@ -316,12 +329,12 @@ def _fetch(url: str, terminal: Terminal) -> Path:
         shutil.rmtree(folder)
         raise
     if not finished:
-        terminal.progress("the upload was never finished: this is what there is of it")
+        terminal.progress("the upload was never finished: the evidence is incomplete")
     return target
 
 
 def do_cancel(name: str, terminal: Terminal) -> int:
-    """End a run and remove what it made; its evidence so far is collected first."""
+    """End a run, collect its evidence so far, and remove the rest."""
     folder = rundir.find_own(name)
     job = backends.load_job(folder)
     outcome = cancel(job, folder, terminal)
@@ -342,7 +355,7 @@ _CANCELLATIONS = {
 
 
 def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool) -> int:
-    """The whole loop; returns the verdict's exit code."""
+    """Render, start, follow, collect and judge a run; return the verdict's exit code."""
     job = _submit(options, terminal, folder=None, attempt=attempt, dry_run=dry_run)
     if job is None:
         return Exit.PASS
@@ -363,65 +376,64 @@ def do_delete(
     dry_run: bool,
     collects: bool,
 ) -> int:
-    """Collect runs, then remove what they made and is still there.
+    """Collect runs, then remove what is left of them.
 
-    One whose evidence is there and cannot be fetched stays, unless it is not to be collected.
+    With `collects`, a run whose evidence exists but cannot be fetched is not removed.
     """
     if bool(names) == bool(older_than):
-        raise BadInput("which runs?", hint="name them, or give --older-than 24h, and not both")
+        raise BadInput("which runs?", hint="give names or --older-than 24h, but not both")
     folders = [rundir.find_own(name) for name in names] or _older(older_than or "")
     removed: dict[str, list[str]] = {}
-    worst: AcceptError | None = None
+    last_error: AcceptError | None = None
     for folder in folders:
         job = backends.load_job(folder)
         try:
-            found = _delete(job, folder, terminal, dry_run=dry_run, collects=collects)
-            removed[job.attempt] = list(found)
+            objects = _delete(job, folder, terminal, dry_run=dry_run, collects=collects)
+            removed[job.attempt] = list(objects)
         except AcceptError as error:
-            # One that cannot be removed is no reason to leave the others.
             if len(folders) == 1:
                 raise
             terminal.progress(f"{job.attempt}: {error}")
-            worst = error
-    word = "would remove" if dry_run else "removed"
-    lines = [f"{word} {what}" for found in removed.values() for what in found]
+            last_error = error
+    verb = "would remove" if dry_run else "removed"
+    lines = [f"{verb} {name}" for objects in removed.values() for name in objects]
     terminal.result({"dryRun": dry_run, "removed": removed}, "\n".join(lines) or "nothing is left")
-    return Exit.PASS if worst is None else worst.code
+    return Exit.PASS if last_error is None else last_error.code
 
 
 def _delete(
     job: Job, folder: Path, terminal: Terminal, *, dry_run: bool, collects: bool
 ) -> tuple[str, ...]:
     backend = backends.load(job.backend)
-    found = backend.delete(job, dry_run=True, say=terminal.progress)
-    if dry_run or not found:
-        return found
+    objects = backend.delete(job, dry_run=True, say=terminal.progress)
+    if dry_run or not objects:
+        return objects
     try:
         if collects:
             collect(folder, terminal)
     except NoEvidence as error:
         terminal.progress(f"{job.attempt}: nothing to collect: {error.message}")
     except AcceptError:
-        why = "its evidence cannot be fetched; --no-collect removes it without"
-        terminal.progress(f"{job.attempt} is not removed: {why}")
+        reason = "its evidence cannot be fetched; --no-collect removes it anyway"
+        terminal.progress(f"{job.attempt} is not removed: {reason}")
         raise
     return backend.delete(job, dry_run=False, say=terminal.progress)
 
 
 def _older(text: str) -> list[Path]:
-    """Return the folders of submitted runs that were started at least that long ago."""
+    """Return the folders of submitted runs that are at least as old as a text like 24h says."""
     try:
         limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except ValueError as error:
         message = str(error).partition(";")[0]
         raise BadInput(f"--older-than: {message}", hint="such as 24h, 90m") from None
-    found = []
+    folders = []
     for folder in filter(rundir.is_own, rundir.listed()):
         try:
             job = backends.load_job(folder)
-            old = datetime.fromisoformat(job.submitted) < limit
+            is_old = datetime.fromisoformat(job.submitted) < limit
         except (AcceptError, ValueError, TypeError):
             continue
-        if old:
-            found.append(folder)
-    return found
+        if is_old:
+            folders.append(folder)
+    return folders

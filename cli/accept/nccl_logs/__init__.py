@@ -1,1 +1,1 @@
-"""Turn nccl-tests logs that no run of `accept` left into a plan and records; judge nothing here."""
+"""Turn nccl-tests logs from runs without `accept` into a plan and records, without judging."""

@@ -20,183 +20,188 @@ from accept.nccl_logs.tables import EMPTY, NO_TABLE, Measured, Read, once, read
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """One measurement: a collective on some hosts, and on which GPUs of each."""
+    """One measurement of a collective, with the hosts and GPUs that took part."""
 
     file: str
-    #: The check that the collective belongs to; None: the log does not say.
+    #: The check of the collective; None: the log does not name the collective.
     check: str | None
     hosts: tuple[str, ...]
-    #: Numbers of the GPUs that took part, of each host; fewer than hosts where not all are known.
+    #: Numbers of the GPUs that took part, by host; hosts without known GPUs are missing.
     gpus: dict[str, tuple[int, ...]]
     problems: tuple[Problem, ...]
-    #: None: the log ends before it.
+    #: None: the log ends before its table.
     measured: Measured | None = None
 
     @property
     def count(self) -> int:
-        """GPUs a host; those of most hosts, where they differ."""
+        """The most common number of GPUs on a host."""
         return Counter(map(len, self.gpus.values())).most_common(1)[0][0] if self.gpus else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """What was read: of each log what it says, and what was left out."""
+    """The logs that were read, and the files that were left out."""
 
     read: tuple[tuple[Read, tuple[Execution, ...]], ...]
-    #: Sorted, numbers in names as numbers.
+    #: In natural order: node9 before node10.
     hosts: tuple[str, ...]
     names: HostNames
     #: Names of devices, each once.
     devices: tuple[str, ...]
-    #: Files that are no logs, and why not.
+    #: Files without results, with reasons.
     skipped: tuple[tuple[str, str], ...]
 
 
 def gather(paths: Sequence[Path]) -> Logs:
-    """Read all logs that `paths` stand for: files, folders, archives.
+    """Read all logs in `paths`, which are files, folders and archives.
 
-    Raises BadEvidence for a file that was named and is no log, and where there is none at all.
+    Raises BadEvidence if a named file is not a log, or if there is no log at all.
     """
-    found: list[Read] = []
+    logs: list[Read] = []
     others: list[tuple[Read, bool]] = []
     for path in paths:
         for file in walk(path):
-            one = read(file.name, file.blocks)
-            if one.reason:
-                others.append((one, file.named))
+            log = read(file.name, file.blocks)
+            if log.reason:
+                others.append((log, file.named))
             else:
-                found.append(one)
-    found, twice = once(found)
-    measured = [table for one in found for table in one.tables if table.hosts]
-    hosts = {host for one in measured for host in one.hosts}
-    names = HostNames(hosts, [one.file for one in found if one.tables])
-    useless = _useless(found, names)
-    skipped = [(one.file, one.reason) for one in twice]
-    for one, named in others:
-        if useless(one):
-            text = f"the log is of no use: {one.reason}"
-            said = Problem(cause="incomplete-log", message=text)
-            found.append(Read(file=one.file, problems=(said,)))
+                logs.append(log)
+    logs, duplicates = once(logs)
+    tables = [table for log in logs for table in log.tables if table.hosts]
+    hosts = {host for table in tables for host in table.hosts}
+    names = HostNames(hosts, [log.file for log in logs if log.tables])
+    should_be_log = _should_be_log(logs, names)
+    skipped = [(log.file, log.reason) for log in duplicates]
+    for log, named in others:
+        if should_be_log(log):
+            message = f"the log is not usable: {log.reason}"
+            problem = Problem(cause="incomplete-log", message=message)
+            logs.append(Read(file=log.file, problems=(problem,)))
         elif named:
             raise BadEvidence(
-                f"{plain(one.file)} is no log of nccl-tests and holds no packed evidence: "
-                f"{one.reason}",
-                hint="name a run, its evidence, or what all_reduce_perf and its like printed",
+                f"{plain(log.file)} is not a log of nccl-tests and holds no packed evidence: "
+                f"{log.reason}",
+                hint="name a run, its evidence, or the output of all_reduce_perf or a similar test",
             )
         else:
-            skipped.append((one.file, one.reason))
-    if not measured:
-        raise _nothing(paths, found, len(others))
-    number = _numbering(measured)
+            skipped.append((log.file, log.reason))
+    if not tables:
+        raise _no_results(paths, logs, len(others))
+    number = _numbering(tables)
     return Logs(
-        read=tuple((one, tuple(_execution(t, number) for t in one.tables)) for one in found),
+        read=tuple((log, tuple(_execution(t, number) for t in log.tables)) for log in logs),
         hosts=tuple(sorted(hosts, key=natural)),
         names=names,
-        devices=tuple(dict.fromkeys(d.name for one in measured for d in one.devices if d.name)),
+        devices=tuple(dict.fromkeys(d.name for table in tables for d in table.devices if d.name)),
         skipped=tuple(skipped),
     )
 
 
-def _useless(found: Sequence[Read], names: HostNames) -> Callable[[Read], bool]:
-    """Whether a file without results was to be a log: it is called like those that are.
+def _should_be_log(logs: Sequence[Read], names: HostNames) -> Callable[[Read], bool]:
+    """Return a function that tests if a file without results is named like the logs with results.
 
-    A log that ended before its first line says by its name alone what it was to be, and of whom.
+    Such a file is a log that ended early, and only its name shows what it was for.
     """
-    suffixes = {Path(one.file).suffix for one in found if one.tables}
+    suffixes = {Path(log.file).suffix for log in logs if log.tables}
 
-    def useless(one: Read) -> bool:
-        if names.fits(one.file):
+    def should_be_log(log: Read) -> bool:
+        if names.fits(log.file):
             return True
-        silent = one.reason in (EMPTY, NO_TABLE) and Path(one.file).suffix in suffixes
-        return silent and names.names_one(one.file)
+        no_results = log.reason in (EMPTY, NO_TABLE) and Path(log.file).suffix in suffixes
+        return no_results and names.names_one(log.file)
 
-    return useless
+    return should_be_log
 
 
-def _nothing(paths: Sequence[Path], found: Sequence[Read], others: int) -> BadEvidence:
-    what = ", ".join(plain(path, 200) for path in paths[:3])
-    if found:
-        said = next((p.message for one in found for p in one.problems), "no list of devices")
+def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> BadEvidence:
+    """Return the error for `paths` without any result; `others` files are not logs."""
+    names = ", ".join(plain(path, 200) for path in paths[:3])
+    if logs:
+        problem = next((p.message for log in logs for p in log.problems), "no list of devices")
         return BadEvidence(
-            f"{what}: no table in any log says who took part; the first says: {plain(said, 200)}",
-            hint="look why nothing was measured; the list is `# Using devices`",
+            f"{names}: no log has a table with a list of devices; "
+            f"the first problem is: {plain(problem, 200)}",
+            hint="find out why nothing was measured; the list starts with `# Using devices`",
         )
     return BadEvidence(
-        f"{what} holds no evidence (there is no plan.json) and no log of nccl-tests; "
-        f"{others} files were looked at",
-        hint="name a run, an evidence folder, or what all_reduce_perf and its like printed",
+        f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
+        f"{others} file{'s' * (others != 1)} searched",
+        hint="name a run, an evidence folder, or the output of all_reduce_perf or a similar test",
     )
 
 
 _Numbering = Callable[[str, Sequence[Device]], tuple[int, ...]]
 
 
-def _numbering(measured: Iterable[Measured]) -> _Numbering:
-    """What numbers the GPUs of a host: as its ranks say.
+def _numbering(tables: Iterable[Measured]) -> _Numbering:
+    """Return a function that numbers the GPUs of a host.
 
-    Where each process was shown one GPU alone, all are device 0 to it, and the PCI addresses tell.
+    These are the device numbers of its ranks. But if every process sees only one GPU, each is
+    device 0, and the GPUs are numbered in the order of their PCI addresses.
     """
     buses: dict[str, dict[int, set[str]]] = {}
-    for one in measured:
-        for device in one.devices:
+    for table in tables:
+        for device in table.devices:
             if device.bus != UNKNOWN_BUS:
                 buses.setdefault(device.host, {}).setdefault(device.device, set()).add(device.bus)
-    hidden = {
-        host: sorted(set().union(*several.values()))
-        for host, several in buses.items()
-        if any(len(some) > 1 for some in several.values())
+    ambiguous = {
+        host: sorted(set().union(*by_device.values()))
+        for host, by_device in buses.items()
+        if any(len(addresses) > 1 for addresses in by_device.values())
     }
 
     def number(host: str, devices: Sequence[Device]) -> tuple[int, ...]:
-        if host in hidden and all(device.bus != UNKNOWN_BUS for device in devices):
-            found = {hidden[host].index(device.bus) for device in devices}
+        if host in ambiguous and all(device.bus != UNKNOWN_BUS for device in devices):
+            numbers = {ambiguous[host].index(device.bus) for device in devices}
         else:
-            found = {device.device for device in devices}
-        # Without GPUs all ranks are on the one device.
-        return tuple(sorted(found)) if len(found) == len(devices) else tuple(range(len(devices)))
+            numbers = {device.device for device in devices}
+        if len(numbers) < len(devices):
+            # Without GPUs all ranks have the same device.
+            return tuple(range(len(devices)))
+        return tuple(sorted(numbers))
 
     return number
 
 
-def _execution(one: Measured, number: _Numbering) -> Execution:
+def _execution(table: Measured, number: _Numbering) -> Execution:
     by_host: dict[str, list[Device]] = {}
-    for device in one.devices:
+    for device in table.devices:
         by_host.setdefault(device.host, []).append(device)
     gpus = {host: number(host, devices) for host, devices in by_host.items()}
     usual = Counter(map(len, gpus.values())).most_common(1)[0][0] if gpus else 0
-    fewer = [host for host, mine in gpus.items() if len(mine) < usual]
+    fewer = [host for host, numbers in gpus.items() if len(numbers) < usual]
     problems = tuple(
         Problem(
             cause="gpu-missing",
             message=f"{len(gpus[host])} GPUs of {host} took part, {usual} of most hosts",
             host=host,
-            check=one.check,
+            check=table.check,
         )
         for host in fewer
         if len(fewer) * 2 < len(gpus)
     )
     return Execution(
-        file=one.file,
-        check=one.check,
-        hosts=one.hosts,
+        file=table.file,
+        check=table.check,
+        hosts=table.hosts,
         gpus=gpus,
-        problems=(*one.problems, *problems),
-        measured=one,
+        problems=(*table.problems, *problems),
+        measured=table,
     )
 
 
-#: Takes the place of a collective that a log does not say.
+#: Name of a collective that the log does not name.
 UNKNOWN = "unknown-collective"
 
 
 class Population(NamedTuple):
-    """What makes executions equal. `min`, `max`, `factor` and `type` are None where not said."""
+    """The properties that comparable executions share; None where the log does not show one."""
 
     kind: GroupKind
     check: str
     #: GPUs of each host; 0: all of them.
     gpus: int
-    #: Not the same GPUs of each host, so that their traffic crosses from rail to rail.
+    #: True if the hosts took part with different GPUs, so that traffic crosses rails.
     crossed: bool
     #: For rails: the hosts that they span.
     hosts: tuple[str, ...]
@@ -204,84 +209,90 @@ class Population(NamedTuple):
     max: int | None = None
     factor: int | None = None
     type: str | None = None
-    #: What their GPUs are called, each once.
+    #: Names of the GPUs, each once.
     devices: tuple[str, ...] = ()
 
 
 def populations(
-    executions: Sequence[Execution], hosts: Sequence[str], whole: int
+    executions: Sequence[Execution], hosts: Sequence[str], all_gpus: int
 ) -> dict[Population, list[Execution]]:
-    """Put executions together with their equals. `whole`: GPUs that a host has."""
+    """Group comparable executions. `all_gpus` is the number of GPUs that a host has."""
     rails: dict[tuple[str | None, tuple[str, ...]], set[tuple[int, ...]]] = {}
-    for one in executions:
-        if one.count == 1 and not _crossed(one):
-            rails.setdefault(_spanned(one), set()).update(one.gpus.values())
-    blocks = _blocks(executions)
+    for execution in executions:
+        if execution.count == 1 and not _is_crossed(execution):
+            rails.setdefault(_check_and_hosts(execution), set()).update(execution.gpus.values())
+    blocks = _smallest_blocks(executions)
     result: dict[Population, list[Execution]] = {}
-    later = []
-    for one in executions:
+    without_rows = []
+    for execution in executions:
         key = Population(
-            kind="ladder" if one.hosts in blocks else _kind(one, len(hosts)),
-            check=one.check or UNKNOWN,
-            gpus=0 if one.count == whole else one.count,
-            crossed=_crossed(one),
+            kind="ladder" if execution.hosts in blocks else _kind(execution, len(hosts)),
+            check=execution.check or UNKNOWN,
+            gpus=0 if execution.count == all_gpus else execution.count,
+            crossed=_is_crossed(execution),
             hosts=(),
         )
-        several = len(rails.get(_spanned(one), ())) > 1 and one.count == 1 and not key.crossed
-        if several and (len(one.hosts) > 2 or len(hosts) == 2):
-            key = key._replace(kind="rails", hosts=_spanned(one)[1])
-        table = one.measured.table if one.measured else None
+        check_and_hosts = _check_and_hosts(execution)
+        is_rail = (
+            len(rails.get(check_and_hosts, ())) > 1 and execution.count == 1 and not key.crossed
+        )
+        if is_rail and (len(execution.hosts) > 2 or len(hosts) == 2):
+            key = key._replace(kind="rails", hosts=check_and_hosts[1])
+        table = execution.measured.table if execution.measured else None
         if table is None or table.min_bytes is None or not table.rows:
-            later.append((key, table, one))
+            without_rows.append((key, table, execution))
             continue
         key = key._replace(
             min=table.min_bytes,
             max=table.max_bytes,
             factor=table.factor,
             type=table.rows[0].type,
-            devices=_devices(one),
+            devices=_devices(execution),
         )
-        result.setdefault(key, []).append(one)
-    for key, table, one in later:
-        # What died early belongs to those that were to measure the same.
-        asked = (table.min_bytes, table.max_bytes) if table else (None, None)
-        like = [k for k in result if k[:5] == key[:5]]
-        same = [k for k in like if (k.min, k.max) == asked] or like
-        best = max(same, key=lambda k: len(result[k]), default=key)
-        result.setdefault(best, []).append(one)
+        result.setdefault(key, []).append(execution)
+    for key, table, execution in without_rows:
+        # An execution that failed early belongs to those with the same hosts and sizes.
+        sizes = (table.min_bytes, table.max_bytes) if table else (None, None)
+        similar = [k for k in result if k[:5] == key[:5]]
+        candidates = [k for k in similar if (k.min, k.max) == sizes] or similar
+        best = max(candidates, key=lambda k: len(result[k]), default=key)
+        result.setdefault(best, []).append(execution)
     return result
 
 
-def _devices(one: Execution) -> tuple[str, ...]:
-    return tuple(sorted({d.name for d in one.measured.devices if d.name} if one.measured else ()))
+def _devices(execution: Execution) -> tuple[str, ...]:
+    devices = execution.measured.devices if execution.measured else ()
+    return tuple(sorted({device.name for device in devices if device.name}))
 
 
-def _blocks(executions: Sequence[Execution]) -> set[tuple[str, ...]]:
-    """Pairs of hosts that are the smallest blocks of a ladder: no host is in two of them, and each
-    is in a larger block that is not all hosts."""
-    pairs: set[tuple[str, ...]] = {one.hosts for one in executions if len(one.hosts) == 2}
-    everybody = len({host for one in executions for host in one.hosts})
-    larger = [{*one.hosts} for one in executions if 2 < len(one.hosts) < everybody]
-    met = [host for pair in {frozenset(pair) for pair in pairs} for host in pair]
-    if len({*met}) < len(met):
+def _smallest_blocks(executions: Sequence[Execution]) -> set[tuple[str, ...]]:
+    """Return the pairs of hosts if they are the smallest blocks of a ladder, else none.
+
+    They are if no host is in two pairs, and each pair is in a larger block that is not all hosts.
+    """
+    pairs: set[tuple[str, ...]] = {e.hosts for e in executions if len(e.hosts) == 2}
+    all_hosts = len({host for e in executions for host in e.hosts})
+    larger = [{*e.hosts} for e in executions if 2 < len(e.hosts) < all_hosts]
+    members = [host for pair in {frozenset(pair) for pair in pairs} for host in pair]
+    if len({*members}) < len(members):
         return set()
-    whole = all(any(block.issuperset(pair) for block in larger) for pair in pairs)
-    return pairs if whole else set()
+    all_in_larger = all(any(block.issuperset(pair) for block in larger) for pair in pairs)
+    return pairs if all_in_larger else set()
 
 
-def _crossed(one: Execution) -> bool:
-    return len(set(one.gpus.values())) > 1
+def _is_crossed(execution: Execution) -> bool:
+    return len(set(execution.gpus.values())) > 1
 
 
-def _spanned(one: Execution) -> tuple[str | None, tuple[str, ...]]:
-    return one.check, tuple(sorted(one.hosts))
+def _check_and_hosts(execution: Execution) -> tuple[str | None, tuple[str, ...]]:
+    return execution.check, tuple(sorted(execution.hosts))
 
 
-def _kind(one: Execution, all_hosts: int) -> GroupKind:
-    if one.measured and len({device.group for device in one.measured.devices}) > 1:
-        # One figure for several groups at once.
+def _kind(execution: Execution, all_hosts: int) -> GroupKind:
+    if execution.measured and len({device.group for device in execution.measured.devices}) > 1:
+        # Several groups ran at once, and share one result.
         return "halves"
-    hosts = len(one.hosts)
+    hosts = len(execution.hosts)
     if hosts < 3:
         return "pairs" if hosts == 2 else "each"
     return "all" if hosts == all_hosts else "ladder"

@@ -1,4 +1,4 @@
-"""The files that paths stand for, folders and archives too, opened one after another."""
+"""Open the files in folders and archives one after another."""
 
 from __future__ import annotations
 
@@ -16,48 +16,51 @@ from accept.core.text import plain
 from accept.evidence import archive as evidence_archive
 from accept.evidence import rundir
 
-#: No corpus is larger; what claims to be is not read on.
-_MOST_FILES, _MOST_UNPACKED = 100_000, 64 << 30
+#: Limits against archives made to exhaust the reader; no collection of logs is that large.
+_MAX_FILES = 100_000
+#: Bytes of one file.
+_MAX_UNPACKED = 64 << 30
+#: Bytes.
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
 
 
 class File(NamedTuple):
-    """A file that was opened, by the name that evidence gives it."""
+    """An open file; a member of an archive is named ARCHIVE:MEMBER."""
 
     name: str
     blocks: Iterator[bytes]
-    #: Whether the user named it, rather than the folder or archive that it is in.
+    #: True if the user named this file, and not its folder or archive.
     named: bool
 
 
 def walk(path: Path) -> Iterator[File]:
-    """Every regular file that `path` stands for. Each must be read before the next is asked for.
+    """Return every regular file in `path`; read each before asking for the next.
 
-    Nothing is unpacked to a disk. Raises BadEvidence for a damaged archive, and for more files or
-    bytes than anybody's logs have.
+    Nothing is unpacked to a disk. Raises BadEvidence for a damaged archive, and for too many files
+    or bytes.
     """
     for count, file in enumerate(_walk(path), 1):
-        if count > _MOST_FILES:
+        if count > _MAX_FILES:
             raise BadEvidence(
-                f"{plain(path)}: more than {_MOST_FILES} files", hint="name the folder of the logs"
+                f"{plain(path)}: more than {_MAX_FILES} files", hint="name the folder of the logs"
             )
         yield file
 
 
 def _walk(path: Path) -> Iterator[File]:
     if rundir.kind(path) == "file":
-        yield from _one(path, named=True)
+        yield from _open(path, named=True)
         return
-    for folder, inner, names in os.walk(path):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
+    for folder, subfolders, names in os.walk(path):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
-            one = Path(folder) / name
-            if not name.startswith(".") and rundir.kind(one) == "file":
-                yield from _one(one, named=False)
+            file = Path(folder) / name
+            if not name.startswith(".") and rundir.kind(file) == "file":
+                yield from _open(file, named=False)
 
 
-def _one(path: Path, *, named: bool) -> Iterator[File]:
+def _open(path: Path, *, named: bool) -> Iterator[File]:
     try:
         with path.open("rb") as file:
             start = file.read(512)
@@ -73,14 +76,14 @@ def _one(path: Path, *, named: bool) -> Iterator[File]:
                 yield File(str(path), _blocks(file, path), named)
     except BadEvidence:
         raise
-    # Besides their own errors the libraries let through whatever their parsing of headers meets.
+    # Parsing a damaged header raises more than the libraries' own errors.
     except Exception as error:
         raise _damaged(path, error) from None
 
 
 def _damaged(path: Path, error: Exception) -> BadEvidence:
-    said = plain(error, 200) or type(error).__name__
-    return BadEvidence(f"{plain(path)} cannot be read: {said}", hint="copy it again")
+    reason = plain(error, 200) or type(error).__name__
+    return BadEvidence(f"{plain(path)} cannot be read: {reason}", hint="copy it again")
 
 
 def _of_tar(path: Path) -> Iterator[File]:
@@ -103,8 +106,11 @@ def _of_zip(path: Path) -> Iterator[File]:
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """What a file holds, packed or not, unless it has no end. Who reads it is not `_one`."""
-    left = _MOST_UNPACKED
+    """Return the unpacked content of a file. Raises BadEvidence if it is damaged or too large.
+
+    The caller of `walk` consumes this, so `_open` cannot handle its errors.
+    """
+    left = _MAX_UNPACKED
     while left > 0:
         try:
             block = file.read(_BLOCK)
@@ -114,4 +120,4 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
             return
         left -= len(block)
         yield block
-    raise BadEvidence(f"{plain(path)} has more than 64 GiB", hint="name the logs alone")
+    raise BadEvidence(f"{plain(path)} has more than 64 GiB", hint="name only the logs")

@@ -1,4 +1,4 @@
-"""Hosts in the names of files: people name logs after who took part."""
+"""Find host names in file names, because people name logs after the hosts that took part."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 _NUMBER = re.compile(r"(\d+)")
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _BETWEEN = re.compile(r"([-_.])")
-#: A suffix that somebody drew, as of pods and instances: no word of a language.
-_DRAWN = r"(?=[a-z]*[0-9]|[b-df-hj-np-tv-z]+(?![a-z0-9]))[a-z0-9]"
+#: A character of a random suffix, as in names of pods and instances; such a suffix is not a word.
+_RANDOM = r"(?=[a-z]*[0-9]|[b-df-hj-np-tv-z]+(?![a-z0-9]))[a-z0-9]"
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A key that sorts node9 before node10."""
+    """Return a sort key that puts node9 before node10."""
     parts = _NUMBER.split(name)
     return tuple((int(p), "") if i % 2 else (0, p) for i, p in enumerate(parts))
 
 
 class HostNames:
-    """Hosts that logs tell of, and those that are called like them, in the names of files.
+    """Find hosts in file names: those that occur in logs, and similar names.
 
-    One that no log tells of is a host only in a name that would be a log's with a known host there:
-    `node-list.txt` and `h100-notes.txt` are about nobody.
+    A similar name counts as a host only if the file is named like a log of a known host. So
+    `node-list.txt` and `h100-notes.txt` contain no host.
     """
 
     def __init__(self, hosts: Iterable[str], logs: Iterable[str] = ()) -> None:
-        """`hosts`: those that logs tell of; `logs`: files that have results."""
+        """Take the `hosts` that occur in logs, and the names of files with results."""
         self._full = {_short(host).lower(): host for host in hosts}
         longest = sorted(self._full, key=lambda name: (-len(name), name))
         like = dict.fromkeys(_patterns(longest))
@@ -40,33 +40,33 @@ class HostNames:
         self._folders = {file.name for file in files if self._known.search(file.parent.name)}
 
     def of(self, file: str) -> tuple[str, ...]:
-        """The hosts in the name of a file, else of its folder, in their order."""
+        """Return the hosts in the name of a file, else of its folder, in their order."""
         path = Path(file)
-        shaped = _shape(self._like, path) in self._shapes
-        word = self._like if shaped else self._known
-        if found := word.findall(path.name):
-            return self._hosts(found)
-        word = self._like if path.name in self._folders else self._known
-        return self._hosts(word.findall(path.parent.name))
+        is_like_log = _shape(self._like, path) in self._shapes
+        pattern = self._like if is_like_log else self._known
+        if names := pattern.findall(path.name):
+            return self._hosts(names)
+        pattern = self._like if path.name in self._folders else self._known
+        return self._hosts(pattern.findall(path.parent.name))
 
     def called(self, host: str) -> str:
-        """A host, which a log names in full or in short, as the others name it."""
+        """Return a host's name as other logs write it, with or without the domain."""
         return next(iter(self._hosts(self._like.findall(host))), host)
 
-    def _hosts(self, found: Iterable[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._full.get(name.lower(), name) for name in found))
+    def _hosts(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._full.get(name.lower(), name) for name in names))
 
     def kind(self, file: str) -> str:
-        """The name of a file with its hosts left out: equal for logs of one kind."""
+        """Return the path of a file with `*` for its hosts, which is equal for logs of one kind."""
         path = Path(file)
         return f"{path.parent}/{self._like.sub('*', path.name)}"
 
     def names_one(self, file: str) -> bool:
-        """Whether a host that logs tell of is in the name of a file."""
+        """Return True if the name of a file contains a host that occurs in logs."""
         return bool(self._known.search(Path(file).name))
 
     def fits(self, file: str) -> bool:
-        """Whether a file is called like those with results: with other hosts, other numbers."""
+        """Return True if a file is named like those with results, except for hosts and numbers."""
         path = Path(file)
         return any(_shape(word, path) in self._shapes for word in (self._known, self._like))
 
@@ -77,17 +77,17 @@ def _words(words: Iterable[str]) -> re.Pattern[str]:
 
 
 def _shape(word: re.Pattern[str], file: Path) -> str:
-    """The name of a file without its folder, with its hosts and all numbers left out."""
+    """Return the name of a file with `*` for its hosts and `#` for all other numbers."""
     return _NUMBER.sub("#", word.sub("*", file.name))
 
 
 def _short(host: str) -> str:
-    """A host's name without its domain; an address as it is."""
+    """Return a host's name without its domain, or an address unmodified."""
     return host if _ADDRESS.fullmatch(host) else host.partition(".")[0] or host
 
 
 def _patterns(names: Sequence[str]) -> Iterator[str]:
-    """What matches names like these: other numbers, or another drawn suffix where theirs differ."""
+    """Return patterns of similar names: with other numbers, or other random suffixes."""
     for name in names:
         if _ADDRESS.fullmatch(name):
             yield _ADDRESS.pattern
@@ -99,12 +99,12 @@ def _patterns(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         parts = _BETWEEN.split(name)
         by_lengths.setdefault(tuple(map(len, parts)), []).append(parts)
-    for lengths, several in by_lengths.items():
-        columns = [set(column) for column in zip(*several, strict=True)]
+    for lengths, splits in by_lengths.items():
+        columns = [set(column) for column in zip(*splits, strict=True)]
         first = columns[0]
-        # Names that have nothing in common are like any word.
-        if len(several) > 1 and len(first) == 1 and len(columns) > 1 and "".join(first).isalpha():
+        # Without a common start, the pattern would match any word.
+        if len(splits) > 1 and len(first) == 1 and len(columns) > 1 and "".join(first).isalpha():
             yield "".join(
-                re.escape(*column) if len(column) == 1 else f"{_DRAWN}{{{length}}}"
+                re.escape(*column) if len(column) == 1 else f"{_RANDOM}{{{length}}}"
                 for column, length in zip(columns, lengths, strict=True)
             )

@@ -12,19 +12,19 @@ from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.table import COLLECTIVES, Device, Log, Row, Table
 
-#: Why a file is no log, where it may have been meant to be one.
-EMPTY, NO_TABLE = "it is empty", "there is no table in it"
+#: Reasons why a file is not a log, although it may have been meant to be one.
+EMPTY, NO_TABLE = "it is empty", "no nccl-tests results table in this file"
 JSON = "JSON without results of nccl-tests"
-#: What of a file says whether it is text.
+#: A file is text if this many bytes at its start contain no NUL.
 _START = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One table of one file: a collective, measured on some GPUs of some hosts."""
+    """One table of one file: the results of a collective on some GPUs."""
 
     file: str
-    #: The check that the collective belongs to; None: the log does not say.
+    #: The check of the collective; None: the log does not name the collective.
     check: str | None
     #: In rank order.
     hosts: tuple[str, ...]
@@ -36,20 +36,20 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """What a file says."""
+    """The content of a file."""
 
     file: str
     tables: tuple[Measured, ...] = ()
-    #: What went wrong, where there is no table that it belongs to: launches that failed.
+    #: Problems that belong to no table, such as launches that failed.
     problems: tuple[Problem, ...] = ()
-    #: Why it is no log; empty: it is one.
+    #: Why it is not a log; empty: it is one.
     reason: str = ""
-    #: What `-J` wrote.
+    #: True if the file was written with `-J`.
     json: bool = False
 
 
 def read(name: str, blocks: Iterable[bytes]) -> Read:
-    """Read a file once, in bounded memory; never raises for what is in it."""
+    """Read a file once, in bounded memory. No content raises an error."""
     blocks = iter(blocks)
     start = next(blocks, b"")
     if b"\0" in start[:_START]:
@@ -77,16 +77,16 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
 
 
 def _named(file: str) -> str | None:
-    """The collective that the name of a file says, for old builds whose output does not."""
-    found = (name for name in COLLECTIVES if f"{name}_perf" in Path(file).name)
-    return max(found, key=len, default=None)
+    """Return the collective in the name of a file, because old builds do not print it."""
+    names = (name for name in COLLECTIVES if f"{name}_perf" in Path(file).name)
+    return max(names, key=len, default=None)
 
 
 def _tables(name: str, log: Log) -> Iterator[Measured]:
     alone = [table for table in log.tables if table.alone]
     tables = [table for table in log.tables if not table.alone]
     if alone:
-        # Processes that each took themselves for the only one: together they are one execution.
+        # Each process ran as if it were the only one. Together they are one execution.
         devices = tuple(device for table in alone for device in table.devices)
         yield _of(name, alone[0], devices, tuple(p for p in log.problems if p.host is None), log)
     own = {problem for table in tables for problem in table.problems}
@@ -94,12 +94,12 @@ def _tables(name: str, log: Log) -> Iterator[Measured]:
     unfinished = [table for table in tables if not table.complete] or tables
     for table in tables:
         mine = [p for p in rest if _last(unfinished, p) is table]
-        # What is cut off is the rest of what went wrong.
+        # Problems of the table itself are a consequence of the others, so they come last.
         yield _of(name, table, table.devices, (*mine, *table.problems), log)
 
 
 def _last(tables: list[Table], problem: Problem) -> Table:
-    """The table that a problem of the whole file belongs to: the last, of its check if need be."""
+    """Return the table of a problem of the file: the last one, if possible with its check."""
     fitting = [table for table in tables if problem.check in (None, table.check)]
     return (fitting or tables)[-1]
 
@@ -121,10 +121,11 @@ def _of(
 
 
 def once(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
-    """Leave out tables that are here twice; returns the rest, and the files that are left out.
+    """Drop duplicate tables; return the remaining files, and those that had only duplicates.
 
-    Of copies the first stays. Of two equal tables the text's stays: it says more. Of a split run
-    the JSON's stay, one for each group, where the text has only the mean over all groups.
+    Of copies the first stays. Of a table in text and in JSON, the text stays because it contains
+    more. Of a split run, the JSON tables stay: there is one for each group, but the text has only
+    the mean over all groups.
     """
     found, copies = _without_copies(found)
     texts = _by_kind(one for one in found if not one.json)
@@ -146,7 +147,7 @@ def once(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
 
 
 def _without_copies(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
-    """The first of tables that are equal to the last figure; the files that have only others."""
+    """Drop tables whose rows equal those of an earlier one; return files as `once` does."""
     first: dict[tuple[object, ...], str] = {}
     kept, left = [], []
     for one in found:
@@ -176,7 +177,7 @@ def _by_kind(some: Iterator[Read]) -> dict[str | None, list[Measured]]:
 
 
 def _spare(mine: Measured, others: Sequence[Measured], *, json: bool) -> bool:
-    """Whether others say all that this table says."""
+    """Return True if `others` contain all results of this table."""
     table = mine.table
     if table is None or (not json and not table.split):
         return False
@@ -193,7 +194,7 @@ def _places(measured: Measured) -> list[tuple[str, int]]:
 
 
 def _printed(document: Table, text: Table) -> bool:
-    """Whether a JSON's rows are those of a text; of a run that was ended it may have fewer."""
+    """Return True if a JSON table has the rows of a text table, or fewer if it was interrupted."""
     fewer = len(text.rows) - len(document.rows)
     return (fewer == 0 or (fewer > 0 and not document.complete)) and all(
         _same(*pair) for pair in zip(document.rows, text.rows, strict=False)
@@ -201,7 +202,7 @@ def _printed(document: Table, text: Table) -> bool:
 
 
 def _same(mine: Row, text: Row) -> bool:
-    """Whether the times of a row are the text's, which prints seven characters of them."""
+    """Return True if a JSON row equals a text row, whose times have only seven characters."""
     if mine.size != text.size:
         return False
     for (_, a), (_, b) in zip(mine.sides(), text.sides(), strict=True):

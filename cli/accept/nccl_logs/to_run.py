@@ -1,4 +1,4 @@
-"""Turn other people's nccl-tests logs into the plan, inventory and records of a run."""
+"""Turn nccl-tests logs from runs without `accept` into the plan and records of a run."""
 
 from __future__ import annotations
 
@@ -38,15 +38,178 @@ from accept.evidence import archive, bucket, rundir
 from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.nccl_logs.fill_gaps import completed
 
-#: What stands in place of a GPU's name, and of its PCI address, where there is none.
-_CPU, _NO_BUS = "CPU", "0x00"
+
+@dataclass(frozen=True, kw_only=True)
+class RunFromLogs:
+    """nccl-tests logs as the plan and records of a run."""
+
+    plan: Plan
+    records: tuple[Record, ...]
+    #: The machine, reduced to what the logs show of it.
+    machine: Machine
+    #: Remarks for people, one line each.
+    notes: tuple[str, ...]
+    #: Files without results, with reasons.
+    skipped: tuple[tuple[str, str], ...]
+    #: Collectives without a check, with the number of their tables.
+    unjudged: dict[str, int]
 
 
-def hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedMachine) -> Record:
-    """Who took part, what the logs call their GPUs, and what is wrong with that."""
+def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
+    """Read the logs that `paths` name.
+
+    If `machine` is None, it is guessed from the GPU names in the logs. Raises BadEvidence if there
+    are no usable logs, or a named file is not a log.
+    """
+    logs = gather([_local_path(path) for path in paths])
+    executions = completed(logs)
+    notes: list[str] = []
+    if machine is None:
+        guess = _guess_machine(logs.devices, _max_gpus(executions))
+        machine = guess.machine
+        notes.append(f"machine {machine.name}: {guess.reason}")
+    notes += filter(None, [_device_differences(logs)])
+    bounds = floors.bounds(machine)
+    metric_names = {bound.metric for bound in bounds}
+    plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
+    notes += [
+        f"{count} table{'s' * (count != 1)} of {name}: no check judges that"
+        for name, count in unjudged.items()
+    ]
+    if not plan.steps:
+        raise BadEvidence(
+            f"{plain(paths[0], 200)}: only {', '.join(unjudged)} was measured",
+            hint="accept list checks shows the collectives that are judged",
+        )
+    return RunFromLogs(
+        plan=replace(plan, references=bounds),
+        records=records,
+        machine=machine,
+        notes=tuple(notes),
+        skipped=logs.skipped,
+        unjudged=unjudged,
+    )
+
+
+def _local_path(path: str) -> Path:
+    return Path(path) if rundir.kind(Path(path)) == "file" else rundir.find(path)
+
+
+def _max_gpus(executions: Sequence[Execution]) -> int:
+    """Return the largest number of GPUs that took part on each host."""
+    return max((execution.count for execution in executions), default=0)
+
+
+def machine_of(name: str | None) -> Machine | None:
+    """Return the machine that the user names, if any. Raises BadInput."""
+    return config.load_machine(name).value if name else None
+
+
+# Is a path evidence of a run, or are there logs?
+
+#: Files in an evidence folder or a run folder of `accept`.
+_OWN_FILES = (
+    evidence.PLAN,
+    evidence.RECORDS,
+    evidence.CHECKSUMS,
+    evidence.VERDICT,
+    HOSTS,
+    rundir.RUN,
+    rundir.JOB,
+    rundir.EVIDENCE,
+)
+
+
+def is_foreign(path: str) -> bool:
+    """Return True if `path` holds no evidence of `accept`. Raises BadInput if it is missing."""
+    if bucket.is_url(path) or path == "last":
+        return False
+    if rundir.kind(Path(path)) == "file":
+        return not _is_own_file(Path(path))
+    folder = rundir.find(path)
+    if any((folder / name).exists() for name in _OWN_FILES):
+        return False
+    console = folder / evidence.CONSOLE
+    return not (console.is_file() and evidence.is_packed(console))
+
+
+def _is_own_file(path: Path) -> bool:
+    try:
+        if archive.is_tar(path):
+            with tarfile.open(path) as tar:
+                first = tar.next()
+            return first is None or Path(first.name).parts[:1] == ("evidence",)
+        return not zipfile.is_zipfile(path) and evidence.is_packed(path)
+    except EOFError:
+        return False
+    except OSError as error:
+        raise BadEvidence(f"{plain(path)}: {error.strerror}", hint="name another file") from None
+    except Exception:
+        # The reader of evidence archives reports what is wrong with it.
+        return True
+
+
+# The machine, as the names of its GPUs suggest
+
+#: The device name in logs of runs without GPUs.
+_CPU = "CPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Guess:
+    machine: Machine
+    reason: str
+
+
+def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
+    """Return the machine that has GPUs with these names, and at least `gpus` of them.
+
+    If several machines fit, the generic machine with GPUs is taken. The name of a GPU shows what is
+    inside a node, but not what is between nodes. So the machine gets no transport, and no
+    references for more than one node. `devices` are all names in the logs; if none of them is a
+    GPU, the machine is the one without GPUs.
+    """
+    machines = [config.load_machine(name).value for name in config.names("machines")]
+    names = ", ".join(plain(name, 60) for name in devices[:3]) or "no device"
+    if all(name == _CPU for name in devices):
+        without_gpus = next(m for m in machines if m.gpus.count == 0)
+        return _Guess(machine=without_gpus, reason=f"the logs name {names}")
+    fitting = [
+        m
+        for m in machines
+        if m.gpus.device
+        and (m.gpus.count == "detect" or m.gpus.count >= gpus)
+        and all(is_device(m.gpus.device, name) for name in devices)
+    ]
+    # Prefer a machine that any site may have to those of a cloud.
+    not_in_cloud = [m for m in fitting if not m.nccl.transport and not m.topology]
+    fitting = not_in_cloud if len(not_in_cloud) == 1 else fitting
+    if len(fitting) == 1:
+        machine = fitting[0]
+        reason = (
+            f"the only one with {names}; its references for more than one node need "
+            f"--machine {machine.name}"
+        )
+        inside_node = tuple(figure for figure in machine.references if figure.max_nodes == 1)
+        nccl = replace(machine.nccl, transport="", transport_aliases=(), gpu_direct=False)
+        return _Guess(machine=replace(machine, references=inside_node, nccl=nccl), reason=reason)
+    generic = next(m for m in machines if m.gpus.count == "detect" and not m.gpus.device)
+    candidates = ", ".join(m.name for m in fitting[:8])
+    more = f"; it may be {candidates}: choose one with --machine" if candidates else ""
+    return _Guess(machine=generic, reason=f"any node with GPUs{more}")
+
+
+# The hosts and their GPUs
+
+#: The PCI address in logs of runs without GPUs.
+_NO_BUS = "0x00"
+
+
+def _hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedMachine) -> Record:
+    """Return the record of the hosts: their GPUs, and what is wrong with these."""
     gpus: dict[str, dict[int, str]] = {}
-    for one, _ in logs.read:
-        for table in one.tables:
+    for log, _ in logs.read:
+        for table in log.tables:
             for device in table.devices:
                 if device.bus != _NO_BUS:
                     gpus.setdefault(device.host, {})[device.device] = device.name
@@ -61,120 +224,85 @@ def hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedMa
             Fact(
                 name="inventory",
                 host=host,
-                value={"gpus": [{"index": i, "name": mine[i]} for i in sorted(mine)]},
+                value={"gpus": [{"index": i, "name": names[i]} for i in sorted(names)]},
             )
-            for host, mine in gpus.items()
+            for host, names in gpus.items()
         ),
-        problems=(*_fewer(executions), *_others(logs, machine)),
+        problems=(*_missing_gpus(executions), *_unexpected_devices(logs, machine)),
     )
 
 
-def different(logs: Logs) -> str:
-    """Which hosts have which GPUs, in words; empty: all have the same."""
-    kinds: dict[str, list[str]] = {}
-    for host, names in _names(logs).items():
-        kinds.setdefault(" and ".join(sorted(names)), []).append(host)
-    if len(kinds) < 2:
+def _device_differences(logs: Logs) -> str:
+    """Return a sentence with the hosts of each kind of GPU; empty if all have the same."""
+    hosts_of: dict[str, list[str]] = {}
+    for host, names in _device_names(logs).items():
+        hosts_of.setdefault(" and ".join(sorted(names)), []).append(host)
+    if len(hosts_of) < 2:
         return ""
-    said = "; ".join(f"{name} on {host_list(hosts)}" for name, hosts in kinds.items())
-    return f"the GPUs differ, and each kind is compared with its own alone: {said}"
+    kinds = "; ".join(f"{name} on {host_list(hosts)}" for name, hosts in hosts_of.items())
+    return f"the GPUs differ, and each kind is compared only with its own: {kinds}"
 
 
-def _names(logs: Logs) -> dict[str, set[str]]:
-    """What the logs call the devices of each host that they name."""
-    found: dict[str, set[str]] = {host: set() for host in logs.hosts}
-    for one, _ in logs.read:
-        for table in one.tables:
+def _device_names(logs: Logs) -> dict[str, set[str]]:
+    """Return the names of the devices of each host, without hosts that have none."""
+    names: dict[str, set[str]] = {host: set() for host in logs.hosts}
+    for log, _ in logs.read:
+        for table in log.tables:
             for device in table.devices:
                 if device.name:
-                    found[device.host].add(device.name)
-    return {host: names for host, names in found.items() if names}
+                    names[device.host].add(device.name)
+    return {host: devices for host, devices in names.items() if devices}
 
 
-def _fewer(executions: Sequence[Execution]) -> Iterator[Problem]:
-    """Hosts that never showed as many GPUs as most hosts did."""
-    most: dict[str, int] = {}
-    for one in executions:
-        for host, gpus in one.gpus.items() if one.measured else ():
-            most[host] = max(most.get(host, 0), len(gpus))
-    for usual, count in Counter(most.values()).most_common(1):
-        for host, mine in most.items():
-            if mine < usual and count * 2 > len(most):
-                said = f"{host} has {mine} GPUs in all logs, {count} of {len(most)} hosts {usual}"
-                yield Problem(cause="gpu-missing", message=said, host=host)
+def _missing_gpus(executions: Sequence[Execution]) -> Iterator[Problem]:
+    """Return a problem for each host that has fewer GPUs in all logs than most hosts."""
+    counts: dict[str, int] = {}
+    for execution in executions:
+        for host, gpus in execution.gpus.items() if execution.measured else ():
+            counts[host] = max(counts.get(host, 0), len(gpus))
+    for usual, hosts in Counter(counts.values()).most_common(1):
+        for host, count in counts.items():
+            if count < usual and hosts * 2 > len(counts):
+                message = (
+                    f"{host} has {count} GPU{'s' * (count != 1)} in all logs, "
+                    f"{hosts} of {len(counts)} hosts have {usual}"
+                )
+                yield Problem(cause="gpu-missing", message=message, host=host)
 
 
-def _others(logs: Logs, machine: PlannedMachine) -> Iterator[Problem]:
-    """Devices other than the machine's. Where most hosts have them, it is none of the hosts."""
-    names = _names(logs)
-    bad = {
-        host: sorted(one for one in mine if _foreign(one, machine)) for host, mine in names.items()
+def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem]:
+    """Return a problem for each host with devices that the machine does not have.
+
+    If most hosts have such devices, it is one problem of no host: the machine is probably wrong.
+    """
+    names = _device_names(logs)
+    unexpected = {
+        host: sorted(device for device in devices if _is_unexpected(device, machine))
+        for host, devices in names.items()
     }
-    bad = {host: devices for host, devices in bad.items() if devices}
-    has = machine.device or "no GPUs"
-    said = f"the machine {machine.name} has {has}"
-    if len(bad) * 2 > len(names):
-        device = next(iter(bad.values()))[0]
-        text = f"{len(bad)} of {len(names)} hosts have {device}, {said}: another --machine?"
-        yield Problem(cause="inventory-mismatch", message=text)
+    unexpected = {host: devices for host, devices in unexpected.items() if devices}
+    expected = f"the machine {machine.name} has {machine.device or 'no GPUs'}"
+    if len(unexpected) * 2 > len(names):
+        device = next(iter(unexpected.values()))[0]
+        count = f"{len(unexpected)} of {len(names)} hosts"
+        message = f"{count} have {device}, {expected}; try another --machine"
+        yield Problem(cause="inventory-mismatch", message=message)
         return
-    for host, devices in bad.items():
-        text = f"{host} has {devices[0]}, {said}"
-        yield Problem(cause="inventory-mismatch", message=text, host=host)
+    for host, devices in unexpected.items():
+        message = f"{host} has {devices[0]}, {expected}"
+        yield Problem(cause="inventory-mismatch", message=message, host=host)
 
 
-def _foreign(device: str, machine: PlannedMachine) -> bool:
+def _is_unexpected(device: str, machine: PlannedMachine) -> bool:
     if machine.gpus == 0:
         return device != _CPU
     return bool(machine.device) and not is_device(str(machine.device), device)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guess:
-    """A machine, and why it is this one."""
+# Plan and records
 
-    machine: Machine
-    why: str
-
-
-def guess(devices: Sequence[str], gpus: int) -> Guess:
-    """The machine whose device has that name and that has so many GPUs at least.
-
-    Where there are several, the logs cannot tell which of them it is, and it is the one that is
-    any node with GPUs. The name of a GPU says what is in a node and not what is between nodes: no
-    transport is promised, and figures for more than one node are left out. `devices`: all names in
-    the logs; none of them a GPU's: the machine without.
-    """
-    machines = [config.load_machine(name).value for name in config.names("machines")]
-    called = ", ".join(plain(name, 60) for name in devices[:3]) or "no device"
-    if all(name == "CPU" for name in devices):
-        without = next(m for m in machines if m.gpus.count == 0)
-        return Guess(machine=without, why=f"the logs name {called}")
-    fitting = [
-        m
-        for m in machines
-        if m.gpus.device
-        and (m.gpus.count == "detect" or m.gpus.count >= gpus)
-        and all(is_device(m.gpus.device, name) for name in devices)
-    ]
-    # One that can be anywhere fits before one of a certain cloud.
-    anywhere = [m for m in fitting if not m.nccl.transport and not m.topology]
-    fitting = anywhere if len(anywhere) == 1 else fitting
-    if len(fitting) == 1:
-        one = fitting[0]
-        inside = tuple(figure for figure in one.references if figure.max_nodes == 1)
-        unpromised = replace(one.nccl, transport="", transport_aliases=(), gpu_direct=False)
-        machine = replace(one, references=inside, nccl=unpromised)
-        why = f"the only one with {called}; its figures between nodes need --machine {one.name}"
-        return Guess(machine=machine, why=why)
-    generic = next(m for m in machines if m.gpus.count == "detect" and not m.gpus.device)
-    could = ", ".join(m.name for m in fitting[:8])
-    more = f"; it may be {could}: say which with --machine" if could else ""
-    return Guess(machine=generic, why=f"any node with GPUs{more}")
-
-
-#: Many logs show their own noise, so that no more than this need be assumed of any machine.
-_NOISE = 0.01
+#: Many logs show their own noise, so no machine needs a larger assumed noise than this.
+_MAX_NOISE = 0.01
 _WORDS: dict[GroupKind, str] = {
     "each": "single-node",
     "pairs": "pair",
@@ -185,111 +313,119 @@ _WORDS: dict[GroupKind, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A run as it would have been, made from logs."""
+def _plan_and_records(
+    logs: Logs,
+    executions: Sequence[Execution],
+    machine: PlannedMachine,
+    metric_names: Collection[str],
+) -> tuple[Plan, tuple[Record, ...], dict[str, int]]:
+    """Return plan, records, and the number of tables of each collective without a check.
 
-    plan: Plan
-    records: tuple[Record, ...]
-    #: Collectives that no check judges, with how many tables of each there are.
-    unjudged: dict[str, int]
-
-
-def found(
-    logs: Logs, executions: Sequence[Execution], machine: PlannedMachine, names: Collection[str]
-) -> Found:
-    """Make plan and records. `names`: the metrics that are wanted besides bandwidth."""
-    most = max((one.count for one in executions), default=0)
-    whole = machine.gpus or most
-    known = [one for one in executions if one.check in checks.names()]
-    unknown = [one for one in executions if one.check not in checks.names()]
-    # No check judges these; nor does one of them that failed go by unseen.
-    failed = {one.check for one in unknown if one.problems and (known or one.check)}
-    told = [_told(one) for one in unknown if one.check in failed]
-    equals = populations([*known, *told], logs.hosts, whole)
+    `metric_names` are the metrics to keep besides bandwidth.
+    """
+    most = _max_gpus(executions)
+    all_gpus = machine.gpus or most
+    known = [e for e in executions if e.check in checks.names()]
+    unknown = [e for e in executions if e.check not in checks.names()]
+    # A collective without a check is only planned if it failed, so that the failure is reported.
+    failed = {e.check for e in unknown if e.problems and (known or e.check)}
+    reported = [_with_host(e) for e in unknown if e.check in failed]
+    by_population = populations([*known, *reported], logs.hosts, all_gpus)
     steps: list[Step] = []
-    records = [hosts_record(logs, executions, machine)]
-    for number, (key, some) in enumerate(sorted(equals.items(), key=_order), 1):
-        step, made = _step(number, key, some, names)
+    records = [_hosts_record(logs, executions, machine)]
+    for number, (population, peers) in enumerate(sorted(by_population.items(), key=_order), 1):
+        step, step_records = _step(number, population, peers, metric_names)
         steps.append(step)
-        records += made
+        records += step_records
     plan = Plan(
         schema=SCHEMA,
         version=__version__,
         hash=_digest(executions),
-        machine=replace(machine, noise=min(machine.noise, _NOISE)),
+        machine=replace(machine, noise=min(machine.noise, _MAX_NOISE)),
         suite="logs",
         nodes=None,
         steps=tuple(steps),
-        gpus_used=most if most < whole else None,
-        origin=_origin(logs, known, equals),
+        gpus_used=most if most < all_gpus else None,
+        origin=_origin(logs, known, by_population),
     )
-    unjudged = Counter(one.check or UNKNOWN for one in unknown)
-    return Found(plan=plan, records=tuple(records), unjudged=dict(unjudged))
+    unjudged = Counter(e.check or UNKNOWN for e in unknown)
+    return plan, tuple(records), dict(unjudged)
 
 
-def _told(one: Execution) -> Execution:
-    """An execution that nobody compares with others: what went wrong on one host is of that one."""
-    (host, *more) = one.hosts or (None,)
-    if host is None or more:
-        return one
-    problems = tuple(p if p.host else replace(p, host=host) for p in one.problems)
-    return replace(one, problems=problems)
+def _with_host(execution: Execution) -> Execution:
+    """Return an execution on one host with this host in all its problems.
+
+    Nothing compares it with others, so no comparison will find the host.
+    """
+    if len(execution.hosts) != 1:
+        return execution
+    (host,) = execution.hosts
+    problems = tuple(p if p.host else replace(p, host=host) for p in execution.problems)
+    return replace(execution, problems=problems)
 
 
 def _order(item: tuple[Population, list[Execution]]) -> tuple[Any, ...]:
-    key = item[0]
+    population = item[0]
     kinds = list(_WORDS)
-    return kinds.index(key.kind), -(key.gpus or 99), key.check, str(key)
+    gpus = population.gpus or 99
+    return kinds.index(population.kind), -gpus, population.check, str(population)
 
 
 def _step(
-    number: int, key: Population, executions: Sequence[Execution], names: Collection[str]
+    number: int,
+    population: Population,
+    executions: Sequence[Execution],
+    metric_names: Collection[str],
 ) -> tuple[Step, list[Record]]:
-    top = _top([one.measured.table for one in executions if one.measured and one.measured.table])
+    """Return the step and the records of executions that are comparable."""
+    top = _top_size([e.measured.table for e in executions if e.measured and e.measured.table])
+    low, factor = population.min, population.factor
     params: dict[str, Any] = {}
-    if key.min and key.factor and top and top >= key.min:
-        params = {"min": format_size(key.min), "max": format_size(top), "factor": key.factor}
-    if _unchecked(executions):
+    if low and factor and top and top >= low:
+        params = {"min": format_size(low), "max": format_size(top), "factor": factor}
+    if _is_unchecked(executions):
         params["check"] = 0
-    some = f"-{key.gpus}-gpu{'s' * (key.gpus != 1)}" if key.gpus else ""
-    some += "-crossed" * key.crossed
+    gpus = population.gpus
+    suffix = f"-{gpus}-gpu{'s' * (gpus != 1)}" if gpus else ""
+    suffix += "-crossed" * population.crossed
     step = Step(
-        id=f"{number:02d}-{key.check}-{key.kind}{some}",
-        checks=(key.check,),
+        id=f"{number:02d}-{population.check}-{population.kind}{suffix}",
+        checks=(population.check,),
         script="",
-        groups=key.kind,
+        groups=population.kind,
         params=params,
     )
-    busy: list[set[str]] = []
-    sizes: Counter[int] = Counter()
+    hosts_of_wave: list[set[str]] = []
+    groups_in_wave: Counter[int] = Counter()
     records = []
-    for one in executions:
-        wave = next((n for n, hosts in enumerate(busy) if hosts.isdisjoint(one.hosts)), len(busy))
-        if wave == len(busy):
-            busy.append(set())
-        busy[wave].update(one.hosts)
-        records.append(_record(step, one, key, top, names, (wave, sizes[wave])))
-        sizes[wave] += 1
-    return replace(step, rounds=max(len(busy), 1)), records
+    for execution in executions:
+        free = (n for n, hosts in enumerate(hosts_of_wave) if hosts.isdisjoint(execution.hosts))
+        wave = next(free, len(hosts_of_wave))
+        if wave == len(hosts_of_wave):
+            hosts_of_wave.append(set())
+        hosts_of_wave[wave].update(execution.hosts)
+        position = (wave, groups_in_wave[wave])
+        records.append(_record(step, execution, population, top, metric_names, position))
+        groups_in_wave[wave] += 1
+    return replace(step, rounds=max(len(hosts_of_wave), 1)), records
 
 
-def _unchecked(executions: Sequence[Execution]) -> bool:
-    """Whether nobody checked any data, as with `-c 0`."""
-    tables = [one.measured.table for one in executions if one.measured and one.measured.table]
+def _is_unchecked(executions: Sequence[Execution]) -> bool:
+    """Return True if no execution checked its data, as with `-c 0`."""
+    tables = [e.measured.table for e in executions if e.measured and e.measured.table]
     sides = [row.out_of_place for table in tables for row in table.rows if row.out_of_place]
     return bool(sides) and all(side.wrong is None for side in sides)
 
 
-def _top(tables: Sequence[Table]) -> int | None:
-    """The largest size, as asked for, that three in four of the whole tables reached."""
-    whole = [table for table in tables if table.complete] or tables
-    tops = sorted((_asked(table) for table in whole if table.rows), reverse=True)
-    return tops[max(0, -(-len(tops) * 3 // 4) - 1)] if tops else None
+def _top_size(tables: Sequence[Table]) -> int | None:
+    """Return the largest requested size in bytes that 3 of 4 complete tables reached."""
+    complete = [table for table in tables if table.complete] or tables
+    sizes = sorted((_requested_top(table) for table in complete if table.rows), reverse=True)
+    return sizes[max(0, -(-len(sizes) * 3 // 4) - 1)] if sizes else None
 
 
-def _asked(table: Table) -> int:
-    """The largest size of a table as it was asked for: programs round down to whole elements."""
+def _requested_top(table: Table) -> int:
+    """Return the largest size as requested; the programs round sizes down to whole elements."""
     size, top = table.min_bytes or 0, table.top_size or 0
     if not table.factor or table.factor < 2 or not size:
         return top
@@ -300,167 +436,67 @@ def _asked(table: Table) -> int:
 
 def _record(
     step: Step,
-    one: Execution,
-    key: Population,
+    execution: Execution,
+    population: Population,
     top: int | None,
-    names: Collection[str],
-    place: tuple[int, int],
+    metric_names: Collection[str],
+    position: tuple[int, int],
 ) -> Record:
-    table = one.measured.table if one.measured else None
+    """Return the record of an execution; `position` is its wave and its group in the wave."""
+    table = execution.measured.table if execution.measured else None
     metrics: tuple[Metric, ...] = ()
     if table is not None:
         log = Log(tables=(table,), problems=(), networks={}, detours={}, nccl_lines=0, warnings=())
         metrics = tuple(
             metric
-            for metric in nccl_tests.metrics(log, names=("busbw", "wrong", *names))
+            for metric in nccl_tests.metrics(log, names=("busbw", "wrong", *metric_names))
             if metric.size is None or top is None or metric.size <= top
         )
-    partial = bool(key.gpus) or key.kind in ("rails", "halves")
-    facts = one.measured.facts if one.measured else ()
-    facts += tuple(Fact(name=GPUS, host=h, value=list(mine)) for h, mine in one.gpus.items())
+    is_partial = bool(population.gpus) or population.kind in ("rails", "halves")
+    facts = execution.measured.facts if execution.measured else ()
+    facts += tuple(Fact(name=GPUS, host=h, value=list(g)) for h, g in execution.gpus.items())
     return Record(
         step=step.id,
         checks=step.checks,
-        wave=place[0],
-        group=place[1],
-        hosts=one.hosts,
-        # Those of the first host; the facts say which they were of each.
-        local_ranks=next(iter(one.gpus.values()), ()) if partial else (),
+        wave=position[0],
+        group=position[1],
+        hosts=execution.hosts,
+        # These are the ranks of the first host; the facts have those of each host.
+        local_ranks=next(iter(execution.gpus.values()), ()) if is_partial else (),
         ranks=(table.ranks if table else None) or 0,
         exit=0 if table is not None and table.complete else None,
-        log=one.file,
+        log=execution.file,
         metrics=metrics,
         facts=facts,
-        problems=one.problems,
+        problems=execution.problems,
     )
 
 
 def _digest(executions: Sequence[Execution]) -> str:
-    """Says which logs were judged: equal for equal names and figures, wherever they lie."""
+    """Return a hash of file names and values, which does not depend on the logs' folder."""
     digest = hashlib.sha256()
-    said = []
-    for one in executions:
-        table = one.measured.table if one.measured else None
-        said.append(repr((Path(one.file).name, one.check, one.hosts, table and table.rows)))
-    for text in sorted(said):
+    texts = []
+    for e in executions:
+        table = e.measured.table if e.measured else None
+        texts.append(repr((Path(e.file).name, e.check, e.hosts, table and table.rows)))
+    for text in sorted(texts):
         digest.update(text.encode())
     return digest.hexdigest()
 
 
 def _origin(
-    logs: Logs, executions: Sequence[Execution], equals: dict[Population, list[Execution]]
+    logs: Logs,
+    executions: Sequence[Execution],
+    by_population: dict[Population, list[Execution]],
 ) -> str:
-    """What is judged, in words: "45 pair logs, 10 nodes, 4 collectives; from logs alone"."""
+    """Return a summary such as "45 pair logs, 10 nodes, 4 collectives; from logs alone"."""
     parts = []
     for kind, word in _WORDS.items():
-        some = [e for k, mine in equals.items() if k.kind == kind for e in mine]
-        count = len({(one.file, one.hosts) for one in some if one.hosts})
+        of_kind = [e for p, peers in by_population.items() if p.kind == kind for e in peers]
+        count = len({(e.file, e.hosts) for e in of_kind if e.hosts})
         if count:
             parts.append(f"{count} {word} log{'s' * (count != 1)}")
-    hosts = len({*logs.hosts, *(host for one in executions for host in one.hosts)})
-    count = len({one.check for one in executions})
+    hosts = len({*logs.hosts, *(host for e in executions for host in e.hosts)})
+    count = len({e.check for e in executions})
     parts.append(f"{hosts} node{'s' * (hosts != 1)}")
     return f"{', '.join(parts)}, {count} collective{'s' * (count != 1)}; from logs alone"
-
-
-#: What of a run's own lies in a folder of evidence, or of a run.
-_OURS = (
-    evidence.PLAN,
-    evidence.RECORDS,
-    evidence.CHECKSUMS,
-    evidence.VERDICT,
-    HOSTS,
-    rundir.RUN,
-    rundir.JOB,
-    rundir.EVIDENCE,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Foreign:
-    """Logs as the plan and records of a run, and what is to be said of them."""
-
-    plan: Plan
-    records: tuple[Record, ...]
-    #: As the logs show it, which may be less than the file says.
-    machine: Machine
-    #: One line each.
-    notes: tuple[str, ...]
-    #: Files that are no logs, and why not.
-    skipped: tuple[tuple[str, str], ...]
-    #: Collectives that no check judges, and in how many tables.
-    unjudged: dict[str, int]
-
-
-def is_foreign(path: str) -> bool:
-    """Whether `path` is no evidence of ours. Raises BadInput where it is not there at all."""
-    if bucket.is_url(path) or path == "last":
-        return False
-    if rundir.kind(Path(path)) == "file":
-        return not _is_our_file(Path(path))
-    folder = rundir.find(path)
-    if any((folder / name).exists() for name in _OURS):
-        return False
-    console = folder / evidence.CONSOLE
-    return not (console.is_file() and evidence.is_packed(console))
-
-
-def _is_our_file(path: Path) -> bool:
-    try:
-        if archive.is_tar(path):
-            with tarfile.open(path) as tar:
-                first = tar.next()
-            return first is None or Path(first.name).parts[:1] == ("evidence",)
-        return not zipfile.is_zipfile(path) and evidence.is_packed(path)
-    except EOFError:
-        return False
-    except OSError as error:
-        raise BadEvidence(f"{plain(path)}: {error.strerror}", hint="name another file") from None
-    except Exception:
-        # Whoever reads it as an archive of ours says what is wrong with it.
-        return True
-
-
-def load(paths: Sequence[str], machine: Machine | None) -> Foreign:
-    """Read the logs that `paths` name. `machine`: theirs; None: by what they call their GPUs.
-
-    Raises BadEvidence where there are none, or one that was named is none.
-    """
-    logs = gather([_place(path) for path in paths])
-    executions = completed(logs)
-    notes: list[str] = []
-    if machine is None:
-        most = max((one.count for one in executions), default=0)
-        guessed = guess(logs.devices, most)
-        machine = guessed.machine
-        notes.append(f"machine {machine.name}: {guessed.why}")
-    notes += filter(None, [different(logs)])
-    bounds = floors.bounds(machine)
-    names = {bound.metric for bound in bounds}
-    made = found(logs, executions, machine.planned(), names)
-    notes += [
-        f"{count} table{'s' * (count != 1)} of {name}: no check judges that"
-        for name, count in made.unjudged.items()
-    ]
-    if not made.plan.steps:
-        raise BadEvidence(
-            f"{plain(paths[0], 200)}: nothing but {', '.join(made.unjudged)} was measured",
-            hint="accept list checks names the collectives that are judged",
-        )
-    return Foreign(
-        plan=replace(made.plan, references=bounds),
-        records=made.records,
-        machine=machine,
-        notes=tuple(notes),
-        skipped=logs.skipped,
-        unjudged=made.unjudged,
-    )
-
-
-def _place(path: str) -> Path:
-    return Path(path) if rundir.kind(Path(path)) == "file" else rundir.find(path)
-
-
-def machine_of(name: str | None) -> Machine | None:
-    """The machine that the user names, if any. Raises BadInput."""
-    return config.load_machine(name).value if name else None

@@ -1,4 +1,4 @@
-"""What is printed where: the result on stdout, progress on stderr, live on a terminal."""
+"""Print results on stdout and progress on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accept.core.serde import dump
 
 @dataclass(kw_only=True)
 class Terminal:
-    """How this command talks: set once from its options."""
+    """The output settings of a command, from its options."""
 
     json: bool = False
     quiet: bool = False
@@ -23,7 +23,7 @@ class Terminal:
 
     @property
     def color(self) -> bool:
-        """Whether stdout takes colors: a terminal, and the user did not say NO_COLOR."""
+        """Whether stdout is a terminal with colors; NO_COLOR and TERM=dumb turn them off."""
         return (
             sys.stdout.isatty()
             and not os.environ.get("NO_COLOR")
@@ -32,14 +32,14 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; 100 where there is none."""
+        """Columns of the terminal, from 60 to 140; 100 if stdout is not a terminal."""
         try:
             return max(60, min(140, os.get_terminal_size(sys.stdout.fileno()).columns))
         except (OSError, ValueError):
             return 100
 
     def progress(self, text: str) -> None:
-        """One line of progress, with the time since the start, on stderr."""
+        """Print one line of progress on stderr, with the seconds since the start."""
         if not self.quiet:
             if not text.isprintable():
                 from accept.core.text import visible
@@ -49,12 +49,12 @@ class Terminal:
             sys.stderr.flush()
 
     def detail(self, text: str) -> None:
-        """A line only for -v."""
+        """Print a line of progress with -v only."""
         if self.verbose:
             self.progress(text)
 
     def result(self, value: Any, text: str) -> None:
-        """The result: `value` as JSON where asked for, else `text`."""
+        """Print the result: `value` as JSON with --json, else `text`."""
         if self.json:
             text = json.dumps(dump(value), indent=1, ensure_ascii=False)
         sys.stdout.write(text.rstrip("\n") + "\n")

@@ -314,7 +314,7 @@ class TestASiteFile:
 
     def test_is_never_written_over_another(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text("mine\n", encoding="utf-8")
-        assert "there already" in refused("init", tmp_path / "site.yaml")
+        assert "exists already" in refused("init", tmp_path / "site.yaml")
 
     @pytest.mark.parametrize(
         ("there", "matched"),
@@ -388,7 +388,7 @@ class TestTheNodesThatAreFree:
         words = ("--machine=gpu", "--nodes=all", f"--site={site}", "--dry-run")
         done = accept("run", *words)
         assert done.code == 0, done.err
-        assert "nodes: all 1 that match and are free" in done.err
+        assert "nodes: all 1 that are free and match" in done.err
 
 
 class TestTheQueuesOfACluster:
@@ -495,22 +495,22 @@ class TestTheNetworksOfASiteFile:
 class TestAQuestion:
     def test_with_one_candidate_is_not_asked(self) -> None:
         only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))
-        assert cluster._answer(only, None, asks=False) == "a4"
+        assert cluster._answer(only, None, ask=False) == "a4"
 
     def test_that_nobody_can_answer_says_what_there_is(self) -> None:
         two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
         with pytest.raises(BadInput, match="there are: a, b") as caught:
-            cluster._answer(two, None, asks=False)
+            cluster._answer(two, None, ask=False)
         assert "--queue" in caught.value.hint
 
     def test_that_was_answered_is_not_asked(self) -> None:
         two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
-        assert cluster._answer(two, "b", asks=True) == "b"
-        assert cluster._answer(two, "none", asks=True) == ""
+        assert cluster._answer(two, "b", ask=True) == "b"
+        assert cluster._answer(two, "none", ask=True) == ""
 
     def test_may_stay_open_where_it_can(self) -> None:
         image = Question(key="image", text="Image", option="image", optional=True)
-        assert cluster._answer(image, None, asks=False) == ""
+        assert cluster._answer(image, None, ask=False) == ""
 
 
 class TestABackEndThatIsAFolder:
