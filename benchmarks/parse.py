@@ -17,7 +17,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "cli")]
 
-from accept.commands.judge import nothing_collected
+from accept.commands.judge import _no_garbage_collection
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import pair_rounds
 from accept.core.judge import judge
@@ -100,7 +100,7 @@ def judged(
     planned: Plan, met: Sequence[tuple[int, int, tuple[str, ...]]], logs: list[bytes]
 ) -> Verdict:
     """Read and judge the logs as `accept judge` does."""
-    with nothing_collected():
+    with _no_garbage_collection():
         return _judged(planned, met, logs)
 
 

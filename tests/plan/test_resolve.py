@@ -301,7 +301,7 @@ class TestNotesOfMachines:
 
     def test_what_the_image_must_hold_is_said_of_pods(self, tmp_path: Path) -> None:
         said = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
-        assert said.startswith("the image must hold")
+        assert said.startswith("the image must contain")
         assert run("a4x-maxgpu-4g-metal", nodes=1).notes == ()
 
 
