@@ -39,7 +39,7 @@ def test_a_healthy_run_without_gpus_passes_and_says_that_no_gpu_was_tested() -> 
     assert (verdict.state, verdict.exit, verdict.accepted) == (State.PASS, 0, True)
     assert verdict.headline == "pass (no GPU tested)"
     assert verdict.suspects == ()
-    assert "no speed promised" in verdict.checks[1].against
+    assert "no speed target" in verdict.checks[1].against
 
 
 def test_a_drill_is_never_accepted() -> None:

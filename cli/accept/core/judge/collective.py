@@ -420,5 +420,5 @@ def _against(
         else:
             parts.append(f"no node {compared.detectable:.1%} below {median}")
     if not evidence.plan.machine.speed_promised:
-        parts.append("data right; no speed promised")
+        parts.append("results correct; no speed target")
     return "; ".join(parts)

@@ -103,7 +103,7 @@ def judge_devices(
         findings += peer_findings
         findings += _without_measurement(evidence, measured, names, bound_findings)
     findings += _left_out(evidence)
-    against = ["every element right", *([] if promised else ["no speed promised"])]
+    against = ["results correct", *([] if promised else ["no speed target"])]
     against += bounds.sources(bound_findings)
     verdict = verdict_of(
         evidence,
