@@ -29,7 +29,7 @@ from tests.factories.helm import (
 
 from accept import __version__
 from accept import config as accept_config
-from accept.config.helm_values import Values
+from accept.config.chart_values import Values
 from accept.core.serde import fields_of, read, split
 
 SAME = ("--set", "attempt=a1,ssh.existingSecret=mine")

@@ -9,7 +9,8 @@ from typing import Any
 
 from accept import config
 from accept.config.kubernetes import MachineKubernetes
-from accept.plan.bundle import helm_values, render
+from accept.plan.bundle import render
+from accept.plan.helm_values import helm_values
 from accept.plan.resolve import Options, resolve
 
 #: The fixture `write`: `values` without its folder.

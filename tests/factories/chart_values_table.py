@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.factories.paths import DOCS
 
-from accept.config.helm_values import Values
+from accept.config.chart_values import Values
 from accept.core.serde import Doc, describe, dump, fields_of, members, split
 
 PAGE = DOCS / "kubernetes.md"

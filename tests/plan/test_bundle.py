@@ -27,7 +27,8 @@ from accept.core import checks, evidence
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.model import Plan
 from accept.core.serde import read
-from accept.plan.bundle import Bundle, helm_values, load_bundle, render, values_of
+from accept.plan.bundle import Bundle, load_bundle, render
+from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, resolve
 
 #: A cluster: what is rendered for one names an image.

@@ -16,7 +16,8 @@ from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, State, Verdict
-from accept.plan.bundle import render, values_of
+from accept.plan.bundle import render
+from accept.plan.helm_values import values_of
 from accept.plan.resolve import Options, Resolved, resolve
 
 KNOWN = "a4-highgpu-8g"

@@ -16,7 +16,8 @@ from accept.core.evidence import write
 from accept.core.model import Plan
 from accept.core.serde import dump
 from accept.evidence import rundir
-from accept.plan.bundle import Bundle, helm_values, render, values_of
+from accept.plan.bundle import Bundle, render
+from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, choose_target, resolve
 from accept.report.console import Terminal
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from accept.config import resources
+from accept.config.chart_values import Values
 from accept.config.expectations import parse_expectation
 from accept.config.faults import Drill
-from accept.config.helm_values import Values
 from accept.config.machine import Machine
 from accept.config.schema import schema, schema_of_chart
 from accept.config.site import Site

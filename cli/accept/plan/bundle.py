@@ -5,11 +5,9 @@ The same run gives the same bytes on every machine.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
-import math
 import re
 import shlex
 import tarfile
@@ -21,7 +19,6 @@ from typing import Any
 
 from accept import __version__
 from accept.config import resources
-from accept.config.helm_values import Origin, Values
 from accept.core.errors import BadInput
 from accept.core.evidence import plan_hash
 from accept.core.model import Plan
@@ -67,10 +64,7 @@ def _blank_docstring(match: re.Match[str]) -> str:
     return placeholder + "\n" * (match[0].count("\n") - 1)
 
 
-_PLAN = "plan.json"
-#: Text that every YAML parser reads as text without quotes, except `_YAML_KEYWORDS`.
-_PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_YAML_KEYWORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+PLAN_FILE = "plan.json"
 #: Scripts that are the same in every run.
 _STATIC = (
     "bootstrap_host.sh",
@@ -123,7 +117,7 @@ def render(run: Resolved) -> Bundle:
             files[f"steps/{step.id}.user"] = run.user_scripts[step.id].encode()
     plan = replace(run.plan, version=__version__, files_hash=_digest(files))
     plan = replace(plan, hash=plan_hash(dump(plan)))
-    files[_PLAN] = _json(dump(plan))
+    files[PLAN_FILE] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 
 
@@ -136,7 +130,7 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
         raise BadInput(f"{folder} is missing", hint="render the run again")
     paths = (p for p in sorted(folder.rglob("*")) if p.is_file())
     files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
-    files.pop(_PLAN, None)
+    files.pop(PLAN_FILE, None)
     if _digest(files) != plan.files_hash or plan_hash(dump(plan)) != plan.hash:
         raise BadInput(
             f"{folder} was changed after it was rendered",
@@ -144,7 +138,7 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
         )
     if not files.keys() >= {*_STATIC}:
         raise BadInput(f"another version of accept rendered {folder}", hint="render the run again")
-    files[_PLAN] = _json(dump(plan))
+    files[PLAN_FILE] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 
 
@@ -154,55 +148,6 @@ def _digest(files: Mapping[str, bytes]) -> str:
     for name in sorted(files):
         digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
     return digest.hexdigest()
-
-
-def helm_values(run: Resolved, bundle: Bundle) -> str:
-    """Return the Helm values of the run as YAML, with the keys in the order of `values_of`."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        pass
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-        # Helm reads more words as numbers and booleans than PyYAML quotes, such as y and 1e3.
-        plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in _YAML_KEYWORDS
-        style = "|" if "\n" in value else None if plain else "'"
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-    Dumper.add_representer(str, text)
-    *other_items, (_, archive) = values_of(run, bundle).items()
-    head = yaml.dump(
-        dict(other_items), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True
-    )
-    # The dumper would write the same, but it examines half a million characters one by one.
-    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in archive.splitlines())
-
-
-def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
-    """Return the Helm values of the run as plain data; the longest value, `bundle`, comes last."""
-    plan = bundle.plan
-    archive = base64.b64encode(bundle.archive()).decode()
-    machine = run.machine.kubernetes
-    values = Values(
-        accept=Origin(version=__version__, run=plan.hash, machine=plan.machine.name),
-        nodes=plan.nodes or 0,
-        gpus_per_node=plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
-        # As text, because Helm writes a number of seven digits with an exponent.
-        machine=replace(machine, env={key: str(value) for key, value in machine.env.items()}),
-        site=replace(
-            run.site.kubernetes,
-            gpus_per_pod=run.gpus_per_pod,
-            extra_env={key: str(value) for key, value in run.site.kubernetes.extra_env.items()},
-        ),
-        results=run.site.results,
-        deadline_seconds=math.ceil(plan.deadline_seconds),
-        start_seconds=math.ceil(plan.start_seconds),
-        debug_hold_seconds=math.ceil(plan.hold_seconds),
-        plan=bundle.files[_PLAN].decode(),
-        bundle="\n".join(archive[i : i + 120] for i in range(0, len(archive), 120)) + "\n",
-    )
-    data: dict[str, Any] = dump(values)
-    return data
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from accept.backends.kubernetes import init, rbac, scheduling
+from accept.backends.kubernetes import rbac, scheduling
+from accept.backends.kubernetes import survey as cluster_survey
 from accept.backends.kubernetes.client import Api, before_start, find_place
 from accept.config import Site, load_machine, load_site
 from accept.core.errors import BadInput, NotStarted
@@ -44,9 +45,9 @@ def role(place: dict[str, str], site: Site) -> str:
     return rbac.role_yaml(namespace)
 
 
-def survey(place: dict[str, str]) -> init.Survey:
+def survey(place: dict[str, str]) -> cluster_survey.Survey:
     """Return what the cluster shows of what a site file needs. Raises NotStarted."""
     with before_start():
-        return init.survey_cluster(
+        return cluster_survey.survey_cluster(
             Api(find_place(**{key: value for key, value in place.items() if key != "release"}))
         )

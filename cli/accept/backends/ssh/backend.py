@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,22 +23,35 @@ from accept.backends.requirements import (
     tool_lines,
 )
 from accept.backends.ssh import manage
-from accept.backends.ssh import watch as ssh_watch
-from accept.backends.ssh.client import Reply, access_of, call, last_line, on_all, ssh_options
+from accept.backends.ssh.client import access_of, call, last_line, on_all, ssh_options
+from accept.backends.ssh.collect import collect
+from accept.backends.ssh.delete import cancel, delete
 from accept.backends.ssh.prepare import Ready, make_ready
+from accept.backends.ssh.watch import watch
 from accept.config import Site
-from accept.core.errors import BadEvidence, BadInput, BrokenOff, NoEvidence, NotStarted
+from accept.core.errors import BadInput, NotStarted
 from accept.core.model import Problem
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.serde import dump
-from accept.core.text import decimal, plain
-from accept.evidence.archive import Announced, download, unpack
+from accept.core.text import plain
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
 
+__all__ = [
+    "attempt_name",
+    "cancel",
+    "check_job",
+    "collect",
+    "delete",
+    "detect",
+    "doctor",
+    "progress",
+    "submit",
+    "watch",
+]
+
 _OLDEST_PYTHON = (3, 10)
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
@@ -159,122 +169,6 @@ def _candidate(name: str, result: Ready | Problem, first: Ready) -> Candidate:
         return Candidate(name=name, problem=result)
     addresses = tuple(dict.fromkeys((name, *result.addresses)))
     return Candidate(name=name, addresses=addresses, port=result.port, local=name == first.name)
-
-
-def watch(job: Job, *, folder: Path, say: Say) -> int:
-    """Follow the console on the first host, and reconnect if the connection fails."""
-    return ssh_watch.follow(job, say=say)
-
-
-def collect(job: Job, *, folder: Path, say: Say) -> Path:
-    """Fetch the evidence archive from the first host, verify it, and remove the run there."""
-    target = folder / "evidence"
-    options = job.ssh_access.options()
-    source = f"the archive from {job.first}"
-    announced = _announced(job, manage.offer(options, job.first, job.folder))
-    # A download that was interrupted is resumed by the next one.
-    part = folder / f".evidence-{announced.digest[:16]}.part"
-    for other in folder.glob(".evidence-*.part"):
-        if other != part:
-            other.unlink()
-
-    def read_from(at: int, sink: Callable[[bytes], None]) -> None:
-        with closing(manage.send(options, job.first, job.folder, at)) as chunks:
-            for chunk in chunks:
-                sink(chunk)
-
-    say(f"fetching {announced.size / 1e6:.1f} MB of evidence from {job.first}")
-    download(read_from, part, announced, source=source, say=say)
-    with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
-        unpack(part, Path(scratch), source=source)
-        if not (Path(scratch) / "evidence" / "plan.json").is_file():
-            raise BadEvidence(f"{source} contains no plan", hint="collect again")
-        (Path(scratch) / "evidence").rename(target)
-    part.unlink()
-    # The coordinator has ended the run on the other hosts, except on those it could not reach.
-    for host, leftovers in manage.end(options, job.hosts, job.folder).items():
-        say(f"  {host}: {leftovers}; to remove it: accept delete {job.attempt}")
-    return target
-
-
-def _announced(job: Job, reply: Reply) -> Announced:
-    """Return what the first host announces. Raises an AcceptError if it has no evidence to send."""
-    if reply.exit == manage.STILL_RUNNING:
-        raise BrokenOff(
-            f"{job.attempt} is still running",
-            hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
-        )
-    if reply.exit == manage.NO_EVIDENCE:
-        raise NoEvidence(
-            f"{job.first} has no evidence of {job.attempt}",
-            hint="it may have been removed because its retention time is over; run again",
-        )
-    if reply.exit == manage.NOT_OURS:
-        raise NoEvidence(
-            f"{job.first}: {job.folder} belongs to another user",
-            hint="the run's own folder is gone; run again",
-        )
-    size, _, digest = reply.out.decode(errors="replace").strip().partition(" ")
-    count = decimal(size)
-    if reply.exit != 0 or count is None or not _SHA256.fullmatch(digest):
-        raise BadEvidence(
-            f"{job.first} cannot send the evidence of {job.attempt}: {last_line(reply.err)}",
-            hint=f"check that the host answers: ssh {job.first}; then collect again",
-        )
-    return Announced(size=count, digest=digest)
-
-
-def cancel(job: Job, *, folder: Path, say: Say) -> None:
-    """End the run on the first host, keep its evidence there, and remove it from all others.
-
-    Raises BrokenOff after that if a host did not confirm it.
-    """
-    options = job.ssh_access.options()
-    say("cancel: the coordinator ends what it started")
-    leftovers = {
-        **manage.end(options, (job.first,), job.folder, keep_evidence=True),
-        **manage.end(options, (h for h in job.hosts if h != job.first), job.folder),
-    }
-    _refuse_leftovers(
-        job,
-        leftovers,
-        f"accept collect {job.attempt} fetches what was measured; then accept delete",
-    )
-
-
-def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
-    """Remove the run's folder from every host that still has it, and end its processes there.
-
-    Raises BrokenOff after that if a host did not confirm it.
-    """
-    options = job.ssh_access.options()
-    d = quote(job.folder)
-    replies = on_all(
-        job.hosts, lambda h: call(options, h, f"[ -e {d} ] || [ -L {d} ]", timeout=SECONDS)
-    )
-    # A host that does not answer may have the folder.
-    hosts = [host for host, reply in replies.items() if reply.exit != 1]
-    if silent := [host for host, reply in replies.items() if reply.exit not in (0, 1)]:
-        say(f"no answer from {', '.join(silent)}; the guards there remove the run later")
-    if not dry_run:
-        leftovers = manage.end(options, hosts, job.folder)
-        for host in hosts:
-            if leftovers and host not in leftovers:
-                say(f"removed {host}:{job.folder}")
-        _refuse_leftovers(job, leftovers, f"accept delete {job.attempt} tries again")
-    return tuple(f"{host}:{job.folder}{' (no answer)' if host in silent else ''}" for host in hosts)
-
-
-def _refuse_leftovers(job: Job, leftovers: Mapping[str, str], hint: str) -> None:
-    """Raise BrokenOff if parts of a run are left on hosts, or may be. `leftovers` is by host."""
-    if leftovers:
-        shown = "; ".join(f"{host}: {text}" for host, text in list(leftovers.items())[:4])
-        more = f"; and {len(leftovers) - 4} more" if len(leftovers) > 4 else ""
-        raise BrokenOff(
-            f"{job.attempt} is not removed from {len(leftovers)} of {len(job.hosts)} hosts: "
-            f"{shown}{more}",
-            hint=hint,
-        )
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:

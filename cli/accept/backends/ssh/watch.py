@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, suppress
+from pathlib import Path
 
 from accept.backends.job import Job
 from accept.backends.protocol import Say
@@ -16,7 +17,7 @@ _ENDED = b"\x1eended "
 _MAX_FAILURES = 60
 
 
-def follow(job: Job, *, say: Say) -> int:
+def watch(job: Job, *, folder: Path, say: Say) -> int:
     """Print the console until the run has ended, and return its exit status.
 
     Raises BrokenOff if the run was removed, or if its host has not answered for minutes.

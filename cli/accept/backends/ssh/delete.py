@@ -1,0 +1,67 @@
+"""End a run on its hosts, and remove what is left of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+
+from accept.backends.job import Job
+from accept.backends.protocol import Say
+from accept.backends.requirements import SECONDS
+from accept.backends.ssh import manage
+from accept.backends.ssh.client import call, on_all
+from accept.core.errors import BrokenOff
+
+
+def cancel(job: Job, *, folder: Path, say: Say) -> None:
+    """End the run on the first host, keep its evidence there, and remove it from all others.
+
+    Raises BrokenOff after that if a host did not confirm it.
+    """
+    options = job.ssh_access.options()
+    say("cancel: the coordinator ends what it started")
+    leftovers = {
+        **manage.end(options, (job.first,), job.folder, keep_evidence=True),
+        **manage.end(options, (h for h in job.hosts if h != job.first), job.folder),
+    }
+    _refuse_leftovers(
+        job,
+        leftovers,
+        f"accept collect {job.attempt} fetches what was measured; then accept delete",
+    )
+
+
+def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
+    """Remove the run's folder from every host that still has it, and end its processes there.
+
+    Raises BrokenOff after that if a host did not confirm it.
+    """
+    options = job.ssh_access.options()
+    d = quote(job.folder)
+    replies = on_all(
+        job.hosts, lambda h: call(options, h, f"[ -e {d} ] || [ -L {d} ]", timeout=SECONDS)
+    )
+    # A host that does not answer may have the folder.
+    hosts = [host for host, reply in replies.items() if reply.exit != 1]
+    if silent := [host for host, reply in replies.items() if reply.exit not in (0, 1)]:
+        say(f"no answer from {', '.join(silent)}; the watchdogs there remove the run later")
+    if not dry_run:
+        leftovers = manage.end(options, hosts, job.folder)
+        for host in hosts:
+            if leftovers and host not in leftovers:
+                say(f"removed {host}:{job.folder}")
+        _refuse_leftovers(job, leftovers, f"accept delete {job.attempt} tries again")
+    return tuple(f"{host}:{job.folder}{' (no answer)' if host in silent else ''}" for host in hosts)
+
+
+def _refuse_leftovers(job: Job, leftovers: Mapping[str, str], hint: str) -> None:
+    """Raise BrokenOff if parts of a run are left on hosts, or may be. `leftovers` is by host."""
+    if leftovers:
+        shown = "; ".join(f"{host}: {text}" for host, text in list(leftovers.items())[:4])
+        more = f"; and {len(leftovers) - 4} more" if len(leftovers) > 4 else ""
+        raise BrokenOff(
+            f"{job.attempt} is not removed from {len(leftovers)} of {len(job.hosts)} hosts: "
+            f"{shown}{more}",
+            hint=hint,
+        )

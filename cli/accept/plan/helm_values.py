@@ -1,0 +1,68 @@
+"""Write a rendered run as the values of the Helm chart."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+from accept import __version__
+from accept.config.chart_values import Origin, Values
+from accept.core.serde import dump
+from accept.plan.bundle import PLAN_FILE, Bundle
+from accept.plan.resolve import Resolved
+
+#: Text that every YAML parser reads as text without quotes, except `_YAML_KEYWORDS`.
+_PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_YAML_KEYWORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+
+
+def helm_values(run: Resolved, bundle: Bundle) -> str:
+    """Return the Helm values of the run as YAML, with the keys in the order of `values_of`."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+        # Helm reads more words as numbers and booleans than PyYAML quotes, such as y and 1e3.
+        plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in _YAML_KEYWORDS
+        style = "|" if "\n" in value else None if plain else "'"
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    *other_items, (_, archive) = values_of(run, bundle).items()
+    head = yaml.dump(
+        dict(other_items), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True
+    )
+    # The dumper would write the same, but it examines half a million characters one by one.
+    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in archive.splitlines())
+
+
+def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
+    """Return the Helm values of the run as plain data; the longest value, `bundle`, comes last."""
+    plan = bundle.plan
+    archive = base64.b64encode(bundle.archive()).decode()
+    machine = run.machine.kubernetes
+    values = Values(
+        accept=Origin(version=__version__, run=plan.hash, machine=plan.machine.name),
+        nodes=plan.nodes or 0,
+        gpus_per_node=plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
+        # As text, because Helm writes a number of seven digits with an exponent.
+        machine=replace(machine, env={key: str(value) for key, value in machine.env.items()}),
+        site=replace(
+            run.site.kubernetes,
+            gpus_per_pod=run.gpus_per_pod,
+            extra_env={key: str(value) for key, value in run.site.kubernetes.extra_env.items()},
+        ),
+        results=run.site.results,
+        deadline_seconds=math.ceil(plan.deadline_seconds),
+        start_seconds=math.ceil(plan.start_seconds),
+        debug_hold_seconds=math.ceil(plan.hold_seconds),
+        plan=bundle.files[PLAN_FILE].decode(),
+        bundle="\n".join(archive[i : i + 120] for i in range(0, len(archive), 120)) + "\n",
+    )
+    data: dict[str, Any] = dump(values)
+    return data

@@ -1,0 +1,239 @@
+"""Evidence of pods: what an archive and a saved log give, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import sample_evidence
+from tests.factories.api_server import api_server
+from tests.factories.command_line import accept, refused
+from tests.factories.kubernetes import running, stored_job
+
+from accept import backends
+from accept.backends.job import Job
+from accept.backends.kubernetes import backend as kubernetes_backend
+from accept.backends.kubernetes import collect as kubernetes_collect
+from accept.backends.kubernetes.status import read_state
+from accept.commands import judge
+from accept.core import evidence
+from accept.core.errors import BadEvidence, BrokenOff
+from accept.core.serde import dump
+from accept.evidence import bucket as evidence_bucket
+from accept.evidence import rundir
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+class TestWhatALogStillTells:
+    def collected(
+        self, log: str | None, *, code: int | None = None, results: str = ""
+    ) -> tuple[Path, list[str]]:
+        """Collect evidence from the log of index 0, when nothing else is available."""
+        folder = rundir.create("run")
+        (folder / rundir.RENDERED).mkdir()
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
+        evidence.write(
+            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
+        )
+        logs = folder / kubernetes_collect.CLUSTER_FOLDER / "logs"
+        logs.mkdir(parents=True)
+        if log is not None:
+            (logs / "run-w-0-0-abcde.accept.log").write_text(log, encoding="utf-8")
+        first = running(0)
+        if code is not None:
+            first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
+        state = read_state(jobset=None, job=None, pods=[first])
+        target = folder / rundir.EVIDENCE
+        one = replace(stored_job(), place={**stored_job().place, "results": results})
+        return folder, kubernetes_collect._from_log(one, state, folder, target)
+
+    def test_is_judged_like_the_evidence_it_was(self) -> None:
+        folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
+        judged = judge.judge_path(str(folder), expect=())
+        assert judged.verdict == sample_evidence.verdict_of(sample_evidence.record())
+        assert "raw logs" in missing[0]
+
+    def test_is_written_as_a_report_like_any(self) -> None:
+        folder, _ = self.collected(sample_evidence.console(sample_evidence.record()))
+        assert accept("report", "run").code == 0
+        assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
+
+    @pytest.mark.parametrize("log", [None, "it began\n", "-----BEGIN ACCEPT EVIDENCE----- x\ncut"])
+    def test_is_a_run_that_broke_off_where_it_tells_too_little(self, log: str | None) -> None:
+        folder, missing = self.collected(log)
+        verdict = judge.judge_path(str(folder), expect=()).verdict
+        assert verdict.broken_off
+        assert verdict.exit == 5
+        assert any("records" in line for line in missing)
+
+    @pytest.mark.parametrize("code", [0, 3, 6, 7])
+    @pytest.mark.parametrize(
+        ("results", "where"),
+        [
+            ("/accept/results", "/accept/results/runs/run in the pods"),
+            ("gs://bucket/x/", "accept judge gs://bucket/x/runs/run"),
+            ("", "held on index 0 for a while"),
+        ],
+    )
+    def test_of_a_run_that_ended_is_no_run_that_broke_off(
+        self, monkeypatch: pytest.MonkeyPatch, code: int, results: str, where: str
+    ) -> None:
+        # As with thousands of records: then the log holds the verdict alone.
+        monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
+        log = sample_evidence.console(sample_evidence.record())
+        with pytest.raises(BadEvidence, match=f"ended with exit status {code}") as caught:
+            self.collected(log, code=code, results=results)
+        assert where in str(caught.value)
+        assert "run-w-0-0-abcde.accept.log" in caught.value.hint
+
+
+class TestAnArchive:
+    def test_that_was_changed_on_the_way_is_refused(self, tmp_path: Path) -> None:
+        left = sample_evidence.write(tmp_path / "left")
+        (left / sample_evidence.record().log).write_text("another\n", encoding="utf-8")
+        packed = sample_evidence.archive(left, tmp_path / "a.tar")
+        with pytest.raises(BadEvidence, match="was modified"):
+            kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
+
+    def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
+        packed = tmp_path / "a.tar"
+        with tarfile.open(packed, "w") as tar:
+            tar.add(__file__, arcname="../outside")
+        with pytest.raises(BadEvidence, match="outside"):
+            kubernetes_collect.unpack_archive(packed, tmp_path / "in", tmp_path / "target")
+
+    def test_comes_out_whole(self, tmp_path: Path) -> None:
+        left = sample_evidence.write(tmp_path / "left")
+        kubernetes_collect.unpack_archive(
+            sample_evidence.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target"
+        )
+        assert evidence.check_checksums(tmp_path / "target") == ()
+
+
+class TestCollecting:
+    def test_of_a_run_that_was_cut_off_waits_for_its_end(self, monkeypatch: Any) -> None:
+        # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
+        folder = rundir.create("run")
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
+
+        def goes_on(*_: Any, **__: Any) -> Path:
+            raise BrokenOff("run is still running", hint="accept watch run")
+
+        monkeypatch.setattr(kubernetes_backend, "collect", goes_on)
+        assert "still running" in refused("collect", "run", code=5)
+        assert backends.load_job(folder) == stored_job()
+
+
+class TestEvidenceThatIsOnlyALog:
+    """Index 0 is gone, and its results cannot be read at the moment."""
+
+    PODS = "/api/v1/namespaces/lab/pods"
+
+    @pytest.fixture
+    def bucket(self, tmp_path: Path) -> Path:
+        """Return a bucket with the measurements from before index 0 was lost."""
+        return sample_evidence.write(tmp_path / "bucket" / "runs" / "run", whole=False)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, bucket: Path) -> Iterator[Path]:
+        folder = rundir.create("run")
+        (folder / rundir.RENDERED).mkdir()
+        evidence.write(
+            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
+        )
+        results = f"file://{bucket.parents[1]}"
+        site = {"results": {"location": results}}
+        evidence.write(folder / rundir.RUN, json.dumps({"run": {"site": site}}))
+        with api_server() as server:
+            file = str(server.kubeconfig(tmp_path))
+            place = {**stored_job().place, "kubeconfig": file, "results": results}
+            evidence.write(
+                folder / rundir.JOB, json.dumps(dump(replace(stored_job(), place=place)))
+            )
+            server.says(self.PODS, {"items": []})
+            yield folder
+
+    @pytest.fixture
+    def unreadable(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+        def fails(*_: Any, **__: Any) -> bool:
+            raise BadEvidence("no answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(evidence_bucket, "fetch", fails)
+            yield patch
+
+    def test_is_never_sent_over_what_was_measured(
+        self, folder: Path, bucket: Path, unreadable: pytest.MonkeyPatch
+    ) -> None:
+        before = {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
+        done = accept("collect", "run")
+        assert done.code == 0, done.err
+        assert "not sent" in done.err
+        assert {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()} == before
+        assert judge.judge_path(str(folder), expect=()).verdict.broken_off
+
+    def test_gives_way_to_what_was_measured_once_that_can_be_read(
+        self, folder: Path, unreadable: pytest.MonkeyPatch
+    ) -> None:
+        assert accept("collect", "run").code == 0
+        kept = folder / kubernetes_collect.CLUSTER_FOLDER / "pods.json"
+        kept.write_text("[1]")
+        unreadable.undo()
+        assert accept("collect", "run").code == 0
+        assert (folder / rundir.EVIDENCE / evidence.RECORDS).stat().st_size > 0
+        assert not (folder / rundir.FROM_LOG).exists()
+        assert kept.read_text() == "[1]"
+
+    def test_stays_where_there_is_no_more(
+        self, folder: Path, unreadable: pytest.MonkeyPatch
+    ) -> None:
+        for _ in range(2):
+            assert accept("collect", "run").code == 0
+            assert (folder / rundir.FROM_LOG).exists()
+        assert judge.judge_path(str(folder), expect=()).verdict.exit == 5
+
+
+class TestEvidenceThatCannotBeFetched:
+    """The evidence exists but arrives incomplete, so no copy of it is removed."""
+
+    @pytest.fixture
+    def removed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        folder = rundir.create("run")
+        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
+        removed: list[str] = []
+
+        def delete(job: Job, *, dry_run: bool, say: Any) -> tuple[str, ...]:
+            if not dry_run:
+                removed.append(job.attempt)
+            return ("Pod run-w-0-0",)
+
+        def collect(*_: Any, **__: Any) -> Path:
+            raise BadEvidence("3 of 9 bytes came whole", hint="collect again")
+
+        back_end = backends.load("kubernetes")
+        monkeypatch.setattr(back_end, "delete", delete)
+        monkeypatch.setattr(back_end, "collect", collect)
+        monkeypatch.setattr(back_end, "cancel", lambda *_, **__: None)
+        return removed
+
+    def test_keeps_the_run_from_being_deleted(self, removed: list[str]) -> None:
+        said = refused("delete", "run", code=6)
+        assert "3 of 9 bytes" in said
+        assert "--no-collect" in said
+        assert removed == []
+
+    def test_does_not_where_it_is_not_wanted(self, removed: list[str]) -> None:
+        assert accept("delete", "run", "--no-collect").code == 0
+        assert removed == ["run"]
+
+    def test_keeps_a_run_that_is_cancelled(self, removed: list[str]) -> None:
+        done = accept("cancel", "run")
+        assert done.code == 6
+        assert "accept collect run, then accept delete run" in done.err
+        assert removed == []

@@ -1,0 +1,202 @@
+"""A first site file from what a cluster shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories.api_server import ApiServer
+from tests.factories.command_line import refused
+from tests.factories.kubernetes import node
+
+from accept.backends.kubernetes import client
+from accept.backends.kubernetes import client as kubernetes_client
+from accept.backends.kubernetes.survey import Survey, match_networks, survey_cluster
+from accept.backends.protocol import Question
+from accept.commands import cluster
+from accept.config import load_site
+from accept.core.errors import BadInput
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+class TestASiteFile:
+    SEEN = Survey(
+        context="lab",
+        namespace="gpu",
+        questions=(),
+        networks={"a4-highgpu-8g": (("eth0", "default"), ("eth2", "my-rdma-0"))},
+        jobsets=True,
+        notes=(),
+    )
+
+    def read(self, tmp_path: Path, text: str) -> Any:
+        file = tmp_path / "site.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load_site(str(file)).value
+
+    def test_is_one_that_accept_reads(self, tmp_path: Path) -> None:
+        answers = {
+            "machine": "a4-highgpu-8g",
+            "queue": "a4",
+            "serviceAccount": "runner",
+            "image": "img:1",
+            "results": "gs://bucket/x",
+        }
+        site = self.read(tmp_path, self.SEEN.site_text(answers))
+        pods = site.kubernetes
+        assert (site.backend, pods.namespace, pods.queue) == ("kubernetes", "gpu", "a4")
+        assert (pods.image, pods.service_account) == ("img:1", "runner")
+        assert [n.network for n in pods.networks] == ["default", "my-rdma-0"]
+        assert site.results.location == "gs://bucket/x"
+
+    def test_says_what_is_still_open(self, tmp_path: Path) -> None:
+        text = self.SEEN.site_text({"machine": "gpu"})
+        assert self.read(tmp_path, text).kubernetes.image is None
+        assert "kubernetes.image" in text.partition("name:")[0]
+
+    def test_is_never_written_over_another(self, tmp_path: Path) -> None:
+        (tmp_path / "site.yaml").write_text("mine\n", encoding="utf-8")
+        assert "exists already" in refused("init", tmp_path / "site.yaml")
+
+    @pytest.mark.parametrize(
+        ("there", "matched"),
+        [
+            (("default", "x-rdma-1", "x-rdma-0"), ("x-rdma-0", "x-rdma-1")),
+            (("gvnic-1", "sub-rdma-10", "sub-rdma-9"), ("sub-rdma-9", "sub-rdma-10")),
+            (("a-0", "a-1"), ("a-0", "a-1")),
+            (("x-rdma-0",), None),
+        ],
+    )
+    def test_has_the_networks_in_the_order_of_their_numbers(
+        self, there: tuple[str, ...], matched: tuple[str, ...] | None
+    ) -> None:
+        wanted = (("eth0", "default"), ("eth2", "rdma-0"), ("eth3", "rdma-1"))
+        found = match_networks(wanted, there)
+        if matched is None:
+            assert found is None
+        else:
+            assert found == (("eth0", "default"), ("eth2", matched[0]), ("eth3", matched[1]))
+
+
+class TestTheQueuesOfACluster:
+    """As detected by `accept init`."""
+
+    GROUP = "/apis/kueue.x-k8s.io"
+    OWN = "namespaces/lab/localqueues"
+
+    def queues(self) -> tuple[tuple[str, ...], str]:
+        """Return the candidates of the question, and the other output."""
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
+        found = [q.candidates for q in seen.questions if q.key == "queue"]
+        return (found[0] if found else ()), "\n".join(seen.notes)
+
+    def listed(self, *names: tuple[str, str]) -> dict[str, Any]:
+        return {"items": [{"metadata": {"name": n, "namespace": ns}} for ns, n in names]}
+
+    def test_are_those_of_the_namespace_and_others_are_said(self, server: ApiServer) -> None:
+        found = self.listed(("lab", "a4"), ("other", "b"))
+        server.says(f"{self.GROUP}/v1beta1/localqueues", found)
+        queues, said = self.queues()
+        assert queues == ("a4",)
+        assert "namespaces other" in said
+
+    def test_are_seen_by_who_may_see_those_of_the_namespace_alone(self, server: ApiServer) -> None:
+        server.says(f"{self.GROUP}/v1beta2/localqueues", 403)
+        server.says(f"{self.GROUP}/v1beta1/localqueues", 403)
+        server.says(f"{self.GROUP}/v1beta1/{self.OWN}", self.listed(("lab", "a4")))
+        queues, said = self.queues()
+        assert queues == ("a4",)
+        assert "queues" not in said
+
+    def test_that_nobody_may_see_are_said_once(self, server: ApiServer) -> None:
+        for version in ("v1beta2", "v1beta1"):
+            server.says(f"{self.GROUP}/{version}/localqueues", 403)
+            server.says(f"{self.GROUP}/{version}/{self.OWN}", 403)
+        queues, said = self.queues()
+        assert queues == ()
+        assert said.count("queues cannot be seen") == 1
+
+
+class TestTheNamespaceOfASiteFile:
+    """As detected by `accept init`."""
+
+    WHERE = "/api/v1/namespaces/lab"
+
+    def said(self) -> str:
+        return "\n".join(survey_cluster(client.Api(kubernetes_client.find_place())).notes)
+
+    def test_is_said_with_what_to_do_where_it_is_not_there(self, server: ApiServer) -> None:
+        named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
+        server.says("/api/v1/namespaces", {"items": named})
+        assert (
+            "namespace lab is not there: kubectl create namespace lab, or --namespace; "
+            "there are: default, kube-system, team"
+        ) in self.said()
+
+    def test_is_said_without_the_others_where_they_cannot_be_seen(self, server: ApiServer) -> None:
+        server.says("/api/v1/namespaces", 403)
+        assert "namespace lab is not there: kubectl create namespace lab" in self.said()
+
+    @pytest.mark.parametrize("answer", [403, {"metadata": {"name": "lab"}}])
+    def test_is_nothing_to_tell_where_it_is_there_or_may_not_be_seen(
+        self, server: ApiServer, answer: Any
+    ) -> None:
+        server.says(self.WHERE, answer)
+        assert "namespace" not in self.said()
+
+
+class TestTheNetworksOfASiteFile:
+    """On a GKE cluster, as detected by `accept init`."""
+
+    NETWORKING = "/apis/networking.gke.io/v1"
+
+    @pytest.fixture
+    def server(self, server: ApiServer) -> ApiServer:
+        there = node("n1")
+        there["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
+        server.says("/api/v1/nodes", {"items": [there]})
+        return server
+
+    def named(self, *names: str) -> dict[str, Any]:
+        return {"items": [{"metadata": {"name": n}} for n in names]}
+
+    def test_are_those_that_pods_can_name(self, server: ApiServer) -> None:
+        found = self.named("default", "gvnic-1", *(f"my-rdma-{n}" for n in range(8)))
+        server.says(f"{self.NETWORKING}/networks", found)
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
+        assert ("eth2", "my-rdma-0") in seen.networks["a4-highgpu-8g"]
+
+    @pytest.mark.parametrize("networks", [403, {"items": []}])
+    def test_are_never_parameters_of_networks(self, server: ApiServer, networks: Any) -> None:
+        """A pod names a Network; the name of a GKENetworkParamSet can differ from it."""
+        server.says(f"{self.NETWORKING}/networks", networks)
+        sets = [f"set-rdma-{n}" for n in range(8)]
+        server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
+        said = "\n".join(seen.notes)
+        assert seen.networks == {}
+        assert "network parameters (not networks that pods can name): gvnic-1, set-rdma-0" in said
+        assert "give kubernetes.networks by hand" in said
+
+
+class TestAQuestion:
+    def test_with_one_candidate_is_not_asked(self) -> None:
+        only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))
+        assert cluster._answer(only, None, ask=False) == "a4"
+
+    def test_that_nobody_can_answer_says_what_there_is(self) -> None:
+        two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
+        with pytest.raises(BadInput, match="there are: a, b") as caught:
+            cluster._answer(two, None, ask=False)
+        assert "--queue" in caught.value.hint
+
+    def test_that_was_answered_is_not_asked(self) -> None:
+        two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
+        assert cluster._answer(two, "b", ask=True) == "b"
+        assert cluster._answer(two, "none", ask=True) == ""
+
+    def test_may_stay_open_where_it_can(self) -> None:
+        image = Question(key="image", text="Image", option="image", optional=True)
+        assert cluster._answer(image, None, ask=False) == ""
