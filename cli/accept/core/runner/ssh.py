@@ -118,8 +118,6 @@ async def run(
         kill_session(process)
         # Do not wait for processes that cannot be killed.
         await asyncio.wait({work}, timeout=1.0)
-        # Otherwise asyncio prints a traceback because nobody takes the result.
-        work.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         work.cancel()
         err[:] = f"no answer within {timeout:.0f} s".encode()
     return Answer(
