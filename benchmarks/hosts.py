@@ -27,7 +27,7 @@ _FOLDER = "/root/accept-bench"
 _DISCOVER = """
 import asyncio, sys, time
 from pathlib import Path
-from accept.core.hosts import Candidate, discover
+from accept.core.runner.discovery import Candidate, discover
 folder, names = Path(sys.argv[1]), sys.argv[2:]
 candidates = [Candidate(name=n, addresses=(n,), local=n == names[0]) for n in names]
 found = asyncio.run(discover(

@@ -9,7 +9,12 @@ export ACCEPT_HOST
 gpus=$(nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader 2>/dev/null |
     sed -n 's/^\([0-9]*\), \([^,"]*\), \([^,"]*\)$/{"index":\1,"uuid":"\2","name":"\3","processes":[]}/p' | paste -sd, -)
 memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
-pci=$(cat /sys/bus/pci/devices/*/vendor 2>/dev/null | grep -c '^0x10de')
+# Class 0x03 is a display controller: NVSwitches and audio functions of NVIDIA have other classes.
+pci=0
+for device in "${ACCEPT_SYS:-/sys}"/bus/pci/devices/*; do
+    [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
+    case $(cat "$device/class" 2>/dev/null) in 0x03*) pci=$((pci + 1)) ;; esac
+done
 memlock=$(sed -n 's/^Max locked memory *\([^ ]*\).*/\1/p' /proc/self/limits)
 [ "$memlock" = unlimited ] || memlock=$((memlock / 1024))
 # CAP_IPC_LOCK is bit 14, and counts in the first user namespace alone: inventory.py.

@@ -105,6 +105,9 @@ class TestMachineOfACluster:
         said = refused("run", "--nodes", "all", "--site", site(IMAGE), code=Exit.NOT_STARTED)
         assert "a4-highgpu-8g" in said
 
+    def test_all_nodes_and_hosts_exclude_each_other(self, site: Callable[[str], Path]) -> None:
+        refused("run", "--nodes", "all", "--hosts", "a,b", "--site", site(IMAGE), code=Exit.USAGE)
+
     def test_is_not_asked_for_before_the_image_is_named(self, server: ApiServer) -> None:
         assert "image" in refused("run", "--nodes", "2")
         assert server.seen == []

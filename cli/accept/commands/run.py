@@ -196,6 +196,11 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     """
     backend = backends.load(job.backend)
     unconfirmed: AcceptError | None = None
+    try:
+        existed = bool(backend.delete(job, dry_run=True, say=terminal.detail))
+    except AcceptError:
+        # What cannot be looked at may exist.
+        existed = True
     phase = backend.progress(job, folder=folder).phase
     ended = _is_collected(folder) or phase is Phase.ENDED
     try:
@@ -207,7 +212,7 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     except NoEvidence as error:
         if unconfirmed:
             raise unconfirmed from error
-        if not backend.delete(job, dry_run=True, say=terminal.progress):
+        if not existed:
             terminal.progress(f"found nothing to cancel: {error.message}")
             return Cancellation.NOT_FOUND
         terminal.progress(f"no evidence: {error.message}")

@@ -125,6 +125,11 @@ def choose_target(options: Options, site: Site) -> Target:
             f"--nodes all and back end {named}: only a cluster can list its free nodes",
             hint="name the hosts: --hosts a,b,c",
         )
+    if options.all_nodes and options.hosts:
+        raise BadInput(
+            "--nodes all and --hosts exclude each other",
+            hint="leave one out: --hosts names the nodes, --nodes all takes every free one",
+        )
     hosts = options.hosts or expand(site.ssh.hosts)
     backend = named or _infer_backend(options, site, hosts)
     if backend != "ssh":

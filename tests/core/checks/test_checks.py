@@ -24,7 +24,7 @@ from accept.core.judge.collective_metrics import (
     reached,
     read,
 )
-from accept.core.model import Problem
+from accept.core.model import Parsed, Problem
 from accept.core.serde import Invalid
 from accept.core.serde import read as read_typed
 from accept.core.text import format_size, parse_size
@@ -295,3 +295,7 @@ def test_recorded_pairs_of_a_real_cluster_are_read_whole(folder: Path) -> None:
 
 def test_the_parameters_of_the_imagined_runs_are_those_of_the_check() -> None:
     assert vars(read_typed(Params, COLLECTIVE)) == COLLECTIVE
+
+
+def test_the_log_of_a_check_that_this_version_lacks_gives_nothing() -> None:
+    assert parse_log(("later",), [b"anything\n"]) == Parsed()

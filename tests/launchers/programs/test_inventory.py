@@ -77,3 +77,30 @@ def test_the_right_to_lock_memory_is_the_kernels_answer(tmp_path: Path) -> None:
     )
     first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     assert told(tmp_path, "")["ipcLock"] is (first and bool(held & 1 << 14))
+
+
+def test_a_host_without_python_counts_only_display_controllers_as_gpus(tmp_path: Path) -> None:
+    classes = {"gpu": "0x030200", "nvswitch": "0x068000", "audio": "0x040300"}
+    for name, number in classes.items():
+        device = tmp_path / "sys" / "bus" / "pci" / "devices" / name
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text(f"{number}\n")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("python3", "python"):
+        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        (programs / name).chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "ACCEPT_DIR": str(tmp_path),
+        "ACCEPT_SYS": str(tmp_path / "sys"),
+    }
+    done = subprocess.run(
+        ["/bin/sh", str(PROGRAMS / "inventory.sh")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.partition("ACCEPT ")[2])["value"]["pciNvidia"] == 1

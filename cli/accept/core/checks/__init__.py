@@ -70,7 +70,7 @@ def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:
 
 
 def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, ...] = ()) -> Parsed:
-    """Parse the raw log of one execution for all `checks` of its step.
+    """Parse the raw log of one execution for those `checks` of its step that this version has.
 
     In a group of one host, facts without a host belong to that host. Launchers use the hosts'
     own names; a problem on a host that is not in `hosts`, such as a pod, loses its host. If the
@@ -79,7 +79,7 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
     launch_problems: list[Problem] = []
     watched = launcher_errors.watch(lines, launch_problems)
     # Checks of one launch share one parser, so that the lines are read only once.
-    parsers = tuple(dict.fromkeys(load(name).parse for name in checks))
+    parsers = tuple(dict.fromkeys(REGISTRY[name].parse for name in checks if name in REGISTRY))
     source = watched if len(parsers) == 1 else tuple(watched)
     parts = [parse(source) for parse in parsers]
     facts = [fact for part in parts for fact in part.facts]
