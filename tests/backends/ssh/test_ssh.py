@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -362,6 +363,37 @@ class TestCancel:
         hosts.take_down("h1")
         with pytest.raises(BrokenOff):
             backend.cancel(job, folder=folder, say=ignore)
+
+    def test_removes_the_run_from_the_other_hosts_after_the_first_confirmed_its_end(
+        self, hosts: StandinSsh, folder: Path, node: Path
+    ) -> None:
+        backend.cancel(job_in(node, "h1", "h2"), folder=folder, say=ignore)
+        assert verbs_sent(hosts) == [("h1", "stop"), ("h2", "remove")]
+
+    def test_leaves_the_other_hosts_if_the_first_does_not_answer(
+        self, hosts: StandinSsh, folder: Path, node: Path
+    ) -> None:
+        hosts.take_down("h1")
+        with pytest.raises(BrokenOff) as caught:
+            backend.cancel(job_in(node, "h1", "h2"), folder=folder, say=ignore)
+        assert verbs_sent(hosts) == [("h1", "stop")]
+        assert "accept delete one" in caught.value.hint
+        assert node.exists()
+
+    def test_leaves_the_other_hosts_if_the_first_keeps_a_process(
+        self, hosts: StandinSsh, folder: Path, node: Path
+    ) -> None:
+        (node / "kill.sh").write_text("echo 1\n")
+        with pytest.raises(BrokenOff) as caught:
+            backend.cancel(job_in(node, "h1", "h2"), folder=folder, say=ignore)
+        assert verbs_sent(hosts) == [("h1", "stop")]
+        assert "process 1 " in caught.value.message
+
+
+def verbs_sent(hosts: StandinSsh) -> list[tuple[str, str]]:
+    """Return which host was asked for which verb of manage.sh, in this order."""
+    found = [re.search(r" -- (\S+) .* -s -- (\w+) ", call) for call in hosts.calls]
+    return [(match[1], match[2]) for match in found if match]
 
 
 class TestAConnection:

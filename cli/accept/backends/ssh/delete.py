@@ -17,14 +17,18 @@ from accept.core.errors import BrokenOff
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """End the run on the first host, keep its evidence there, and remove it from all others.
 
-    Raises BrokenOff after that if a host did not confirm it.
+    Raises BrokenOff if a host did not confirm it. If that is the first host, the others are not
+    changed: a coordinator that still runs would record that they died.
     """
     options = job.ssh_access.options()
     say("cancel: the coordinator ends what it started")
-    leftovers = {
-        **manage.end(options, (job.first,), job.folder, keep_evidence=True),
-        **manage.end(options, (h for h in job.hosts if h != job.first), job.folder),
-    }
+    for host, leftover in manage.end(options, (job.first,), job.folder, keep_evidence=True).items():
+        raise BrokenOff(
+            f"{host} did not confirm that {job.attempt} ended: {leftover}",
+            hint="the other hosts were not changed, and clean up by themselves; "
+            f"to remove everything: accept delete {job.attempt}",
+        )
+    leftovers = manage.end(options, (h for h in job.hosts if h != job.first), job.folder)
     _refuse_leftovers(
         job,
         leftovers,
