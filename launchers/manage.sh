@@ -1,13 +1,14 @@
 #!/bin/sh
 # manage.sh VERB FOLDER [BYTE]: work on a run's folder on a host after the start, for the workstation:
-#   follow   print console.log from BYTE on, until the run has ended
+#   follow   print console.log from BYTE on until the run has ended, then a line "ended HOW": its exit
+#            status, "gone", "dead", or "foreign" if the folder belongs to another user
 #   offer    print size and SHA-256 of the evidence archive
 #   send     print the evidence archive from BYTE on
 #   stop     end the run and keep its evidence
 #   remove   end every process of the run, and remove the folder
 # The workstation sends this script over stdin, so it depends neither on files of a run nor on the login
 # shell. Exit codes: 0 done, 3 the run has not ended, 4 no evidence, 5 something is left (printed as lines
-# "left WHAT"), 6 the folder belongs to another user.
+# "left WHAT"), 6 the folder belongs to another user (not for follow).
 
 # started PID: print the start time of a process in clock ticks since boot.
 started() {
@@ -160,6 +161,7 @@ main() {
     # In a folder that everyone can write to, another user may have created this name.
     # shellcheck disable=SC3067 # dash, bash and busybox have -O
     if [ -L "$folder" ] || [ ! -d "$folder" ] || [ ! -O "$folder" ] || ! cd "$folder"; then
+        [ "$verb" != follow ] || ended foreign
         printf 'left %s, which belongs to another user\n' "$folder"
         exit 6
     fi

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tests.factories.api_server import STATUS, ApiServer, api_server
 from tests.factories.command_line import accept, refused
 
 from accept.backends.job import Job
-from accept.backends.kubernetes import delete
+from accept.backends.kubernetes import collect, delete
 from accept.core import evidence
 from accept.core.errors import BrokenOff, Exit
 from accept.core.serde import dump
@@ -122,6 +124,21 @@ def ignore_commands(server: ApiServer) -> None:
     """Let every command in the first pod fail, as if its coordinator hung."""
     failed = {"status": "Failure", "details": {"causes": [{"message": "1"}]}}
     server.commands[f"{PODS}/{POD}/exec"] = lambda *_: iter([(STATUS, json.dumps(failed).encode())])
+
+
+def break_commands(server: ApiServer) -> None:
+    """Let the connection of every command break before the command ends."""
+
+    def answer(*_: object) -> Iterator[tuple[int, bytes]]:
+        raise ConnectionError
+        yield
+
+    server.commands[f"{PODS}/{POD}/exec"] = answer
+
+
+def refuse_commands(server: ApiServer, status: int) -> None:
+    """Answer every command in the first pod with an HTTP status, and without a websocket."""
+    server.says(f"{PODS}/{POD}/exec", status)
 
 
 @pytest.mark.usefixtures("job")
@@ -233,3 +250,117 @@ class TestCancel:
         server.answers[owner] = answer
         assert "may not delete jobs" in refused("cancel", "run", code=Exit.BROKEN_OFF)
         assert owner in store.objects
+
+
+class TestCancelIfCommandsInThePodFail:
+    @pytest.fixture(autouse=True)
+    def _without_retries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(delete, "_SAVING", 0.0)
+
+    # 200 is an answer that does not open a websocket; 0 is a connection that breaks.
+    @pytest.mark.parametrize("status", [403, 503, 200, 0])
+    @pytest.mark.parametrize("results", ["", "/results"])
+    def test_removes_the_job_and_reports_what_is_missing(
+        self, store: StoredObjects, server: ApiServer, job: Job, *, status: int, results: str
+    ) -> None:
+        add_run(store)
+        if status:
+            refuse_commands(server, status)
+        else:
+            break_commands(server)
+        folder = rundir.find("run")
+        file = folder / rundir.JOB
+        changed = json.loads(file.read_text(encoding="utf-8"))
+        changed["place"]["results"] = results
+        evidence.write(file, json.dumps(changed))
+        done = accept("cancel", "run")
+        assert (done.code, done.out) == (Exit.PASS, "cancelled run\n"), done.err
+        assert store.objects == {}
+        assert "not collected: records and raw logs" in done.err
+        assert (folder / rundir.FROM_LOG).is_file()
+
+    def test_keeps_what_the_log_holds(
+        self, store: StoredObjects, server: ApiServer, job: Job
+    ) -> None:
+        add_run(store)
+        refuse_commands(server, 403)
+        record = factories_evidence.record()
+        server.says(f"{PODS}/{POD}/log", factories_evidence.console(record))
+        folder = rundir.find("run")
+        delete.cancel(job, folder=folder, say=lambda _: None)
+        assert store.objects == {}
+        with (folder / rundir.EVIDENCE / evidence.CONSOLE).open("rb") as saved:
+            plan, *_ = evidence.unpack(saved, "the log")
+        assert plan == factories_evidence.PLAN
+
+    @pytest.mark.usefixtures("job")
+    def test_exits_with_incomplete_if_nothing_can_be_saved(
+        self, store: StoredObjects, server: ApiServer
+    ) -> None:
+        add_run(store)
+        refuse_commands(server, 403)
+        # What is judged without a log.
+        (rundir.find("run") / rundir.RENDERED / evidence.PLAN).unlink()
+        assert "could not be saved" in refused("cancel", "run", code=Exit.INCOMPLETE)
+        assert store.objects == {}
+
+    @pytest.mark.usefixtures("job")
+    def test_does_not_wait_for_an_exec_that_never_opens(
+        self, store: StoredObjects, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add_run(store)
+        ended = threading.Event()
+
+        def answer(*_: object) -> tuple[int, Any]:
+            ended.wait()
+            return 503, {}
+
+        server.answers[f"{PODS}/{POD}/exec"] = answer
+        monkeypatch.setattr(delete, "_TELLING", 0.0)
+        try:
+            assert accept("cancel", "run").code == Exit.PASS
+        finally:
+            ended.set()
+        assert store.objects == {}
+
+    def test_removes_the_job_if_saving_is_interrupted(
+        self,
+        store: StoredObjects,
+        server: ApiServer,
+        job: Job,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        add_run(store)
+        refuse_commands(server, 403)
+        monkeypatch.setattr(collect, "describe", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            delete.cancel(job, folder=rundir.find("run"), say=lambda _: None)
+        assert store.objects == {}
+
+    def test_saves_while_no_other_command_works_on_the_evidence(
+        self,
+        store: StoredObjects,
+        server: ApiServer,
+        job: Job,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        add_run(store)
+        refuse_commands(server, 403)
+        folder = rundir.find("run")
+        held = rundir.held
+
+        @contextmanager
+        def after_another_collected(run: Path) -> Iterator[None]:
+            with held(run):
+                evidence_place = run / rundir.EVIDENCE
+                evidence_place.mkdir()
+                evidence.write(evidence_place / "complete", "")
+                yield
+
+        monkeypatch.setattr(rundir, "held", after_another_collected)
+        delete.cancel(job, folder=folder, say=lambda _: None)
+        assert store.objects == {}
+        assert [path.name for path in (folder / rundir.EVIDENCE).iterdir()] == ["complete"]

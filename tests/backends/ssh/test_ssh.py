@@ -248,6 +248,18 @@ def offsets_sent(hosts: StandinSsh) -> list[int]:
     return [int(call.rstrip("'").split()[-1]) for call in hosts.calls if " send " in call]
 
 
+@pytest.fixture
+def limited_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test that asks a host again and again."""
+    left = iter(range(3))
+
+    def sleep(_: float) -> None:
+        if next(left, None) is None:
+            pytest.fail("the host is asked again and again")
+
+    monkeypatch.setattr("time.sleep", sleep)
+
+
 class TestWatch:
     def test_ends_when_nobody_works_on_the_run_any_more(
         self, hosts: StandinSsh, node: Path, job: Job
@@ -257,6 +269,26 @@ class TestWatch:
         with pytest.raises(BrokenOff):
             backend.watch(job, folder=node, say=lines.append)
         assert len(lines) == 100
+
+    @pytest.mark.usefixtures("limited_sleep")
+    @pytest.mark.parametrize("how", ["a link", "another user"])
+    def test_ends_if_the_folder_belongs_to_another_user(
+        self, hosts: StandinSsh, node: Path, tmp_path: Path, how: str
+    ) -> None:
+        folder = node
+        if how == "a link":
+            folder = tmp_path / "scratch" / "accept-one"
+            folder.parent.mkdir()
+            folder.symlink_to(node)
+        elif os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        else:
+            os.chown(node, 65534, 65534)
+        lines: list[str] = []
+        with pytest.raises(BrokenOff) as caught:
+            backend.watch(job_in(folder), folder=node, say=lines.append)
+        assert "another user" in caught.value.message
+        assert lines == []
 
 
 class TestDelete:

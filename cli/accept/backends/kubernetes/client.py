@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -359,20 +361,13 @@ def execute(
     With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
     the output is returned as text.
     """
-    from kubernetes.stream.ws_client import create_websocket
-    from websocket import WebSocketException
-
     settings, headers = api.access()
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query += [("command", word) for word in command]
     path = f"/api/v1/namespaces/{api.place.namespace}/pods/{pod}/exec"
     url = f"{settings.host}{path}?{urlencode(query)}".replace("http", "ws", 1)
     until = time.monotonic() + timeout
-    try:
-        socket = create_websocket(settings, url, headers)
-    except (WebSocketException, OSError, ValueError) as error:
-        status = getattr(error, "status_code", None) or 0
-        raise ApiError(f"exec in {plain(pod)}: {plain(error)}", status=int(status)) from None
+    socket = _open_websocket(settings, url, headers, pod, timeout)
     kept: dict[int, list[bytes]] = {_OUT: [], _ERR: [], _STATUS: []}
     broken = ""
     try:
@@ -392,6 +387,42 @@ def execute(
         out=out.decode(errors="replace"),
         err=broken or err.decode(errors="replace"),
     )
+
+
+def _open_websocket(
+    settings: Any, url: str, headers: Mapping[str, str], pod: str, timeout: float
+) -> Any:
+    """Open a websocket within `timeout` seconds. Raises ApiError.
+
+    The library has no limit for a server that accepts the connection and does not answer, so a
+    thread waits for it. A websocket that opens too late is closed.
+    """
+    from kubernetes.stream.ws_client import create_websocket
+    from websocket import WebSocketException
+
+    result: Future[Any] = Future()
+
+    def connect() -> None:
+        try:
+            socket = create_websocket(settings, url, headers)
+        except BaseException as error:
+            with suppress(InvalidStateError):
+                result.set_exception(error)
+            return
+        try:
+            result.set_result(socket)
+        except InvalidStateError:
+            socket.shutdown()
+
+    threading.Thread(target=connect, daemon=True).start()
+    wait([result], timeout)
+    if result.cancel():
+        raise ApiError(f"exec in {plain(pod)}: no connection within {timeout:.0f} s", status=0)
+    try:
+        return result.result()
+    except (WebSocketException, OSError, ValueError) as error:
+        status = getattr(error, "status_code", None) or 0
+        raise ApiError(f"exec in {plain(pod)}: {plain(error)}", status=int(status)) from None
 
 
 def _frames(socket: Any, until: float) -> Iterator[tuple[int, bytes | Exception]]:

@@ -28,13 +28,17 @@ _ARCHIVE = f"{FOLDER}/evidence.tar"
 _PACKING_SECONDS, _UPLOADING_SECONDS = 120.0, 1800.0
 
 
-def take_archive(api: Api, job: Job, state: State, target: Path, *, say: Say) -> str:
+def take_archive(
+    api: Api, job: Job, state: State, target: Path, *, say: Say, seconds: float | None = None
+) -> str:
     """Fetch the archive that index 0 holds, check it, and unpack it to `target`.
 
+    With `seconds`, fetch it within this time, and do not wait until index 0 has made it.
     Returns its source for people; empty if index 0 holds no archive.
     """
     location = job.place.get("results", "")
-    until = time.monotonic() + (_UPLOADING_SECONDS if location else _PACKING_SECONDS)
+    patience = _UPLOADING_SECONDS if location else _PACKING_SECONDS
+    until = time.monotonic() + (patience if seconds is None else seconds)
     reported = False
     while True:
         first = state.first
@@ -46,10 +50,11 @@ def take_archive(api: Api, job: Job, state: State, target: Path, *, say: Say) ->
                 first.name,
                 MAIN_CONTAINER,
                 ["sh", "-c", f"wc -c < {_ARCHIVE} && sha256sum < {_ARCHIVE}"],
+                timeout=60.0 if seconds is None else max(0.0, until - time.monotonic()),
             )
         except ApiError as error:
             # It holds the archive for some time, so a temporary error is no reason to give up.
-            if not error.passing or time.monotonic() > until:
+            if not error.passing or time.monotonic() >= until:
                 raise
             time.sleep(2.0)
             state = query_state(api, job.attempt)
@@ -58,6 +63,8 @@ def take_archive(api: Api, job: Job, state: State, target: Path, *, say: Say) ->
         size = decimal(words[0]) if done.exit == 0 and len(words) >= 2 else None
         if size is not None:
             break
+        if seconds is not None:
+            return ""
         if time.monotonic() > until or state.ended or written_exit_code(api, state) is None:
             return ""
         if location and not reported:
@@ -69,21 +76,35 @@ def take_archive(api: Api, job: Job, state: State, target: Path, *, say: Say) ->
     say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
     with tempfile.TemporaryDirectory(prefix="unpack-", dir=target.parent) as scratch:
         archive = Path(scratch) / "evidence.tar"
-        copy_archive(api, first.name, archive, size, digest, say=say)
+        limit = None if seconds is None else until
+        copy_archive(api, first.name, archive, size, digest, say=say, until=limit)
         unpack_archive(archive, Path(scratch), target)
     return "index 0"
 
 
-def copy_archive(api: Api, pod: str, archive: Path, size: int, digest: str, *, say: Say) -> None:
+def copy_archive(
+    api: Api,
+    pod: str,
+    archive: Path,
+    size: int,
+    digest: str,
+    *,
+    say: Say,
+    until: float | None = None,
+) -> None:
     """Write the archive of a pod to a file as it comes, across connections that break.
 
-    Raises BadEvidence if the bytes are not those that index 0 announced.
+    `until` is the time of `time.monotonic` at which to give up. Raises BadEvidence then, and if
+    the bytes are not those that index 0 announced.
     """
 
     def read_from(at: int, sink: Callable[[bytes], None]) -> None:
         command = ["tail", "-c", f"+{at + 1}", _ARCHIVE]
+        timeout = 600.0 if until is None else until - time.monotonic()
+        if timeout <= 0:
+            raise BadEvidence(f"the archive from {pod}: only {at} of {size} bytes arrived in time")
         try:
-            execute(api, pod, MAIN_CONTAINER, command, timeout=600.0, sink=sink)
+            execute(api, pod, MAIN_CONTAINER, command, timeout=timeout, sink=sink)
         except ApiError as error:
             if not error.passing:
                 raise
@@ -119,18 +140,18 @@ CLUSTER_FOLDER = "cluster"
 _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
 
-def collect(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path:
+def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Fetch the evidence, and let index 0 end. Raises BrokenOff while the run goes on.
 
-    `whatever`: fetch what there is although the run goes on. Evidence that was rebuilt from a log
-    is marked with `rundir.FROM_LOG`, and a later call replaces it if it finds more.
+    Evidence that was rebuilt from a log is marked with `rundir.FROM_LOG`, and a later call replaces
+    it if it finds more.
     """
     api = Api(place_of_job(job))
     place = folder / rundir.EVIDENCE
     state = query_state(api, job.attempt)
     first = state.first
     alive = first is not None and first.phase == "running" and not state.ended
-    if alive and not whatever and written_exit_code(api, state) is None:
+    if alive and written_exit_code(api, state) is None:
         raise BrokenOff(
             f"{job.attempt} is still running",
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
@@ -142,14 +163,55 @@ def collect(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path
             f"{job.attempt} is not in namespace {api.place.namespace} any more",
             hint="it was deleted, or its time to be kept is over",
         )
+
+    def fetch(target: Path) -> str:
+        found = take_archive(api, job, state, target, say=say)
+        return found or _fetch_from_results(job, target, say=say)
+
+    source = _save(api, job, state, folder, fetch, say=say)
+    if source == "index 0" and first is not None:
+        release_coordinator(api, first.name)
+    return place
+
+
+def save_before_removal(job: Job, *, folder: Path, say: Say, seconds: float) -> None:
+    """Save what only the pods of a run hold: the archive of index 0, or else its log.
+
+    Commands in the pod get `seconds`. The results location is not read, because it outlives the
+    pods: `collect` reads it later. Evidence that is complete already is left as it is.
+    Raises AcceptError or OSError if nothing can be saved.
+    """
+    if (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file():
+        return
+    api = Api(place_of_job(job))
+    state = query_state(api, job.attempt)
+
+    def fetch(target: Path) -> str:
+        try:
+            return take_archive(api, job, state, target, say=say, seconds=seconds)
+        except AcceptError as error:
+            shutil.rmtree(target, ignore_errors=True)
+            say(f"not collected: the archive of index 0: {error.message}")
+            return ""
+
+    _save(api, job, state, folder, fetch, say=say)
+
+
+def _save(
+    api: Api, job: Job, state: State, folder: Path, fetch: Callable[[Path], str], *, say: Say
+) -> str:
+    """Save the objects of a run, and its evidence from `fetch` or else from its log.
+
+    `fetch` writes evidence to a folder and returns its source, as this function does; empty if
+    there is none.
+    """
+    place = folder / rundir.EVIDENCE
     # Do not replace what was saved while there were pods with nothing.
     known = place.is_dir() and not state.pods
     missing = [] if known else describe(api, job.attempt, folder / CLUSTER_FOLDER)
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
         target = Path(scratch) / "evidence"
-        source = take_archive(api, job, state, target, say=say) or _fetch_from_results(
-            job, target, say=say
-        )
+        source = fetch(target)
         if not source and not place.is_dir():
             missing += _from_log(job, state, folder, target)
             evidence.write(folder / rundir.FROM_LOG, "accept collect asks for all of it again\n")
@@ -161,9 +223,7 @@ def collect(job: Job, *, folder: Path, say: Say, whatever: bool = False) -> Path
             target.rename(place)
     if source:
         (folder / rundir.FROM_LOG).unlink(missing_ok=True)
-    if source == "index 0" and first is not None:
-        release_coordinator(api, first.name)
-    return place
+    return source
 
 
 def _report_missing(folder: Path, missing: Iterable[str], say: Say) -> None:

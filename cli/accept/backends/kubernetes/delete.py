@@ -10,7 +10,7 @@ from typing import Any
 
 from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
-from accept.backends.kubernetes.collect import collect
+from accept.backends.kubernetes.collect import save_before_removal
 from accept.backends.kubernetes.status import (
     CLAIMS_GROUP,
     CLAIMS_VERSIONS,
@@ -25,7 +25,9 @@ from accept.backends.kubernetes.status import (
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
-from accept.core.errors import BrokenOff
+from accept.core.errors import AcceptError, BadEvidence, BrokenOff
+from accept.core.text import plain
+from accept.evidence import rundir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,10 @@ _KINDS = (
     ),
     _Kind(group=DOMAINS_GROUP, plural="computedomains", name="ComputeDomain"),
 )
+#: Seconds that the command in the pod may take that tells the coordinator to stop.
+_TELLING = 20.0
+#: Seconds that commands in the pod may take to save evidence before the Job is deleted.
+_SAVING = 20.0
 #: How long the coordinator may take to stop, and objects to be gone, in seconds.
 _STOPPING = 75.0
 _LEAVING = 180.0
@@ -98,8 +104,9 @@ _PAUSE = 1.0
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """Let the coordinator end the run; it keeps its evidence until that is collected.
 
-    If the coordinator does not run or does not obey, save what there is, and then delete the Job,
-    so that nothing of the run goes on or starts later. Raises BrokenOff if pods stay.
+    If the coordinator does not run or does not obey, save within a short time what only the pods
+    hold. Then always delete the Job, so that nothing of the run goes on or starts later. Raises
+    BrokenOff if pods stay, and BadEvidence if the run ended but nothing of it could be saved.
     """
     api = Api(place_of_job(job))
     state = query_state(api, job.attempt)
@@ -111,22 +118,46 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         if _stop_coordinator(api, job.attempt, first.name, say=say):
             return
         say("  it does not end; what there is of its evidence is collected")
-    collect(job, folder=folder, say=say, whatever=True)
-    _remove(api, job, _WORKLOAD)
+    unsaved: AcceptError | OSError | None = None
+    try:
+        with rundir.held(folder):
+            save_before_removal(job, folder=folder, say=say, seconds=_SAVING)
+    except (AcceptError, OSError) as error:
+        unsaved = error
+        say(f"the evidence could not be saved: {_reason(error)}")
+    finally:
+        # Also after Ctrl-C.
+        _remove(api, job, _WORKLOAD)
+    # What a results location holds can still be collected.
+    if unsaved and not (folder / rundir.EVIDENCE).is_dir() and not job.place.get("results"):
+        raise BadEvidence(
+            f"{job.attempt} was ended, but its evidence could not be saved: {_reason(unsaved)}",
+            hint=f"to remove what is left of it: accept delete {job.attempt}",
+        ) from unsaved
+
+
+def _reason(error: AcceptError | OSError) -> str:
+    return error.message if isinstance(error, AcceptError) else plain(error)
 
 
 def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
     """Tell the coordinator to stop; return whether it has ended within the time for that."""
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
-        if execute(api, pod, MAIN_CONTAINER, ["sh", "-c", stop], timeout=20.0).exit != 0:
+        if execute(api, pod, MAIN_CONTAINER, ["sh", "-c", stop], timeout=_TELLING).exit != 0:
             return False
     except ApiError as error:
         say(f"  index 0 cannot be told: {error.message}")
         return False
     until = time.monotonic() + _STOPPING
     while time.monotonic() < until:
-        state = query_state(api, name)
+        try:
+            state = query_state(api, name)
+        except ApiError as error:
+            if not error.passing:
+                return False
+            time.sleep(1.0)
+            continue
         if state.ended or state.first is None or state.first.phase != "running":
             return True
         if written_exit_code(api, state) is not None:

@@ -61,6 +61,11 @@ def _status(job: Job, how: str) -> int:
             f"the coordinator of {job.attempt} was killed, or {job.first} was restarted",
             hint=f"accept collect {job.attempt} fetches what was measured",
         )
+    if how == "foreign":
+        raise BrokenOff(
+            f"{job.first}: {job.folder} belongs to another user",
+            hint="the run's own folder is gone; run again",
+        )
     raise BrokenOff(
         f"{job.attempt} is no longer on {job.first}",
         hint="it was removed by a command, or after its retention time",
