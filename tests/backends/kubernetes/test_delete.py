@@ -284,14 +284,14 @@ class TestCancelIfCommandsInThePodFail:
     ) -> None:
         add_run(store)
         refuse_commands(server, 403)
-        record = factories_evidence.record()
-        server.says(f"{PODS}/{POD}/log", factories_evidence.console(record))
+        record = sample_evidence.record()
+        server.says(f"{PODS}/{POD}/log", sample_evidence.console(record))
         folder = rundir.find("run")
         delete.cancel(job, folder=folder, say=lambda _: None)
         assert store.objects == {}
         with (folder / rundir.EVIDENCE / evidence.CONSOLE).open("rb") as saved:
             plan, *_ = evidence.unpack(saved, "the log")
-        assert plan == factories_evidence.PLAN
+        assert plan == sample_evidence.PLAN
 
     @pytest.mark.usefixtures("job")
     def test_exits_with_incomplete_if_nothing_can_be_saved(
