@@ -18,7 +18,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+def server(nowhere: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """Run a stand-in cluster that reports its version and that commands find."""
     with api_server() as one:
         monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))

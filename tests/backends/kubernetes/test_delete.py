@@ -130,8 +130,8 @@ def break_commands(server: ApiServer) -> None:
     """Let the connection of every command break before the command ends."""
 
     def answer(*_: object) -> Iterator[tuple[int, bytes]]:
+        yield from ()
         raise ConnectionError
-        yield
 
     server.commands[f"{PODS}/{POD}/exec"] = answer
 
