@@ -17,10 +17,11 @@ from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
 from accept.backends.job import Job
 from accept.backends.ssh import backend
-from accept.backends.ssh.client import MARKER, call
+from accept.backends.ssh.client import call
 from accept.config import Site, resources
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence
+from accept.core.runner.ssh import MARKER
 from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.plan.resolve import Options, Resolved, resolve

@@ -18,6 +18,7 @@ from typing import TypeVar
 from accept.backends.job import SshAccess
 from accept.config import Site
 from accept.core.errors import BadInput, NotStarted
+from accept.core.runner.ssh import MARKER, PRINT_MARKER
 from accept.core.serde import Invalid
 
 T = TypeVar("T")
@@ -28,8 +29,6 @@ _AT_ONCE = 128
 _TRIES = 4
 #: What ssh prints when a connection ends before a login was possible, so that nothing ran.
 _REFUSED_EARLY = "exchange_identification"
-#: Every command prints this before its own output. Text before it comes from the login shell.
-MARKER = b"\x1eaccept\n"
 #: Most text that a login shell may print before the marker, in bytes.
 _MAX_GREETING = 1 << 20
 
@@ -161,7 +160,7 @@ def _without_greeting(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _argv(options: Iterable[str], host: str, command: str) -> list[str]:
-    marked = f"printf '\\036accept\\n'; {command}"
+    marked = f"{PRINT_MARKER}{command}"
     return ["ssh", *options, "--", host, f"exec /bin/sh -c {_quoted(marked)}"]
 
 

@@ -20,8 +20,8 @@ HOST_KEY_ALIAS = "accept-run"
 
 #: Remote commands print this before their own output. Text before it comes from the login shell:
 #: sshd starts one for every command, and its `.bashrc` may print a greeting.
-_MARKER = b"\x1eaccept\n"
-_PRINT_MARKER = "printf '\\036accept\\n'; "
+MARKER = b"\x1eaccept\n"
+PRINT_MARKER = "printf '\\036accept\\n'; "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def arguments(folder: Path, host: Host, command: str) -> list[str]:
 
 def marked_arguments(folder: Path, host: Host, command: str) -> list[str]:
     """Return the arguments for `run`, which then removes what the host's login shell prints."""
-    return arguments(folder, host, command if host.local else _PRINT_MARKER + command)
+    return arguments(folder, host, command if host.local else PRINT_MARKER + command)
 
 
 def environment(folder: Path, attempt: str) -> dict[str, str]:
@@ -101,7 +101,7 @@ async def run(
     assert process.stdout is not None
     assert process.stderr is not None
     out, err = bytearray(), bytearray()
-    marker = _MARKER if argv[-1].startswith(_PRINT_MARKER) else b""
+    marker = MARKER if argv[-1].startswith(PRINT_MARKER) else b""
     work = asyncio.gather(
         _keep(process.stdout, out, heard, marker), _keep(process.stderr, err), process.wait()
     )
