@@ -13,6 +13,7 @@ from pathlib import Path
 
 from accept.app.commands import app
 from accept.app.declare import with_only_command
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 
 #: Both script names; shell completion needs the one that was called.
@@ -28,7 +29,7 @@ def main() -> None:
     try:
         code = _call()
     except AcceptError as error:
-        code = _failed(str(error), error.code)
+        code = _failed(str(error), error.code, error.exit)
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except BrokenPipeError:
@@ -36,11 +37,13 @@ def main() -> None:
         code = Exit.USAGE
     except OSError as error:
         _discard_output()
-        code = _failed(_system_error(error), Exit.BROKEN_OFF)
+        code = _failed(_system_error(error), Code.SYSTEM, Exit.BROKEN_OFF)
     except RecursionError:
-        code = _failed("the input is nested too deeply\n  use a flatter file or folder", Exit.USAGE)
+        text = "the input is nested too deeply\n  use a flatter file or folder"
+        code = _failed(text, Code.TOO_DEEP, Exit.USAGE)
     except MemoryError:
-        code = _failed("out of memory\n  use smaller input, or free memory", Exit.BROKEN_OFF)
+        text = "out of memory\n  use smaller input, or free memory"
+        code = _failed(text, Code.MEMORY, Exit.BROKEN_OFF)
     except Exception as error:
         code = _crashed(error)
     sys.exit(int(code))
@@ -73,7 +76,9 @@ def _check_streams() -> None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         raise BadInput(
-            "standard output is closed", hint="send it to a file, or to /dev/null to discard it"
+            "standard output is closed",
+            code=Code.STDOUT_CLOSED,
+            hint="send it to a file, or to /dev/null to discard it",
         )
 
 
@@ -83,8 +88,8 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failed(text: str, code: Exit) -> Exit:
-    """Print the message of a failure, and with --verbose the traceback of an unexpected one."""
+def _failed(text: str, code: Code, exit_code: Exit) -> Exit:
+    """Print the code and message of a failure, and with --verbose the traceback of an unexpected one."""
     from accept.core.text import visible
 
     with contextlib.suppress(OSError, ValueError):
@@ -92,9 +97,9 @@ def _failed(text: str, code: Exit) -> Exit:
             import traceback
 
             sys.stderr.write(visible(traceback.format_exc()))
-        sys.stderr.write(f"accept: {visible(text)}\n")
+        sys.stderr.write(f"error[{code}]: {visible(text)}\n")
         sys.stderr.flush()
-    return code
+    return exit_code
 
 
 def _is_verbose() -> bool:
@@ -121,7 +126,7 @@ def _crashed(error: Exception) -> Exit:
     """Report a bug in accept."""
     text = f"internal error: {type(error).__name__}: {error}".removesuffix(": ")
     advice = "this is a bug in accept: run the same command with -v and report the output"
-    return _failed(f"{' '.join(text.split())}\n  {advice}", Exit.INTERNAL)
+    return _failed(f"{' '.join(text.split())}\n  {advice}", Code.INTERNAL, Exit.INTERNAL)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ class TestErrors:
     ) -> None:
         with mock.patch("accept.commands.catalog.do_list", side_effect=error("no", hint="do this")):
             done = accept("list", "runs")
-        assert (done.code, done.out, done.err) == (code, "", "accept: no\n  do this\n")
+        assert (done.code, done.out, done.err) == (code, "", "error[E-UNCODED]: no\n  do this\n")
 
     def test_never_end_with_the_code_of_a_traceback(self) -> None:
         assert 1 not in list(Exit)

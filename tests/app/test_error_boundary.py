@@ -38,7 +38,7 @@ def in_shell(arguments: str, redirection: str) -> Done:
 
 
 def messages(err: str) -> list[str]:
-    return [line for line in err.splitlines() if line.startswith("accept: ")]
+    return [line for line in err.splitlines() if line.startswith("error[")]
 
 
 class TestACommandThatRaises:

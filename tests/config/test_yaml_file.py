@@ -44,7 +44,7 @@ def refusal(file: Path, content: str | bytes) -> BadInput:
     with pytest.raises(BadInput) as caught:
         load(file)
     error = caught.value
-    assert error.code is Exit.USAGE
+    assert error.exit is Exit.USAGE
     assert "\n" not in error.message + error.hint
     return error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -37,6 +38,13 @@ class Done:
     code: int
     out: str
     err: str
+
+    @property
+    def error(self) -> str:
+        """Return the code of the one error on stderr, such as E-HOST-TWICE; "" without an error."""
+        codes = re.findall(r"^error\[([A-Z0-9-]+)\]: ", self.err, re.MULTILINE)
+        assert len(codes) <= 1, self.err
+        return codes[0] if codes else ""
 
 
 def accept(*args: object) -> Done:
@@ -80,6 +88,5 @@ def refused(*args: object, code: int = 2) -> str:
     assert done.code == code, done
     assert done.out == ""
     assert "Traceback" not in done.err
-    errors = [line for line in done.err.splitlines() if line.startswith("accept: ")]
-    assert len(errors) == 1, done.err
+    assert done.error, done.err
     return done.err

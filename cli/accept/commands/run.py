@@ -403,7 +403,7 @@ def do_delete(
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {name}" for objects in removed.values() for name in objects]
     terminal.result({"dryRun": dry_run, "removed": removed}, "\n".join(lines) or "nothing is left")
-    return Exit.PASS if last_error is None else last_error.code
+    return Exit.PASS if last_error is None else last_error.exit
 
 
 def _delete(

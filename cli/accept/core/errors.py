@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from accept.core.error_codes import Code
+
 
 class Exit(IntEnum):
     """The exit codes of `accept` and of the coordinator."""
@@ -20,17 +22,18 @@ class Exit(IntEnum):
 
 
 class AcceptError(Exception):
-    """A failure with an exit code and advice.
+    """A failure with a stable code, an exit code and advice.
 
     `message` names the problem, with the value and what was expected; `hint` is the next step. Each
     is one line.
     """
 
-    code: Exit = Exit.USAGE
+    exit: Exit = Exit.USAGE
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, code: Code = Code.UNCODED, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
         self.hint = hint
 
     def __str__(self) -> str:
@@ -40,25 +43,25 @@ class AcceptError(Exception):
 class BadInput(AcceptError):
     """An option, a file or a value is invalid."""
 
-    code = Exit.USAGE
+    exit = Exit.USAGE
 
 
 class NotStarted(AcceptError):
     """Nothing was submitted, or too few nodes were available."""
 
-    code = Exit.NOT_STARTED
+    exit = Exit.NOT_STARTED
 
 
 class BrokenOff(AcceptError):
     """The run was interrupted or timed out before it had a verdict."""
 
-    code = Exit.BROKEN_OFF
+    exit = Exit.BROKEN_OFF
 
 
 class BadEvidence(AcceptError):
     """Evidence is incomplete or unreadable."""
 
-    code = Exit.INCOMPLETE
+    exit = Exit.INCOMPLETE
 
 
 class NoEvidence(BadEvidence):

@@ -119,7 +119,7 @@ class TestWhenHelmCannotSayWhetherTheReleaseExists:
         helm.errors = {"status": [error], "get": [error], "install": [IN_USE]}
         with pytest.raises(NotStarted) as caught:
             start(api)
-        assert caught.value.code == Exit.NOT_STARTED
+        assert caught.value.exit == Exit.NOT_STARTED
         assert "helm" in caught.value.message
         assert "train" in helm.releases
         assert server.count(SECRETS) == len(secrets_deleted(server))
@@ -143,7 +143,7 @@ class TestWhenTheNameIsTaken:
         helm.before_install = lambda: helm.releases.update(train={"attempt": attempt})
         with pytest.raises(NotStarted, match="train") as caught:
             start(api)
-        assert caught.value.code == Exit.NOT_STARTED
+        assert caught.value.exit == Exit.NOT_STARTED
         assert helm.releases == {"train": {"attempt": attempt}}
         assert secrets_deleted(server) == ["train-one-ssh"]
 
