@@ -89,7 +89,7 @@ def _discard_output() -> None:
 
 
 def _failed(text: str, code: Code, exit_code: Exit) -> Exit:
-    """Print the code and message of a failure, and with --verbose the traceback of an unexpected one."""
+    """Print a failure, and with --verbose the traceback of an unexpected one."""
     from accept.core.text import visible
 
     with contextlib.suppress(OSError, ValueError):
