@@ -12,10 +12,12 @@ from pathlib import Path
 from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.dump import describe
-from accept.backends.kubernetes.status import MAIN_CONTAINER, State, place_of_job, query_state
+from accept.backends.kubernetes.objects import MAIN_CONTAINER
+from accept.backends.kubernetes.status import PodPhase, State, place_of_job, query_state
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit, NoEvidence
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.serde import dump
@@ -42,7 +44,7 @@ def take_archive(
     reported = False
     while True:
         first = state.first
-        if first is None or first.phase != "running":
+        if first is None or first.phase != PodPhase.RUNNING:
             return ""
         try:
             done = execute(
@@ -102,7 +104,10 @@ def copy_archive(
         command = ["tail", "-c", f"+{at + 1}", _ARCHIVE]
         timeout = 600.0 if until is None else until - time.monotonic()
         if timeout <= 0:
-            raise BadEvidence(f"the archive from {pod}: only {at} of {size} bytes arrived in time")
+            raise BadEvidence(
+                f"the archive from {pod}: only {at} of {size} bytes arrived in time",
+                code=Code.KUBE_ARCHIVE_CUT,
+            )
         try:
             execute(api, pod, MAIN_CONTAINER, command, timeout=timeout, sink=sink)
         except ApiError as error:
@@ -121,9 +126,17 @@ def unpack_archive(archive: Path, scratch: Path, target: Path) -> None:
     evidence_archive.unpack(archive, scratch / "all", source="the archive")
     inner = scratch / "all" / "evidence"
     if not (inner / evidence.PLAN).is_file():
-        raise BadEvidence("the archive from index 0 holds no plan", hint="collect again")
+        raise BadEvidence(
+            "the archive from index 0 has no plan",
+            code=Code.KUBE_ARCHIVE_DAMAGED,
+            hint="collect again",
+        )
     if (inner / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(inner)):
-        raise BadEvidence(f"the archive: {'; '.join(wrong[:3])}", hint="collect again")
+        raise BadEvidence(
+            f"the archive: {'; '.join(wrong[:3])}",
+            code=Code.KUBE_ARCHIVE_DAMAGED,
+            hint="collect again",
+        )
     inner.rename(target)
 
 
@@ -150,17 +163,19 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     place = folder / rundir.EVIDENCE
     state = query_state(api, job.attempt)
     first = state.first
-    alive = first is not None and first.phase == "running" and not state.ended
+    alive = first is not None and first.phase == PodPhase.RUNNING and not state.ended
     if alive and written_exit_code(api, state) is None:
         raise BrokenOff(
             f"{job.attempt} is still running",
+            code=Code.KUBE_RUN_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
-    if not state.there and not state.pods and not job.place.get("results"):
+    if not state.exists and not state.pods and not job.place.get("results"):
         if place.is_dir():
             return place
         raise NoEvidence(
             f"{job.attempt} is not in namespace {api.place.namespace} any more",
+            code=Code.KUBE_RUN_GONE,
             hint="it was deleted, or its time to be kept is over",
         )
 
@@ -272,7 +287,11 @@ def _evidence_elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEv
         where = f"its evidence is at {url}, which cannot be read here"
         hints.insert(0, f"accept judge {url} by whoever may read it")
     hint = "; ".join(hints)
-    return NoEvidence(f"{job.attempt} ended with exit status {code}; {where} ({why})", hint=hint)
+    return NoEvidence(
+        f"{job.attempt} ended with exit status {code}; {where} ({why})",
+        code=Code.KUBE_EVIDENCE_ELSEWHERE,
+        hint=hint,
+    )
 
 
 def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,7 @@ def role_yaml(namespace: str) -> str:
     """Return the Role of a run, and the read-only ClusterRole, as YAML."""
     import yaml
 
-    def rules(of: tuple[Rule, ...]) -> list[dict[str, Any]]:
+    def rules(of: tuple[Rule, ...]) -> list[dict[str, list[str]]]:
         return [
             {"apiGroups": [r.group], "resources": list(r.resources), "verbs": list(r.verbs)}
             for r in of

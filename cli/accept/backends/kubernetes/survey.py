@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.scheduling import all_nodes, count_machines, whole_number
-from accept.backends.kubernetes.status import KUEUE_GROUPS, has_namespace, object_path
+from accept.backends.kubernetes.nodes import count_gpus, count_machines
+from accept.backends.kubernetes.objects import (
+    JOBSET,
+    LOCAL_QUEUES,
+    NAMESPACE,
+    NETWORK,
+    NETWORK_PARAMETERS,
+    NODE,
+    SERVICE_ACCOUNT,
+    Object,
+)
+from accept.backends.kubernetes.status import has_namespace
 from accept.backends.protocol import Question
 from accept.config import load_machine
 from accept.core.text import plain
 
-_NETWORKING = "apis/networking.gke.io/v1"
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +43,7 @@ class Survey:
         """Return the site file as YAML, with comments on what is still open."""
         import yaml
 
-        kubernetes: dict[str, Any] = {"namespace": self.namespace}
+        kubernetes: dict[str, object] = {"namespace": self.namespace}
         if answers.get("queue") and answers["queue"] != "none":
             kubernetes["queue"] = answers["queue"]
         if answers.get("image"):
@@ -45,7 +55,7 @@ class Survey:
         networks = self.networks.get(answers.get("machine", ""))
         if networks:
             kubernetes["networks"] = [{"interface": i, "network": n} for i, n in networks]
-        site: dict[str, Any] = {"name": plain(self.context, 100), "backend": "kubernetes"}
+        site: dict[str, object] = {"name": plain(self.context, 100), "backend": "kubernetes"}
         site["kubernetes"] = kubernetes
         if answers.get("results"):
             site["results"] = {"location": answers["results"]}
@@ -65,26 +75,21 @@ class Survey:
 
 def survey_cluster(api: Api) -> Survey:
     """Ask the cluster for everything that a site file names. Raises ApiError without an answer."""
-    api.get("/version")
+    api.version()
     notes: list[str] = []
     _namespace(api, notes)
-    nodes = _list_or_note(notes, "nodes", lambda: all_nodes(api))
+    nodes = _list_or_note(notes, "nodes", lambda: api.find_all(NODE))
     machines = count_machines(nodes)
-    gpus = sum(
-        whole_number((n.get("status", {}).get("capacity") or {}).get("nvidia.com/gpu", 0))
-        for n in nodes
-    )
+    gpus = count_gpus(nodes)
     counted = ", ".join(f"{name}: {count} nodes" for name, count in machines.items())
     notes.append(f"{len(nodes)} nodes, {gpus} GPUs; {counted or 'no machine that is known here'}")
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
     queues = _queues(api, notes)
     accounts = _names(
-        _list_or_note(
-            notes, "service accounts", lambda: _list_objects(api, "api/v1", "serviceaccounts")
-        )
+        _list_or_note(notes, "service accounts", lambda: api.find_all(SERVICE_ACCOUNT))
     )
     networks = _networks(api, candidates, notes)
-    jobsets = _list_or_note(notes, "JobSet", lambda: [api.find("/apis/jobset.x-k8s.io")])
+    jobsets = _list_or_note(notes, "JobSet", lambda: api.versions(JOBSET.group))
     own = tuple(a for a in accounts if a != "default")
     return Survey(
         context=api.place.context,
@@ -121,7 +126,7 @@ def survey_cluster(api: Api) -> Survey:
             ),
         ),
         networks=networks,
-        jobsets=bool(jobsets and jobsets[0]),
+        jobsets=bool(jobsets),
         notes=tuple(notes),
     )
 
@@ -130,7 +135,7 @@ def _namespace(api: Api, notes: list[str]) -> None:
     """Add a note if the namespace does not exist, with those that do."""
     if (name := api.place.namespace) and has_namespace(api) is False:
         # No note if this user may not list them: the advice is the same.
-        others = _names(_list_or_note([], "", lambda: api.items("/api/v1/namespaces")))[:12]
+        others = _names(_list_or_note([], "", lambda: api.find_all(NAMESPACE)))[:12]
         there = f"; there are: {', '.join(others)}" if others else ""
         do = f"kubectl create namespace {name}, or --namespace"
         notes.append(f"namespace {name} is not there: {do}{there}")
@@ -140,7 +145,7 @@ def _optional_question(there: bool, question: Question) -> tuple[Question, ...]:
     return (question,) if there else ()
 
 
-def _list_or_note(notes: list[str], what: str, ask: Any) -> list[Any]:
+def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
     """Return a list; if this user may not read it, return none and add a note."""
     try:
         return list(ask())
@@ -152,19 +157,15 @@ def _list_or_note(notes: list[str], what: str, ask: Any) -> list[Any]:
         return []
 
 
-def _list_objects(api: Api, group: str, kind: str) -> list[dict[str, Any]]:
-    return api.items(object_path(api, group, kind))
-
-
-def _names(objects: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(sorted(plain(o["metadata"]["name"], 253) for o in objects))
+def _names(objects: Iterable[Object]) -> tuple[str, ...]:
+    return tuple(sorted(plain(o.name, 253) for o in objects))
 
 
 def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
     """Return the queues of the namespace; add a note about those of other namespaces."""
-    for group in KUEUE_GROUPS:
+    for kind in LOCAL_QUEUES:
         try:
-            found = api.items(f"/{group}/localqueues")
+            found = api.find_all(kind, everywhere=True)
         except ApiError as error:
             if error.gone:
                 continue
@@ -172,7 +173,7 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
                 raise
             # A user who may not list all queues may be allowed to list those of the namespace.
             try:
-                return _names(_list_objects(api, group, "localqueues"))
+                return _names(api.find_all(kind))
             except ApiError as own:
                 if own.passing:
                     raise
@@ -180,10 +181,8 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
                     continue
                 notes.append(f"queues cannot be seen: {own.message}")
                 return ()
-        here = [q for q in found if q["metadata"].get("namespace") == api.place.namespace]
-        elsewhere = sorted(
-            {str(q["metadata"].get("namespace")) for q in found} - {api.place.namespace}
-        )
+        here = [q for q in found if q.meta.namespace == api.place.namespace]
+        elsewhere = sorted({q.meta.namespace for q in found} - {api.place.namespace})
         if elsewhere:
             notes.append(f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace")
         return _names(here)
@@ -194,12 +193,10 @@ def _networks(
     api: Api, machines: Sequence[str], notes: list[str]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return interfaces and networks for the machines whose networks have other names here."""
-    there = _names(_list_or_note(notes, "networks", lambda: api.items(f"/{_NETWORKING}/networks")))
+    there = _names(_list_or_note(notes, "networks", lambda: api.find_all(NETWORK)))
     if there:
         notes.append(f"networks: {', '.join(there)}")
-    elif sets := _names(
-        _list_or_note([], "", lambda: api.items(f"/{_NETWORKING}/gkenetworkparamsets"))
-    ):
+    elif sets := _names(_list_or_note([], "", lambda: api.find_all(NETWORK_PARAMETERS))):
         # Pods name Networks, which may have other names: these are only a hint for people.
         notes.append(f"network parameters (not networks that pods can name): {', '.join(sets)}")
     result = {}
