@@ -20,6 +20,7 @@ from accept.backends.kubernetes.doctor_storage import claimed_devices
 from accept.backends.kubernetes.nodes import request_of_run
 from accept.backends.kubernetes.status import makes_jobset
 from accept.backends.kubernetes.submit import RunName, check_run_name
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 
 pytestmark = pytest.mark.real
@@ -105,4 +106,6 @@ def test_the_longest_name_of_a_jobset(nodes: int, write: Write) -> None:
     file = write(nodes=nodes)
     given = ("--set", "site.controller=jobset", "--set", "attempt=a1")
     helm.objects(4, file, *given, name="n" * longest)
-    assert "too long" in helm.refusal(4, "--values", file, *given, name="n" * (longest + 1))
+    assert Code.HELM_NAME_LONG in helm.refusal(
+        4, "--values", file, *given, name="n" * (longest + 1)
+    )

@@ -204,6 +204,44 @@ class Code(str, Enum):
         "E-HELM-RELEASE-EXISTS",
         "A release of this name exists. Choose another --release, or delete that run.",
     )
+    HELM_NO_PLAN = (
+        "E-HELM-NO-PLAN",
+        "The chart was installed without a plan. Install the values that `accept render` prints.",
+    )
+    HELM_NO_IMAGE = (
+        "E-HELM-NO-IMAGE",
+        "The values name no container image. Set kubernetes.image in the site file, or site.image.",
+    )
+    HELM_VERSION = (
+        "E-HELM-VERSION",
+        (
+            "Values and chart are of different versions of accept. Use the chart that `accept chart` "
+            "names."
+        ),
+    )
+    HELM_NAME = (
+        "E-HELM-NAME",
+        "The release has a name that pods cannot have. Use a-z, 0-9 and '-', a letter first.",
+    )
+    HELM_NAME_LONG = (
+        "E-HELM-NAME-LONG",
+        "Kubernetes limits the names of pods to 63 characters. Choose a shorter release name.",
+    )
+    HELM_RUNNING = (
+        "E-HELM-RUNNING",
+        "A run cannot be changed. Wait for its end, or uninstall the release, before `helm upgrade`.",
+    )
+    HELM_ATTEMPT_USED = (
+        "E-HELM-ATTEMPT-USED",
+        "The release already ran this attempt. Give another attempt, or none.",
+    )
+    HELM_NO_CLAIMS = (
+        "E-HELM-NO-CLAIMS",
+        (
+            "The machine claims devices (DRA), but the cluster serves no API for claims. Kubernetes "
+            "1.34 or newer does."
+        ),
+    )
 
     # Evidence, archives, buckets and logs.
 

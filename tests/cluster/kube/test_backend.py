@@ -287,7 +287,6 @@ class TestExec:
         collect.copy_archive(api, pod, target, 5000003, digest, say=print)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
         assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
-        api.close()
 
 
 class TestThePodsFirstProcess:
@@ -302,7 +301,6 @@ class TestThePodsFirstProcess:
         gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
         done = execute(api, pod, "accept", ["sh", "-c", gone, "sh", *left], timeout=30)
         assert done.exit == 0
-        api.close()
 
 
 class TestTheSiteFile:

@@ -225,7 +225,7 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
         if kind is SERVICE:
             objects = (*objects, *_jobset_service(api, job))
         for item in objects:
-            one = _Found(kind=kind, name=item.name, leaving=item.meta.leaving)
+            one = _Found(kind=kind, name=item.name, leaving=bool(item.deleted))
             found[str(one)] = one
     return _Listing(objects=tuple(found.values()), hidden=tuple(hidden))
 
@@ -241,6 +241,6 @@ def _jobset_service(api: Api, job: Job) -> tuple[Object, ...]:
     Somebody else's Service may have the same name.
     """
     service = api.find(SERVICE, job.attempt)
-    owners = service.meta.owners if service else ()
+    owners = service.owners if service else ()
     made_by_run = any(o.kind == JOBSET.name and o.name == job.attempt for o in owners)
     return (service,) if service and made_by_run else ()

@@ -107,7 +107,7 @@ def _node(api: Api, name: str, missing: list[str]) -> dict[str, object] | None:
     status = ("conditions", "capacity", "allocatable", "nodeInfo")
     return {
         "name": name,
-        "labels": node.meta.labels,
+        "labels": node.labels,
         "taints": value_at(node.document, "spec", "taints") or [],
         "unschedulable": node.cordoned,
         **{key: value_at(node.document, "status", key) for key in status},

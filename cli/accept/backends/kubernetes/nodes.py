@@ -102,7 +102,7 @@ def _mismatch(node: Node, wanted: PodRequest) -> str:
     if node.name in wanted.exclude:
         return "among the excluded nodes"
     for key, value in wanted.selector.items():
-        label = node.meta.labels.get(key)
+        label = node.labels.get(key)
         if label != value:
             has = "is missing" if label is None else f"is {plain(label, 80)}"
             return f"label {key} {has}, {value} is required"
@@ -242,7 +242,7 @@ def free_nodes(api: Api, wanted: PodRequest) -> tuple[str, ...]:
 
 def count_machines(nodes: Iterable[Node]) -> dict[str, int]:
     """Count the nodes of each machine type, by their labels."""
-    labels = [node.meta.labels.items() for node in nodes]
+    labels = [node.labels.items() for node in nodes]
     counted = {}
     for name in config.names("machines"):
         selector = config.load_machine(name).value.kubernetes.node_selector

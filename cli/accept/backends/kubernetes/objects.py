@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Generic, Self, TypeVar
 
 from accept.core.text import decimal
 
+Value = TypeVar("Value")
+AnyRecord = TypeVar("AnyRecord", bound="Record")
 #: The JSON of an object.
 Document = Mapping[str, object]
 
@@ -55,22 +57,54 @@ def whole_number(amount: object) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
-    """The object that made another one."""
+class Record:
+    """A part of an object; each field states how it is read from the JSON."""
 
-    kind: str
-    name: str
-    uid: str
+    @classmethod
+    def read(cls, document: Document) -> Self:
+        """Read all fields."""
+        return cls(**{item.name: item.metadata["read"](document) for item in fields(cls)})
+
+
+def _read_by(read: Callable[[Document], Value]) -> Value:
+    """Return a field of a Record that `read` finds in the JSON."""
+    found: Value = field(metadata={"read": read})
+    return found
+
+
+def _text(*path: str) -> str:
+    return _read_by(lambda document: text_at(document, *path))
+
+
+def _texts(*path: str) -> Mapping[str, str]:
+    return _read_by(lambda document: texts_at(document, *path))
+
+
+def _many(kind: type[AnyRecord], *path: str) -> tuple[AnyRecord, ...]:
+    return _read_by(lambda document: tuple(map(kind.read, list_at(document, *path))))
+
+
+def _holds(value: object, *path: str) -> bool:
+    return _read_by(lambda document: value_at(document, *path) == value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class Owner(Record):
+    """The object that made another one."""
+
+    kind: str = _text("kind")
+    name: str = _text("name")
+    uid: str = _text("uid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition(Record):
     """One condition of an object's status."""
 
-    type: str
-    holds: bool
-    reason: str
-    message: str
+    type: str = _text("type")
+    holds: bool = _holds("True", "status")
+    reason: str = _text("reason")
+    message: str = _text("message")
 
     @property
     def text(self) -> str:
@@ -79,81 +113,34 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meta:
-    """The metadata of an object."""
-
-    name: str
-    namespace: str
-    uid: str
-    #: When it was created, in the API's format, which sorts as text.
-    created: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    #: Whether the API is deleting it already.
-    leaving: bool
-    owners: tuple[Owner, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Object:
+class Object(Record):
     """An object of any kind: its metadata and its conditions."""
 
-    meta: Meta
-    conditions: tuple[Condition, ...]
+    name: str = _text("metadata", "name")
+    namespace: str = _text("metadata", "namespace")
+    uid: str = _text("metadata", "uid")
+    #: When it was created, in the API's format, which sorts as text.
+    created: str = _text("metadata", "creationTimestamp")
+    labels: Mapping[str, str] = _texts("metadata", "labels")
+    #: When the API began to delete it; empty if it did not.
+    deleted: str = _text("metadata", "deletionTimestamp")
+    owners: tuple[Owner, ...] = _many(Owner, "metadata", "ownerReferences")
+    conditions: tuple[Condition, ...] = _many(Condition, "status", "conditions")
     #: The object as the API returned it, for the copy that `collect` saves.
-    document: Document = field(repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        """Return the name of the object."""
-        return self.meta.name
+    document: Mapping[str, object] = _read_by(lambda document: document)
 
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of a type; None if the object has none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
-    @classmethod
-    def read(cls, document: Document) -> Object:
-        """Read an object of a kind whose other fields are not used."""
-        return Object(meta=_meta(document), conditions=_conditions(document), document=document)
-
-
-def _meta(document: Document) -> Meta:
-    meta = value_at(document, "metadata")
-    return Meta(
-        name=text_at(meta, "name"),
-        namespace=text_at(meta, "namespace"),
-        uid=text_at(meta, "uid"),
-        created=text_at(meta, "creationTimestamp"),
-        labels=texts_at(meta, "labels"),
-        annotations=texts_at(meta, "annotations"),
-        leaving=bool(text_at(meta, "deletionTimestamp")),
-        owners=tuple(
-            Owner(kind=text_at(o, "kind"), name=text_at(o, "name"), uid=text_at(o, "uid"))
-            for o in list_at(meta, "ownerReferences")
-        ),
-    )
-
-
-def _conditions(document: Document) -> tuple[Condition, ...]:
-    return tuple(
-        Condition(
-            type=text_at(condition, "type"),
-            holds=text_at(condition, "status") == "True",
-            reason=text_at(condition, "reason"),
-            message=text_at(condition, "message"),
-        )
-        for condition in list_at(document, "status", "conditions")
-    )
-
 
 @dataclass(frozen=True, kw_only=True)
-class Taint:
+class Taint(Record):
     """A taint of a node."""
 
-    key: str
-    value: str
-    effect: str
+    key: str = _text("key")
+    value: str = _text("value")
+    effect: str = _text("effect")
 
     def __str__(self) -> str:
         """Return the taint as `kubectl taint` takes it."""
@@ -164,11 +151,11 @@ class Taint:
 class Node(Object):
     """A node of the cluster."""
 
-    cordoned: bool
-    taints: tuple[Taint, ...]
+    cordoned: bool = _holds(True, "spec", "unschedulable")
+    taints: tuple[Taint, ...] = _many(Taint, "spec", "taints")
     #: Amounts by resource: those that the node has, and those that pods may use.
-    capacity: Mapping[str, str]
-    allocatable: Mapping[str, str]
+    capacity: Mapping[str, str] = _texts("status", "capacity")
+    allocatable: Mapping[str, str] = _texts("status", "allocatable")
 
     @property
     def ready(self) -> bool:
@@ -176,51 +163,59 @@ class Node(Object):
         ready = self.condition("Ready")
         return ready is not None and ready.holds
 
-    @classmethod
-    def read(cls, document: Document) -> Node:
-        """Read a node."""
-        return Node(
-            meta=_meta(document),
-            conditions=_conditions(document),
-            document=document,
-            cordoned=value_at(document, "spec", "unschedulable") is True,
-            taints=tuple(
-                Taint(key=text_at(t, "key"), value=text_at(t, "value"), effect=text_at(t, "effect"))
-                for t in list_at(document, "spec", "taints")
-            ),
-            capacity=texts_at(document, "status", "capacity"),
-            allocatable=texts_at(document, "status", "allocatable"),
-        )
+
+def _cause(document: Document, key: str) -> str:
+    ended = value_at(document, "state", "terminated")
+    return text_at(ended or value_at(document, "state", "waiting"), key)
+
+
+def _exit_code(document: Document) -> int | None:
+    code = value_at(document, "state", "terminated", "exitCode")
+    return code if isinstance(code, int) else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Container:
+class Container(Record):
     """The last known state of a container in a pod; texts are empty where they do not apply."""
 
-    name: str
-    image: str
-    running: bool
+    name: str = _text("name")
+    image: str = _text("image")
+    running: bool = _read_by(lambda status: value_at(status, "state", "running") is not None)
     #: Whether it has ended; then with its exit code, if the kubelet knows it.
-    ended: bool
-    code: int | None
+    ended: bool = _read_by(lambda status: value_at(status, "state", "terminated") is not None)
+    code: int | None = _read_by(_exit_code)
     #: Why it waits or ended.
-    reason: str
-    message: str
+    reason: str = _read_by(lambda status: _cause(status, "reason"))
+    message: str = _read_by(lambda status: _cause(status, "message"))
 
 
-def _container(status: Document) -> Container:
-    ended = value_at(status, "state", "terminated")
-    cause = ended or value_at(status, "state", "waiting")
-    code = value_at(ended, "exitCode")
-    return Container(
-        name=text_at(status, "name"),
-        image=text_at(status, "image"),
-        running=value_at(status, "state", "running") is not None,
-        ended=ended is not None,
-        code=code if isinstance(code, int) else None,
-        reason=text_at(cause, "reason"),
-        message=text_at(cause, "message"),
-    )
+def _index(document: Document) -> int:
+    marks = {**texts_at(document, "metadata", "annotations")}
+    index = decimal({**marks, **texts_at(document, "metadata", "labels")}.get(_INDEX_LABEL, ""))
+    return -1 if index is None else index
+
+
+def _grace(document: Document) -> int:
+    seconds = value_at(document, "spec", "terminationGracePeriodSeconds")
+    return seconds if isinstance(seconds, int) else _GRACE_SECONDS
+
+
+def _requests(document: Document) -> Mapping[str, int]:
+    """Return the larger of what init containers and main containers request, by resource."""
+    sidecars, initial = Counter[str](), Counter[str]()
+    for container in list_at(document, "spec", "initContainers"):
+        if text_at(container, "restartPolicy") == "Always":
+            sidecars += _amounts(container)
+        else:
+            # For counters, `|` is the maximum.
+            initial |= _amounts(container) + sidecars
+    return initial | sum(map(_amounts, list_at(document, "spec", "containers")), sidecars)
+
+
+def _amounts(container: Document) -> Counter[str]:
+    limits, requests = (texts_at(container, "resources", key) for key in ("limits", "requests"))
+    merged = {**limits, **requests}
+    return Counter({key: whole_number(amount) for key, amount in merged.items() if "/" in key})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,101 +223,66 @@ class Pod(Object):
     """A pod of the cluster."""
 
     #: Name of its node; empty until it is scheduled.
-    node: str
+    node: str = _text("spec", "nodeName")
     #: Its index in an Indexed Job; -1 if unknown.
-    index: int
-    #: The phase, reason and message of its status.
-    phase: str
-    reason: str
-    message: str
-    init_containers: tuple[Container, ...]
-    containers: tuple[Container, ...]
+    index: int = _read_by(_index)
+    phase: str = _text("status", "phase")
+    reason: str = _text("status", "reason")
+    message: str = _text("status", "message")
+    init_containers: tuple[Container, ...] = _many(Container, "status", "initContainerStatuses")
+    containers: tuple[Container, ...] = _many(Container, "status", "containerStatuses")
     #: Amounts of extended resources that it requests, such as GPUs.
-    requests: Mapping[str, int]
+    requests: Mapping[str, int] = _read_by(_requests)
     #: Seconds that it may take to end after it is told to.
-    grace: int
+    grace: int = _read_by(_grace)
 
     @property
     def main(self) -> Container | None:
         """Return the container that runs the suite; None if there is no state of it yet."""
         return next((c for c in self.containers if c.name == MAIN_CONTAINER), None)
 
-    @classmethod
-    def read(cls, document: Document) -> Pod:
-        """Read a pod."""
-        meta, status = _meta(document), value_at(document, "status")
-        index = decimal({**meta.annotations, **meta.labels}.get(_INDEX_LABEL, ""))
-        grace = value_at(document, "spec", "terminationGracePeriodSeconds")
-        return Pod(
-            meta=meta,
-            conditions=_conditions(document),
-            document=document,
-            node=text_at(document, "spec", "nodeName"),
-            index=-1 if index is None else index,
-            phase=text_at(status, "phase"),
-            reason=text_at(status, "reason"),
-            message=text_at(status, "message"),
-            init_containers=tuple(map(_container, list_at(status, "initContainerStatuses"))),
-            containers=tuple(map(_container, list_at(status, "containerStatuses"))),
-            requests=_requests(value_at(document, "spec")),
-            grace=grace if isinstance(grace, int) else _GRACE_SECONDS,
-        )
+
+def _job_specs(document: Document) -> list[tuple[str, object]]:
+    """Return how often a JobSet, or once a Job, has each Job, and the spec of that Job."""
+    jobs = list_at(document, "spec", "replicatedJobs")
+    return [
+        (text_at(job, "replicas") or "1", value_at(job, "template", "spec")) for job in jobs
+    ] or [("1", value_at(document, "spec"))]
 
 
-def _requests(spec: object) -> Mapping[str, int]:
-    """Return the larger of what init containers and main containers request, by resource."""
-    sidecars, initial = Counter[str](), Counter[str]()
-    for container in list_at(spec, "initContainers"):
-        if text_at(container, "restartPolicy") == "Always":
-            sidecars += _amounts(container)
-        else:
-            # For counters, `|` is the maximum.
-            initial |= _amounts(container) + sidecars
-    return initial | sum(map(_amounts, list_at(spec, "containers")), sidecars)
+def _pod_count(document: Document) -> int:
+    return sum(
+        (decimal(replicas) or 0) * (decimal(text_at(spec, "parallelism")) or 0)
+        for replicas, spec in _job_specs(document)
+    )
 
 
-def _amounts(container: Document) -> Counter[str]:
-    resources = value_at(container, "resources")
-    merged = {**texts_at(resources, "limits"), **texts_at(resources, "requests")}
-    return Counter({key: whole_number(amount) for key, amount in merged.items() if "/" in key})
+def _environment(document: Document) -> dict[str, str]:
+    return {
+        text_at(variable, "name"): text_at(variable, "value")
+        for _, spec in _job_specs(document)
+        for container in list_at(spec, "template", "spec", "containers")
+        if text_at(container, "name") == MAIN_CONTAINER
+        for variable in list_at(container, "env")
+        if "valueFrom" not in variable
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Controller(Object):
     """What runs the pods of a run: a JobSet, its Job, or a plain Job."""
 
-    suspended: bool
+    suspended: bool = _holds(True, "spec", "suspend")
     #: Number of pods.
-    pods: int
+    pods: int = _read_by(_pod_count)
     #: Environment variables of the main container that have literal values.
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = _read_by(_environment)
 
-    @classmethod
-    def read(cls, document: Document) -> Controller:
-        """Read a JobSet or a Job."""
-        spec = value_at(document, "spec")
-        jobs = [
-            (text_at(job, "replicas") or "1", value_at(job, "template", "spec"))
-            for job in list_at(spec, "replicatedJobs")
-        ] or [("1", spec)]
-        containers = list_at(jobs[0][1], "template", "spec", "containers")
-        return Controller(
-            meta=_meta(document),
-            conditions=_conditions(document),
-            document=document,
-            suspended=value_at(spec, "suspend") is True,
-            pods=sum(
-                (decimal(replicas) or 0) * (decimal(text_at(job, "parallelism")) or 0)
-                for replicas, job in jobs
-            ),
-            environment={
-                text_at(variable, "name"): text_at(variable, "value")
-                for container in containers
-                if text_at(container, "name") == MAIN_CONTAINER
-                for variable in list_at(container, "env")
-                if "valueFrom" not in variable
-            },
-        )
+
+def _last_time(document: Document) -> str:
+    paths = ("lastTimestamp",), ("series", "lastObservedTime"), ("eventTime",)
+    times = (text_at(document, *path) for path in (*paths, ("metadata", "creationTimestamp")))
+    return next(filter(None, times), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,74 +290,33 @@ class Event(Object):
     """An event about an object."""
 
     #: Name of the object that it is about.
-    about: str
-    warning: bool
-    reason: str
-    message: str
+    about: str = _text("involvedObject", "name")
+    warning: bool = _holds("Warning", "type")
+    reason: str = _text("reason")
+    message: str = _text("message")
     #: When it last occurred, in the API's format, which sorts as text.
-    when: str
+    when: str = _read_by(_last_time)
 
-    @classmethod
-    def read(cls, document: Document) -> Event:
-        """Read an event, in the form of either of its two APIs."""
-        times = (
-            ("lastTimestamp",),
-            ("series", "lastObservedTime"),
-            ("eventTime",),
-            ("metadata", "creationTimestamp"),
-        )
-        return Event(
-            meta=_meta(document),
-            conditions=(),
-            document=document,
-            about=text_at(document, "involvedObject", "name")
-            or text_at(document, "regarding", "name"),
-            warning=text_at(document, "type") == "Warning",
-            reason=text_at(document, "reason"),
-            message=text_at(document, "message") or text_at(document, "note"),
-            when=next(filter(None, (text_at(document, *path) for path in times)), ""),
-        )
+
+def _access_modes(document: Document) -> tuple[str, ...]:
+    modes = value_at(document, "status", "accessModes") or value_at(document, "spec", "accessModes")
+    return tuple(map(str, modes)) if isinstance(modes, list) else ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeClaim(Object):
     """A claim of a volume."""
 
-    phase: str
-    modes: tuple[str, ...]
-    storage_class: str
-
-    @classmethod
-    def read(cls, document: Document) -> VolumeClaim:
-        """Read a PersistentVolumeClaim."""
-        modes = value_at(document, "status", "accessModes") or value_at(
-            document, "spec", "accessModes"
-        )
-        return VolumeClaim(
-            meta=_meta(document),
-            conditions=_conditions(document),
-            document=document,
-            phase=text_at(document, "status", "phase"),
-            modes=tuple(map(str, modes)) if isinstance(modes, list) else (),
-            storage_class=text_at(document, "spec", "storageClassName"),
-        )
+    phase: str = _text("status", "phase")
+    modes: tuple[str, ...] = _read_by(_access_modes)
+    storage_class: str = _text("spec", "storageClassName")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageClass(Object):
     """A class of volumes."""
 
-    binding_mode: str
-
-    @classmethod
-    def read(cls, document: Document) -> StorageClass:
-        """Read a StorageClass."""
-        return StorageClass(
-            meta=_meta(document),
-            conditions=(),
-            document=document,
-            binding_mode=text_at(document, "volumeBindingMode"),
-        )
+    binding_mode: str = _text("volumeBindingMode")
 
 
 AnyObject_co = TypeVar("AnyObject_co", bound=Object, covariant=True)

@@ -70,7 +70,7 @@ def read_pod(pod: objects.Pod, event_texts: Mapping[str, str] = {}) -> Pod:
         why=plain(why, 300),
         code=main.code if main else None,
         ran=main is not None and (main.running or main.ended),
-        created=pod.meta.created,
+        created=pod.created,
         grace=pod.grace,
     )
 
@@ -87,7 +87,7 @@ def _phase(pod: objects.Pod, event_text: str) -> tuple[PodPhase, str]:
         # The kubelet refused or evicted it, or its node is lost: no container has a state.
         reason = f"{pod.reason or pod.phase}: {pod.message}"
         return PodPhase.ENDED, _disruption(pod) or reason
-    if pod.meta.leaving:
+    if pod.deleted:
         return PodPhase.LEAVING, _disruption(pod) or "being deleted"
     if main is not None and main.running:
         return PodPhase.RUNNING, ""
@@ -230,7 +230,7 @@ def _end(controller: Controller) -> tuple[End, str] | None:
 
 
 def _suspended(owner: Controller, workload: Object | None) -> str:
-    queue = owner.meta.labels.get(_QUEUE_LABEL)
+    queue = owner.labels.get(_QUEUE_LABEL)
     if not queue:
         return "suspended: it starts when somebody sets its `suspend` to false"
     where = f"suspended in queue {plain(queue, 80)}"
@@ -382,7 +382,5 @@ def _workload(api: Api, owner: Controller) -> Object | None:
             if error.passing:
                 raise
             continue
-        return next(
-            (w for w in workloads if any(o.uid == owner.meta.uid for o in w.meta.owners)), None
-        )
+        return next((w for w in workloads if any(o.uid == owner.uid for o in w.owners)), None)
     return None

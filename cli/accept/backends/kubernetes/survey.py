@@ -181,8 +181,8 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
                     continue
                 notes.append(f"queues cannot be seen: {own.message}")
                 return ()
-        here = [q for q in found if q.meta.namespace == api.place.namespace]
-        elsewhere = sorted({q.meta.namespace for q in found} - {api.place.namespace})
+        here = [q for q in found if q.namespace == api.place.namespace]
+        elsewhere = sorted({q.namespace for q in found} - {api.place.namespace})
         if elsewhere:
             notes.append(f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace")
         return _names(here)
