@@ -102,6 +102,13 @@ class Code(str, Enum):
             "doctor` shows why."
         ),
     )
+    KUBE_NODES_AFFINITY = (
+        "E-KUBE-NODES-AFFINITY",
+        (
+            "The site file requires a node affinity, which only the scheduler evaluates. Use "
+            "nodeSelector, or name the nodes."
+        ),
+    )
     KUBE_MACHINES = (
         "E-KUBE-MACHINES",
         "The cluster has nodes of several machine types. Name one with --machine.",
@@ -215,8 +222,8 @@ class Code(str, Enum):
     HELM_VERSION = (
         "E-HELM-VERSION",
         (
-            "Values and chart are of different versions of accept. Use the chart that `accept chart` "
-            "names."
+            "Values and chart have different versions of accept. Use the chart that "
+            "`accept chart` names."
         ),
     )
     HELM_NAME = (
@@ -229,7 +236,7 @@ class Code(str, Enum):
     )
     HELM_RUNNING = (
         "E-HELM-RUNNING",
-        "A run cannot be changed. Wait for its end, or uninstall the release, before `helm upgrade`.",
+        "A run cannot be changed. Wait for its end, or uninstall the release before an upgrade.",
     )
     HELM_ATTEMPT_USED = (
         "E-HELM-ATTEMPT-USED",
@@ -238,8 +245,8 @@ class Code(str, Enum):
     HELM_NO_CLAIMS = (
         "E-HELM-NO-CLAIMS",
         (
-            "The machine claims devices (DRA), but the cluster serves no API for claims. Kubernetes "
-            "1.34 or newer does."
+            "The machine claims devices (DRA), but the cluster serves no API for claims. "
+            "Kubernetes 1.34 or newer does."
         ),
     )
 

@@ -195,6 +195,14 @@ class TestTheNodesThatAreFree:
             "g1",
         ]
 
+    def test_are_not_listed_where_only_the_scheduler_knows_them(self, tmp_path: Path) -> None:
+        site = tmp_path / "site.yaml"
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        affinity = f"{{nodeAffinity: {{{required}: {{nodeSelectorTerms: []}}}}}}"
+        site.write_text(f"kubernetes: {{affinity: {affinity}}}\n", encoding="utf-8")
+        done = accept("nodes", "--machine", "gpu", "--site", site)
+        assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_NODES_AFFINITY)
+
     def test_need_none_where_the_machine_has_none(self, server: ApiServer) -> None:
         untainted = {**node("cpu1", gpus=0), "spec": {}}
         server.says("/api/v1/nodes", {"items": [untainted]})

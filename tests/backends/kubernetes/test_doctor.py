@@ -125,6 +125,12 @@ class TestTooFewNodes:
         assert "give --machine NAME" in refused("submit", *words, code=4)
 
 
+def test_a_node_affinity_is_not_checked(ask: Ask) -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    site = f"  affinity: {{nodeAffinity: {{{required}: {{nodeSelectorTerms: []}}}}}}\n"
+    assert line(ask(site), "affinity")[0] == "ok"
+
+
 class TestATaintThatNothingTolerates:
     @pytest.fixture(autouse=True)
     def nodes(self, server: ApiServer) -> None:

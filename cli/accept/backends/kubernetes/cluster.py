@@ -17,6 +17,13 @@ def free_nodes(options: Options) -> tuple[str, ...]:
     Raises NotStarted if there is none, or if the cluster cannot be reached.
     """
     site = load_site(options.site).value if options.site else Site()
+    if nodes.requires_affinity(site):
+        raise BadInput(
+            "the free nodes cannot be listed: the site file has a required node affinity "
+            "(kubernetes.affinity), which only the scheduler evaluates",
+            code=Code.KUBE_NODES_AFFINITY,
+            hint="use kubernetes.nodeSelector instead, or name the nodes: --nodes a,b,c",
+        )
     with before_start():
         api = Api(resolve_place(options.place, site))
         name = options.machine or nodes.detect_machine(api)

@@ -10,7 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from accept.backends.kubernetes import doctor_storage
 from accept.backends.kubernetes.client import Api, ApiError, resolve_place
 from accept.backends.kubernetes.doctor_storage import claimed_devices, fine, lack
-from accept.backends.kubernetes.nodes import expected_nodes, query_fits, request_of_run, shortage
+from accept.backends.kubernetes.nodes import (
+    expected_nodes,
+    query_fits,
+    request_of_run,
+    requires_affinity,
+    shortage,
+)
 from accept.backends.kubernetes.objects import (
     JOBSET,
     LOCAL_QUEUES,
@@ -295,6 +301,8 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
         yield lack("nodes", f"none with {selector}; {reasons}", advice)
         return
     yield fine("nodes", f"{len(matching)} with {selector}")
+    if requires_affinity(run.site):
+        yield fine("affinity", "not checked: only the scheduler evaluates kubernetes.affinity")
     what = wanted.resource or "nodes"
     nodes = run.plan.nodes or 1
     short = shortage(found, nodes, wanted)

@@ -1,7 +1,7 @@
 """Count the nodes that a run matches and that are free, and detect the machine from the nodes.
 
-This is a simple count, not the scheduler: labels, names, readiness, taints and free GPUs. A site's
-`affinity` is left to the scheduler, so the count can be too high, but not too low.
+This is a simple count, not the scheduler: labels, names, readiness, taints and free GPUs. It does
+not read the site's `affinity`, so it can be too high.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from accept.backends.kubernetes.objects import (
     Taint,
     text_at,
     texts_at,
+    value_at,
     whole_number,
 )
 from accept.config import Machine, Site
@@ -224,6 +225,12 @@ def expected_nodes(site: Site) -> str:
     if of_site.priority_class_name:
         return "pods of lower priority may make room (kubernetes.priorityClassName)"
     return ""
+
+
+def requires_affinity(site: Site) -> bool:
+    """Return whether the site restricts nodes by rules that only the scheduler evaluates."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return value_at(site.kubernetes.affinity, "nodeAffinity", required) is not None
 
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
