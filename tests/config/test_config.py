@@ -201,7 +201,7 @@ class TestMachine:
             check_gpus_per_node(machine, 7)
         with pytest.raises(Invalid, match="16 of the 8 GPUs"):
             check_gpus_per_node(machine, 16)
-        with pytest.raises(Invalid, match="0 GPUs a node"):
+        with pytest.raises(Invalid, match="0 GPUs per node"):
             check_gpus_per_node(machine, 0)
         check_gpus_per_node(machine, 4)
 
@@ -212,7 +212,7 @@ class TestMachine:
         assert bounds(machine, gpus_per_node=8) == bounds(machine)
 
     def test_no_gpu_can_be_used_of_a_machine_without(self) -> None:
-        with pytest.raises(Invalid, match="1 GPUs a node is not possible on cpu"):
+        with pytest.raises(Invalid, match="1 GPU per node cannot be used on cpu"):
             check_gpus_per_node(config.load_machine("cpu").value, 1)
 
 

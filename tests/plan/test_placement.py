@@ -230,7 +230,7 @@ class TestResults:
         self, site: Callable[..., str]
     ) -> None:
         done = accept("render", "-m", "cpu", "-n", 2, "--site", site())
-        assert "index 0 for 600 s" in done.err
+        assert "index 0 for 10 min" in done.err
         quiet = accept("render", "-q", "-m", "cpu", "-n", 2, "--site", site())
         assert (quiet.err, quiet.out) == ("", done.out)
 

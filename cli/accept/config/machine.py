@@ -12,7 +12,7 @@ from accept.config.references import Figure
 from accept.core.checks.gemm_memory import TYPES
 from accept.core.model import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
-from accept.core.text import parse_size
+from accept.core.text import count, parse_size
 
 Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes a second.")]
 
@@ -212,11 +212,11 @@ def check_gpus_per_node(machine: Machine, wanted: int) -> None:
 
     The number must divide the GPUs of a node; otherwise rails and groups would differ in size.
     """
-    count = machine.gpus.count
-    if wanted < 1 or count == 0:
-        raise Invalid((), f"{wanted} GPUs a node is not possible on {machine.name}")
+    gpus = machine.gpus.count
+    if wanted < 1 or gpus == 0:
+        raise Invalid((), f"{count(wanted, 'GPU')} per node cannot be used on {machine.name}")
     if wanted > MOST_GPUS:
-        raise Invalid((), f"{wanted} GPUs a node", f"at most {MOST_GPUS} are possible")
-    if count != "detect" and count % wanted:
-        allowed = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
-        raise Invalid((), f"{wanted} of the {count} GPUs of {machine.name}", f"possible: {allowed}")
+        raise Invalid((), f"{wanted} GPUs per node", f"at most {MOST_GPUS} are possible")
+    if gpus != "detect" and gpus % wanted:
+        allowed = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
+        raise Invalid((), f"{wanted} of the {gpus} GPUs of {machine.name}", f"possible: {allowed}")

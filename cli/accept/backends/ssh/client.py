@@ -20,6 +20,7 @@ from accept.config import Site
 from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.ssh import MARKER, PRINT_MARKER
 from accept.core.serde import Invalid
+from accept.core.text import duration
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ def call(
         except FileNotFoundError:
             raise _no_ssh() from None
         except subprocess.TimeoutExpired:
-            return Reply(exit=None, out=b"", err=f"no answer within {timeout:.0f} s")
+            return Reply(exit=None, out=b"", err=f"no answer within {duration(timeout)}")
         err = done.stderr.decode(errors="replace")
         is_refused = done.returncode == 255 and not done.stdout and _REFUSED_EARLY in err
         if not is_refused or not tries_left:
@@ -137,7 +138,7 @@ def _chunks(descriptor: int, stall_seconds: float | None) -> Iterator[bytes]:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
             if not selector.select(stall_seconds):
-                raise ConnectionError(f"no data for {stall_seconds:.0f} s")
+                raise ConnectionError(f"no data for {duration(stall_seconds)}")
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
                 return
