@@ -156,8 +156,10 @@ def plan_text(plan: Planned) -> str:
     """Return the plan of a drill as lines of text."""
     nodes = "all free nodes" if plan.nodes is None else count(plan.nodes, "node")
     lines = [
-        f"drill of suite {plan.suite} on machine {plan.machine}, {nodes} over {plan.backend}, "
-        f"seed {plan.seed}",
+        (
+            f"drill of suite {plan.suite} on machine {plan.machine}, {nodes} over {plan.backend}, "
+            f"seed {plan.seed}"
+        ),
         f"  clean: about {duration(plan.clean_seconds)}",
     ]
     for fault in plan.faults:

@@ -266,10 +266,10 @@ def _after(
 ) -> float | None:
     """Return the seconds until the end of the first step after which a verdict names the fault."""
     began = min((record.start for record in records), default=0.0)
-    for count, record in enumerate(records, 1):
-        if records[count : count + 1] and records[count].step == record.step:
+    for number, record in enumerate(records, 1):
+        if records[number : number + 1] and records[number].step == record.step:
             continue
-        so_far = records[:count]
+        so_far = records[:number]
         if not _why_missed(choice, judge(plan, so_far, checks=REGISTRY, attempt=""), targets):
             return round(max(record.end for record in so_far) - began, 1)
     return None

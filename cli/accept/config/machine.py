@@ -10,6 +10,7 @@ from accept.config.kubernetes import MachineKubernetes
 from accept.config.nccl import Nccl
 from accept.config.references import Figure
 from accept.core.checks.gemm_memory import TYPES
+from accept.core.error_codes import Code
 from accept.core.model import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
 from accept.core.text import count, parse_size
@@ -99,7 +100,8 @@ class Nics:
     def __post_init__(self) -> None:
         """Raise Invalid if the reachable rate is above the line rate."""
         if self.reachable_gbps is not None and self.reachable_gbps > self.gbps:
-            raise Invalid(("reachableGbps",), f"more than the line rate of {self.gbps:g}")
+            message = f"more than the line rate of {self.gbps:g}"
+            raise Invalid(("reachableGbps",), message, code=Code.MACHINE_CONTRADICTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,11 +178,19 @@ class Machine:
             for name in figure.profiles:
                 if name not in self.nccl.profiles:
                     hint = known(name, self.nccl.profiles)
-                    raise Invalid(("references", index, "profiles"), "no such profile", hint)
+                    raise Invalid(
+                        ("references", index, "profiles"),
+                        "no such profile",
+                        hint,
+                        code=Code.NCCL_PROFILE_UNKNOWN,
+                    )
         if self.gpus.count == 0 and self.ranks_per_node == "gpus":
             hint = "give the number of ranks on a node, such as 2"
             raise Invalid(
-                ("ranksPerNode",), 'a machine without GPUs cannot use "gpus", the default', hint
+                ("ranksPerNode",),
+                'a machine without GPUs cannot use "gpus", the default',
+                hint,
+                code=Code.MACHINE_CONTRADICTION,
             )
 
     def planned(self, profile: str = "default") -> PlannedMachine:
@@ -213,10 +223,14 @@ def check_gpus_per_node(machine: Machine, wanted: int) -> None:
     The number must divide the GPUs of a node; otherwise rails and groups would differ in size.
     """
     gpus = machine.gpus.count
+    hint = ""
     if wanted < 1 or gpus == 0:
-        raise Invalid((), f"{count(wanted, 'GPU')} per node cannot be used on {machine.name}")
-    if wanted > MOST_GPUS:
-        raise Invalid((), f"{wanted} GPUs per node", f"at most {MOST_GPUS} are possible")
-    if gpus != "detect" and gpus % wanted:
-        allowed = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
-        raise Invalid((), f"{wanted} of the {gpus} GPUs of {machine.name}", f"possible: {allowed}")
+        message = f"{count(wanted, 'GPU')} per node cannot be used on {machine.name}"
+    elif wanted > MOST_GPUS:
+        message, hint = f"{wanted} GPUs per node", f"at most {MOST_GPUS} are possible"
+    elif gpus != "detect" and gpus % wanted:
+        message = f"{wanted} of the {gpus} GPUs of {machine.name}"
+        hint = f"possible: {', '.join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)}"
+    else:
+        return
+    raise Invalid((), message, hint, code=Code.GPUS_PER_NODE)

@@ -138,7 +138,7 @@ def _chunks(descriptor: int, stall_seconds: float | None) -> Iterator[bytes]:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
             if not selector.select(stall_seconds):
-                raise ConnectionError(f"no data for {duration(stall_seconds)}")
+                raise ConnectionError(f"no data for {stall_seconds:.0f} s")
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
                 return
