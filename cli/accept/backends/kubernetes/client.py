@@ -29,7 +29,7 @@ from accept.config import Site
 from accept.config.extras import Extra, install_hint
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
-from accept.core.text import decimal, plain
+from accept.core.text import decimal, duration, plain
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -598,7 +598,7 @@ def _open_websocket(
     threading.Thread(target=connect, daemon=True).start()
     wait([result], timeout)
     if result.cancel():
-        raise ApiError(f"exec in {plain(pod)}: no connection within {timeout:.0f} s", status=0)
+        raise ApiError(f"exec in {plain(pod)}: no connection within {duration(timeout)}", status=0)
     try:
         return result.result()
     except (ApiException, OSError, ValueError) as error:

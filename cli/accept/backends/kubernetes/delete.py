@@ -30,7 +30,7 @@ from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff
-from accept.core.text import plain
+from accept.core.text import duration, plain
 from accept.evidence import rundir
 
 
@@ -191,7 +191,7 @@ def _remove(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
         if requested and time.monotonic() > until:
             names = ", ".join(map(str, listing.objects[:4]))
             raise BrokenOff(
-                f"not deleted within {_LEAVING:.0f} s: {names}",
+                f"not deleted within {duration(_LEAVING)}: {names}",
                 code=Code.KUBE_OBJECTS_LEFT,
                 hint="if its node is lost, kubectl delete pod --force removes the pod's object",
             )

@@ -26,7 +26,7 @@ from accept.backends.kubernetes.objects import (
 from accept.config import Machine, Site
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
-from accept.core.text import plain
+from accept.core.text import count, plain
 from accept.plan.resolve import Resolved
 
 _BLOCKING = ("NoSchedule", "NoExecute")
@@ -141,11 +141,7 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
         shown.append(f"; {', '.join(names[:3])}{more}: {why}")
     gpus = f" with {wanted.amount} {wanted.resource}" if wanted.amount else ""
     rest = "".join(shown) if found else "; the cluster has no nodes"
-    return f"{_nodes(nodes)} requested, {good} free{gpus}{rest}"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+    return f"{count(nodes, 'node')} requested, {good} free{gpus}{rest}"
 
 
 _GPU = "nvidia.com/gpu"
@@ -253,9 +249,9 @@ def count_machines(nodes: Iterable[Node]) -> dict[str, int]:
     counted = {}
     for name in config.names("machines"):
         selector = config.load_machine(name).value.kubernetes.node_selector
-        count = sum(selector.items() <= of_node for of_node in labels)
-        if selector and count:
-            counted[name] = count
+        number = sum(selector.items() <= of_node for of_node in labels)
+        if selector and number:
+            counted[name] = number
     return counted
 
 
@@ -274,7 +270,7 @@ def detect_machine(api: Api) -> str:
     nodes = api.find_all(NODE)
     counted = count_machines(nodes)
     if len(counted) > 1:
-        listed = ", ".join(f"{name} ({_nodes(count)})" for name, count in counted.items())
+        listed = ", ".join(f"{name} ({count(number, 'node')})" for name, number in counted.items())
         raise NotStarted(
             f"the cluster has several machines: {listed}",
             code=Code.KUBE_MACHINES,

@@ -265,8 +265,8 @@ def state_lines(state: State) -> tuple[str, ...]:
     if state.stuck:
         shown_lines.append(f"no pods yet: {state.stuck}")
     if state.pods:
-        count = {phase: sum(p.phase == phase for p in state.pods) for phase in PodPhase}
-        shown = ", ".join(f"{n} {phase}" for phase, n in count.items() if n)
+        counted = {phase: sum(p.phase == phase for p in state.pods) for phase in PodPhase}
+        shown = ", ".join(f"{n} {phase}" for phase, n in counted.items() if n)
         shown_lines.append(
             f"pods: {shown}, of {state.wanted}" if state.wanted else f"pods: {shown}"
         )

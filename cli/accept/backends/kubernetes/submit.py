@@ -23,7 +23,7 @@ from accept.config import resources
 from accept.config.kubernetes import RELEASE_NAME
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.text import plain
+from accept.core.text import duration, plain
 
 _HELM_SECONDS = 120.0
 #: Kubernetes' limit for names of Services and labels, and what a pod's name adds to the run's.
@@ -102,7 +102,7 @@ def helm(
         ) from None
     except subprocess.TimeoutExpired:
         raise NotStarted(
-            f"helm {words[0]} did not end within {seconds:.0f} s",
+            f"helm {words[0]} did not end within {duration(seconds)}",
             code=Code.HELM_TIMEOUT,
             hint="try: kubectl get pods",
         ) from None

@@ -21,7 +21,7 @@ from accept.backends.kubernetes.objects import (
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.protocol import Question
 from accept.config import load_machine
-from accept.core.text import plain
+from accept.core.text import count, plain
 
 Item = TypeVar("Item")
 
@@ -81,8 +81,9 @@ def survey_cluster(api: Api) -> Survey:
     nodes = _list_or_note(notes, "nodes", lambda: api.find_all(NODE))
     machines = count_machines(nodes)
     gpus = count_gpus(nodes)
-    counted = ", ".join(f"{name}: {count} nodes" for name, count in machines.items())
-    notes.append(f"{len(nodes)} nodes, {gpus} GPUs; {counted or 'no machine that is known here'}")
+    counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
+    totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
+    notes.append(f"{totals}; {counted or 'no machine that is known here'}")
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
     queues = _queues(api, notes)
     accounts = _names(

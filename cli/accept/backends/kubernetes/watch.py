@@ -24,7 +24,7 @@ from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
-from accept.core.text import decimal
+from accept.core.text import decimal, duration
 from accept.evidence import rundir
 
 #: The run's folder in every pod.
@@ -200,9 +200,10 @@ def _lost(job: Job, state: State) -> BrokenOff:
 def _not_started(state: State, seconds: float) -> NotStarted:
     others = "".join(f"\n{line}" for line in waiting_reasons(state)[1:8])
     return NotStarted(
-        f"the first pod did not start within {seconds:.0f} s: {_why_not_running(state)}{others}",
+        f"the first pod did not start within {duration(seconds)}: "
+        f"{_why_not_running(state)}{others}",
         code=Code.KUBE_POD_NOT_STARTED,
-        hint="accept doctor says what the cluster lacks; --start-timeout 30m waits longer",
+        hint="accept doctor shows what the cluster lacks; --start-timeout 30m waits longer",
     )
 
 
