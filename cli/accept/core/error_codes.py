@@ -386,6 +386,32 @@ class Code(str, Enum):
             "Kubernetes 1.34 or newer does."
         ),
     )
+    KUBE_CLAIM = (
+        "E-KUBE-CLAIM",
+        "A claim of devices needs either `template` or `devices`, and not both.",
+    )
+    KUBE_TOPOLOGY = (
+        "E-KUBE-TOPOLOGY",
+        (
+            "Keys of `topology` contradict each other. Give `required` or `preferred`; `slice` and "
+            "`sliceSize` belong together."
+        ),
+    )
+    KUBE_QUEUE_UNSET = (
+        "E-KUBE-QUEUE-UNSET",
+        "The setting only has an effect in a queue of Kueue. Name one with `queue`.",
+    )
+    KUBE_NODES_CONTRADICT = (
+        "E-KUBE-NODES-CONTRADICT",
+        "A node is in includeNodes and in excludeNodes. Remove it from one of them.",
+    )
+    KUBE_RESULTS_OUTSIDE = (
+        "E-KUBE-RESULTS-OUTSIDE",
+        (
+            "`results.location` is not on `results.volume`, which would stay empty. Leave the "
+            "location out, or name a folder below the mount path."
+        ),
+    )
     KUBE_CAPABILITY = (
         "E-KUBE-CAPABILITY",
         (

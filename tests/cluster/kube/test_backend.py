@@ -180,12 +180,12 @@ class TestARunThatCannotStart:
         try:
             done = desk.do("run", *plan, "--nodes=3")
             assert done.exit == 4
-            assert "3 nodes are wanted, and there are 2" in done.err
+            assert "3 nodes requested, 2 free" in done.err
             assert "traceback" not in done.err.lower()
             doctor = desk.do("doctor", *plan, "--nodes=3")
             assert doctor.exit == 4
             assert "rdma-0" in doctor.out
-            assert "JobSet: jobset.x-k8s.io v1alpha2, with all that the chart sets" in doctor.out
+            assert "JobSet: jobset.x-k8s.io v1alpha2, with all fields that the chart sets" in doctor.out
             free = desk.do("nodes", "--machine=a4-highgpu-8g")
             assert tuple(free.out.split()) == cluster.nodes[:2]
             planned = desk.do("run", *plan, "--nodes=all", "--dry-run", "--json")
