@@ -19,15 +19,8 @@ from tests.factories.kubernetes import job, listed, running, stored_job, unsched
 
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, objects, watch
-from accept.backends.kubernetes.client import (
-    Api,
-    ApiError,
-    CommandResult,
-    Place,
-    execute,
-    find_place,
-    resolve_place,
-)
+from accept.backends.kubernetes.client import Api, ApiError, Place, find_place, resolve_place
+from accept.backends.kubernetes.exec import CommandResult, execute
 from accept.backends.kubernetes.objects import JOBSET, POD
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
@@ -443,4 +436,4 @@ def test_only_this_back_end_imports_the_client() -> None:
         path.name
         for path in sorted(folder.rglob("*.py"))
         if "from kubernetes" in path.read_text(encoding="utf-8")
-    ] == ["client.py"]
+    ] == ["client.py", "exec.py"]

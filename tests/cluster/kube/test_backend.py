@@ -15,7 +15,8 @@ from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT, until
 
 from accept.backends.kubernetes import collect, rbac
-from accept.backends.kubernetes.client import Api, Place, execute
+from accept.backends.kubernetes.client import Api, Place
+from accept.backends.kubernetes.exec import execute
 from accept.config import load_site
 from accept.core import evidence
 
@@ -185,7 +186,7 @@ class TestARunThatCannotStart:
             doctor = desk.do("doctor", *plan, "--nodes=3")
             assert doctor.exit == 4
             assert "rdma-0" in doctor.out
-            assert "JobSet: jobset.x-k8s.io v1alpha2, with all fields that the chart sets" in doctor.out
+            assert "JobSet: jobset.x-k8s.io v1alpha2, with all fields" in doctor.out
             free = desk.do("nodes", "--machine=a4-highgpu-8g")
             assert tuple(free.out.split()) == cluster.nodes[:2]
             planned = desk.do("run", *plan, "--nodes=all", "--dry-run", "--json")

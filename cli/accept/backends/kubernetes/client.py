@@ -1,21 +1,19 @@
-"""Talk to the cluster's API through the official client: find the cluster, send requests, exec.
+"""Talk to the cluster's API through the official client: find the cluster, send requests.
 
-The client's calls are used without its models (`_preload_content=False`): some releases of the
-client refuse objects that the API serves, and `objects` reads only the fields that are used.
+The client's calls are used without its models (`_preload_content=False`): release 37 validates
+every field of an answer, which cannot be switched off. `objects` reads only the needed fields.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from accept.backends.kubernetes.objects import (
     AnyObject_co,
@@ -29,7 +27,7 @@ from accept.config import Site
 from accept.config.extras import Extra, install_hint
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
-from accept.core.text import decimal, duration, plain
+from accept.core.text import plain
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -121,6 +119,15 @@ def client_config() -> ModuleType:
     return module
 
 
+@cache
+def library() -> ModuleType:
+    """Return the Kubernetes client, which is imported when it is first used."""
+    from kubernetes import client
+
+    module: ModuleType = client
+    return module
+
+
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
 #: Seconds without a new line after which a log is requested again: the connection may be dead.
 _LOG_READ_SECONDS = 120.0
@@ -159,12 +166,12 @@ class ApiError(AcceptError):
 
     @property
     def gone(self) -> bool:
-        """Whether the object does not exist."""
+        """Return whether the object does not exist."""
         return self.status == 404
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed later.
+        """Return whether the same request may succeed later.
 
         That is so without a connection, after too many requests, and after a server error. A token
         that was refused may have been renewed by then.
@@ -200,10 +207,8 @@ class Api:
     def connected(self) -> ApiClient:
         """Return the client; make it from the present configuration if there is none."""
         if self._client is None:
-            from kubernetes.client import ApiClient, Configuration
-
             config = client_config()
-            settings = Configuration()
+            settings = library().Configuration()
             try:
                 if self.place.kubeconfig:
                     config.load_kube_config(
@@ -222,7 +227,7 @@ class Api:
                 ) from None
             # This class decides what is tried again, not the layers below it.
             settings.retries = False
-            self._client = ApiClient(configuration=settings)
+            self._client = library().ApiClient(configuration=settings)
             self._client.user_agent = "accept"
         return self._client
 
@@ -239,14 +244,13 @@ class Api:
         A token that expired is renewed once.
         """
         import urllib3
-        from kubernetes import client as clients
-        from kubernetes.client import ApiException
 
         read_seconds = _LOG_READ_SECONDS if stream else _READ_SECONDS
         for may_retry in (True, False):
             connected = self.connected()
+            calls = getattr(library(), client)(connected)
             try:
-                answer: BaseHTTPResponse = getattr(getattr(clients, client)(connected), method)(
+                answer: BaseHTTPResponse = getattr(calls, method)(
                     *arguments,
                     **options,
                     _preload_content=False,
@@ -255,7 +259,7 @@ class Api:
                 if not stream:
                     # Read here, because the connection may also break in the answer.
                     _ = answer.data
-            except ApiException as error:
+            except library().ApiException as error:
                 if error.status == 401 and may_retry:
                     connected.close()
                     self._client = None
@@ -342,11 +346,9 @@ class Api:
 
     def create_ssh_secret(self, name: str, key: bytes, labels: Mapping[str, str]) -> None:
         """Create a Secret with a private key for ssh."""
-        from kubernetes.client import V1ObjectMeta, V1Secret
-
-        secret = V1Secret(
+        secret = library().V1Secret(
             type="kubernetes.io/ssh-auth",
-            metadata=V1ObjectMeta(name=name, labels=dict(labels)),
+            metadata=library().V1ObjectMeta(name=name, labels=dict(labels)),
             string_data={"ssh-privatekey": key.decode()},
         )
         self._request("CoreV1Api", "create_namespaced_secret", self.place.namespace, secret)
@@ -356,18 +358,16 @@ class Api:
 
         An empty namespace means all of them.
         """
-        from kubernetes import client as clients
-
         name, _, part = resource.partition("/")
-        attributes = clients.V1ResourceAttributes(
+        attributes = library().V1ResourceAttributes(
             group=group,
             resource=name,
             subresource=part or None,
             verb=verb,
             namespace=namespace or None,
         )
-        spec = clients.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
-        review = clients.V1SelfSubjectAccessReview(spec=spec)
+        spec = library().V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
+        review = library().V1SelfSubjectAccessReview(spec=spec)
         answer = self._request("AuthorizationV1Api", "create_self_subject_access_review", review)
         return value_at(_document(answer), "status", "allowed") is True
 
@@ -405,7 +405,6 @@ class Api:
         which needs rights on the cluster. So this sends a path through its dynamic client, without
         the discovery of all kinds that this usually begins with.
         """
-        from kubernetes.client import ApiException
         from kubernetes.dynamic import DynamicClient
 
         connected = self.connected()
@@ -413,7 +412,7 @@ class Api:
         path = f"/openapi/v3/apis/{kind.group}/{kind.version}"
         try:
             answer = client.request("get", path, serialize=False, _request_timeout=_READ_SECONDS)
-        except ApiException as error:
+        except library().ApiException as error:
             raise _refused(error, connected.configuration.host) from None
         schemas = value_at(_document(answer), "components", "schemas")
         names = schemas if isinstance(schemas, Mapping) else {}
@@ -486,162 +485,3 @@ def _refused(error: ApiException, host: str) -> ApiError:
     except (ValueError, RecursionError):
         message = text[:300]
     return ApiError(plain(message) or f"status {status}", status=status)
-
-
-#: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
-_OUT, _ERR, _STATUS = 1, 2, 3
-#: Seconds that one read waits, so that the deadline of the command is checked in time.
-_RECEIVE_SECONDS = 1.0
-
-
-class _Frame(Protocol):
-    """A message on a websocket; its first byte is the channel."""
-
-    data: bytes
-
-
-class _Socket(Protocol):
-    """What is used of a websocket of the library `websocket-client`."""
-
-    def settimeout(self, timeout: float, /) -> None: ...
-
-    def recv_data_frame(self) -> tuple[int, _Frame]: ...
-
-    def shutdown(self) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommandResult:
-    """The result of a command; `exit` is None if the connection broke before the command ended."""
-
-    exit: int | None
-    out: str
-    err: str
-
-
-def execute(
-    api: Api,
-    pod: str,
-    container: str,
-    command: Sequence[str],
-    *,
-    timeout: float = 60.0,
-    sink: Callable[[bytes], None] | None = None,
-) -> CommandResult:
-    """Run a command in a container, for at most `timeout` seconds. Raises ApiError.
-
-    With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
-    the output is returned as text.
-    """
-    until = time.monotonic() + timeout
-    socket = _open_websocket(api, pod, container, command, timeout)
-    kept: dict[int, list[bytes]] = {_OUT: [], _ERR: [], _STATUS: []}
-    broken = ""
-    try:
-        for channel, content in _frames(socket, until):
-            if isinstance(content, Exception):
-                broken = plain(content)
-            elif channel == _OUT and sink is not None:
-                sink(content)
-            elif channel in kept:
-                kept[channel].append(content)
-    finally:
-        # `close` leaves the socket open if the other side closed first.
-        socket.shutdown()
-    out, err, final_status = (b"".join(kept[c]) for c in (_OUT, _ERR, _STATUS))
-    return CommandResult(
-        exit=_exit_status(final_status),
-        out=out.decode(errors="replace"),
-        err=broken or err.decode(errors="replace"),
-    )
-
-
-def _open_websocket(
-    api: Api, pod: str, container: str, command: Sequence[str], timeout: float
-) -> _Socket:
-    """Open the websocket of an exec within `timeout` seconds. Raises ApiError.
-
-    The client has no limit for a server that accepts the connection and does not answer, so a
-    thread waits for it. A websocket that opens too late is closed.
-    """
-    from kubernetes.client import ApiClient, ApiException, CoreV1Api
-    from kubernetes.stream import stream
-
-    # `stream` changes the client while it works, and other threads use that of `api`.
-    core = CoreV1Api(ApiClient(configuration=api.connected().configuration))
-    result: Future[_Socket] = Future()
-
-    def connect() -> None:
-        try:
-            socket = stream(
-                core.connect_get_namespaced_pod_exec,
-                pod,
-                api.place.namespace,
-                container=container,
-                command=list(command),
-                stdout=True,
-                stderr=True,
-                stdin=False,
-                tty=False,
-                binary=True,
-                _preload_content=False,
-            ).sock
-        except BaseException as error:
-            with suppress(InvalidStateError):
-                result.set_exception(error)
-            return
-        try:
-            result.set_result(socket)
-        except InvalidStateError:
-            socket.shutdown()
-
-    threading.Thread(target=connect, daemon=True).start()
-    wait([result], timeout)
-    if result.cancel():
-        raise ApiError(f"exec in {plain(pod)}: no connection within {duration(timeout)}", status=0)
-    try:
-        return result.result()
-    except (ApiException, OSError, ValueError) as error:
-        # The client reports every failure with status 0, and keeps the refusal as the context.
-        status = getattr(error.__context__, "status_code", None) or 0
-        reason = error.__context__ or error
-        raise ApiError(f"exec in {plain(pod)}: {plain(reason)}", status=int(status)) from None
-
-
-def _frames(socket: _Socket, until: float) -> Iterator[tuple[int, bytes | Exception]]:
-    """Yield channel and content of each frame until the other side closes or the time is over.
-
-    The client's own loop (`WSClient.update`) keeps everything that arrives in memory, and waits
-    without limit for the rest of a frame.
-
-    If the connection breaks, the last content is the error. It is not raised, because the caller's
-    own work with a frame may raise the same types.
-    """
-    from websocket import ABNF, WebSocketException, WebSocketTimeoutException
-
-    socket.settimeout(_RECEIVE_SECONDS)
-    while time.monotonic() < until:
-        try:
-            code, frame = socket.recv_data_frame()
-        except WebSocketTimeoutException:
-            # The socket keeps the part of a frame that has arrived.
-            continue
-        except (WebSocketException, OSError) as error:
-            yield 0, error
-            return
-        if code == ABNF.OPCODE_CLOSE:
-            return
-        if frame.data:
-            yield frame.data[0], frame.data[1:]
-
-
-def _exit_status(final_status: bytes) -> int | None:
-    """Return the exit code in the last frame, or None if the connection ended before it."""
-    try:
-        status = json.loads(final_status)
-    except (ValueError, RecursionError):
-        return None
-    if text_at(status, "status") == "Success":
-        return 0
-    causes = list_at(status, "details", "causes")
-    return decimal(text_at(causes[0], "message")) if causes else None

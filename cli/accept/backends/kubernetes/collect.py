@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from accept.backends.job import Job
-from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.dump import describe
+from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import MAIN_CONTAINER
 from accept.backends.kubernetes.status import PodPhase, State, place_of_job, query_state
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code

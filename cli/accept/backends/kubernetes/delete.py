@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.backends.job import Job
-from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.collect import save_before_removal
+from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import (
     CLAIM_TEMPLATES,
     COMPUTE_DOMAIN,

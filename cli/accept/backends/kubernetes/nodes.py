@@ -40,7 +40,7 @@ _IMPLIED_TAINTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PodRequest:
-    """What one pod of the run requires of its node."""
+    """The requirements of one pod on its node."""
 
     selector: Mapping[str, str]
     #: As in a pod.

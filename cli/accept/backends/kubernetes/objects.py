@@ -270,7 +270,7 @@ def _environment(document: Document) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Controller(Object):
-    """What runs the pods of a run: a JobSet, its Job, or a plain Job."""
+    """A JobSet, its Job or a plain Job, which runs the pods of a run."""
 
     suspended: bool = _holds(True, "spec", "suspend")
     #: Number of pods.

@@ -28,7 +28,7 @@ _STARTING_REASONS = ("ContainerCreating", "PodInitializing", "")
 
 
 class PodPhase(StrEnum):
-    """What a pod of the run does."""
+    """The phase of a pod of the run."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -135,7 +135,7 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 class End(StrEnum):
-    """How a run ended, as its Job or JobSet states it."""
+    """The end of a run, as its Job or JobSet states it."""
 
     COMPLETED = "Completed"
     FAILED = "Failed"

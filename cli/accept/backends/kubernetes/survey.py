@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the cluster has for a site file."""
+    """The findings in a cluster that a site file needs."""
 
     context: str
     namespace: str

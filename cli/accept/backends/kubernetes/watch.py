@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from accept.backends.job import Job
-from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.client import Api, ApiError
+from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import MAIN_CONTAINER
 from accept.backends.kubernetes.status import (
     PodPhase,
