@@ -78,7 +78,7 @@ class TestWhatALogStillTells:
         [
             ("/accept/results", "/accept/results/runs/run in the pods"),
             ("gs://bucket/x/", "accept judge gs://bucket/x/runs/run"),
-            ("", "held on index 0 for a while"),
+            ("", "index 0 kept its records for a while"),
         ],
     )
     def test_of_a_run_that_ended_is_no_run_that_broke_off(

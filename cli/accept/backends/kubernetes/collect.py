@@ -279,14 +279,14 @@ def _evidence_elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEv
     url = f"{location.rstrip('/')}/runs/{job.attempt}"
     hints = [f"its log has the verdict: {log}"] if log.is_file() else []
     if not location:
-        where = "its records were held on index 0 for a while, and are gone"
+        where = "index 0 kept its records for a while, and they are gone"
         hints = hints or ["run it again, and collect sooner or name a results.location"]
     elif location.startswith(("/", "file://")):
         where = f"its evidence is at {url} in the pods, which cannot be read here"
         hints.insert(0, "accept judge FOLDER where that volume is mounted")
     else:
         where = f"its evidence is at {url}, which cannot be read here"
-        hints.insert(0, f"accept judge {url} by whoever may read it")
+        hints.insert(0, f"accept judge {url}, as a user who may read it")
     hint = "; ".join(hints)
     return NoEvidence(
         f"{job.attempt} ended with exit status {code}; {where} ({why})",

@@ -114,7 +114,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         raise BadEvidence(
             f"{job.attempt} was ended, but its evidence could not be saved: {_reason(unsaved)}",
             code=Code.KUBE_EVIDENCE_UNSAVED,
-            hint=f"to remove what is left of it: accept delete {job.attempt}",
+            hint=f"remove the rest of the run: accept delete {job.attempt}",
         ) from unsaved
 
 

@@ -61,15 +61,17 @@ class Survey:
             site["results"] = {"location": answers["results"]}
         text = yaml.safe_dump(site, sort_keys=False, allow_unicode=True, width=100)
         head = (
-            "# Written by `accept init` from what the cluster shows; "
+            "# Written by `accept init` from the objects of the cluster; "
             "all keys: `accept schema site`.\n"
         )
         machine = answers.get("machine", "")
         head += f"# Its machine: {machine} (--machine {machine}).\n" if machine else ""
         if not answers.get("image"):
-            head += "# Still to be named: kubernetes.image, with a tag or a digest.\n"
+            head += "# Still missing: kubernetes.image, with a tag or a digest.\n"
         if not answers.get("results"):
-            head += "# Without results.location index 0 holds the evidence until it is collected.\n"
+            head += (
+                "# Without results.location, index 0 keeps the evidence until it is collected.\n"
+            )
         return head + text
 
 
@@ -83,7 +85,7 @@ def survey_cluster(api: Api) -> Survey:
     gpus = count_gpus(nodes)
     counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
     totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
-    notes.append(f"{totals}; {counted or 'no machine that is known here'}")
+    notes.append(f"{totals}; {counted or 'no known machine'}")
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
     queues = _queues(api, notes)
     accounts = _names(
@@ -137,13 +139,13 @@ def _namespace(api: Api, notes: list[str]) -> None:
     if (name := api.place.namespace) and has_namespace(api) is False:
         # No note if this user may not list them: the advice is the same.
         others = _names(_list_or_note([], "", lambda: api.find_all(NAMESPACE)))[:12]
-        there = f"; there are: {', '.join(others)}" if others else ""
+        available = f"; available: {', '.join(others)}" if others else ""
         do = f"kubectl create namespace {name}, or --namespace"
-        notes.append(f"namespace {name} is not there: {do}{there}")
+        notes.append(f"namespace {name} does not exist: {do}{available}")
 
 
-def _optional_question(there: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as a sentence
-    return (question,) if there else ()
+def _optional_question(asked: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as a sentence
+    return (question,) if asked else ()
 
 
 def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
@@ -154,7 +156,7 @@ def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]
         if error.passing:
             raise
         if not error.gone:
-            notes.append(f"{what} cannot be seen: {error.message}")
+            notes.append(f"{what} cannot be listed: {error.message}")
         return []
 
 
@@ -180,7 +182,7 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
                     raise
                 if own.gone:
                     continue
-                notes.append(f"queues cannot be seen: {own.message}")
+                notes.append(f"queues cannot be listed: {own.message}")
                 return ()
         here = [q for q in found if q.namespace == api.place.namespace]
         elsewhere = sorted({q.namespace for q in found} - {api.place.namespace})
@@ -194,34 +196,34 @@ def _networks(
     api: Api, machines: Sequence[str], notes: list[str]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return interfaces and networks for the machines whose networks have other names here."""
-    there = _names(_list_or_note(notes, "networks", lambda: api.find_all(NETWORK)))
-    if there:
-        notes.append(f"networks: {', '.join(there)}")
+    available = _names(_list_or_note(notes, "networks", lambda: api.find_all(NETWORK)))
+    if available:
+        notes.append(f"networks: {', '.join(available)}")
     elif sets := _names(_list_or_note([], "", lambda: api.find_all(NETWORK_PARAMETERS))):
         # Pods name Networks, which may have other names: these are only a hint for people.
         notes.append(f"network parameters (not networks that pods can name): {', '.join(sets)}")
     result = {}
     for name in machines:
         wanted = load_machine(name).value.kubernetes.networks
-        if not wanted or {n.network for n in wanted} <= set(there):
+        if not wanted or {n.network for n in wanted} <= set(available):
             continue
-        matched = match_networks(tuple((n.interface, n.network) for n in wanted), there)
+        matched = match_networks(tuple((n.interface, n.network) for n in wanted), available)
         if matched is None:
             shown = ", ".join(n.network for n in wanted)
-            notes.append(f"{name} wants the networks {shown}: give kubernetes.networks by hand")
+            notes.append(f"{name} wants the networks {shown}: write kubernetes.networks by hand")
         else:
             result[name] = matched
     return result
 
 
 def match_networks(
-    wanted: Sequence[tuple[str, str]], there: Sequence[str]
+    wanted: Sequence[tuple[str, str]], available: Sequence[str]
 ) -> tuple[tuple[str, str], ...] | None:
     """Assign the cluster's networks to the machine's interfaces, in the order of their numbers.
 
     Returns None if their numbers differ, because the assignment is then ambiguous.
     """
-    others = [n for n in there if n != "default"]
+    others = [n for n in available if n != "default"]
     data = [one for one in wanted if one[1] != "default"]
     # Only names of the same kind: my-rdma-sub-0 may be the machine's rdma-0, gvnic-1 may not.
     kinds = {network.rstrip("0123456789").strip("-") for _, network in data}

@@ -194,7 +194,7 @@ def _lost(job: Job, state: State) -> BrokenOff:
     return BrokenOff(
         f"the first pod ran, and is lost: {_why_not_running(state)}",
         code=Code.KUBE_POD_LOST,
-        hint=f"what is left of the run goes with: accept delete {job.attempt}",
+        hint=f"remove the rest of the run: accept delete {job.attempt}",
     )
 
 
