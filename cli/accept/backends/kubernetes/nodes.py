@@ -6,24 +6,28 @@ not read the site's `affinity`, so it can be too high.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 
 from accept import config
 from accept.backends.kubernetes.client import Api
 from accept.backends.kubernetes.objects import (
     NODE,
     POD,
+    Document,
     Node,
     Pod,
     Taint,
+    list_at,
     text_at,
     texts_at,
     value_at,
     whole_number,
 )
-from accept.config import Machine, Site
+from accept.config import Machine, Site, resources
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.text import count, plain
@@ -145,18 +149,15 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
 
 
 _GPU = "nvidia.com/gpu"
-#: The label of nodes that are created when a pod requests them.
-_ON_DEMAND = "cloud.google.com/gke-flex-start"
-#: Tolerations that the chart adds: for pods that request GPUs, for spot nodes, for flex-start.
-_OF_GPUS = ({"key": _GPU, "operator": "Exists"},)
-_OF_SPOT = (
-    {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
-    {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Exists"},
-)
-_OF_FLEX = (
-    {"key": _ON_DEMAND, "operator": "Exists"},
-    {"key": "cloud.google.com/gke-queued", "operator": "Exists"},
-)
+
+
+@cache
+def _placement() -> Document:
+    """Return what the chart adds to the placement of pods, from its own file."""
+    import yaml
+
+    rules: Document = yaml.safe_load((resources.chart() / "placement.yaml").read_text("utf-8"))
+    return rules
 
 
 def request_of_run(run: Resolved) -> PodRequest:
@@ -178,19 +179,17 @@ def pod_request(
         # A pod takes as many GPUs as the node has; a node without any is not of this machine type.
         gpus = 1
     resource = resource or (_GPU if gpus else "")
+    settings = (
+        ("flexStart", of_site.flex_start),
+        ("spot", of_site.spot),
+        ("gpus", resource == _GPU),
+    )
+    added = [value_at(_placement(), name) for name, applies in settings if applies]
+    selectors = [texts_at(rules, "nodeSelector") for rules in added]
+    tolerations = [list_at(rules, "tolerations") for rules in added]
     return PodRequest(
-        selector={
-            **of_machine.node_selector,
-            **of_site.node_selector,
-            **({_ON_DEMAND: "true"} if of_site.flex_start else {}),
-        },
-        tolerations=(
-            *of_machine.tolerations,
-            *of_site.tolerations,
-            *(_OF_SPOT if of_site.spot else ()),
-            *(_OF_FLEX if of_site.flex_start else ()),
-            *(_OF_GPUS if resource == _GPU else ()),
-        ),
+        selector=dict(ChainMap(*selectors, of_site.node_selector, of_machine.node_selector)),
+        tolerations=(*of_machine.tolerations, *of_site.tolerations, *chain(*tolerations)),
         include=hosts or of_site.include_nodes,
         exclude=of_site.exclude_nodes,
         resource=resource,
