@@ -14,7 +14,6 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.suspects import host_of
 from accept.core.model import Fact, Plan, Record, State, Step, Suspect, Verdict
 
 #: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
@@ -249,12 +248,12 @@ def _other_cause(causes: set[str]) -> str:
 
 def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
     """Return True if a suspect is one of `hosts`, or a GPU of one."""
-    return suspect.kind in ("node", "gpu") and host_of(suspect) in hosts
+    return suspect.kind in ("node", "gpu") and hosts.issuperset(suspect.hosts)
 
 
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
-    numbers = {s.name.rpartition(":")[2] if s.kind == "gpu" else "" for s in verdict.suspects}
+    numbers = {(s.device or "") if s.kind == "gpu" else "" for s in verdict.suspects}
     faulty = choice.planted.rpartition(":")[2]
     comparable = choice.fault in ON_RANKS and all(number.isdigit() for number in numbers)
     return list(verdict.suspects) if comparable and faulty not in numbers else []

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 from accept.core.errors import Exit
 
 SCHEMA = 1
 
+SuspectKind = Literal["node", "gpu", "nic", "rail", "link", "switch"]
 GroupKind = Literal["all", "each", "pairs", "rails", "ladder", "halves"]
-BoundKind = Literal["measured", "spec", "floor", "expectation"]
+#: Where a bound comes from. No reference is of the kind `population`: the peers in the same run.
+BoundKind = Literal["measured", "spec", "floor", "expectation", "population"]
 
 
 class State(str, Enum):
@@ -94,10 +96,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A check of the suite that the plan leaves out, and the reason."""
+    """A check of the suite that the plan leaves out, and the reason for people."""
 
     check: str
     reason: str
+    #: A cause that a user can act on; None if the check does not apply, or in plans of 0.1.
+    cause: str | None = None
     optional: bool = False
 
 
@@ -248,6 +252,16 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The limits of a measurement, both inclusive, and their source. None: no limit."""
+
+    lower: float | None = None
+    upper: float | None = None
+    kind: BoundKind
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One comparison: the measured value, the required value, and the resulting state."""
 
@@ -261,13 +275,7 @@ class Finding:
     value: float | None = None
     unit: str = ""
     size: int | None = None
-    #: The limit that was violated; if none was, the lower limit or else the upper one.
-    bound: float | None = None
-    #: Both limits.
-    lower: float | None = None
-    upper: float | None = None
-    bound_kind: str = ""
-    source: str = ""
+    bound: Bound | None = None
     #: Share of the theoretical peak, 0 to 1; None if no peak is known.
     peak_share: float | None = None
     peak: float | None = None
@@ -276,16 +284,40 @@ class Finding:
     evidence: tuple[str, ...] = ()
 
 
+#: Kind, hosts and device of a suspect.
+Part = tuple[SuspectKind, tuple[str, ...], Optional[str]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
     """A part of the cluster that the verdict blames, with cause and strength of the evidence."""
 
-    kind: Literal["node", "gpu", "nic", "rail", "link", "switch"]
-    name: str
+    kind: SuspectKind
+    #: The host of a node, GPU or NIC, the two of a link, the known ones of a switch, in the run's
+    #: order; none of a rail.
+    hosts: tuple[str, ...]
+    #: Number of a GPU or rail (a local rank), name of a NIC; None for other kinds.
+    device: str | None = None
+    #: Name for people: "h1:3" for a GPU, "h1 - h2" for a link, "h1 .. h8" for a switch, "rail 2".
+    name: str = field(init=False)
     cause: str
     strength: Literal["strong", "moderate", "weak"]
     why: str
     evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind == "rail":
+            name = f"rail {self.device}"
+        elif self.kind == "switch":
+            name = " .. ".join((*self.hosts[:1], *self.hosts[-1:]))
+        else:
+            name = " - ".join(self.hosts) + (f":{self.device}" if self.device else "")
+        object.__setattr__(self, "name", name)
+
+    @property
+    def part(self) -> Part:
+        """What is blamed: equal for two suspects that differ only in cause and evidence."""
+        return self.kind, self.hosts, self.device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,7 @@ def from_json(cls: type[T], text: str | bytes) -> T:
 def dump(value: Any) -> Any:
     """Return plain data from which `read` restores `value`.
 
+    A field with `init=False` is written, but not restored: the class derives it from the others.
     Fields that are None are left out if None is their default. Keys of mappings are sorted and
     fields keep their order, so that equal values give equal bytes.
     """
@@ -438,6 +439,7 @@ def _is_intended(member: Any, data: Any) -> bool:
 def _dataclass(cls: type[Any]) -> _Reader:
     readers = {key: (item.name, _reader(hint)) for item, key, hint in fields_of(cls)}
     required_keys = {key: item.name for item, key, _ in fields_of(cls) if required(item)}
+    derived = {item.name for item, _, _ in fields_of(cls) if not item.init}
 
     def read_dataclass(data: Any) -> Any:
         if not isinstance(data, dict):
@@ -456,6 +458,8 @@ def _dataclass(cls: type[Any]) -> _Reader:
         missing = [key for key, name in required_keys.items() if name not in values]
         if missing:
             raise Invalid((), f"{'keys' if missing[1:] else 'key'} missing: {', '.join(missing)}")
+        for name in derived:
+            del values[name]
         try:
             return cls(**values)
         except Invalid:

@@ -275,7 +275,10 @@ def within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tu
         kept.remove(step)
         total = sum(step.estimate for step in kept)
         reason = f"over the budget of {budget:.0f} s (the rest is estimated at {total:.0f} s)"
-        dropped += [Skipped(check=c, reason=reason, optional=step.optional) for c in step.checks]
+        dropped += [
+            Skipped(check=check, reason=reason, cause="over-budget", optional=step.optional)
+            for check in step.checks
+        ]
     if not kept:
         raise BadInput(
             f"no step fits into a budget of {budget:.0f} s", hint="give a longer --budget"

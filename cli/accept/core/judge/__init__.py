@@ -15,7 +15,7 @@ from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst_state
-from accept.core.judge.suspects import HOSTS_STEP, ends, from_records, host_of, merged
+from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
 from accept.core.judge.topology import find_blocks
 from accept.core.model import (
     EXITS,
@@ -333,7 +333,7 @@ def _passes_without(
 
 def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
     """Remove the metrics and facts of accused hosts from a record."""
-    accused = {host_of(suspect) for suspect in suspects if suspect.kind in ("node", "gpu", "nic")}
+    accused = {h for s in suspects if s.kind in ("node", "gpu", "nic") for h in s.hosts}
     return replace(
         record,
         metrics=tuple(m for m in record.metrics if m.host not in accused),
@@ -344,11 +344,8 @@ def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
 def _took_part(suspect: Suspect, record: Record) -> bool:
     """Return True if a suspect took part in an execution."""
     if suspect.kind == "rail":
-        rail = suspect.name.rpartition(" ")[2]
-        return not record.local_ranks or rail in map(str, record.local_ranks)
-    if suspect.kind in ("link", "switch"):
-        return set(ends(suspect)) <= set(record.hosts)
-    return host_of(suspect) in record.hosts
+        return not record.local_ranks or suspect.device in map(str, record.local_ranks)
+    return {*suspect.hosts[:1], *suspect.hosts[-1:]} <= set(record.hosts)
 
 
 __all__ = ["HOSTS_STEP", "failures", "judge"]

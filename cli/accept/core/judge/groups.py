@@ -13,11 +13,11 @@ from accept.core.judge.outliers import Outlier, Outliers, is_frequent, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
-from accept.core.judge.suspects import LINK, SWITCH, Kind, root_problems
-from accept.core.model import Finding, Record, State, Step, Suspect
+from accept.core.judge.suspects import root_problems
+from accept.core.model import Finding, Record, State, Step, Suspect, SuspectKind
 
 #: Number of nodes in a group -> the lowest score that the group may have, or None.
-Bound = Callable[[int], float | None]
+LowestScore = Callable[[int], float | None]
 
 
 class Comparison(NamedTuple):
@@ -84,7 +84,7 @@ def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Re
 # Comparison by group kind
 
 
-def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Comparison]:
+def compare(evidence: Evidence, score: Score, lowest: LowestScore) -> list[Comparison]:
     """Compare the groups of each step of a check whose group kind allows it."""
     comparisons = []
     for step in evidence.steps:
@@ -92,9 +92,9 @@ def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Comparison]:
         if not records:
             continue
         if step.groups == "pairs":
-            comparisons.append(_compare_pairs(evidence, score, step, records, bound(2)))
+            comparisons.append(_compare_pairs(evidence, score, step, records, lowest(2)))
         elif step.groups == "each":
-            comparisons.append(_compare_hosts(evidence, score, step, records, bound(1)))
+            comparisons.append(_compare_hosts(evidence, score, step, records, lowest(1)))
         elif step.groups == "rails":
             comparisons.append(_compare_rails(evidence, score, step, records))
         elif step.groups == "ladder":
@@ -129,16 +129,15 @@ def _compare_pairs(
     decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
     order = {host: index for index, host in enumerate(evidence.hosts)}
 
-    def in_run_order(accusation: Accusation) -> list[str]:
-        return sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
+    def accused(kind: SuspectKind, accusation: Accusation) -> Suspect:
+        hosts = sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
+        return _accused(kind, hosts, evidence.check, accusation)
 
-    suspects = [_accused("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
-    for link in decoded.links:
-        suspects.append(_accused("link", LINK.join(in_run_order(link)), evidence.check, link))
-    for switch in decoded.switches:
-        hosts = in_run_order(switch)
-        name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
-        suspects.append(_accused("switch", name, evidence.check, switch))
+    suspects = [
+        *(accused("node", node) for node in decoded.nodes),
+        *(accused("link", link) for link in decoded.links),
+        *(accused("switch", switch) for switch in decoded.switches),
+    ]
     healthy, detectable = decoded.spread, None
     if healthy is not None and healthy.median > 0:
         sigma = healthy.sigma / healthy.median
@@ -152,7 +151,7 @@ def _compare_hosts(
     samples = to_samples(evidence, score, step, records)
     found = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = [
-        _outlying("node", outlier.sample.hosts[0], evidence.check, outlier)
+        _outlying("node", outlier.sample.hosts, evidence.check, outlier)
         for outlier in found.bad.values()
         if len(outlier.sample.hosts) == 1
     ]
@@ -171,10 +170,10 @@ def _compare_rails(
         pairs = [r for r in records if r.local_ranks == (rank,) and r not in rails]
         nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
         suspects += [
-            _accused("gpu", f"{node.hosts[0]}:{rank}", evidence.check, node) for node in nodes
+            _accused("gpu", node.hosts, evidence.check, node, device=str(rank)) for node in nodes
         ]
         if not nodes:
-            suspects.append(_outlying("rail", f"rail {rank}", evidence.check, outlier))
+            suspects.append(_outlying("rail", (), evidence.check, outlier, device=str(rank)))
     return Comparison(step, tuple(suspects), len(samples), found.spread)
 
 
@@ -201,9 +200,8 @@ def _compare_blocks(
     suspects = []
     for block in blocks:
         hosts = block.sample.hosts
-        kind: Kind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
-        name = {2: LINK.join(hosts), 1: hosts[0]}.get(len(hosts), f"{hosts[0]}{SWITCH}{hosts[-1]}")
-        suspects.append(_outlying(kind, name, evidence.check, block))
+        kind: SuspectKind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
+        suspects.append(_outlying(kind, hosts, evidence.check, block))
     return Comparison(step, tuple(suspects), count, first_spread)
 
 
@@ -227,13 +225,21 @@ def _slow_blocks(
     return slow, first_spread, count
 
 
-def _outlying(kind: Kind, name: str, check: str, outlier: Outlier) -> Suspect:
+def _outlying(
+    kind: SuspectKind,
+    hosts: Sequence[str],
+    check: str,
+    outlier: Outlier,
+    *,
+    device: str | None = None,
+) -> Suspect:
     """Return a suspect that an outlier among its peers accuses."""
     share = f": {outlier.share}" if outlier.share else ""
     log = outlier.sample.log
     return Suspect(
         kind=kind,
-        name=name,
+        hosts=tuple(hosts),
+        device=device,
         cause=outlier.cause,
         strength={"node": "strong", "rail": "moderate"}.get(kind, "weak"),  # type: ignore[arg-type]
         why=f"{check}: {causes.meaning(outlier.cause)}{share}",
@@ -241,11 +247,19 @@ def _outlying(kind: Kind, name: str, check: str, outlier: Outlier) -> Suspect:
     )
 
 
-def _accused(kind: Kind, name: str, check: str, accusation: Accusation) -> Suspect:
+def _accused(
+    kind: SuspectKind,
+    hosts: Sequence[str],
+    check: str,
+    accusation: Accusation,
+    *,
+    device: str | None = None,
+) -> Suspect:
     """Return a suspect that pairs of hosts accuse."""
     return Suspect(
         kind=kind,
-        name=name,
+        hosts=tuple(hosts),
+        device=device,
         cause=accusation.cause,
         strength=accusation.strength,
         why=f"{check}: {accusation.why}",

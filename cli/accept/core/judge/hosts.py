@@ -218,12 +218,11 @@ def with_skipped(
 
 
 def _skipped(step: Skipped) -> CheckVerdict:
-    over_budget = "budget" in step.reason
     finding = Finding(
         check=step.check,
         judgement="completeness",
         state=State.NOT_TESTED,
-        cause="over-budget" if over_budget else None,
+        cause=step.cause,
         message=step.reason,
     )
     return CheckVerdict(

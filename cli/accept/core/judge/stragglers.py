@@ -12,7 +12,7 @@ from typing import NamedTuple
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.robust_stats import FEWEST, GROSS, spread
-from accept.core.model import Finding, Metric, Record, State, Suspect
+from accept.core.model import Bound, Finding, Metric, Record, State, Suspect
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.
@@ -86,7 +86,8 @@ def _suspects(
             result.append(
                 Suspect(
                     kind="gpu" if named else "node",
-                    name=f"{host}:{rank.gpu}" if named else host,
+                    hosts=(host,),
+                    device=rank.gpu if named else None,
                     cause="slow-outlier",
                     strength="moderate",
                     why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it "
@@ -120,10 +121,11 @@ def _finding(
         cause="slow-outlier" if slow else None,
         metric=metric,
         unit="s",
-        bound=longest if limit > 0 else None,
-        upper=longest if limit > 0 else None,
-        bound_kind="population",
-        source=f"median of {count} in this run",
+        bound=Bound(
+            upper=longest if limit > 0 else None,
+            kind="population",
+            source=f"median of {count} in this run",
+        ),
         hosts=tuple(dict.fromkeys(rank.host or "" for rank in slow)),
         evidence=(record.log,) if slow and record.log else (),
     )

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from dataclasses import replace
 
 from accept.core import causes
 from accept.core.judge.pairs import Strength
 from accept.core.judge.summary import state_of
-from accept.core.model import Problem, Record, State, Suspect
-
-Kind = Literal["node", "gpu", "nic", "rail", "link", "switch"]
+from accept.core.model import Part, Problem, Record, State, Suspect, SuspectKind
 
 _STRENGTHS: tuple[Strength, ...] = ("strong", "moderate", "weak")
-_KINDS: tuple[Kind, ...] = ("node", "gpu", "nic", "rail", "switch", "link")
+_KINDS: tuple[SuspectKind, ...] = ("node", "gpu", "nic", "rail", "switch", "link")
 #: The step that finds the hosts and checks which of them are still alive.
 HOSTS_STEP = "00-hosts"
 
 #: Highest number of logs of one suspect.
 _MAX_LOGS = 8
-#: Separators of the two hosts of a link, and of the first and last host of a switch.
-LINK, SWITCH = " - ", " .. "
 
 #: Root causes. When a host dies, the ranks that wait for it hang, and the launcher ends the others.
 #: So if an execution reports one of these, its other problems accuse nobody.
@@ -60,11 +56,10 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
         shared = len(hosts.get(problem.cause, ()))
         if not problem.host or (shared > 1 and shared * 2 > host_count):
             continue
-        kind: Kind = "gpu" if problem.gpu else "nic" if problem.nic else "node"
-        device = problem.gpu or problem.nic
         yield Suspect(
-            kind=kind,
-            name=f"{problem.host}:{device}" if device else problem.host,
+            kind="gpu" if problem.gpu else "nic" if problem.nic else "node",
+            hosts=(problem.host,),
+            device=problem.gpu or problem.nic or None,
             cause=problem.cause,
             strength="moderate" if problem.cause in causes.CONSEQUENCES else "strong",
             why=problem.message or causes.meaning(problem.cause),
@@ -79,11 +74,11 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
     that an accused node explains is left out.
     """
     gravest_first = list(causes.CAUSES)
-    groups: dict[tuple[Kind, str], list[Suspect]] = {}
+    by_part: dict[Part, list[Suspect]] = {}
     for suspect in suspects:
-        groups.setdefault((suspect.kind, suspect.name), []).append(suspect)
+        by_part.setdefault(suspect.part, []).append(suspect)
     result = []
-    for (kind, name), same in groups.items():
+    for same in by_part.values():
         no_gpu = any(suspect.cause in causes.NO_GPU for suspect in same)
         same.sort(
             key=lambda s: (
@@ -96,17 +91,14 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
         evidence = dict.fromkeys(log for suspect in same for log in suspect.evidence)
         others = tuple(dict.fromkeys(s.cause for s in same if s.cause != first.cause))
         result.append(
-            Suspect(
-                kind=kind,
-                name=name,
-                cause=first.cause,
-                strength=first.strength,
+            replace(
+                first,
                 why=first.why + (f" (also {', '.join(others[:4])})" if others else ""),
                 evidence=tuple(evidence)[:_MAX_LOGS],
             )
         )
     order = {host: index for index, host in enumerate(hosts)}
-    nodes = {s.name for s in result if s.kind == "node" and s.strength != "weak"}
+    nodes = {h for s in result if s.kind == "node" and s.strength != "weak" for h in s.hosts}
     kept = [
         s for s in result if s.kind not in ("link", "switch") or not _explained(s, nodes, order)
     ]
@@ -114,25 +106,11 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
         key=lambda s: (
             _STRENGTHS.index(s.strength),
             _KINDS.index(s.kind),
-            order.get(host_of(s), len(order)),
+            [order.get(host, len(order)) for host in s.hosts],
             s.name,
         )
     )
     return tuple(kept)
-
-
-def host_of(suspect: Suspect) -> str:
-    """Return the host of a node, GPU or NIC, the first host of a link or switch, "" for a rail."""
-    if suspect.kind == "rail":
-        return ""
-    return suspect.name.rpartition(":")[0] if suspect.kind in ("gpu", "nic") else ends(suspect)[0]
-
-
-def ends(suspect: Suspect) -> tuple[str, ...]:
-    """Return the two hosts of a link, the first and last host of a switch, else the name."""
-    if suspect.kind in ("link", "switch"):
-        return tuple(suspect.name.split(LINK if suspect.kind == "link" else SWITCH))
-    return (suspect.name,)
 
 
 def _index(values: Sequence[str], value: str) -> int:
@@ -141,8 +119,7 @@ def _index(values: Sequence[str], value: str) -> int:
 
 def _explained(suspect: Suspect, nodes: set[str], order: dict[str, int]) -> bool:
     """Return True if an accused node explains a bad link, or a bad block of neighbours."""
-    first, last = ends(suspect)[0], ends(suspect)[-1]
     if suspect.kind == "link":
-        return first in nodes or last in nodes
-    places = range(order.get(first, 0), order.get(last, -1) + 1)
+        return not nodes.isdisjoint(suspect.hosts)
+    places = range(order.get(suspect.hosts[0], 0), order.get(suspect.hosts[-1], -1) + 1)
     return any(order.get(node) in places for node in nodes)
