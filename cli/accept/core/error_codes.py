@@ -30,6 +30,11 @@ class Code(str, Enum):
         return self.value
 
     # Command line and host lists.
+    OPTION_EXPECT = (
+        "E-OPTION-EXPECT",
+        "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or CHECK.METRIC>=VALUE, "
+        "such as all-reduce@8G>=380.",
+    )
 
     # Configuration files: machines, suites, sites.
 
@@ -44,6 +49,39 @@ class Code(str, Enum):
     # Kubernetes.
 
     # Evidence, archives, buckets and logs.
+    EVIDENCE_NONE = (
+        "E-EVIDENCE-NONE",
+        "The path names no evidence. Evidence is a folder that `accept collect` or `accept run` "
+        "fetched, its archive, a saved log of the first host, or logs of nccl-tests.",
+    )
+    EVIDENCE_RUNNING = (
+        "E-EVIDENCE-RUNNING",
+        "The run has not ended, so there is no evidence to judge yet. Follow it with accept watch.",
+    )
+    EVIDENCE_NOT_COLLECTED = (
+        "E-EVIDENCE-NOT-COLLECTED",
+        "The run's evidence is still where it ran. Fetch it with accept collect.",
+    )
+    EVIDENCE_CHANGED = (
+        "E-EVIDENCE-CHANGED",
+        "Files differ from the checksums that the run wrote, or are missing or not listed. Collect "
+        "the run again, or find out who changed them.",
+    )
+    EVIDENCE_LOG_MISSING = (
+        "E-EVIDENCE-LOG-MISSING",
+        "The records name a raw log that is missing. Every figure is read from the logs, so nothing "
+        "can be judged without it. Collect the run again.",
+    )
+    EVIDENCE_NO_FOLDER = (
+        "E-EVIDENCE-NO-FOLDER",
+        "Reports are written beside the evidence, and an archive, a log or a bucket has no such "
+        "folder. Print one report with --format md or --format junit.",
+    )
+    DIFF_NOTHING_IN_COMMON = (
+        "E-DIFF-NOTHING-IN-COMMON",
+        "The two runs have no measurement of the same check, size and number of nodes, so nothing "
+        "can be compared. Compare runs of the same suite.",
+    )
 
     # The program itself.
     UNCODED = ("E-UNCODED", "An error without a code of its own. The message says what is wrong.")

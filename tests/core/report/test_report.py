@@ -30,6 +30,7 @@ from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
 from accept.core.model import (
+    Bound,
     CheckVerdict,
     Finding,
     Metric,
@@ -268,7 +269,7 @@ FINDINGS = st.builds(
     message=ANY,
     cause=st.none() | ANY,
     value=st.none() | st.floats(),
-    source=ANY,
+    bound=st.none() | st.builds(Bound, source=ANY),
     peak_share=st.none() | st.floats(),
     hosts=st.lists(ANY, max_size=2).map(tuple),
     evidence=st.lists(ANY, max_size=2).map(tuple),
@@ -298,7 +299,8 @@ VERDICTS = st.builds(
         st.builds(
             Suspect,
             kind=st.sampled_from(["node", "gpu", "rail", "link", "switch"]),
-            name=ANY,
+            hosts=st.lists(ANY, max_size=3).map(tuple),
+            device=st.none() | ANY,
             cause=ANY,
             strength=st.sampled_from(["strong", "weak"]),
             why=ANY,
