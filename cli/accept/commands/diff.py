@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import median
+
 from accept.commands import judge
 from accept.commands.judge import Judged, Measurement, measurements
 from accept.core.error_codes import Code
@@ -260,9 +261,7 @@ def _first_names(measured: Iterable[Kind]) -> str:
 
 def _side(path: str, judged: Judged) -> Side:
     verdict = judged.verdict
-    return Side(
-        path=path, state=verdict.state, headline=verdict.headline, hosts=len(verdict.hosts)
-    )
+    return Side(path=path, state=verdict.state, headline=verdict.headline, hosts=len(verdict.hosts))
 
 
 def _name(kind: Kind) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 from accept.core.errors import Exit
 
@@ -285,7 +285,7 @@ class Finding:
 
 
 #: Kind, hosts and device of a suspect.
-Part = tuple[SuspectKind, tuple[str, ...], Optional[str]]
+Part = tuple[SuspectKind, tuple[str, ...], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)

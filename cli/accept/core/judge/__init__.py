@@ -344,7 +344,7 @@ def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
 def _took_part(suspect: Suspect, record: Record) -> bool:
     """Return True if a suspect took part in an execution."""
     if suspect.kind == "rail":
-        return not record.local_ranks or suspect.device in map(str, record.local_ranks)
+        return not record.local_ranks or suspect.device in {*map(str, record.local_ranks)}
     return {*suspect.hosts[:1], *suspect.hosts[-1:]} <= set(record.hosts)
 
 
