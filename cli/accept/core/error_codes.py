@@ -33,8 +33,8 @@ class Code(str, Enum):
     OPTION_EXPECT = (
         "E-OPTION-EXPECT",
         (
-            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or CHECK.METRIC>=VALUE, "
-            "such as all-reduce@8G>=380."
+            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
+            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
         ),
     )
 
@@ -54,8 +54,8 @@ class Code(str, Enum):
     EVIDENCE_NONE = (
         "E-EVIDENCE-NONE",
         (
-            "The path names no evidence. Evidence is a folder that `accept collect` or `accept run` "
-            "fetched, its archive, a saved log of the first host, or logs of nccl-tests."
+            "The path names no evidence. Evidence is a folder that `accept collect` or `accept "
+            "run` fetched, its archive, a saved log of the first host, or logs of nccl-tests."
         ),
     )
     EVIDENCE_RUNNING = (
@@ -69,29 +69,29 @@ class Code(str, Enum):
     EVIDENCE_CHANGED = (
         "E-EVIDENCE-CHANGED",
         (
-            "Files differ from the checksums that the run wrote, or are missing or not listed. Collect "
-            "the run again, or find out who changed them."
+            "Files differ from the checksums that the run wrote, or are missing or not listed. "
+            "Collect the run again, or find out who changed them."
         ),
     )
     EVIDENCE_LOG_MISSING = (
         "E-EVIDENCE-LOG-MISSING",
         (
-            "The records name a raw log that is missing. Every figure is read from the logs, so nothing "
-            "can be judged without it. Collect the run again."
+            "The records name a raw log that is missing. Every figure is read from the logs, so "
+            "nothing can be judged without it. Collect the run again."
         ),
     )
     EVIDENCE_NO_FOLDER = (
         "E-EVIDENCE-NO-FOLDER",
         (
-            "Reports are written beside the evidence, and an archive, a log or a bucket has no such "
-            "folder. Print one report with --format md or --format junit."
+            "Reports are written beside the evidence, and an archive, a log or a bucket has no "
+            "such folder. Print one report with --format md or --format junit."
         ),
     )
     DIFF_NOTHING_IN_COMMON = (
         "E-DIFF-NOTHING-IN-COMMON",
         (
-            "The two runs have no measurement of the same check, size and number of nodes, so nothing "
-            "can be compared. Compare runs of the same suite."
+            "The two runs have no measurement of the same check, size and number of nodes, so "
+            "nothing can be compared. Compare runs of the same suite."
         ),
     )
 
