@@ -316,7 +316,7 @@ class Suspect:
 
     @property
     def part(self) -> Part:
-        """What is blamed: equal for two suspects that differ only in cause and evidence."""
+        """The identity of the blamed part: equal if suspects differ only in cause and evidence."""
         return self.kind, self.hosts, self.device
 
 
