@@ -149,8 +149,9 @@ def _of_file(path: Path) -> Evidence:
             return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
     with path.open("rb") as lines:
         plan, records, verdict = evidence.unpack(lines, str(path))
-    attempt, broken_off = verdict.attempt, verdict.broken_off
-    return Evidence(plan=plan, records=records, attempt=attempt, broken_off=broken_off)
+    return Evidence(
+        plan=plan, records=records, attempt=verdict.attempt, broken_off=verdict.broken_off
+    )
 
 
 def unpack(archive: Path, target: Path) -> None:
