@@ -189,8 +189,7 @@ def do_diff(a: str, b: str, terminal: Terminal) -> int:
 
 def _accused(judged: Judged) -> set[tuple[str, str]]:
     """Return names and causes of the suspects, except slow ones: the changes already show these."""
-    slow = ("slow-outlier", "intermittent", "below-reference")
-    return {(s.name, s.cause) for s in judged.verdict.suspects if s.cause not in slow}
+    return {(s.name, s.cause) for s in judged.verdict.suspects if not s.cause.row.slow}
 
 
 def _first_names(measured: dict[Kind, Any]) -> str:

@@ -62,6 +62,8 @@ class Row:
     ends_launch: bool = False
     #: It excludes the host from the rest of the run.
     loses_host: bool = False
+    #: No connection to the host could be made.
+    unreachable: bool = False
     #: Another try to prepare the host gives the same result.
     permanent: bool = False
     #: A GPU is missing or unusable.
@@ -106,6 +108,7 @@ class Cause(TextEnum):
         meaning="the host's name has no address",
         action="check the name, and that the host exists; `getent hosts NAME` from the first host",
         owner=Owner.USER,
+        unreachable=True,
         permanent=True,
     )
     UNREACHABLE_REFUSED = Row(
@@ -113,12 +116,14 @@ class Cause(TextEnum):
         meaning="the host answers, but nothing listens on its ssh port",
         action="start the host's sshd, or find out why it stopped",
         owner=Owner.NODE,
+        unreachable=True,
     )
     UNREACHABLE_TIMEOUT = Row(
         text="unreachable-timeout",
         meaning="the host did not answer before the deadline",
         action="check that it is powered on, then check routes and firewalls between the hosts",
         owner=Owner.NODE,
+        unreachable=True,
     )
     KEY_REFUSED = Row(
         text="key-refused",

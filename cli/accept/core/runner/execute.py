@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core import evidence, record_protocol
+from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
 from accept.core.groups import Group, Wave
 from accept.core.model import Parsed, Problem, Record, Step
@@ -190,7 +191,7 @@ async def _locate_hang(
         return (*outcome.problems, *stopped(ranks, "rank-hung"))
     note = "its ranks were still working: they are slow, or the step needs a longer timeout"
     return tuple(
-        replace(p, message=f"{p.message}, but {note}") if p.cause == "timed-out" else p
+        replace(p, message=f"{p.message}, but {note}") if p.cause is Cause.TIMED_OUT else p
         for p in outcome.problems
     )
 
