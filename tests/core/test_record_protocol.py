@@ -149,6 +149,14 @@ def test_a_number_beyond_all_bounds_is_a_problem() -> None:
     assert (parsed.metrics, causes(parsed)) == ((), ["unparsable"])
 
 
+def test_an_unknown_cause_is_kept_in_the_message() -> None:
+    parsed = parse([line(problem="gremlins\x1b[31m", message="seen"), line(problem="x" * 99)])
+    assert parsed.problems == (
+        Problem(cause=Cause.UNKNOWN, message="gremlins: seen"),
+        Problem(cause=Cause.UNKNOWN, message="x" * 63 + "…"),
+    )
+
+
 @pytest.mark.parametrize(
     "labels",
     [

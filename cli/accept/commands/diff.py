@@ -212,7 +212,7 @@ def _name(kind: Kind) -> str:
     """Return the name of a kind: "alltoall at 16G on pairs, 4 GPUs of each"."""
     size = f" at {format_size(kind.size)}" if kind.size else ""
     metric = "" if kind.metric == "busbw" else f" {kind.metric}"
-    where = {"each": "each node", "pairs": "pairs"}.get(kind.groups, "")
+    where = {GroupKind.EACH: "each node", GroupKind.PAIRS: "pairs"}.get(kind.groups, "")
     where = where or f"{kind.groups} ({kind.nodes} nodes)"
     gpus = f", {kind.gpus} GPU{'s' * (kind.gpus != 1)} of each" if kind.gpus else ""
     return f"{kind.check}{metric}{size} on {where}{gpus}"

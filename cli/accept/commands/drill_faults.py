@@ -136,7 +136,12 @@ def _too_few_to_compare(hosts: int) -> str:
 
 def _largest_group(step: Step, hosts: int) -> int:
     """Return the number of hosts in the largest group of the step."""
-    return {"each": 1, "pairs": min(2, hosts), "halves": (hosts + 1) // 2}.get(step.groups, hosts)
+    largest = {
+        GroupKind.EACH: 1,
+        GroupKind.PAIRS: min(2, hosts),
+        GroupKind.HALVES: (hosts + 1) // 2,
+    }
+    return largest.get(step.groups, hosts)
 
 
 def _has_enough_ranks(plan: Plan, step: Step, fault: str, hosts: int) -> bool:
@@ -157,7 +162,7 @@ def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool
     See `judge.compare`. With `alone`, a step that measures each host alone counts, too; such a step
     uses no link between hosts.
     """
-    nodes = {"pairs": 2, "each": 1}.get(step.groups, 0)
+    nodes = {GroupKind.PAIRS: 2, GroupKind.EACH: 1}.get(step.groups, 0)
     if not nodes or (nodes == 1 and not alone):
         return False
     has_bound = any(

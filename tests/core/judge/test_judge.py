@@ -22,8 +22,8 @@ from tests.factories.verdicts import (
     step,
 )
 
-from accept.core.causes import CAUSES
-from accept.core.model import BoundKind, Fact, Metric, Problem, Record, Reference, State, Verdict
+from accept.core.causes import Cause
+from accept.core.model import Placement, BoundKind, Fact, Metric, Problem, Record, Reference, State, Verdict
 from accept.core.serde import dump, from_json
 
 
@@ -106,7 +106,7 @@ WILD = st.builds(
             host=st.none() | HOST,
             rank=st.none() | st.integers(0, 9),
             gpu=st.none() | TEXT,
-            placement=st.sampled_from([None, "out", "in", "?"]),
+            placement=st.sampled_from([None, *Placement]),
         ),
         max_size=6,
     ).map(tuple),
@@ -128,7 +128,7 @@ WILD = st.builds(
     problems=st.lists(
         st.builds(
             Problem,
-            cause=st.sampled_from([*CAUSES, "", "unheard-of"]),
+            cause=st.sampled_from(Cause),
             message=TEXT,
             check=st.none() | st.sampled_from(CHECKS),
             host=st.none() | HOST,

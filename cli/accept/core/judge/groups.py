@@ -134,7 +134,7 @@ def _compare_pairs(
     def in_run_order(accusation: Accusation) -> list[str]:
         return sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
 
-    suspects = [_accused("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
+    suspects = [_accused(SuspectKind.NODE, node.hosts[0], evidence.check, node) for node in decoded.nodes]
     for link in decoded.links:
         suspects.append(_accused(SuspectKind.LINK, LINK.join(in_run_order(link)), evidence.check, link))
     for switch in decoded.switches:

@@ -289,7 +289,7 @@ class _Search:
         unshared = [p for p in bad if len(self.accused.intersection(p.hosts)) == 1] or bad
         cause = _gravest_cause(unshared)
         if suspicion.intermittent and cause is Cause.SLOW_OUTLIER:
-            cause = "intermittent"
+            cause = Cause.INTERMITTENT
         count = len(suspicion.pairs)
         if len(suspicion.hosts) > 1:
             where = f"{len(bad)} of the {count} pairs across its border"

@@ -310,7 +310,7 @@ def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
                     break
             else:
                 sides.append(None)
-                where = f"{row.size} B ({'in' if place == 'in' else 'out-of'}-place)"
+                where = f"{row.size} B ({'in' if place is Placement.IN else 'out-of'}-place)"
                 text = f"the time at {where} is {side.time} us and busbw is {side.busbw} GB/s"
                 not_finite.append(text)
         else:
@@ -529,7 +529,7 @@ def _count(number: int, noun: str) -> str:
 
 def _at(size: int, where: str) -> str:
     """Return the position of a number in a table: "1024 B (in-place)"."""
-    return f"{size} B ({'in' if where == 'in' else 'out-of'}-place)"
+    return f"{size} B ({'in' if where is Placement.IN else 'out-of'}-place)"
 
 
 def _some(messages: list[str]) -> str:
