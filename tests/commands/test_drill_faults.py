@@ -25,6 +25,7 @@ from accept.commands.drill_faults import FAULTS, Choice, Outcome, choose, outcom
 from accept.config.faults import FAULTS as ON_RANKS
 from accept.config.faults import read_plants
 from accept.core.catalog.faults import EVERYWHERE, ON_HOSTS
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.model import Fact, Plan, Problem, Record, State
@@ -167,7 +168,7 @@ class TestCaught:
         self, gpus: Sequence[str], result: str
     ) -> None:
         said = tuple(
-            Problem(cause="wrong-data", message="m", host="h3", gpu=gpu, rank=int(gpu[-1], 16))
+            Problem(cause=Cause.WRONG_DATA, message="m", host="h3", gpu=gpu, rank=int(gpu[-1], 16))
             for gpu in gpus
         )
         records = [hosts_record(EIGHT), record(ALL, EIGHT, status=1, problems=said)]
@@ -175,8 +176,8 @@ class TestCaught:
 
     def test_what_mostly_follows_from_another_cause_is_no_other_cause(self) -> None:
         told_twice = (
-            Problem(cause="rank-hung", message="m", host="h3", rank=3),
-            Problem(cause="no-measurement", message="m", host="h3", gpu="2", rank=2),
+            Problem(cause=Cause.RANK_HUNG, message="m", host="h3", rank=3),
+            Problem(cause=Cause.NO_MEASUREMENT, message="m", host="h3", gpu="2", rank=2),
         )
         records = [
             hosts_record(EIGHT),
@@ -206,7 +207,7 @@ class TestCaught:
         assert (done.result, done.why) == ("caught", "transport-fallback")
 
     def test_a_host_that_is_away_by_any_name_it_has(self) -> None:
-        away = Problem(cause="unreachable-refused", message="m", check="hosts", host="pod-1")
+        away = Problem(cause=Cause.UNREACHABLE_REFUSED, message="m", check="hosts", host="pod-1")
         mark = Fact(name="planted", value="unreachable@#1", host="pod-1")
         records = [replace(hosts_record(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
         choice = Choice(fault="unreachable", planted="unreachable@#1")

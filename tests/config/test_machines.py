@@ -18,7 +18,7 @@ from accept.config import resources
 from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
-from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
+from accept.core.model import Fact, Metric, Placement, Plan, Record, State, Verdict
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import junit
 from accept.core.report.text import table as table_of
@@ -95,11 +95,11 @@ def table(check: str, busbw: float) -> Sequence[Metric]:
             value=busbw * size / TOP,
             unit="GB/s",
             size=size,
-            placement="out",
+            placement=Placement.OUT,
         )
         for size in (TOP // 2, TOP)
     ]
-    right = Metric(check=check, name="wrong", value=0, unit="elements", placement="out")
+    right = Metric(check=check, name="wrong", value=0, unit="elements", placement=Placement.OUT)
     return (*rows, right)
 
 

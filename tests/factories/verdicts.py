@@ -7,6 +7,7 @@ from typing import Any
 
 from accept.core.groups import Group, Wave, waves
 from accept.core.model import (
+    BoundKind,
     Fact,
     Metric,
     Plan,
@@ -26,7 +27,7 @@ FLOOR = Reference(
     check="all-reduce",
     metric="busbw",
     unit="GB/s",
-    kind="floor",
+    kind=BoundKind.FLOOR,
     source="the machine's data sheet",
     lower=300.0,
     peak=400.0,

@@ -21,7 +21,7 @@ from accept.config.references import Figure
 from accept.core import checks
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.robust_stats import spread
-from accept.core.model import Record
+from accept.core.model import BoundKind, Record
 from accept.core.serde import dump
 from accept.core.text import plain
 from accept.report.console import Terminal
@@ -126,7 +126,7 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
             check=check,
             metric=metric,
             unit=unit,
-            kind="measured",
+            kind=BoundKind.MEASURED,
             source=f"run:{source}",
             value=float(f"{median(values):.6g}"),
             share=max(0.01, floor(required * 1000) / 1000),

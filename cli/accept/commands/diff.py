@@ -208,8 +208,6 @@ def failures(plan: Plan, records: Sequence[Record]) -> tuple[Failure, ...]:
 
 
 _BAD = (State.FAIL, State.DEGRADED)
-#: Causes that the changes show already.
-_SLOW = ("slow-outlier", "intermittent", "below-reference")
 #: Most lines of each kind on a terminal.
 _MAX_LINES = 20
 
@@ -234,7 +232,7 @@ def do_diff(a: str, b: str, terminal: Terminal) -> int:
     accused = tuple(
         suspect
         for suspect in judged_b.verdict.suspects
-        if suspect.cause not in _SLOW and (suspect.part, suspect.cause) not in known_suspects
+        if not suspect.cause.row.slow and (suspect.part, suspect.cause) not in known_suspects
     )
     newly_rejected = judged_b.verdict.state in _BAD and judged_a.verdict.state not in _BAD
     slower = any(change.slower for change in common)
@@ -268,7 +266,7 @@ def _name(kind: Kind) -> str:
     """Return the name of a kind: "alltoall at 16G on pairs, 4 GPUs of each"."""
     size = f" at {format_size(kind.size)}" if kind.size else ""
     metric = "" if kind.metric == "busbw" else f" {kind.metric}"
-    where = {"each": "each node", "pairs": "pairs"}.get(kind.groups, "")
+    where = {GroupKind.EACH: "each node", GroupKind.PAIRS: "pairs"}.get(kind.groups, "")
     where = where or f"{kind.groups} ({kind.nodes} nodes)"
     gpus = f", {kind.gpus} GPU{'s' * (kind.gpus != 1)} of each" if kind.gpus else ""
     return f"{kind.check}{metric}{size} on {where}{gpus}"

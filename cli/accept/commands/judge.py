@@ -21,7 +21,17 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import nominal, read
-from accept.core.model import GroupKind, Plan, Record, Reference, State, Step, Verdict, worst_exit
+from accept.core.model import (
+    BoundKind,
+    GroupKind,
+    Plan,
+    Record,
+    Reference,
+    State,
+    Step,
+    Verdict,
+    worst_exit,
+)
 from accept.core.report import text as reports
 from accept.core.report.markdown import render_markdown
 from accept.core.runner.coordinator import HOSTS
@@ -282,7 +292,7 @@ def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) 
     loaded = load(path)
     plan = loaded.plan
     if other_machine is not None:
-        expectations = (bound for bound in plan.references if bound.kind == "expectation")
+        expectations = (bound for bound in plan.references if bound.kind is BoundKind.EXPECTATION)
         references = (*expectations, *bounds(other_machine, gpus_per_node=plan.gpus_used))
         plan = replace(plan, machine=other_machine.planned(), references=references)
     plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.broken_off)

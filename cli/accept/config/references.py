@@ -63,7 +63,7 @@ class Figure:
         """Raise Invalid for a figure without a bound, and for keys that contradict each other."""
         check_parameters({self.check: {}}, ())
         check_metric(self.check, self.metric, self.unit)
-        if self.kind == "expectation":
+        if self.kind is BoundKind.EXPECTATION:
             raise Invalid(
                 ("kind",), "expectations belong in a site file, not in a machine", "use `expect:`"
             )

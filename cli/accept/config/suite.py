@@ -54,7 +54,7 @@ class SuiteCheck:
                 f"check {self.check!r} does not exist",
                 known(self.check, checks.names()),
             )
-        if self.rounds != "auto" and self.rounds > 1 and self.groups != "pairs":
+        if self.rounds != "auto" and self.rounds > 1 and self.groups is not GroupKind.PAIRS:
             raise Invalid(("rounds",), "only `groups: pairs` has rounds")
         is_script = self.check == "script"
         if is_script and not self.script:

@@ -8,20 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
+from accept.core import causes
+from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
+from accept.core.text import TextEnum
 
 SCHEMA = 1
 
-SuspectKind = Literal["node", "gpu", "nic", "rail", "link", "switch"]
-GroupKind = Literal["all", "each", "pairs", "rails", "ladder", "halves"]
-#: Where a bound comes from. No reference is of the kind `population`: the peers in the same run.
-BoundKind = Literal["measured", "spec", "floor", "expectation", "population"]
+
+class GroupKind(TextEnum):
+    """How the hosts of a step are divided into groups."""
+
+    ALL = "all"
+    EACH = "each"
+    PAIRS = "pairs"
+    RAILS = "rails"
+    LADDER = "ladder"
+    HALVES = "halves"
 
 
-class State(str, Enum):
+class BoundKind(TextEnum):
+    """The origin of a bound."""
+
+    MEASURED = "measured"
+    SPEC = "spec"
+    FLOOR = "floor"
+    #: A requirement of the user.
+    EXPECTATION = "expectation"
+    #: The peers in the same run. No reference is of this kind.
+    POPULATION = "population"
+
+
+class Placement(TextEnum):
+    """Whether a collective writes its result to another buffer than its input."""
+
+    OUT = "out"
+    IN = "in"
+
+
+class SuspectKind(TextEnum):
+    """The parts of a cluster that a verdict can blame, in the order of reports."""
+
+    NODE = "node"
+    GPU = "gpu"
+    NIC = "nic"
+    RAIL = "rail"
+    SWITCH = "switch"
+    LINK = "link"
+
+
+class Strength(TextEnum):
+    """The strength of the evidence against a suspect, strongest first."""
+
+    STRONG = "strong"
+    MODERATE = "moderate"
+    WEAK = "weak"
+
+
+class State(TextEnum):
     """State of a verdict or of one check. Only `pass` is accepted."""
 
     PASS = "pass"
@@ -101,7 +147,7 @@ class Skipped:
     check: str
     reason: str
     #: A cause that a user can act on; None if the check does not apply, or in plans of 0.1.
-    cause: str | None = None
+    cause: Cause | None = None
     optional: bool = False
 
 
@@ -187,8 +233,8 @@ class Metric:
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
-    #: "out" or "in" (of place), for collectives.
-    placement: str | None = None
+    #: Only for collectives.
+    placement: Placement | None = None
     algorithm: str | None = None
 
 
@@ -207,13 +253,22 @@ class Fact:
 class Problem:
     """Something that went wrong, with a cause from the closed list (`accept.core.causes`)."""
 
-    cause: str
+    cause: Cause
     message: str
     check: str | None = None
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
     nic: str | None = None
+
+    @staticmethod
+    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+        """Return JSON data of any version with a cause that this version knows."""
+        text, message = data.get("cause"), data.get("message")
+        if not isinstance(text, str) or not isinstance(message, str):
+            return data
+        cause, message = causes.reported(text, message)
+        return {**data, "cause": cause.value, "message": message}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,11 +321,10 @@ class Finding:
     """One comparison: the measured value, the required value, and the resulting state."""
 
     check: str
-    #: completeness, correctness, absolute, population or consistency.
-    judgement: str
+    judgement: Judgement
     state: State
     message: str
-    cause: str | None = None
+    cause: Cause | None = None
     metric: str | None = None
     value: float | None = None
     unit: str = ""
@@ -300,15 +354,15 @@ class Suspect:
     device: str | None = None
     #: Name for people: "h1:3" for a GPU, "h1 - h2" for a link, "h1 .. h8" for a switch, "rail 2".
     name: str = field(init=False)
-    cause: str
-    strength: Literal["strong", "moderate", "weak"]
+    cause: Cause
+    strength: Strength
     why: str
     evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind == "rail":
+        if self.kind is SuspectKind.RAIL:
             name = f"rail {self.device}"
-        elif self.kind == "switch":
+        elif self.kind is SuspectKind.SWITCH:
             name = " .. ".join((*self.hosts[:1], *self.hosts[-1:]))
         else:
             name = " - ".join(self.hosts) + (f":{self.device}" if self.device else "")

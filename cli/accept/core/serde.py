@@ -77,6 +77,7 @@ class NonFinite:
 def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
     """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
 
+    A dataclass may have a static method `adapt` that changes data of another version before.
     Raise Invalid with `path`, extended by the path inside `data`.
     """
     try:
@@ -229,8 +230,10 @@ def describe(hint: Any) -> str:
     union, origin = members(base), get_origin(base)
     if union:
         return " or ".join(describe(member) for member in union if member is not type(None))
-    if origin is Literal:
-        values = [f'"{value}"' for value in get_args(base)]
+    is_enum = isinstance(base, type) and issubclass(base, Enum)
+    if is_enum or origin is Literal:
+        choices = [member.value for member in base] if is_enum else get_args(base)
+        values = [f'"{value}"' for value in choices]
         return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
     return "a list" if origin is tuple else "a mapping"
 
@@ -440,13 +443,14 @@ def _dataclass(cls: type[Any]) -> _Reader:
     readers = {key: (item.name, _reader(hint)) for item, key, hint in fields_of(cls)}
     required_keys = {key: item.name for item, key, _ in fields_of(cls) if required(item)}
     derived = {item.name for item, _, _ in fields_of(cls) if not item.init}
+    adapt = getattr(cls, "adapt", None)
 
     def read_dataclass(data: Any) -> Any:
         if not isinstance(data, dict):
             hint = f"known keys: {', '.join(readers)}"
             raise Invalid((), f"expected a mapping, found {describe_value(data)}", hint)
         values = {}
-        for key, item in data.items():
+        for key, item in (adapt(data) if adapt else data).items():
             entry = readers.get(_key(key))
             if entry is None:
                 raise Invalid((key,), "there is no such key", known(key, readers, "known keys"))

@@ -11,7 +11,7 @@ from tests.factories import verdicts
 from accept.core.checks import REGISTRY, load, parse_log
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import LATENCY, read
-from accept.core.model import Fact, Metric, Plan, Record, Reference, State, Step, Verdict
+from accept.core.model import BoundKind, Fact, Metric, Plan, Record, Reference, State, Step, Verdict
 
 SIZES = (8, 16, 32)
 PARAMS = {"min": "8", "max": "32", "factor": 2, "iters": 100, "warmup": 20, "noise": 0.1}
@@ -19,7 +19,7 @@ UPPER = Reference(
     check="latency",
     metric="time",
     unit="us",
-    kind="measured",
+    kind=BoundKind.MEASURED,
     source="somebody",
     value=13.0,
     upper=40.0,

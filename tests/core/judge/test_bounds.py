@@ -34,7 +34,8 @@ from tests.factories.verdicts import (
     table,
 )
 
-from accept.core.model import Bound, CheckVerdict, Metric, Reference, Skipped, State
+from accept.core.causes import Cause
+from accept.core.model import Bound, BoundKind, CheckVerdict, Metric, Reference, Skipped, State
 
 
 def test_a_fast_gpu_run_passes_against_its_floor() -> None:
@@ -48,7 +49,7 @@ def test_a_fast_gpu_run_passes_against_its_floor() -> None:
     assert (verdict.state, verdict.gpu_tested) == (State.PASS, True)
     held = next(f for f in verdict.checks[2].findings if f.judgement == "absolute")
     assert held.value == 360
-    assert held.bound == Bound(lower=300, kind="floor", source=FLOOR.source)
+    assert held.bound == Bound(lower=300, kind=BoundKind.FLOOR, source=FLOOR.source)
     assert held.peak_share == pytest.approx(0.9)
 
 
@@ -277,7 +278,7 @@ def test_an_expectation_of_a_check_that_was_left_out_adds_nothing_to_that(
     state: State,
 ) -> None:
     own = replace(FLOOR, check="gemm", metric="bf16", kind="expectation", source="--expect")
-    left = Skipped(check="gemm", reason="no room", cause="over-budget", optional=optional)
+    left = Skipped(check="gemm", reason="no room", cause=Cause.OVER_BUDGET, optional=optional)
     verdict = judged(plan(ALL, references=(own,), skipped=(left,)), *healthy_records(ALL))
     assert (verdict.state, "no-measurement" in causes(verdict)) == (state, False)
 

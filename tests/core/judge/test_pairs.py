@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from accept.core.causes import Cause
 from accept.core.groups import pair_rounds
 from accept.core.judge.outliers import outliers
 from accept.core.judge.pairs import Sample, decode
@@ -161,7 +162,7 @@ def test_all_pairs_slow_accuses_nobody() -> None:
 
 def test_dead_pairs_count_like_slow_ones_and_give_their_cause() -> None:
     samples = [
-        sample if "h5" not in sample.hosts else Sample(sample.hosts, None, "timed-out")
+        sample if "h5" not in sample.hosts else Sample(sample.hosts, None, Cause.TIMED_OUT)
         for sample in pairs(8, 3, set())
     ]
     decoded = decode(samples, NOISE)
@@ -170,7 +171,7 @@ def test_dead_pairs_count_like_slow_ones_and_give_their_cause() -> None:
 
 def test_wrong_data_accuse_however_fast_they_came() -> None:
     samples = [
-        sample if "h5" not in sample.hosts else Sample(sample.hosts, 100.0, "wrong-data")
+        sample if "h5" not in sample.hosts else Sample(sample.hosts, 100.0, Cause.WRONG_DATA)
         for sample in pairs(8, 3, set())
     ]
     decoded = decode(samples, NOISE)
@@ -180,8 +181,8 @@ def test_wrong_data_accuse_however_fast_they_came() -> None:
 def test_three_hosts_are_enough_where_pairs_are_dead() -> None:
     """Three hosts are too few to compare speeds, but failed pairs need no comparison."""
     samples = [
-        Sample(("a", "b"), None, "crashed"),
-        Sample(("b", "c"), None, "crashed"),
+        Sample(("a", "b"), None, Cause.CRASHED),
+        Sample(("b", "c"), None, Cause.CRASHED),
         Sample(("a", "c"), 100.0),
     ]
     assert [node.hosts for node in decode(samples, NOISE).nodes] == [("b",)]

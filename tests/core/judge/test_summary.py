@@ -29,6 +29,7 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.core.causes import Cause
 from accept.core.model import Fact, Problem, Record, Skipped, State, Step, Verdict
 
 # -- accepted -------------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ def test_where_every_check_was_excused_nothing_was_tested() -> None:
 
 
 def test_what_the_budget_left_out_is_not_tested() -> None:
-    left = Skipped(check="train", reason="no room", cause="over-budget")
+    left = Skipped(check="train", reason="no room", cause=Cause.OVER_BUDGET)
     verdict = judged(plan(ALL, skipped=(left,)), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
     assert "over-budget" in causes(verdict)
@@ -143,7 +144,7 @@ OPTIONAL = replace(INVENTORY, optional=True)
         (
             [OPTIONAL, SCRIPT],
             [
-                record(OPTIONAL, EIGHT, problems=(Problem(cause="tool-missing", message="x"),)),
+                record(OPTIONAL, EIGHT, problems=(Problem(cause=Cause.TOOL_MISSING, message="x"),)),
                 record(SCRIPT, EIGHT),
             ],
             (),
@@ -151,7 +152,7 @@ OPTIONAL = replace(INVENTORY, optional=True)
         (
             [SCRIPT],
             [record(SCRIPT, EIGHT)],
-            (Skipped(check="inventory", reason="x", cause="over-budget", optional=True),),
+            (Skipped(check="inventory", reason="x", cause=Cause.OVER_BUDGET, optional=True),),
         ),
         ([ALL], measured(ALL, EIGHT, slow()), ()),
         # Logs of others that show no GPU, judged as those of a machine with GPUs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tests.factories.judging import ALL, EIGHT, PAIRS, blamed, gpu_inventory, gpu_plan, judged
@@ -20,10 +19,11 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.groups import Group
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import Fact, Record, State, Step, Suspect, Verdict
+from accept.core.model import Fact, Record, State, Step, Strength, Suspect, SuspectKind, Verdict
 from accept.core.serde import dump, read
 
 # -- names ----------------------------------------------------------------------------------------
@@ -32,19 +32,19 @@ from accept.core.serde import dump, read
 @pytest.mark.parametrize(
     ("kind", "hosts", "device", "name"),
     [
-        ("node", ("h1",), None, "h1"),
-        ("gpu", ("h1",), "3", "h1:3"),
-        ("nic", ("h1",), "mlx5_0", "h1:mlx5_0"),
-        ("link", ("h1", "h2"), None, "h1 - h2"),
-        ("switch", ("h1", "h2", "h9"), None, "h1 .. h9"),
-        ("rail", (), "2", "rail 2"),
+        (SuspectKind.NODE, ("h1",), None, "h1"),
+        (SuspectKind.GPU, ("h1",), "3", "h1:3"),
+        (SuspectKind.NIC, ("h1",), "mlx5_0", "h1:mlx5_0"),
+        (SuspectKind.LINK, ("h1", "h2"), None, "h1 - h2"),
+        (SuspectKind.SWITCH, ("h1", "h2", "h9"), None, "h1 .. h9"),
+        (SuspectKind.RAIL, (), "2", "rail 2"),
     ],
 )
 def test_name_for_people_follows_from_kind_hosts_and_device(
-    kind: Any, hosts: tuple[str, ...], device: str | None, name: str
+    kind: SuspectKind, hosts: tuple[str, ...], device: str | None, name: str
 ) -> None:
     suspect = Suspect(
-        kind=kind, hosts=hosts, device=device, cause="crashed", strength="weak", why=""
+        kind=kind, hosts=hosts, device=device, cause=Cause.CRASHED, strength=Strength.WEAK, why=""
     )
     assert dump(suspect)["name"] == suspect.name == name
     assert read(Suspect, {**dump(suspect), "name": "edited"}) == suspect

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.factories.judging import EIGHT, blamed, causes, judged
 from tests.factories.verdicts import CPU, GPU, hosts_record, plan, record, step
 
+from accept.core.causes import Cause
 from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step, Verdict
 
 TRAIN = step("train", params={"ratio": 0.5})
@@ -52,7 +53,7 @@ def test_the_loss_must_fall_to_its_share(last: float, state: State) -> None:
 
 
 def test_a_rank_whose_parameters_differ_is_named() -> None:
-    differ = Problem(cause="parameters-differ", message="", check="train", host="h6", rank=12)
+    differ = Problem(cause=Cause.PARAMETERS_DIFFER, message="", check="train", host="h6", rank=12)
     verdict = trained(2.0, 0.4, differ, status=7)
     assert blamed(verdict) == {("node", "h6", "parameters-differ")}
     assert verdict.state is State.FAIL

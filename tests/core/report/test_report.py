@@ -26,6 +26,7 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
@@ -231,7 +232,7 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 
 
 def evil() -> tuple[Verdict, Plan]:
-    said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
+    said = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, planted=(EVIL,))
     records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
     return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of

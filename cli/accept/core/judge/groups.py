@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from accept.core import causes
+from accept.core.causes import Cause, Judgement
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
@@ -14,8 +14,19 @@ from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import root_problems
-from accept.core.model import Finding, Record, State, Step, Suspect, SuspectKind
+from accept.core.model import (
+    Finding,
+    GroupKind,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 
+#: Strength of the evidence if only the comparison of groups shows the suspect; weak for others.
+_STRENGTHS = {SuspectKind.NODE: Strength.STRONG, SuspectKind.RAIL: Strength.MODERATE}
 #: Number of nodes in a group -> the lowest score that the group may have, or None.
 LowestScore = Callable[[int], float | None]
 
@@ -54,11 +65,11 @@ def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | 
     if any(state_of(problem.cause) is State.NOT_TESTED for problem in problems):
         return None
     value, cause = score(record, step)
-    if any(problem.cause == "wrong-data" for problem in problems):
-        cause = "wrong-data"
+    if any(problem.cause is Cause.WRONG_DATA for problem in problems):
+        cause = Cause.WRONG_DATA
     if not cause and value is None:
-        cause = next((p.cause for p in (*root_problems(problems), *problems)), "")
-        cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
+        cause = next((p.cause for p in (*root_problems(problems), *problems)), None)
+        cause = cause or (Cause.NO_MEASUREMENT if record.exit == 0 else Cause.CRASHED)
     return Sample(record.hosts, value, cause, record.log, record.local_ranks)
 
 
@@ -91,13 +102,13 @@ def compare(evidence: Evidence, score: Score, lowest: LowestScore) -> list[Compa
         records = evidence.of_step(step)
         if not records:
             continue
-        if step.groups == "pairs":
+        if step.groups is GroupKind.PAIRS:
             comparisons.append(_compare_pairs(evidence, score, step, records, lowest(2)))
-        elif step.groups == "each":
+        elif step.groups is GroupKind.EACH:
             comparisons.append(_compare_hosts(evidence, score, step, records, lowest(1)))
-        elif step.groups == "rails":
+        elif step.groups is GroupKind.RAILS:
             comparisons.append(_compare_rails(evidence, score, step, records))
-        elif step.groups == "ladder":
+        elif step.groups is GroupKind.LADDER:
             comparisons.append(_compare_blocks(evidence, score, step, records))
     return comparisons
 
@@ -112,10 +123,10 @@ def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
 def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
     """Return the single hosts, or blocks of a ladder, that are outliers among their peers."""
     records = evidence.of_step(step)
-    if step.groups == "ladder":
+    if step.groups is GroupKind.LADDER:
         blocks, _, _ = _slow_blocks(evidence, score, step, records)
         return [Group(hosts=block.sample.hosts) for block in blocks]
-    if step.groups != "each":
+    if step.groups is not GroupKind.EACH:
         return []
     samples = to_samples(evidence, score, step, records)
     found = outliers(samples, evidence.plan.machine.noise)
@@ -134,9 +145,9 @@ def _compare_pairs(
         return _accused(kind, hosts, evidence.check, accusation)
 
     suspects = [
-        *(accused("node", node) for node in decoded.nodes),
-        *(accused("link", link) for link in decoded.links),
-        *(accused("switch", switch) for switch in decoded.switches),
+        *(accused(SuspectKind.NODE, node) for node in decoded.nodes),
+        *(accused(SuspectKind.LINK, link) for link in decoded.links),
+        *(accused(SuspectKind.SWITCH, switch) for switch in decoded.switches),
     ]
     healthy, detectable = decoded.spread, None
     if healthy is not None and healthy.median > 0:
@@ -151,7 +162,7 @@ def _compare_hosts(
     samples = to_samples(evidence, score, step, records)
     found = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = [
-        _outlying("node", outlier.sample.hosts, evidence.check, outlier)
+        _outlying(SuspectKind.NODE, outlier.sample.hosts, evidence.check, outlier)
         for outlier in found.bad.values()
         if len(outlier.sample.hosts) == 1
     ]
@@ -170,10 +181,12 @@ def _compare_rails(
         pairs = [r for r in records if r.local_ranks == (rank,) and r not in rails]
         nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
         suspects += [
-            _accused("gpu", node.hosts, evidence.check, node, device=str(rank)) for node in nodes
+            _accused(SuspectKind.GPU, node.hosts, evidence.check, node, device=str(rank))
+            for node in nodes
         ]
         if not nodes:
-            suspects.append(_outlying("rail", (), evidence.check, outlier, device=str(rank)))
+            rail = _outlying(SuspectKind.RAIL, (), evidence.check, outlier, device=str(rank))
+            suspects.append(rail)
     return Comparison(step, tuple(suspects), len(samples), found.spread)
 
 
@@ -200,7 +213,7 @@ def _compare_blocks(
     suspects = []
     for block in blocks:
         hosts = block.sample.hosts
-        kind: SuspectKind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
+        kind = {1: SuspectKind.NODE, 2: SuspectKind.LINK}.get(len(hosts), SuspectKind.SWITCH)
         suspects.append(_outlying(kind, hosts, evidence.check, block))
     return Comparison(step, tuple(suspects), count, first_spread)
 
@@ -241,8 +254,8 @@ def _outlying(
         hosts=tuple(hosts),
         device=device,
         cause=outlier.cause,
-        strength={"node": "strong", "rail": "moderate"}.get(kind, "weak"),  # type: ignore[arg-type]
-        why=f"{check}: {causes.meaning(outlier.cause)}{share}",
+        strength=_STRENGTHS.get(kind, Strength.WEAK),
+        why=f"{check}: {outlier.cause.row.meaning}{share}",
         evidence=(log,) if log else (),
     )
 
@@ -276,7 +289,7 @@ def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]
     Pairs are left out: `decode` judges all their executions together.
     """
     for step in evidence.steps if evidence.plan.machine.speed_promised else ():
-        if step.groups == "pairs":
+        if step.groups is GroupKind.PAIRS:
             continue
         # Logs without host names may be of different hosts.
         named = [record for record in evidence.of_step(step) if record.hosts]
@@ -322,9 +335,9 @@ def _finding(
 ) -> Finding:
     return Finding(
         check=evidence.check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=state,
-        cause="intermittent",
+        cause=Cause.INTERMITTENT,
         message=f"step {step.id}: {host_list(slow[0].hosts)} reached {text}",
         hosts=slow[0].hosts,
         evidence=tuple(dict.fromkeys(sample.log for sample in slow if sample.log))[:8],
