@@ -18,7 +18,7 @@ from accept.config import resources
 from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
-from accept.core.model import Placement, Fact, Metric, Plan, Record, State, Verdict
+from accept.core.model import Fact, Metric, Placement, Plan, Record, State, Verdict
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import junit
 from accept.core.report.text import table as table_of

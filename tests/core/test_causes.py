@@ -49,7 +49,7 @@ def test_no_row_contradicts_itself(cause: Cause) -> None:
     assert not (row.no_gpu and row.follows_no_gpu)
     if state_of(cause) is not State.FAIL:
         # Nothing is known to be bad, so nothing may follow from it or be lost by it.
-        assert not (row.root_cause or row.loses_host or row.slow or row.wrong_numbers)
+        assert not any((row.root_cause, row.loses_host, row.slow, row.wrong_numbers))
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -74,7 +74,10 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
 
 
 def test_an_unknown_cause_counts_as_a_failure_of_its_own() -> None:
-    assert causes.reported("gremlins", "seen at night") == (Cause.UNKNOWN, "gremlins: seen at night")
+    assert causes.reported("gremlins", "seen at night") == (
+        Cause.UNKNOWN,
+        "gremlins: seen at night",
+    )
     assert causes.reported("gremlins", "") == (Cause.UNKNOWN, "gremlins")
     assert state_of(Cause.UNKNOWN) is State.FAIL
     assert not Cause.UNKNOWN.row.consequence

@@ -15,7 +15,17 @@ from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.judge.suspects import host_of
-from accept.core.model import Fact, GroupKind, Plan, Record, State, Step, Suspect, SuspectKind, Verdict
+from accept.core.model import (
+    Fact,
+    GroupKind,
+    Plan,
+    Record,
+    State,
+    Step,
+    Suspect,
+    SuspectKind,
+    Verdict,
+)
 
 #: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
 _FEWEST_WITH_BOUND = 3
@@ -259,7 +269,9 @@ def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
 
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
-    numbers = {s.name.rpartition(":")[2] if s.kind is SuspectKind.GPU else "" for s in verdict.suspects}
+    numbers = {
+        s.name.rpartition(":")[2] if s.kind is SuspectKind.GPU else "" for s in verdict.suspects
+    }
     faulty = choice.planted.rpartition(":")[2]
     comparable = choice.fault in ON_RANKS and all(number.isdigit() for number in numbers)
     return list(verdict.suspects) if comparable and faulty not in numbers else []

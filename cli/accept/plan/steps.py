@@ -85,7 +85,9 @@ def steps_of(
                 known(groups, check.groups),
             )
         names = [f"n{i}" for i in range(nodes)]
-        round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
+        round_count = (
+            _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
+        )
         planned_waves = waves(groups, names, rounds=round_count, seed=seed, ranks=ranks)
         if not planned_waves or (groups is GroupKind.RAILS and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
@@ -164,7 +166,9 @@ def _shares_launch(last: Step, step: Step, launch: str) -> bool:
 def _named(step: Step, number: str) -> Step:
     """Return the step with its id, script and time limit."""
     name = load(step.checks[0]).launch or step.checks[0]
-    groups = "" if step.groups is GroupKind.ALL or step.checks[0] in _READ_ONLY else f"-{step.groups}"
+    groups = (
+        "" if step.groups is GroupKind.ALL or step.checks[0] in _READ_ONLY else f"-{step.groups}"
+    )
     step_id = f"{number}-{name}{groups}"
     per_wave = step.estimate / max(1, step.rounds)
     timeout = step.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)

@@ -440,7 +440,9 @@ def test_ways_that_are_not_compared_must_have_been_measured_by_all(name: str) ->
 def broken(rank: int, check: str) -> tuple[Problem, ...]:
     said = f"GPU {rank} of h1 failed in copies"
     return (
-        Problem(cause=Cause.CRASHED, message=said, check=check, host="h1", rank=rank, gpu=str(rank)),
+        Problem(
+            cause=Cause.CRASHED, message=said, check=check, host="h1", rank=rank, gpu=str(rank)
+        ),
     )
 
 

@@ -23,7 +23,17 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause
-from accept.core.model import Placement, BoundKind, Fact, Metric, Problem, Record, Reference, State, Verdict
+from accept.core.model import (
+    BoundKind,
+    Fact,
+    Metric,
+    Placement,
+    Problem,
+    Record,
+    Reference,
+    State,
+    Verdict,
+)
 from accept.core.serde import dump, from_json
 
 
@@ -138,7 +148,9 @@ WILD = st.builds(
     ).map(tuple),
 )
 EVERY = [step(check) for check in CHECKS]
-BOUND = Reference(check="train", metric="throughput", unit="1/s", kind=BoundKind.SPEC, source="", upper=5.0)
+BOUND = Reference(
+    check="train", metric="throughput", unit="1/s", kind=BoundKind.SPEC, source="", upper=5.0
+)
 
 
 @given(

@@ -18,7 +18,6 @@ from accept.core.judge.summary import verdict_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, ends, from_records, host_of, merged
 from accept.core.judge.topology import find_blocks
 from accept.core.model import (
-    SuspectKind,
     EXITS,
     SCHEMA,
     CheckVerdict,
@@ -30,6 +29,7 @@ from accept.core.model import (
     State,
     Step,
     Suspect,
+    SuspectKind,
     Verdict,
     worst_exit,
 )
@@ -334,7 +334,11 @@ def _passes_without(
 
 def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
     """Remove the metrics and facts of accused hosts from a record."""
-    accused = {host_of(suspect) for suspect in suspects if suspect.kind in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)}
+    accused = {
+        host_of(suspect)
+        for suspect in suspects
+        if suspect.kind in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+    }
     return replace(
         record,
         metrics=tuple(m for m in record.metrics if m.host not in accused),

@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from accept.core.causes import Judgement, Cause
+from accept.core.causes import Cause, Judgement
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
-    Placement,
     BoundKind,
     CheckVerdict,
     Finding,
     Metric,
+    Placement,
     Plan,
     Record,
     Reference,
@@ -74,7 +74,11 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
         ]
         measured_bounds.update(measurements)
     for bound in bounds:
-        if bound.kind is BoundKind.EXPECTATION and bound not in measured_bounds and not evidence.partial:
+        if (
+            bound.kind is BoundKind.EXPECTATION
+            and bound not in measured_bounds
+            and not evidence.partial
+        ):
             result.append(unmeasured_finding(evidence.check, bound))
     return result
 
@@ -241,7 +245,10 @@ def _collect(
     metrics = [
         m
         for m in record.metrics
-        if m.name in names and m.check == check and m.placement is not Placement.IN and abs(m.value) < _ABSURD
+        if m.name in names
+        and m.check == check
+        and m.placement is not Placement.IN
+        and abs(m.value) < _ABSURD
     ]
     top_sizes: dict[str, int] = {}
     for metric in metrics:

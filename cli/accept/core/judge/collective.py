@@ -24,7 +24,17 @@ from accept.core.judge.robust_stats import FEWEST, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.judge.topology import ambiguous_hosts, split_by_distance
-from accept.core.model import SuspectKind, Strength, Finding, PlannedMachine, Problem, Record, State, Step, Suspect
+from accept.core.model import (
+    Finding,
+    PlannedMachine,
+    Problem,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 from accept.core.text import format_size
 
 #: Facts that list, by network or path, the hosts that used it.
@@ -137,7 +147,9 @@ def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
     return [
         suspect
         for suspect in suspects
-        if promised or suspect.strength is not Strength.WEAK or suspect.cause is not Cause.SLOW_OUTLIER
+        if promised
+        or suspect.strength is not Strength.WEAK
+        or suspect.cause is not Cause.SLOW_OUTLIER
     ]
 
 

@@ -16,7 +16,7 @@ from accept.core.judge.groups import Comparison, to_sample
 from accept.core.judge.robust_stats import median_of, spread
 from accept.core.judge.suspects import host_of
 from accept.core.judge.topology import DISTANCE, split_by_distance
-from accept.core.model import SuspectKind, Strength, GroupKind, Finding, Record, State, Suspect
+from accept.core.model import Finding, GroupKind, Record, State, Strength, Suspect, SuspectKind
 
 #: The fact that lists the GPUs of a host that took part; without it, all of them did.
 GPUS = "gpus"
@@ -62,7 +62,9 @@ def explained_by_place(
     median = comparison.spread.median
     deficits = [_own_deficit(s, check, median, by_log) for s in comparison.suspects]
     excused = tuple(s for s, much in zip(comparison.suspects, deficits, strict=True) if much)
-    solid = len(excused) == 1 and excused[0].strength is Strength.STRONG and max(deficits) > DISTANCE
+    solid = (
+        len(excused) == 1 and excused[0].strength is Strength.STRONG and max(deficits) > DISTANCE
+    )
     return () if solid else excused
 
 
@@ -120,7 +122,10 @@ def _is_explained(
     suspect: Suspect, strong: set[str], by_log: Mapping[str, Sequence[Share]]
 ) -> bool:
     """Return True if a strong suspect took part in every execution that accuses a weaker one."""
-    if suspect.strength is Strength.STRONG or suspect.kind not in (SuspectKind.NODE, SuspectKind.LINK):
+    if suspect.strength is Strength.STRONG or suspect.kind not in (
+        SuspectKind.NODE,
+        SuspectKind.LINK,
+    ):
         return False
     others = strong - {host_of(suspect)}
     logs = [by_log.get(log, ()) for log in suspect.evidence]

@@ -16,7 +16,18 @@ from accept.core.judge.pairs import Sample
 from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import SuspectKind, Strength, BoundKind, Finding, Metric, Problem, Record, State, Step, Suspect
+from accept.core.model import (
+    BoundKind,
+    Finding,
+    Metric,
+    Problem,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 
 #: Noise of metrics that differ between healthy devices: the limit is half of the median.
 _UNEVEN_NOISE = 0.5 / SIGMAS
@@ -87,8 +98,8 @@ def judge_devices(
     problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
     complete = {id(d.record) for d in devices} - {id(d.record) for d, _ in incomplete}
 
-    def score(record: Record, _step: Step) -> tuple[float | None, str]:
-        return (1.0 if id(record) in complete else None), ""
+    def score(record: Record, _step: Step) -> tuple[float | None, Cause | None]:
+        return (1.0 if id(record) in complete else None), None
 
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, score=score, more=problems)
@@ -224,7 +235,12 @@ def _left_out(evidence: Evidence) -> list[Finding]:
     text = "; ".join(f"{name}: {why}" for name, why in list(reasons)[:_MAX_NOTES])
     message = f"not measured: {text}"
     return [
-        Finding(check=evidence.check, judgement=Judgement.COMPLETENESS, state=State.PASS, message=message)
+        Finding(
+            check=evidence.check,
+            judgement=Judgement.COMPLETENESS,
+            state=State.PASS,
+            message=message,
+        )
     ]
 
 
@@ -258,7 +274,7 @@ def _compare(
             continue
         bound = bounds.highest_lower_bound(evidence, 1, name)
         samples = [
-            Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in with_metric
+            Sample((d.host,), d.values[name], None, d.record.log, (d.rank,)) for d in with_metric
         ]
         uneven = name in measured.uneven
         metric_noise = max(noise, _UNEVEN_NOISE) if uneven else noise
@@ -359,4 +375,6 @@ def _population(
     else:
         count = max((count for _, _, count in spreads), default=0)
         text = f"{count} devices: too few to compare ({FEWEST} needed)"
-    return Finding(check=evidence.check, judgement=Judgement.POPULATION, state=State.PASS, message=text)
+    return Finding(
+        check=evidence.check, judgement=Judgement.POPULATION, state=State.PASS, message=text
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from accept.core.causes import Judgement, Cause
+from accept.core.causes import Cause, Judgement
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
@@ -14,7 +14,16 @@ from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import LINK, SWITCH, root_problems
-from accept.core.model import Finding, GroupKind, Record, State, Step, Strength, Suspect, SuspectKind
+from accept.core.model import (
+    Finding,
+    GroupKind,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 
 #: Strength of the evidence if only the comparison of groups shows the suspect; weak for others.
 _STRENGTHS = {SuspectKind.NODE: Strength.STRONG, SuspectKind.RAIL: Strength.MODERATE}
@@ -134,9 +143,13 @@ def _compare_pairs(
     def in_run_order(accusation: Accusation) -> list[str]:
         return sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
 
-    suspects = [_accused(SuspectKind.NODE, node.hosts[0], evidence.check, node) for node in decoded.nodes]
+    suspects = [
+        _accused(SuspectKind.NODE, node.hosts[0], evidence.check, node) for node in decoded.nodes
+    ]
     for link in decoded.links:
-        suspects.append(_accused(SuspectKind.LINK, LINK.join(in_run_order(link)), evidence.check, link))
+        suspects.append(
+            _accused(SuspectKind.LINK, LINK.join(in_run_order(link)), evidence.check, link)
+        )
     for switch in decoded.switches:
         hosts = in_run_order(switch)
         name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
@@ -173,7 +186,8 @@ def _compare_rails(
         pairs = [r for r in records if r.local_ranks == (rank,) and r not in rails]
         nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
         suspects += [
-            _accused(SuspectKind.GPU, f"{node.hosts[0]}:{rank}", evidence.check, node) for node in nodes
+            _accused(SuspectKind.GPU, f"{node.hosts[0]}:{rank}", evidence.check, node)
+            for node in nodes
         ]
         if not nodes:
             suspects.append(_outlying(SuspectKind.RAIL, f"rail {rank}", evidence.check, outlier))

@@ -13,7 +13,16 @@ from accept.core.judge.completeness import host_list, merge_findings
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.judge.summary import worst_state
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import CheckVerdict, Finding, GroupKind, Plan, Problem, Record, Skipped, State
+from accept.core.model import (
+    CheckVerdict,
+    Finding,
+    GroupKind,
+    Plan,
+    Problem,
+    Record,
+    Skipped,
+    State,
+)
 
 #: Words that name a card instead of a module of a chip: NVIDIA H200 NVL, NVIDIA H100 PCIe.
 _CARDS = ("nvl", "pcie")
@@ -51,10 +60,7 @@ def find(records: Sequence[Record]) -> Found:
     problems = first.problems if first else ()
     missing = dict.fromkeys(p.host for p in problems if p.host and p.host not in present)
     lost = {
-        p.host: p.cause
-        for r in records
-        for p in r.problems
-        if p.host and p.cause.row.loses_host
+        p.host: p.cause for r in records for p in r.problems if p.host and p.cause.row.loses_host
     }
     lost |= {
         fact.host: causes.reported(str(fact.value), "")[0]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accept.core.causes import Judgement, Cause
+from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.robust_stats import FEWEST, GROSS, spread
-from accept.core.model import SuspectKind, Strength, Finding, Metric, Record, State, Suspect
+from accept.core.model import Finding, Metric, Record, State, Strength, Suspect, SuspectKind
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.

@@ -99,9 +99,13 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
             )
         )
     order = {host: index for index, host in enumerate(hosts)}
-    nodes = {s.name for s in result if s.kind is SuspectKind.NODE and s.strength is not Strength.WEAK}
+    nodes = {
+        s.name for s in result if s.kind is SuspectKind.NODE and s.strength is not Strength.WEAK
+    }
     kept = [
-        s for s in result if s.kind not in (SuspectKind.LINK, SuspectKind.SWITCH) or not _explained(s, nodes, order)
+        s
+        for s in result
+        if s.kind not in (SuspectKind.LINK, SuspectKind.SWITCH) or not _explained(s, nodes, order)
     ]
     kept.sort(
         key=lambda s: (
@@ -118,7 +122,11 @@ def host_of(suspect: Suspect) -> str:
     """Return the host of a node, GPU or NIC, the first host of a link or switch, "" for a rail."""
     if suspect.kind is SuspectKind.RAIL:
         return ""
-    return suspect.name.rpartition(":")[0] if suspect.kind in (SuspectKind.GPU, SuspectKind.NIC) else ends(suspect)[0]
+    return (
+        suspect.name.rpartition(":")[0]
+        if suspect.kind in (SuspectKind.GPU, SuspectKind.NIC)
+        else ends(suspect)[0]
+    )
 
 
 def ends(suspect: Suspect) -> tuple[str, ...]:
