@@ -129,7 +129,7 @@ EIGHT = hosts(8)
 PAIRED = plan(PAIRS)
 
 
-def told(cause: str, *names: str) -> list[Record]:
+def told(cause: Cause, *names: str) -> list[Record]:
     """A run in which one execution says a cause of some hosts."""
     problems = tuple(Problem(cause=cause, message="m", host=name) for name in names)
     return [hosts_record(EIGHT), record(ALL, EIGHT, status=1, problems=problems)]
@@ -157,7 +157,7 @@ class TestCaught:
         assert (done.result, done.why) == ("missed", "not rejected: pass")
 
     def test_not_where_somebody_else_is_named_too(self) -> None:
-        done = drilled("hang", "hang@h3:0", plan(ALL), told("rank-hung", "h3", "h4"))
+        done = drilled("hang", "hang@h3:0", plan(ALL), told(Cause.RANK_HUNG, "h3", "h4"))
         assert (done.result, done.why) == ("missed", "rejected, but blamed on h4 too")
 
     @pytest.mark.parametrize(
@@ -186,15 +186,15 @@ class TestCaught:
         assert drilled("hang", "hang@h3:3", plan(ALL), records).result == "caught"
 
     def test_not_where_nobody_is_named(self) -> None:
-        done = drilled("hang", "hang@h3:0", plan(ALL), told("timed-out"))
+        done = drilled("hang", "hang@h3:0", plan(ALL), told(Cause.TIMED_OUT))
         assert (done.result, done.why) == ("missed", "rejected, but blamed on nobody")
 
     def test_not_for_another_cause(self) -> None:
-        done = drilled("wrong", "wrong@h3:0", plan(ALL), told("rank-hung", "h3"))
+        done = drilled("wrong", "wrong@h3:0", plan(ALL), told(Cause.RANK_HUNG, "h3"))
         assert (done.result, done.why) == ("missed", "rejected, but for another cause: rank-hung")
 
     def test_not_where_the_fault_never_struck(self) -> None:
-        records = told("rank-hung", "h3")
+        records = told(Cause.RANK_HUNG, "h3")
         verdict = judge(plan(ALL), records, checks=REGISTRY, attempt="a")
         done = outcome(Choice(fault="hang", planted="hang@h3:0"), plan(ALL), records, verdict)
         assert (done.result, done.why) == ("missed", "the fault was never injected")

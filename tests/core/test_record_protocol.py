@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accept.core import record_protocol
 from accept.core.causes import Cause
-from accept.core.model import Placement, Fact, Metric, Parsed, Problem
+from accept.core.model import Fact, Metric, Parsed, Placement, Problem
 from accept.core.record_protocol import MAX_DEPTH, MAX_LINE, parse
 
 

@@ -17,8 +17,7 @@ from accept.config import floors, resources
 from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.config.schema import schema
-from accept.core import checks, evidence
-from accept.core.causes import Cause
+from accept.core import causes, checks, evidence
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
 from accept.core.serde import camel, dump, known, read
@@ -130,13 +129,12 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
 
 def _show_cause(name: str, terminal: Terminal) -> int:
     """Print the section of docs/causes.md about a cause."""
-    try:
-        row = Cause(name).row
-    except ValueError:
-        hint = known(name, Cause)
-        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=hint) from None
+    cause = causes.from_text(name)
+    if cause is None:
+        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.Cause))
     page = resources.causes().read_text(encoding="utf-8")
     section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
+    row = cause.row
     data = {"cause": name, "meaning": row.meaning, "action": row.action, "section": section}
     terminal.result(data, f"{name}\n{section}")
     return Exit.PASS

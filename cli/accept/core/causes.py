@@ -12,15 +12,15 @@ from accept.core.text import TextEnum
 
 
 class Owner(TextEnum):
-    """Who has to act on a cause."""
+    """A party that has to act on a cause."""
 
-    #: Whoever operates the host.
+    #: The operators of the host.
     NODE = "node"
-    #: Whoever started the run: settings, limits, tools, the list of hosts.
+    #: The person who started the run: settings, limits, tools, the list of hosts.
     USER = "user"
-    #: Whoever operates the network.
+    #: The operators of the network.
     FABRIC = "fabric"
-    #: Whoever delivers the hardware, and replaces it.
+    #: The provider or vendor that replaces hardware.
     PROVIDER = "provider"
 
 
@@ -83,7 +83,7 @@ class Row:
 
 
 class Cause(TextEnum):
-    """Why something failed, with one row for each cause.
+    """The closed list of causes, one row each.
 
     If several causes accuse a suspect with equal strength, the one that is listed first counts.
     """
@@ -495,6 +495,14 @@ class Cause(TextEnum):
     )
 
 
+_BY_TEXT = {cause.row.text: cause for cause in Cause}
+
+
+def from_text(text: str) -> Cause | None:
+    """Return the cause called `text`; None if there is none."""
+    return _BY_TEXT.get(text)
+
+
 def from_code(code: str) -> Cause | None:
     """Return the cause with this code; None if there is none."""
     return next((cause for cause in Cause if cause.code == code), None)
@@ -505,7 +513,7 @@ def reported(text: str, message: str) -> tuple[Cause, str]:
 
     If the cause is unknown, the message starts with its text.
     """
-    try:
-        return Cause(text), message
-    except ValueError:
-        return Cause.UNKNOWN, f"{text[:64]}: {message}" if message else text[:64]
+    cause = from_text(text)
+    if cause is not None:
+        return cause, message
+    return Cause.UNKNOWN, f"{text[:64]}: {message}" if message else text[:64]

@@ -31,7 +31,9 @@ _HOST = re.compile(_NAME)
 _ON_NODE = re.compile(rb"[^\n]{0,80}? failed on node " + _NAME)
 
 _SIGNS = (
-    _Sign(b"not enough slots available", Cause.RANK_COUNT, "the launcher has fewer slots than ranks"),
+    _Sign(
+        b"not enough slots available", Cause.RANK_COUNT, "the launcher has fewer slots than ranks"
+    ),
     _Sign(
         b"A daemon failed to report back",
         _FAILED,

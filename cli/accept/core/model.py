@@ -19,7 +19,7 @@ SCHEMA = 1
 
 
 class GroupKind(TextEnum):
-    """How the hosts of a step are divided into groups."""
+    """A division of the hosts of a step into groups."""
 
     ALL = "all"
     EACH = "each"
@@ -42,7 +42,7 @@ class BoundKind(TextEnum):
 
 
 class Placement(TextEnum):
-    """Whether a collective writes its result to another buffer than its input."""
+    """The buffer of a collective's result: another than its input, or the same."""
 
     OUT = "out"
     IN = "in"

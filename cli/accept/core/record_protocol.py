@@ -172,4 +172,6 @@ def _excerpt(text: bytes) -> str:
 
 
 def _bad(check: str | None, message: str) -> Problem:
-    return Problem(cause=Cause.UNPARSABLE, message=f"a record is not readable: {message}", check=check)
+    return Problem(
+        cause=Cause.UNPARSABLE, message=f"a record is not readable: {message}", check=check
+    )

@@ -19,8 +19,8 @@ from tests.factories.kubernetes import (
 
 from accept.backends.kubernetes.dump import scrubbed
 from accept.backends.kubernetes.status import (
-    PodPhase,
     Pod,
+    PodPhase,
     State,
     has_started,
     read_pod,

@@ -37,7 +37,8 @@ def test_parts_of_a_version_that_are_no_numbers_are_left_out() -> None:
 
 
 def test_an_unknown_cause_is_kept_in_the_message() -> None:
-    problem = said("problem gremlins seen at night\n")
+    reply = Reply(exit=1, out=b"problem gremlins seen at night\n", err="")
+    problem = understood("h1", reply)
     assert problem == Problem(
         cause=Cause.UNKNOWN, message="h1: gremlins: seen at night", check="hosts", host="h1"
     )

@@ -30,14 +30,14 @@ from accept.core.model import Fact, Problem, Record, State, Step
 @pytest.mark.parametrize(
     "cause",
     [
-        "unreachable-dns",
-        "unreachable-refused",
-        "unreachable-timeout",
-        "key-refused",
-        "host-key-mismatch",
+        Cause.UNREACHABLE_DNS,
+        Cause.UNREACHABLE_REFUSED,
+        Cause.UNREACHABLE_TIMEOUT,
+        Cause.KEY_REFUSED,
+        Cause.HOST_KEY_MISMATCH,
     ],
 )
-def test_a_host_that_never_answered_is_named_with_its_reason(cause: str) -> None:
+def test_a_host_that_never_answered_is_named_with_its_reason(cause: Cause) -> None:
     gone = Problem(cause=cause, message="h7: no", check="hosts", host="h7")
     verdict = judged(plan(ALL), hosts_record(EIGHT[:7], gone), *measured(ALL, EIGHT[:7], slow()))
     assert (verdict.state, verdict.exit) == (State.FAIL, 3)
@@ -244,15 +244,13 @@ def test_a_rank_that_hung_in_a_later_collective_is_not_held_against_an_earlier_o
     assert blamed(verdict) == {("node", "h1", "rank-hung")}
 
 
-@pytest.mark.parametrize("ending", [1, 139, "killed", "timed-out", "rank-hung"])
+@pytest.mark.parametrize("ending", [1, 139, "killed", Cause.TIMED_OUT, Cause.RANK_HUNG])
 def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check(
     ending: int | str,
 ) -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     tables = (*table("all-reduce", 10), *table("all-gather", 10))
-    said = (
-        () if ending in (1, 139, "killed") else (Problem(cause=str(ending), message="", host="h1"),)
-    )
+    said = (Problem(cause=ending, message="", host="h1"),) if isinstance(ending, Cause) else ()
     status = ending if isinstance(ending, int) else None
     made = record(both, EIGHT, *tables, status=status, problems=said)
     verdict = judged(plan(both), hosts_record(EIGHT), made)

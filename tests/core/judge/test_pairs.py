@@ -285,7 +285,9 @@ def measured(draw: st.DrawFn) -> list[Sample]:
     count = draw(st.integers(2, 12))
     names = [f"h{i}" for i in range(count)]
     waves = pair_rounds(names, rounds=draw(st.integers(1, 6)), seed=draw(st.integers(0, 99)))
-    values = st.sampled_from([(100.0, ""), (100.0, ""), (94.0, ""), (50.0, ""), (None, "crashed")])
+    values = st.sampled_from(
+        [(100.0, None), (100.0, None), (94.0, None), (50.0, None), (None, Cause.CRASHED)]
+    )
     met = [Sample(group.hosts, None) for wave in waves for group in wave]
     return [s._replace(value=v, cause=c) for s in met for v, c in [draw(values)]]
 
@@ -321,7 +323,7 @@ def test_nobody_without_a_bad_pair_is_accused_or_unknown(samples: list[Sample]) 
             Sample,
             st.lists(st.sampled_from("abcdef"), max_size=4).map(tuple),
             st.none() | st.floats(0, 1e9),
-            st.sampled_from(["", "wrong-data", "crashed"]),
+            st.sampled_from([None, Cause.WRONG_DATA, Cause.CRASHED]),
         )
     ),
     st.none() | st.floats(0, 1e9),
@@ -343,7 +345,7 @@ def test_the_slow_one_of_eight_stands_out() -> None:
 
 def test_wrong_data_in_one_of_several_executions_is_shown_by_that_one() -> None:
     samples = [Sample((f"h{i % 8}",), 100.0) for i in range(24)]
-    samples[10] = samples[10]._replace(value=None, cause="wrong-data")
+    samples[10] = samples[10]._replace(value=None, cause=Cause.WRONG_DATA)
     ((index, one),) = outliers(samples, NOISE).bad.items()
     assert (index, one.cause) == (10, "wrong-data")
 

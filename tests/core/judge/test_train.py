@@ -13,7 +13,17 @@ from tests.factories.judging import EIGHT, blamed, causes, judged
 from tests.factories.verdicts import CPU, GPU, hosts_record, plan, record, step
 
 from accept.core.causes import Cause
-from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step, Verdict
+from accept.core.model import (
+    Fact,
+    GroupKind,
+    Metric,
+    PlannedMachine,
+    Problem,
+    Record,
+    State,
+    Step,
+    Verdict,
+)
 
 TRAIN = step("train", params={"ratio": 0.5})
 
@@ -142,7 +152,7 @@ def test_a_small_model_whose_steps_are_the_cpus_accuses_no_gpu() -> None:
 
 def digested(odd: str, device: str = "CPU") -> Verdict:
     """Judge a training on each single host; the host `odd` got another gradient on `device`."""
-    alone = replace(TRAIN, groups="each")
+    alone = replace(TRAIN, groups=GroupKind.EACH)
 
     def one(host: str) -> Record:
         values = {"loss-first": 2.0, "loss-last": 0.4, "throughput": 900.0}

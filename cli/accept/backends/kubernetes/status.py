@@ -23,7 +23,7 @@ _STARTING_REASONS = ("ContainerCreating", "PodInitializing", "")
 
 
 class PodPhase(StrEnum):
-    """What a pod of a run does."""
+    """The phase of a pod of a run."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -33,7 +33,7 @@ class PodPhase(StrEnum):
 
 
 class End(StrEnum):
-    """How a Job or JobSet ended, in the words of its conditions."""
+    """The end of a Job or JobSet, in the words of its conditions."""
 
     COMPLETED = "Completed"
     FAILED = "Failed"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
 from accept.core.judge import collective
 from accept.core.judge.collective_metrics import LATENCY, message_sizes, read
@@ -102,7 +103,7 @@ def _joined(lines: Iterable[bytes]) -> Iterator[bytes]:
 def score_of(check: str) -> Score:
     """Return a `Check.score`: the bus bandwidth in GB/s at the largest planned size."""
 
-    def score(record: Record, step: Step) -> tuple[float | None, str]:
+    def score(record: Record, step: Step) -> tuple[float | None, Cause | None]:
         return collective.score(read(record.metrics, check), step)
 
     return score
@@ -115,7 +116,14 @@ def make(name: str, title: str, worth: int) -> Check:
         summary=f"{title}: bandwidth, and every element of every rank is checked",
         template="collectives.sh.j2",
         params=Params,
-        groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.RAILS, GroupKind.LADDER, GroupKind.HALVES),
+        groups=(
+            GroupKind.ALL,
+            GroupKind.EACH,
+            GroupKind.PAIRS,
+            GroupKind.RAILS,
+            GroupKind.LADDER,
+            GroupKind.HALVES,
+        ),
         needs=("mpirun", "nccl-tests-or-torch"),
         launch="collectives",
         worth=worth,

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import record_protocol
-from accept.core.causes import Judgement, Cause
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import GroupKind, Finding, Parsed, Problem, Record, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, Record, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import GroupKind, Finding, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, State
 from accept.core.serde import camel
 
 _MAX_NOTES = 20

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import record_protocol
-from accept.core.causes import Judgement, Cause
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.consistency import Inventory
@@ -36,7 +36,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.hosts import gpus_of
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import GroupKind, Finding, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,8 @@ def judge(evidence: Evidence) -> Judged:
     ]
     problems += [
         Problem(
-            cause=Cause.NO_MEASUREMENT, message=f"{completeness.host_list(hosts)} reported no inventory"
+            cause=Cause.NO_MEASUREMENT,
+            message=f"{completeness.host_list(hosts)} reported no inventory",
         )
         for hosts in silent
     ]

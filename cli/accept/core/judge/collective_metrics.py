@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from accept.core.judge.robust_stats import median_of
-from accept.core.model import Placement, Metric, Step
+from accept.core.model import Metric, Placement, Step
 from accept.core.text import parse_size
 
 #: In place, these collectives overwrite what they send, so results cannot be checked.
@@ -119,7 +119,9 @@ def read(metrics: Iterable[Metric], check: str, measure: Measure = BANDWIDTH) ->
 
 def _calls_per_second(times: dict[tuple[int, Placement | None], float]) -> float | None:
     """Return calls per second, from the median of times in microseconds."""
-    out = [value for (_, placement), value in times.items() if placement is Placement.OUT and value > 0]
+    out = [
+        value for (_, placement), value in times.items() if placement is Placement.OUT and value > 0
+    ]
     out = out or [value for value in times.values() if value > 0]
     return 1e6 / median_of(out) if out else None
 

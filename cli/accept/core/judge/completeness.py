@@ -10,7 +10,7 @@ from accept.core.causes import Cause, Judgement
 from accept.core.groups import Wave, waves
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.summary import state_of
-from accept.core.model import GroupKind, Finding, Plan, Problem, Record, State, Step
+from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
 
 #: Group kinds that need two hosts.
 _NEED_TWO = (GroupKind.PAIRS, GroupKind.RAILS, GroupKind.LADDER, GroupKind.HALVES)

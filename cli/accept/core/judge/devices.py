@@ -99,8 +99,8 @@ def judge_devices(
     problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
     complete = {id(d.record) for d in devices} - {id(d.record) for d, _ in incomplete}
 
-    def score(record: Record, _step: Step) -> tuple[float | None, str]:
-        return (1.0 if id(record) in complete else None), ""
+    def score(record: Record, _step: Step) -> tuple[float | None, Cause | None]:
+        return (1.0 if id(record) in complete else None), None
 
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, score=score, more=problems)
@@ -275,7 +275,7 @@ def _compare(
             continue
         bound = bounds.highest_lower_bound(evidence, 1, name)
         samples = [
-            Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in with_metric
+            Sample((d.host,), d.values[name], None, d.record.log, (d.rank,)) for d in with_metric
         ]
         uneven = name in measured.uneven
         metric_noise = max(noise, _UNEVEN_NOISE) if uneven else noise

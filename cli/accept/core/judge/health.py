@@ -269,7 +269,9 @@ def _event_problems(sweep: Said, event: tuple[str, ...]) -> Iterator[Problem]:
         yield _problem(Cause.GPU_XID, sweep, where, _sentence(sweep, where, [f"Xid {code}"]))
     elif kind == "sxid" and fatal:
         switch = f"the NVSwitch at {pci}"
-        yield _problem(Cause.GPU_XID, sweep, switch, _sentence(sweep, switch, [f"SXid {code} (fatal)"]))
+        yield _problem(
+            Cause.GPU_XID, sweep, switch, _sentence(sweep, switch, [f"SXid {code} (fatal)"])
+        )
 
 
 def _growth_text(counter: str, grown: int, seconds: float) -> str:

@@ -360,4 +360,6 @@ def _gravest_cause(pairs: Sequence[Sample]) -> Cause:
     causes = [pair.cause for pair in pairs if pair.cause]
     if Cause.WRONG_DATA in causes:
         return Cause.WRONG_DATA
-    return max(set(causes), key=lambda cause: (causes.count(cause), cause), default=Cause.SLOW_OUTLIER)
+    return max(
+        set(causes), key=lambda cause: (causes.count(cause), cause), default=Cause.SLOW_OUTLIER
+    )

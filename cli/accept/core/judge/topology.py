@@ -19,7 +19,7 @@ from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.groups import to_samples
 from accept.core.judge.pairs import Sample
 from accept.core.judge.robust_stats import FEWEST, median_of, spread
-from accept.core.model import GroupKind, Finding, Record, State, Step
+from accept.core.model import Finding, GroupKind, Record, State, Step
 
 #: A smaller difference between near and far pairs, as a share, is not due to distance.
 _MIN_DISTANCE = 0.02
@@ -121,7 +121,9 @@ def ambiguous_hosts(evidence: Evidence, step: Step, accused: Collection[str]) ->
         return
     in_blocks = frozenset[str]().union(*evidence.near)
     partners: dict[str, set[str]] = {}
-    for record in evidence.of_step(step) if evidence.near and step.groups is GroupKind.PAIRS else ():
+    for record in (
+        evidence.of_step(step) if evidence.near and step.groups is GroupKind.PAIRS else ()
+    ):
         for host in set(record.hosts) - in_blocks:
             partners.setdefault(host, set()).update(record.hosts)
     hosts = [

@@ -310,7 +310,7 @@ def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
                     break
             else:
                 sides.append(None)
-                where = f"{row.size} B ({'in' if place is Placement.IN else 'out-of'}-place)"
+                where = _at(row.size, place)
                 text = f"the time at {where} is {side.time} us and busbw is {side.busbw} GB/s"
                 not_finite.append(text)
         else:
@@ -468,8 +468,8 @@ class TableBuilder:
         if wrong:
             yield Cause.WRONG_DATA, _some(wrong)
         if unchecked:
-            where = _some(unchecked)
-            yield Cause.NO_MEASUREMENT, f"the results were not checked (#wrong is N/A) at {where}"
+            sizes = _some(unchecked)
+            yield Cause.NO_MEASUREMENT, f"the results were not checked (#wrong is N/A) at {sizes}"
         if self.not_finite:
             yield Cause.NOT_FINITE, _some(self.not_finite)
 
@@ -527,7 +527,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
 
 
-def _at(size: int, where: str) -> str:
+def _at(size: int, where: Placement) -> str:
     """Return the position of a number in a table: "1024 B (in-place)"."""
     return f"{size} B ({'in' if where is Placement.IN else 'out-of'}-place)"
 

@@ -362,7 +362,8 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
         # The record counts as part of the health sweep before this step.
         number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
         facts = [
-            Fact(name=LEFT_OUT, value=Cause.GPU_MISSING.value, check="hosts", host=name) for name in missing
+            Fact(name=LEFT_OUT, value=Cause.GPU_MISSING.value, check="hosts", host=name)
+            for name in missing
         ]
         problems = [state.lost[name] for name in missing]
         state.keep_asked(number, began, facts=facts, problems=problems)

@@ -178,7 +178,9 @@ def _split(
         elif result.host.name in reachable:
             message = f"{candidate.name} is on {result.host.name}, which already takes part"
             problems.append(
-                Problem(cause=Cause.LAUNCH_FAILED, message=message, check="hosts", host=candidate.name)
+                Problem(
+                    cause=Cause.LAUNCH_FAILED, message=message, check="hosts", host=candidate.name
+                )
             )
         else:
             reachable[result.host.name] = result
@@ -264,7 +266,9 @@ async def _addresses(address: str, port: int) -> list[str] | _Failure:
     try:
         targets = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return _Failure(Cause.UNREACHABLE_DNS, f"{address} does not resolve: {error.strerror or error}")
+        return _Failure(
+            Cause.UNREACHABLE_DNS, f"{address} does not resolve: {error.strerror or error}"
+        )
     numeric = [str(target[0]) for *_, target in targets[:4]]
     return numeric or _Failure(Cause.UNREACHABLE_DNS, f"{address} has no address")
 
