@@ -12,10 +12,7 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 @pytest.fixture
