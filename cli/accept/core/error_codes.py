@@ -159,6 +159,28 @@ class Code(TextEnum):
             "its profiles; `default` must exist."
         ),
     )
+    NCCL_SETTING_UNKNOWN = (
+        "W-NCCL-SETTING-UNKNOWN",
+        "NCCL and the known plugins read no setting with this name. Check the spelling.",
+    )
+    NCCL_CONTRADICTION = (
+        "W-NCCL-CONTRADICTION",
+        (
+            "An NCCL setting turns off or replaces a path that the machine should use, so the run "
+            "measures something else. Remove the setting, or select a profile without the path."
+        ),
+    )
+    NCCL_CHANNELS = (
+        "W-NCCL-CHANNELS",
+        "The number of channels does not fit the number of NICs of the machine.",
+    )
+    NCCL_DEBUG = (
+        "W-NCCL-DEBUG",
+        (
+            "With this NCCL_DEBUG the logs do not show the network, so the verdict is "
+            "inconclusive. Use INFO or TRACE."
+        ),
+    )
     SUITE_UNKNOWN = (
         "E-SUITE-UNKNOWN",
         (
