@@ -273,7 +273,7 @@ class TestErrors:
             (["-m", "cpu", "-n", "2", "--budget", "0"], "is not a valid duration"),
             (
                 ["-m", "a4-highgpu-8g", "--hosts", "a,b", "--gpus-per-node", "7"],
-                Code.OPTION_GPUS,
+                Code.GPUS_PER_NODE,
             ),
             ([*CPU, "--set", "all-reduce.max=8X"], "8X"),
         ],

@@ -27,7 +27,7 @@ from accept.core.serde import (
     read,
     show_path,
 )
-from accept.core.text import format_size, parse_size
+from accept.core.text import duration, format_size, parse_size
 
 #: Time limit of one execution if the suite has none: this many times the estimate.
 _TIMEOUT_FACTOR = 5.0
@@ -220,9 +220,9 @@ def _params(
         # An error about several parameters has no path: one of the overrides caused it.
         names = [show_path(error.path)] if error.path else list(overrides)
         where = ", ".join(f"{check.name}.{name}" for name in names)
-        raise BadInput(
-            f"--set {where}: {error.message}", code=Code.PARAM_INVALID, hint=error.hint
-        ) from None
+        unknown = error.code is Code.KEY_UNKNOWN
+        code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
+        raise BadInput(f"--set {where}: {error.message}", code=code, hint=error.hint) from None
     data: dict[str, Any] = dump(params)
     return data
 
@@ -307,11 +307,12 @@ def fit_budget(
         step = min(kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate))
         kept.remove(step)
         total = sum(step.estimate for step in kept)
-        reason = f"over the budget of {budget:.0f} s (the rest is estimated at {total:.0f} s)"
+        rest = duration(total)
+        reason = f"over the budget of {duration(budget)} (the rest is estimated at {rest})"
         dropped += [Skipped(check=c, reason=reason, optional=step.optional) for c in step.checks]
     if not kept:
         raise BadInput(
-            f"no step fits into a budget of {budget:.0f} s",
+            f"no step fits into a budget of {duration(budget)}",
             code=Code.OPTION_BUDGET,
             hint="give a longer --budget",
         )
