@@ -323,6 +323,10 @@ class Code(str, Enum):
             "bucket, or mount a volume."
         ),
     )
+    SUITE_SCRIPT = (
+        "E-SUITE-SCRIPT",
+        "A script of the suite cannot be read, or its first line does not start with #!.",
+    )
 
     # Runs and run folders.
     GPUS_IN_USE = (

@@ -83,6 +83,7 @@ def steps_of(
                 ("checks", index, "groups"),
                 f"{check.name} does not work on {groups}",
                 known(groups, check.groups),
+                code=Code.SUITE_CONTRADICTION,
             )
         names = [f"n{i}" for i in range(nodes)]
         round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups == "pairs" else 1
@@ -211,7 +212,9 @@ def _params(
         try:
             _check_limits(read(check.params, values), values)
         except Invalid as error:
-            raise document.bad((*path, *error.path), error.message, error.hint) from None
+            raise document.bad(
+                (*path, *error.path), error.message, error.hint, code=error.code
+            ) from None
     merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (overrides, "--set"))
     try:
         params = read(check.params, merged)
@@ -282,14 +285,14 @@ def _refuse_unused(overrides: dict[str, dict[str, Any]], used: set[str]) -> None
 
 def _user_script(document: Document, index: int, name: str) -> str:
     """Return the text of a user's script. Raises BadInput if it is unreadable or lacks `#!`."""
-    path = Path(document.name).parent / name
+    path, key = Path(document.name).parent / name, ("checks", index, "script")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise document.bad(("checks", index, "script"), f"{path} cannot be read: {error}") from None
+        raise document.bad(key, f"{path} cannot be read: {error}", code=Code.SUITE_SCRIPT) from None
     if not text.startswith("#!"):
         raise document.bad(
-            ("checks", index, "script"), f"{path} does not start with #!", "such as #!/bin/sh"
+            key, f"{path} does not start with #!", "such as #!/bin/sh", code=Code.SUITE_SCRIPT
         )
     return text
 

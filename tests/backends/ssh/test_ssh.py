@@ -305,7 +305,7 @@ class TestWatch:
         lines: list[str] = []
         with pytest.raises(BrokenOff) as caught:
             backend.watch(job_in(folder), folder=node, say=lines.append)
-        assert "another user" in caught.value.message
+        assert caught.value.code == Code.SSH_FOREIGN_FOLDER
         assert lines == []
 
 
@@ -374,6 +374,7 @@ class TestDelete:
         (node / "kill.sh").write_text("echo 1\n")
         with pytest.raises(BrokenOff) as caught:
             backend.delete(job, dry_run=False, say=ignore)
+        assert caught.value.code == Code.SSH_NOT_REMOVED
         assert "process 1 " in caught.value.message
 
     def test_leaves_a_link_that_took_the_place_of_the_folder(
@@ -400,7 +401,7 @@ class TestDelete:
         stored(job_in(node, "h1", "h2"), folder)
         hosts.take_down("h2")
         done = accept("delete", "one", "--no-collect")
-        assert done.code == Exit.BROKEN_OFF
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.SSH_NOT_REMOVED)
         assert "h2" in done.err
         assert not node.exists()
 
@@ -440,7 +441,7 @@ class TestCancel:
         with pytest.raises(BrokenOff) as caught:
             backend.cancel(job_in(node, "h1", "h2"), folder=folder, say=ignore)
         assert verbs_sent(hosts) == [("h1", "stop")]
-        assert "accept delete one" in caught.value.hint
+        assert caught.value.code == Code.SSH_END_UNCONFIRMED
         assert node.exists()
 
     def test_leaves_the_other_hosts_if_the_first_keeps_a_process(

@@ -34,7 +34,7 @@ from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.serde import dump
-from accept.core.text import plain
+from accept.core.text import count, plain
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
 
@@ -165,7 +165,7 @@ def _refuse_unusable(
         shown = "; ".join(f"{p.message} ({p.cause})" for p in problems[:4])
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise NotStarted(
-            f"{len(ready)} of {len(results)} hosts can be used: {shown}{more}",
+            f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}{more}",
             code=Code.SSH_HOSTS_UNUSABLE,
             hint="accept doctor shows what each host lacks",
         )

@@ -13,6 +13,7 @@ from accept.backends.ssh import manage
 from accept.backends.ssh.client import call, on_all
 from accept.core.error_codes import Code
 from accept.core.errors import BrokenOff
+from accept.core.text import count
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
@@ -67,7 +68,8 @@ def _refuse_leftovers(job: Job, leftovers: Mapping[str, str], hint: str) -> None
         shown = "; ".join(f"{host}: {text}" for host, text in list(leftovers.items())[:4])
         more = f"; and {len(leftovers) - 4} more" if len(leftovers) > 4 else ""
         raise BrokenOff(
-            f"{job.attempt} is not removed from {len(leftovers)} of {len(job.hosts)} hosts: "
+            f"{job.attempt} is not removed from {len(leftovers)} of "
+            f"{count(len(job.hosts), 'host')}: "
             f"{shown}{more}",
             code=Code.SSH_NOT_REMOVED,
             hint=hint,
