@@ -26,7 +26,7 @@ error=$(
 )
 case $? in
     0) ;;
-    2) fail tool-missing "neither bzip2 nor a Python with the module bz2, one of which unpacks the programs" ;;
+    2) fail tool-missing "cannot unpack the programs: the host has neither bzip2 nor a Python with the module bz2" ;;
     *)
         case $error in *"o space left"*) cause=disk-full ;; *) cause=launch-failed ;; esac
         fail "$cause" "cannot unpack the programs into $ACCEPT_DIR: $(printf '%s' "$error" | tail -n 1)" ;;

@@ -163,6 +163,12 @@ class TestALoginShellThatPrintsText:
         assert not [n for n in backend.doctor(run, say=ignore) if n.what == "login shell"]
 
 
+def test_doctor_names_the_program_that_unpacks_the_archives(hosts: StandinSsh) -> None:
+    needs = backend.doctor(planned("h1"), say=ignore)
+    (need,) = (need for need in needs if need.what == "bzip2 or Python")
+    assert (need.good, need.found[:1]) == (True, "/")
+
+
 def planned(*names: str) -> Resolved:
     return resolve(Options(machine="cpu", nodes=len(names) or 1, backend="ssh", hosts=names))
 
