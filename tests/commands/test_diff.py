@@ -13,7 +13,7 @@ from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
 
 from accept.commands.diff import Diff
-from accept.core.serde import dump, from_json
+from accept.core.serde import dump, read
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def before(tmp_path: Path) -> Path:
 
 def compared(a: Path, b: Path) -> dict[str, Any]:
     done = accept("diff", a, b, "--json")
-    assert dump(from_json(Diff, done.out)) == json.loads(done.out)
     found: dict[str, Any] = json.loads(done.out)
+    assert dump(read(Diff, found)) == found
     assert done.code == (3 if found["regression"] else 0)
     return found
 

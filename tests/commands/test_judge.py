@@ -16,7 +16,7 @@ from tests.factories.command_line import accept, program, refused
 
 from accept.commands.judge import JudgedVerdict
 from accept.core import evidence
-from accept.core.serde import dump, from_json
+from accept.core.serde import dump, read
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ class TestTheSameVerdict:
     def test_as_json_it_has_the_type_of_its_schema(self, tmp_path: Path) -> None:
         bad = sample_evidence.write(tmp_path / "bad", status=1)
         found = accept("judge", bad, "--json").out
-        assert dump(from_json(JudgedVerdict, found)) == json.loads(found)
+        assert dump(read(JudgedVerdict, json.loads(found))) == json.loads(found)
 
     def test_without_a_path_it_is_the_last_run(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
