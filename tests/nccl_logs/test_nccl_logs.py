@@ -23,14 +23,10 @@ from tests.factories import nccl_logs, sample_evidence
 from tests.factories.command_line import accept, program, refused
 from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, table
 
+pytestmark = pytest.mark.usefixtures("runs")
+
 Suspects = set[tuple[str, str]]
 EXPECTED = ("--expect", "all-reduce@4G>=200")
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
 
 
 @pytest.fixture

@@ -303,8 +303,7 @@ def _text(diff: Diff) -> str:
 
 
 def _side_text(side: Side) -> str:
-    hosts = count(side.hosts, "host")
-    return f"{plain(side.path, 120)}, {hosts}, {plain(side.headline, 120)}"
+    return f"{plain(side.path, 120)}, {count(side.hosts, 'host')}, {plain(side.headline, 120)}"
 
 
 def _lines(change: Change) -> list[str]:

@@ -27,13 +27,6 @@ class Code(TextEnum):
         return member
 
     # Command line and host lists.
-    OPTION_EXPECT = (
-        "E-OPTION-EXPECT",
-        (
-            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
-            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
-        ),
-    )
     HOSTLIST_SYNTAX = (
         "E-HOSTLIST-SYNTAX",
         (
@@ -66,6 +59,13 @@ class Code(TextEnum):
     SCHEMA_UNKNOWN = (
         "E-SCHEMA-UNKNOWN",
         "No JSON Schema has this name. The message lists the names.",
+    )
+    OPTION_EXPECT = (
+        "E-OPTION-EXPECT",
+        (
+            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
+            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
+        ),
     )
 
     # Configuration files: machines, suites, sites.
@@ -159,6 +159,28 @@ class Code(TextEnum):
             "its profiles; `default` must exist."
         ),
     )
+    NCCL_SETTING_UNKNOWN = (
+        "W-NCCL-SETTING-UNKNOWN",
+        "NCCL and the known plugins read no setting with this name. Check the spelling.",
+    )
+    NCCL_CONTRADICTION = (
+        "W-NCCL-CONTRADICTION",
+        (
+            "An NCCL setting turns off or replaces a path that the machine should use, so the run "
+            "measures something else. Remove the setting, or select a profile without the path."
+        ),
+    )
+    NCCL_CHANNELS = (
+        "W-NCCL-CHANNELS",
+        "The number of channels does not fit the number of NICs of the machine.",
+    )
+    NCCL_DEBUG = (
+        "W-NCCL-DEBUG",
+        (
+            "With this NCCL_DEBUG the logs do not show the network, so the verdict is "
+            "inconclusive. Use INFO or TRACE."
+        ),
+    )
     SUITE_UNKNOWN = (
         "E-SUITE-UNKNOWN",
         (
@@ -192,6 +214,33 @@ class Code(TextEnum):
     )
 
     # Evidence, archives, buckets and logs.
+    EVIDENCE_UNREADABLE = (
+        "E-EVIDENCE-UNREADABLE",
+        "A file of the evidence is missing or cannot be read. Collect the run again.",
+    )
+    EVIDENCE_DAMAGED = (
+        "E-EVIDENCE-DAMAGED",
+        "A file of the evidence is damaged. Collect the run, or fetch its log, again.",
+    )
+    EVIDENCE_PLAN_CHANGED = (
+        "E-EVIDENCE-PLAN-CHANGED",
+        (
+            "The plan was changed after it was rendered, so the evidence proves nothing. Collect "
+            "the run again, or find out who changed the plan."
+        ),
+    )
+    EVIDENCE_NOT_PACKED = (
+        "E-EVIDENCE-NOT-PACKED",
+        "The file contains no packed evidence. Use the log of the pod with index 0.",
+    )
+    EVIDENCE_CUT_OFF = (
+        "E-EVIDENCE-CUT-OFF",
+        "The packed evidence in the log is incomplete. Fetch the log again.",
+    )
+    EVIDENCE_TOO_LARGE_FOR_LOG = (
+        "E-EVIDENCE-TOO-LARGE-FOR-LOG",
+        "The log has no records, because they were too many. Judge the evidence folder instead.",
+    )
     EVIDENCE_NONE = (
         "E-EVIDENCE-NONE",
         (
@@ -234,33 +283,6 @@ class Code(TextEnum):
             "The two runs have no measurement of the same check, size and number of nodes, so "
             "nothing can be compared. Compare runs of the same suite."
         ),
-    )
-    EVIDENCE_UNREADABLE = (
-        "E-EVIDENCE-UNREADABLE",
-        "A file of the evidence is missing or cannot be read. Collect the run again.",
-    )
-    EVIDENCE_DAMAGED = (
-        "E-EVIDENCE-DAMAGED",
-        "A file of the evidence is damaged. Collect the run, or fetch its log, again.",
-    )
-    EVIDENCE_PLAN_CHANGED = (
-        "E-EVIDENCE-PLAN-CHANGED",
-        (
-            "The plan was changed after it was rendered, so the evidence proves nothing. Collect "
-            "the run again, or find out who changed the plan."
-        ),
-    )
-    EVIDENCE_NOT_PACKED = (
-        "E-EVIDENCE-NOT-PACKED",
-        "The file contains no packed evidence. Use the log of the pod with index 0.",
-    )
-    EVIDENCE_CUT_OFF = (
-        "E-EVIDENCE-CUT-OFF",
-        "The packed evidence in the log is incomplete. Fetch the log again.",
-    )
-    EVIDENCE_TOO_LARGE_FOR_LOG = (
-        "E-EVIDENCE-TOO-LARGE-FOR-LOG",
-        "The log has no records, because they were too many. Judge the evidence folder instead.",
     )
 
     # The program itself.

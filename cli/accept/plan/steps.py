@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accept.config import Loaded, Machine, Site, Suite, merge_parameters
+from accept.config import Loaded, Machine, Site, Suite
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
 from accept.core.causes import Cause
@@ -189,10 +189,12 @@ def _params(
         try:
             _check_limits(read(check.params, values), values)
         except Invalid as error:
-            raise document.bad((*path, *error.path), error.message, error.hint) from None
-    merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (overrides, "--set"))
+            raise document.bad(
+                (*path, *error.path), error.message, error.hint, code=error.code
+            ) from None
+    merged = {key: value for values, _, _ in layers for key, value in values.items()}
     try:
-        params = read(check.params, merged)
+        params = read(check.params, {**merged, **overrides})
         _check_limits(params, overrides)
     except Invalid as error:
         # An error about several parameters has no path: one of the overrides caused it.

@@ -11,13 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan
 from tests.factories.verdicts import (
     FLOOR,
-    GPU,
-    gpus,
-    hosts,
     hosts_record,
-    inventory_of,
     measured,
     plan,
     record,
@@ -47,15 +44,11 @@ from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
 from accept.core.text import decimal, markdown, plain, visible
 
-EIGHT = hosts(8)
-INVENTORY = step("inventory", "each", number=10)
-ALL = step("all-reduce", "all", number=20)
-PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
-PLAN = plan(
+INVENTORY, LISTED = gpu_inventory()
+PLAN = gpu_plan(
     INVENTORY,
     ALL,
     PAIRS,
-    machine=GPU,
     references=(replace(FLOOR, lower=350.0),),
     skipped=(Skipped(check="train", reason="torch is not on h0", optional=True),),
 )
@@ -64,13 +57,9 @@ PLAN = plan(
 def degraded() -> Verdict:
     """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
-    listed = [
-        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
-        for i, h in enumerate(EIGHT)
-    ]
     records = [
         hosts_record(EIGHT),
-        *listed,
+        *LISTED,
         *measured(ALL, EIGHT, speed),
         *measured(PAIRS, EIGHT, speed),
     ]
