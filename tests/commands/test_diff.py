@@ -12,6 +12,9 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
 
+from accept.commands.diff import Diff
+from accept.core.serde import dump, read
+
 pytestmark = pytest.mark.usefixtures("runs")
 
 
@@ -22,6 +25,7 @@ def before(tmp_path: Path) -> Path:
 
 def compared(a: Path, b: Path) -> dict[str, Any]:
     done = accept("diff", a, b, "--json")
+    assert dump(read(Diff, json.loads(done.out))) == json.loads(done.out)
     found: dict[str, Any] = json.loads(done.out)
     assert done.code == (3 if found["regression"] else 0)
     return found

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from accept.core.errors import BadInput
+from accept.plan.resolve import ClusterPlace, Options
 
 #: A --nodes value with names: @FILE, or a text with a digit, dot, dash, comma or range in it.
 _NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
@@ -109,7 +110,6 @@ EVIDENCE = Annotated[
 def plan_options(values: dict[str, Any]) -> Any:
     """Return the plan's options as `resolve` takes them. Raises BadInput."""
     from accept.config.expectations import parse_duration
-    from accept.plan.resolve import Options
 
     def seconds(name: str) -> float | None:
         text = values[name]
@@ -175,7 +175,7 @@ def _check_attempt(name: str) -> None:
         raise BadInput(f"the attempt {name} exists already", hint="choose another --attempt")
 
 
-def place(values: dict[str, Any]) -> dict[str, str]:
+def place(values: dict[str, Any]) -> ClusterPlace:
     """Return the options that place a run on a cluster. Raises BadInput."""
     given = {key: values[key] for key in (*CLUSTER, *RELEASE) if values.get(key)}
     if "namespace" in given or "release" in given:
@@ -190,4 +190,4 @@ def place(values: dict[str, Any]) -> dict[str, str]:
                     f"--{key} {escaped(given[key])!r} is not a valid name",
                     hint=f"use a-z, 0-9 and '-'{first}, such as gpu-tests",
                 )
-    return given
+    return ClusterPlace(**given)

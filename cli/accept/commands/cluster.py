@@ -9,12 +9,12 @@ from pathlib import Path
 from accept import backends
 from accept.backends.protocol import Question
 from accept.core.errors import BadInput, Exit
-from accept.plan.resolve import Options
+from accept.plan.resolve import ClusterPlace, Options
 from accept.report.console import Terminal
 
 
 def do_nodes(
-    place: dict[str, str],
+    place: ClusterPlace,
     terminal: Terminal,
     *,
     machine: str | None,
@@ -30,7 +30,7 @@ def do_nodes(
 
 
 def do_init(
-    out: Path, place: dict[str, str], terminal: Terminal, *, given: Mapping[str, str | None]
+    out: Path, place: ClusterPlace, terminal: Terminal, *, given: Mapping[str, str | None]
 ) -> int:
     """Write a site file, and ask on a terminal for what the cluster does not show."""
     if out.exists():

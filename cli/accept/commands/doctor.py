@@ -7,7 +7,7 @@ from accept.commands.plan import prepare
 from accept.config import Site, load_site
 from accept.core.errors import Exit
 from accept.core.serde import dump
-from accept.plan.resolve import Options
+from accept.plan.resolve import ClusterPlace, Options
 from accept.report.console import Terminal
 
 
@@ -31,7 +31,7 @@ def do_doctor(options: Options, terminal: Terminal) -> int:
     return Exit.PASS if all(need.good for need in needs) else Exit.NOT_STARTED
 
 
-def do_rbac(place: dict[str, str], terminal: Terminal, *, site: str | None) -> int:
+def do_rbac(place: ClusterPlace, terminal: Terminal, *, site: str | None) -> int:
     """Print the permissions that a run on a cluster needs, as YAML."""
     loaded = load_site(site).value if site else Site()
     text = backends.CLUSTERS["kubernetes"].role(place, loaded)

@@ -20,6 +20,7 @@ from accept.commands import judge
 from accept.commands.judge import Judged
 from accept.commands.plan import plan_text, planned, prepare, write_run
 from accept.config.expectations import parse_duration
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence, NotStarted
 from accept.core.evidence import read_verdict, write
 from accept.core.runner.coordinator import CANCELLED
@@ -69,7 +70,22 @@ def start(
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
+    try:
+        write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
+    except OSError as error:
+        # Without job.json no later command would find the run.
+        failure: type[AcceptError] = NotStarted
+        outcome = "the run was ended"
+        try:
+            backend.delete(job, dry_run=False, say=terminal.progress)
+        except AcceptError as unconfirmed:
+            failure, outcome = BrokenOff, f"the run may go on: {unconfirmed.message}"
+        shutil.rmtree(target, ignore_errors=True)
+        raise failure(
+            f"cannot write {target / rundir.JOB}: {error.strerror}; {outcome}",
+            code=Code.RUN_NOT_RECORDED,
+            hint="free space on that disk, or set ACCEPT_RUNS to another folder",
+        ) from None
     return job, target
 
 
@@ -276,7 +292,7 @@ def _submit(
 ) -> Job | None:
     if folder is not None:
         run, bundle = _read(rundir.find(folder))
-        run = replace(run, place={**run.place, **options.place})
+        run = replace(run, place=run.place.override(options.place))
     else:
         run, bundle = prepare(options, terminal, probe=True)
     plan = planned(run)
