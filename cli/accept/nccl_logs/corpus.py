@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.json import UNKNOWN_BUS
-from accept.core.nccl_tests.table import Device
+from accept.core.nccl_tests.lines import Device
 from accept.core.text import plain
 from accept.nccl_logs.files import walk
 from accept.nccl_logs.hosts import HostNames, natural
-from accept.nccl_logs.tables import EMPTY, NO_TABLE, Measured, Read, once, read
+from accept.nccl_logs.tables import Measured, NoLog, Read, deduplicate, read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,29 +63,29 @@ def gather(paths: Sequence[Path]) -> Logs:
     for path in paths:
         for file in walk(path):
             log = read(file.name, file.blocks)
-            if log.reason:
+            if log.no_log:
                 others.append((log, file.named))
             else:
                 logs.append(log)
-    logs, duplicates = once(logs)
+    logs, skipped = deduplicate(logs)
     tables = [table for log in logs for table in log.tables if table.hosts]
     hosts = {host for table in tables for host in table.hosts}
     names = HostNames(hosts, [log.file for log in logs if log.tables])
     should_be_log = _should_be_log(logs, names)
-    skipped = [(log.file, log.reason) for log in duplicates]
     for log, named in others:
         if should_be_log(log):
-            message = f"the log is not usable: {log.reason}"
+            message = f"the log is not usable: {log.no_log}"
             problem = Problem(cause="incomplete-log", message=message)
             logs.append(Read(file=log.file, problems=(problem,)))
         elif named:
             raise BadEvidence(
                 f"{plain(log.file)} is not a log of nccl-tests and holds no packed evidence: "
-                f"{log.reason}",
+                f"{log.no_log}",
+                code=Code.LOGS_NOT_A_LOG,
                 hint="name a run, its evidence, or the output of all_reduce_perf or a similar test",
             )
         else:
-            skipped.append((log.file, log.reason))
+            skipped.append((log.file, str(log.no_log)))
     if not tables:
         raise _no_results(paths, logs, len(others))
     number = _numbering(tables)
@@ -107,8 +108,8 @@ def _should_be_log(logs: Sequence[Read], names: HostNames) -> Callable[[Read], b
     def should_be_log(log: Read) -> bool:
         if names.fits(log.file):
             return True
-        no_results = log.reason in (EMPTY, NO_TABLE) and Path(log.file).suffix in suffixes
-        return no_results and names.names_one(log.file)
+        is_text = log.no_log in (NoLog.EMPTY, NoLog.NO_TABLE)
+        return is_text and Path(log.file).suffix in suffixes and names.names_one(log.file)
 
     return should_be_log
 
@@ -121,11 +122,13 @@ def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> Bad
         return BadEvidence(
             f"{names}: no log has a table with a list of devices; "
             f"the first problem is: {plain(problem, 200)}",
+            code=Code.LOGS_NOTHING_MEASURED,
             hint="find out why nothing was measured; the list starts with `# Using devices`",
         )
     return BadEvidence(
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
         f"{others} file{'s' * (others != 1)} searched",
+        code=Code.LOGS_NONE,
         hint="name a run, an evidence folder, or the output of all_reduce_perf or a similar test",
     )
 

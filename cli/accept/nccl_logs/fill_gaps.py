@@ -59,7 +59,7 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
 def _is_without_results(executions: Sequence[Execution]) -> bool:
     """Return True if no table of a log has rows, or shows its collective or devices."""
     tables = [e.measured.table for e in executions if e.measured and e.measured.table]
-    return not any(table.rows or table.collective or table.listing for table in tables)
+    return not any(table.rows or table.collective or table.devices for table in tables)
 
 
 def _most_common(checks: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:

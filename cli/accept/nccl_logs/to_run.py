@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tarfile
-import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
 from accept.core import checks, evidence, nccl_tests
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.judge.completeness import host_list
 from accept.core.judge.crosscheck import GPUS
@@ -79,6 +78,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
     if not plan.steps:
         raise BadEvidence(
             f"{plain(paths[0], 200)}: only {', '.join(unjudged)} was measured",
+            code=Code.LOGS_NOT_JUDGED,
             hint="accept list checks shows the collectives that are judged",
         )
     return RunFromLogs(
@@ -136,14 +136,15 @@ def is_foreign(path: str) -> bool:
 def _is_own_file(path: Path) -> bool:
     try:
         if archive.is_tar(path):
-            with tarfile.open(path) as tar:
-                first = tar.next()
-            return first is None or Path(first.name).parts[:1] == ("evidence",)
-        return not zipfile.is_zipfile(path) and evidence.is_packed(path)
+            first = archive.first_member(path)
+            return not first or Path(first).parts[:1] == ("evidence",)
+        return not archive.is_zip(path) and evidence.is_packed(path)
     except EOFError:
         return False
     except OSError as error:
-        raise BadEvidence(f"{plain(path)}: {error.strerror}", hint="name another file") from None
+        raise BadEvidence(
+            f"{plain(path)}: {error.strerror}", code=Code.LOGS_UNREADABLE, hint="name another file"
+        ) from None
     except Exception:
         # The reader of evidence archives reports what is wrong with it.
         return True

@@ -9,12 +9,13 @@ so fixed limits bound the memory, not the length of the log.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import BinaryIO
 
 from accept.core.model import Fact, Metric, Parsed
+from accept.core.nccl_tests.lines import Device, Row, Side
 from accept.core.nccl_tests.reader import Reader
-from accept.core.nccl_tests.table import Device, Log, Row, Side, Table, bus_factor
+from accept.core.nccl_tests.table import Log, Table, bus_factor
 
 __all__ = [
     "NAMES",
@@ -34,6 +35,7 @@ __all__ = [
 #: Names of the metrics: two per size and placement, and `wrong` per placement over all sizes.
 #: `algbw` is left out because it is size / time.
 NAMES = ("busbw", "time", "wrong")
+_PER_SIZE = ("busbw", "time")
 _UNITS = {"busbw": "GB/s", "time": "us", "wrong": "count"}
 _PIECE = 1 << 20
 #: A table that lists more hosts is damaged.
@@ -89,36 +91,37 @@ def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
         check = table.check
         if table.alone or table.split or check is None:
             continue
-        for place, sides in (
+        for placement, sides in (
             ("out", [row.out_of_place for row in table.rows]),
             ("in", [row.in_place for row in table.rows]),
         ):
-            sized = [(row[0], side) for row, side in zip(table.rows, sides, strict=True) if side]
-            if "busbw" in names:
-                model = _model(check, "busbw", place)
-                result += [_metric(model, side[1], size) for size, side in sized]
-            if "time" in names:
-                model = _model(check, "time", place)
-                result += [_metric(model, side[0], size) for size, side in sized]
-            counts = [side.wrong for _, side in sized if side.wrong is not None]
+            for name in _PER_SIZE:
+                if name in names:
+                    result += (
+                        Metric(
+                            check=check,
+                            name=name,
+                            value=getattr(side, name),
+                            unit=_UNITS[name],
+                            size=row.size,
+                            placement=placement,
+                        )
+                        for row, side in zip(table.rows, sides, strict=True)
+                        if side
+                    )
+            counts = [side.wrong for side in sides if side and side.wrong is not None]
             if "wrong" in names and counts and len(counts) == len(sides):
                 wrong = float(sum(counts) or table.out_of_bounds or 0)
-                result.append(_metric(_model(check, "wrong", place), wrong, None))
+                result.append(
+                    Metric(
+                        check=check,
+                        name="wrong",
+                        value=wrong,
+                        unit=_UNITS["wrong"],
+                        placement=placement,
+                    )
+                )
     return tuple(result)
-
-
-@lru_cache(maxsize=256)
-def _model(check: str, name: str, placement: str) -> dict[str, object]:
-    """Return the fields of a metric, to be completed with value and size."""
-    unit = _UNITS[name]
-    return vars(Metric(check=check, name=name, value=0.0, unit=unit, placement=placement))
-
-
-def _metric(model: dict[str, object], value: float, size: int | None) -> Metric:
-    """Return a metric like the model; far faster than the constructor of a frozen dataclass."""
-    metric: Metric = object.__new__(Metric)
-    metric.__dict__.update(model, value=value, size=size)
-    return metric
 
 
 def facts(log: Log) -> tuple[Fact, ...]:
