@@ -43,8 +43,8 @@ class Code(str, Enum):
     ATTEMPT_EXISTS = (
         "E-ATTEMPT-EXISTS",
         (
-            "A run with this name exists already. Choose another --attempt, or leave it out to get a "
-            "generated name."
+            "A run with this name exists already. Choose another --attempt, or leave it out to "
+            "get a generated name."
         ),
     )
     RUN_NOT_STARTED = (
@@ -54,8 +54,8 @@ class Code(str, Enum):
     RUN_UNKNOWN = (
         "E-RUN-UNKNOWN",
         (
-            "No run and no folder has this name. The hint lists the newest runs; `accept list runs` "
-            "lists all."
+            "No run and no folder has this name. The hint lists the newest runs; `accept list "
+            "runs` lists all."
         ),
     )
     RUN_NONE = (
@@ -68,8 +68,9 @@ class Code(str, Enum):
     RUN_NOT_OWN = (
         "E-RUN-NOT-OWN",
         (
-            "The folder is not in your runs folder. A run folder can start any program, so commands "
-            "that act on a run use only your own runs. Use the machine that started the run."
+            "The folder is not in your runs folder. A run folder can start any program, so "
+            "commands that act on a run use only your own runs. Use the machine that started the "
+            "run."
         ),
     )
     RUN_IS_DRILL = (
@@ -79,8 +80,8 @@ class Code(str, Enum):
     RUNS_FOLDER = (
         "E-RUNS-FOLDER",
         (
-            "The folder for runs is unknown, or a run folder cannot be made in it. Set ACCEPT_RUNS to "
-            "a folder that you can write to."
+            "The folder for runs is unknown, or a run folder cannot be made in it. Set "
+            "ACCEPT_RUNS to a folder that you can write to."
         ),
     )
 
@@ -98,29 +99,29 @@ class Code(str, Enum):
     ARCHIVE_UNSAFE = (
         "E-ARCHIVE-UNSAFE",
         (
-            "The archive contains what evidence never contains: a link, a device, a path outside of "
-            "the archive, or a file twice. Check that it is the right archive."
+            "The archive contains what evidence never contains: a link, a device, a path outside "
+            "of the archive, or a file twice. Check that it is the right archive."
         ),
     )
     ARCHIVE_TOO_LARGE = (
         "E-ARCHIVE-TOO-LARGE",
         (
-            "The archive is larger than evidence or logs ever are, or it would unpack to more. Check "
-            "that it is the right archive."
+            "The archive is larger than evidence or logs ever are, or it would unpack to more. "
+            "Check that it is the right archive."
         ),
     )
     ARCHIVE_DISK = (
         "E-ARCHIVE-DISK",
         (
-            "The disk is full, or the archive cannot be written to it. Free space, or set ACCEPT_RUNS "
-            "to another disk, then collect again."
+            "The disk is full, or the archive cannot be written to it. Free space, or set "
+            "ACCEPT_RUNS to another disk, then collect again."
         ),
     )
     ARCHIVE_INCOMPLETE = (
         "E-ARCHIVE-INCOMPLETE",
         (
-            "The connection failed several times before the whole archive arrived. Collect again: the "
-            "download continues where it ended."
+            "The connection failed several times before the whole archive arrived. Collect again: "
+            "the download continues where it ended."
         ),
     )
     ARCHIVE_CHANGED = (
@@ -137,8 +138,8 @@ class Code(str, Enum):
     BUCKET_UNREADABLE = (
         "E-BUCKET-UNREADABLE",
         (
-            "The bucket or the shared folder cannot be read. Check the URL, your credentials and your "
-            "permissions."
+            "The bucket or the shared folder cannot be read. Check the URL, your credentials and "
+            "your permissions."
         ),
     )
     BUCKET_NO_EVIDENCE = (
@@ -151,15 +152,15 @@ class Code(str, Enum):
     BUCKET_UNFINISHED = (
         "E-BUCKET-UNFINISHED",
         (
-            "The evidence was not sent completely: its manifest is missing. `accept collect` fetches "
-            "the part that was sent."
+            "The evidence was not sent completely: its manifest is missing. `accept collect` "
+            "fetches the part that was sent."
         ),
     )
     BUCKET_CHANGED = (
         "E-BUCKET-CHANGED",
         (
-            "Files of the evidence are missing, cannot be read, or differ from its manifest. Fetch it "
-            "again, or ask who changed it."
+            "Files of the evidence are missing, cannot be read, or differ from its manifest. "
+            "Fetch it again, or ask who changed it."
         ),
     )
     BUCKET_UNSAFE = (
@@ -186,8 +187,8 @@ class Code(str, Enum):
     LOGS_NOT_A_LOG = (
         "E-LOGS-NOT-A-LOG",
         (
-            "The file is neither a log of nccl-tests nor evidence. Leave it out, or name its folder: "
-            "other files in a folder are ignored."
+            "The file is neither a log of nccl-tests nor evidence. Leave it out, or name its "
+            "folder: other files in a folder are ignored."
         ),
     )
     LOGS_NOTHING_MEASURED = (
@@ -207,8 +208,8 @@ class Code(str, Enum):
     LOGS_TOO_MANY = (
         "E-LOGS-TOO-MANY",
         (
-            "The folder or archive has more files than a collection of logs ever has. Name the folder "
-            "of the logs."
+            "The folder or archive has more files than a collection of logs ever has. Name the "
+            "folder of the logs."
         ),
     )
     LOGS_UNREADABLE = (
