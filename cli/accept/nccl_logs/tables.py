@@ -13,6 +13,7 @@ from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.lines import Device, Row
 from accept.core.nccl_tests.table import COLLECTIVES, Log, Table
+from accept.core.text import count
 
 
 class NoLog(StrEnum):
@@ -84,7 +85,7 @@ def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty:
     """Return a file without tables: a log if it shows why it has none."""
     problems = (*launch, *(p for p in log.problems if p.cause != "unparsable"))
     if not problems and log.nccl_lines:
-        message = f"{log.nccl_lines} lines of NCCL's own and no table"
+        message = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
         problems = (Problem(cause="no-measurement", message=message),)
     if problems:
         return Read(file=name, problems=problems)
