@@ -359,6 +359,7 @@ class Code(str, Enum):
     LOGS_UNREADABLE = (
         "E-LOGS-UNREADABLE",
         "The operating system cannot read the file. The message has the reason. Name another file.",
+    )
     EVIDENCE_UNREADABLE = (
         "E-EVIDENCE-UNREADABLE",
         "A file of the evidence is missing or cannot be read. Collect the run again.",
