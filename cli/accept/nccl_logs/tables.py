@@ -124,8 +124,6 @@ def _last(tables: list[Table], problem: Problem) -> Table:
 def _measured(
     name: str, table: Table, devices: tuple[Device, ...], problems: tuple[Problem, ...], log: Log
 ) -> Measured:
-    facts = tuple(f for f in nccl_tests.facts(log) if f.check is None)
-    facts += nccl_tests.facts(replace(log, tables=(table,), networks={}, warnings=()))
     return Measured(
         file=name,
         check=table.check,
@@ -133,7 +131,7 @@ def _measured(
         devices=devices,
         table=table,
         problems=problems,
-        facts=facts,
+        facts=(*nccl_tests.nccl_facts(log), nccl_tests.table_fact(table)),
     )
 
 

@@ -23,14 +23,13 @@ from accept.core.model import (
     SCHEMA,
     Fact,
     GroupKind,
-    Metric,
     Plan,
     PlannedMachine,
     Problem,
     Record,
     Step,
 )
-from accept.core.nccl_tests.table import Log, Table
+from accept.core.nccl_tests.table import Table
 from accept.core.runner.coordinator import HOSTS
 from accept.core.text import count, format_size, plain
 from accept.evidence import archive, bucket, rundir
@@ -445,14 +444,8 @@ def _record(
 ) -> Record:
     """Return the record of an execution; `position` is its wave and its group in the wave."""
     table = execution.measured.table if execution.measured else None
-    metrics: tuple[Metric, ...] = ()
-    if table is not None:
-        log = Log(tables=(table,), problems=(), networks={}, detours={}, nccl_lines=0, warnings=())
-        metrics = tuple(
-            metric
-            for metric in nccl_tests.metrics(log, names=("busbw", "wrong", *metric_names))
-            if metric.size is None or top is None or metric.size <= top
-        )
+    names = ("busbw", "wrong", *metric_names)
+    metrics = nccl_tests.table_metrics(table, names) if table else ()
     is_partial = bool(population.gpus) or population.kind in ("rails", "halves")
     facts = execution.measured.facts if execution.measured else ()
     facts += tuple(Fact(name=GPUS, host=h, value=list(g)) for h, g in execution.gpus.items())
@@ -467,7 +460,7 @@ def _record(
         ranks=(table.ranks if table else None) or 0,
         exit=0 if table is not None and table.complete else None,
         log=execution.file,
-        metrics=metrics,
+        metrics=tuple(m for m in metrics if m.size is None or top is None or m.size <= top),
         facts=facts,
         problems=execution.problems,
     )

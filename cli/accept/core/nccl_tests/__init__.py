@@ -27,9 +27,12 @@ __all__ = [
     "bus_factor",
     "facts",
     "metrics",
+    "nccl_facts",
     "parse",
     "pieces",
     "read",
+    "table_fact",
+    "table_metrics",
 ]
 
 #: Names of the metrics: two per size and placement, and `wrong` per placement over all sizes.
@@ -79,26 +82,30 @@ def read(
 
 
 def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
-    """Return the metrics of a log with the given names.
+    """Return the metrics of all tables with the given names; see `table_metrics`."""
+    return tuple(metric for table in log.tables for metric in table_metrics(table, names))
+
+
+def table_metrics(table: Table, names: Collection[str] = NAMES) -> Iterator[Metric]:
+    """Yield the metrics of a table with the given names.
 
     `busbw` (GB/s) and `time` (us) exist per row and placement; with `-N` a size repeats. `wrong`
-    exists per table and placement, without a size, and only if every row was checked; if it is
-    missing, the log has a problem. Tables of a process that ran alone, or of several groups at
-    once, give no metrics.
+    exists per placement, without a size, and only if every row was checked; if it is missing, the
+    table has a problem. Tables of a process that ran alone, or of several groups at once, give no
+    metrics.
     """
-    result: list[Metric] = []
-    for table in log.tables:
-        check = table.check
-        if table.alone or table.split or check is None:
-            continue
-        for placement, sides in (
-            ("out", [row.out_of_place for row in table.rows]),
-            ("in", [row.in_place for row in table.rows]),
-        ):
-            for name in _PER_SIZE:
-                if name in names:
-                    result += (
-                        Metric(
+    check = table.check
+    if table.alone or table.split or check is None:
+        return
+    for placement, sides in (
+        ("out", [row.out_of_place for row in table.rows]),
+        ("in", [row.in_place for row in table.rows]),
+    ):
+        for name in _PER_SIZE:
+            if name in names:
+                for row, side in zip(table.rows, sides, strict=True):
+                    if side:
+                        yield Metric(
                             check=check,
                             name=name,
                             value=getattr(side, name),
@@ -106,49 +113,44 @@ def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
                             size=row.size,
                             placement=placement,
                         )
-                        for row, side in zip(table.rows, sides, strict=True)
-                        if side
-                    )
-            counts = [side.wrong for side in sides if side and side.wrong is not None]
-            if "wrong" in names and counts and len(counts) == len(sides):
-                wrong = float(sum(counts) or table.out_of_bounds or 0)
-                result.append(
-                    Metric(
-                        check=check,
-                        name="wrong",
-                        value=wrong,
-                        unit=_UNITS["wrong"],
-                        placement=placement,
-                    )
-                )
-    return tuple(result)
+        counts = [side.wrong for side in sides if side and side.wrong is not None]
+        if "wrong" in names and counts and len(counts) == len(sides):
+            wrong = float(sum(counts) or table.out_of_bounds or 0)
+            yield Metric(
+                check=check, name="wrong", value=wrong, unit=_UNITS["wrong"], placement=placement
+            )
 
 
 def facts(log: Log) -> tuple[Fact, ...]:
     """Return the parameters of each table, and the networks and warnings of NCCL."""
-    result = [
-        Fact(
-            name="nccl-tests",
-            check=table.check,
-            value={
-                "version": table.version,
-                "ranks": table.ranks,
-                "hosts": table.hosts if len(table.hosts) <= _MAX_HOSTS else {},
-                "minBytes": table.min_bytes,
-                "maxBytes": table.max_bytes,
-                "reducedMaxBytes": table.reduced_max,
-                "topSize": table.top_size,
-                "rows": len(table.rows),
-                "complete": table.complete,
-                "average": table.average,
-            },
-        )
-        for table in log.tables
-    ]
+    return (*map(table_fact, log.tables), *nccl_facts(log))
+
+
+def table_fact(table: Table) -> Fact:
+    """Return the parameters of a table."""
+    return Fact(
+        name="nccl-tests",
+        check=table.check,
+        value={
+            "version": table.version,
+            "ranks": table.ranks,
+            "hosts": table.hosts if len(table.hosts) <= _MAX_HOSTS else {},
+            "minBytes": table.min_bytes,
+            "maxBytes": table.max_bytes,
+            "reducedMaxBytes": table.reduced_max,
+            "topSize": table.top_size,
+            "rows": len(table.rows),
+            "complete": table.complete,
+            "average": table.average,
+        },
+    )
+
+
+def nccl_facts(log: Log) -> Iterator[Fact]:
+    """Yield the networks, slow paths and warnings that NCCL reports."""
     for name, paths in (("nccl-networks", log.networks), ("nccl-detours", log.detours)):
         if paths:
             value = {path: list(hosts) for path, hosts in paths.items()}
-            result.append(Fact(name=name, value=value))
+            yield Fact(name=name, value=value)
     if log.warnings:
-        result.append(Fact(name="nccl-warnings", value=list(log.warnings)))
-    return tuple(result)
+        yield Fact(name="nccl-warnings", value=list(log.warnings))
