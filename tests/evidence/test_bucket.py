@@ -126,8 +126,8 @@ def test_a_bucket_that_is_not_there_is_said_at_once(
     done = send(folder, f"{scheme}://nobody-made-this/x")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "is not there: make the bucket" in done.stderr
-    done = accept("judge", f"{scheme}://nobody-made-this/x")
-    assert (done.code, done.error) == (6, Code.BUCKET_UNREADABLE)
+    judged = accept("judge", f"{scheme}://nobody-made-this/x")
+    assert (judged.code, judged.error) == (6, Code.BUCKET_UNREADABLE)
 
 
 def test_one_who_may_not_read_is_told_so(

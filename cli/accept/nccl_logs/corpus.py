@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from accept.core.errors import BadEvidence
 from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.json import UNKNOWN_BUS
 from accept.core.nccl_tests.lines import Device
+from accept.core.nccl_tests.table import Table
 from accept.core.text import count, plain
 from accept.nccl_logs.files import walk
 from accept.nccl_logs.hosts import HostNames, natural
@@ -34,6 +35,16 @@ class Execution:
     measured: Measured | None = None
 
     @property
+    def table(self) -> Table | None:
+        """The table, unless the log ends before it."""
+        return self.measured.table if self.measured else None
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that the log lists."""
+        return self.measured.devices if self.measured else ()
+
+    @property
     def count(self) -> int:
         """The most common number of GPUs on a host."""
         return Counter(map(len, self.gpus.values())).most_common(1)[0][0] if self.gpus else 0
@@ -47,10 +58,15 @@ class Logs:
     #: In natural order: node9 before node10.
     hosts: tuple[str, ...]
     names: HostNames
-    #: Names of devices, each once.
-    devices: tuple[str, ...]
     #: Files without results, with reasons.
     skipped: tuple[tuple[str, str], ...]
+
+    @property
+    def devices(self) -> Iterator[Device]:
+        """The devices that all tables list."""
+        for log, _ in self.read:
+            for table in log.tables:
+                yield from table.devices
 
 
 def gather(paths: Sequence[Path]) -> Logs:
@@ -93,7 +109,6 @@ def gather(paths: Sequence[Path]) -> Logs:
         read=tuple((log, tuple(_execution(t, number) for t in log.tables)) for log in logs),
         hosts=tuple(sorted(hosts, key=natural)),
         names=names,
-        devices=tuple(dict.fromkeys(d.name for table in tables for d in table.devices if d.name)),
         skipped=tuple(skipped),
     )
 
@@ -241,7 +256,7 @@ def populations(
         )
         if is_rail and (len(execution.hosts) > 2 or len(hosts) == 2):
             key = key._replace(kind="rails", hosts=check_and_hosts[1])
-        table = execution.measured.table if execution.measured else None
+        table = execution.table
         if table is None or table.min_bytes is None or not table.rows:
             without_rows.append((key, table, execution))
             continue
@@ -264,8 +279,7 @@ def populations(
 
 
 def _devices(execution: Execution) -> tuple[str, ...]:
-    devices = execution.measured.devices if execution.measured else ()
-    return tuple(sorted({device.name for device in devices if device.name}))
+    return tuple(sorted({device.name for device in execution.devices if device.name}))
 
 
 def _smallest_blocks(executions: Sequence[Execution]) -> set[tuple[str, ...]]:
@@ -292,7 +306,7 @@ def _check_and_hosts(execution: Execution) -> tuple[str | None, tuple[str, ...]]
 
 
 def _kind(execution: Execution, all_hosts: int) -> GroupKind:
-    if execution.measured and len({device.group for device in execution.measured.devices}) > 1:
+    if len({device.group for device in execution.devices}) > 1:
         # Several groups ran at once, and share one result.
         return "halves"
     hosts = len(execution.hosts)

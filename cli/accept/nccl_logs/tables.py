@@ -36,12 +36,16 @@ class Measured:
     file: str
     #: The check of the collective; None: the log does not name the collective.
     check: str | None
-    #: In rank order.
-    hosts: tuple[str, ...]
+    table: Table
+    #: Those of the table, or of all tables of processes that ran alone.
     devices: tuple[Device, ...] = ()
-    table: Table | None = None
     problems: tuple[Problem, ...] = ()
     facts: tuple[Fact, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts in rank order."""
+        return tuple(dict.fromkeys(device.host for device in self.devices))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,6 @@ def _measured(
     return Measured(
         file=name,
         check=table.check,
-        hosts=tuple(dict.fromkeys(device.host for device in devices)),
         devices=devices,
         table=table,
         problems=problems,
@@ -169,7 +172,7 @@ def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, 
         tables = []
         original = ""
         for table in file.tables:
-            rows = table.table.rows if table.table else ()
+            rows = table.table.rows
             key = (table.check, *_gpus(table), rows, file.json)
             if rows and key in first:
                 original = first[key]
@@ -193,14 +196,13 @@ def _by_check(files: Iterable[Read]) -> dict[str | None, list[Measured]]:
 
 def _is_in(others: Sequence[Measured], measured: Measured, *, json: bool) -> bool:
     """Return True if tables of the other format contain all results of this one."""
-    table = measured.table
-    if table is None or (not json and not table.split):
-        return False
     gpus = _gpus(measured)
     if json:
-        texts = (other.table for other in others if other.table and _gpus(other) == gpus)
-        return any(_are_equal(table, text) for text in texts)
-    groups = [other for other in others if other.table and not other.table.split]
+        texts = (other.table for other in others if _gpus(other) == gpus)
+        return any(_are_equal(measured.table, text) for text in texts)
+    if not measured.table.split:
+        return False
+    groups = [other for other in others if not other.table.split]
     return {*gpus} == {gpu for group in groups for gpu in _gpus(group)} != set()
 
 
