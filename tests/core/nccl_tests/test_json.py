@@ -225,7 +225,7 @@ def test_damage_ends_a_document() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\\ud800"])
-def test_text_that_is_no_unicode_is_damage_only_if_it_is_used(raw: bytes) -> None:
+def test_invalid_unicode_is_damage_only_in_used_text(raw: bytes) -> None:
     text = json_text(made()).encode()
     assert parse(text.replace(b"PATH=", b"PATH=" + raw)).problems == ()
     assert causes(parse(text.replace(b'"node1"', b'"node' + raw + b'"'))) == ["incomplete-log"]

@@ -78,7 +78,7 @@ def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None 
 
 
 class _Text:
-    """JSON text of which only the current value is in memory.
+    """JSON text; only the current value is in memory.
 
     All methods raise ValueError if the text is damaged, ends too early, or has too long a value.
     """
