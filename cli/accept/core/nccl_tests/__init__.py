@@ -13,18 +13,12 @@ from functools import partial
 from typing import BinaryIO
 
 from accept.core.model import Fact, Metric, Parsed
-from accept.core.nccl_tests.lines import Device, Row, Side
 from accept.core.nccl_tests.reader import Reader
-from accept.core.nccl_tests.table import Log, Table, bus_factor
+from accept.core.nccl_tests.table import Log, Table
 
 __all__ = [
-    "NAMES",
-    "Device",
     "Log",
-    "Row",
-    "Side",
     "Table",
-    "bus_factor",
     "facts",
     "metrics",
     "nccl_facts",
