@@ -79,7 +79,8 @@ class TestExpect:
             assert "site.yaml:12" in done.out
 
     def test_what_is_none_is_refused(self, folder: Path) -> None:
-        assert "is not a valid expectation" in refused("judge", folder, "--expect", "fast")
+        done = accept("judge", folder, "--expect", "fast")
+        assert (done.code, done.error) == (2, "E-OPTION-EXPECT")
 
 
 class TestSeveral:
@@ -115,8 +116,9 @@ class TestSeveral:
 class TestIncomplete:
     def test_a_file_that_was_edited_is_named(self, folder: Path) -> None:
         (folder / sample_evidence.record().log).write_text(sample_evidence.LOG.replace("7.5", "99"))
-        said = refused("judge", folder, code=6)
-        assert "logs/10-script/0-0.log was modified" in said
+        done = accept("judge", folder)
+        assert (done.code, done.error) == (6, "E-EVIDENCE-CHANGED")
+        assert "logs/10-script/0-0.log" in done.err
 
     @pytest.mark.parametrize(
         "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, sample_evidence.record().log]
@@ -150,12 +152,15 @@ class TestIncomplete:
         records = folder / evidence.RECORDS
         records.write_text(records.read_text().replace("logs/10-script/", "logs/../../"))
         evidence.write_checksums(folder)
-        assert "is missing" in refused("judge", folder, code=6)
+        done = accept("judge", folder)
+        assert (done.code, done.error) == (6, "E-EVIDENCE-LOG-MISSING")
 
     def test_a_run_that_was_not_collected_says_how(self, runs: Path) -> None:
         (runs / "one").mkdir(parents=True)
         (runs / "one" / "job.json").write_text("{}")
-        assert "accept collect one" in refused("judge", "one", code=6)
+        done = accept("judge", "one")
+        assert (done.code, done.error) == (6, "E-EVIDENCE-NOT-COLLECTED")
+        assert "accept collect one" in done.err
 
 
 @pytest.fixture
@@ -453,7 +458,8 @@ class TestReport:
 
     def test_of_an_archive_needs_a_form(self, tmp_path: Path, folder: Path) -> None:
         archive = sample_evidence.archive(folder, tmp_path / "evidence.tar")
-        assert "--format" in refused("report", archive)
+        done = accept("report", archive)
+        assert (done.code, done.error) == (2, "E-EVIDENCE-NO-FOLDER")
         assert accept("report", archive, "--format", "md").code == 0
 
 

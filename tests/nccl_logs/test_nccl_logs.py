@@ -75,7 +75,7 @@ class TestWhatIsJudged:
 
     def test_what_no_log_can_show_is_not_tested_and_does_not_count(self, folder: Path) -> None:
         verdict = judged(corpus(folder))
-        reasons = {one["check"]: one["reason"] for one in verdict["not_tested"]}
+        reasons = {one["check"]: one["reason"] for one in verdict["notTested"]}
         assert reasons["train"] == reasons["inventory"] == "the logs do not show it"
         assert "train" not in {one["check"] for one in verdict["checks"]}
 

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from accept.core import launcher_errors, nccl_tests
+from accept.core.causes import Cause
 from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.lines import Device, Row
@@ -87,10 +88,10 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
 
 def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty: bool) -> Read:
     """Return a file without tables: a log if it shows why it has none."""
-    problems = (*launch, *(p for p in log.problems if p.cause != "unparsable"))
+    problems = (*launch, *(p for p in log.problems if p.cause is not Cause.UNPARSABLE))
     if not problems and log.nccl_lines:
         message = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
-        problems = (Problem(cause="no-measurement", message=message),)
+        problems = (Problem(cause=Cause.NO_MEASUREMENT, message=message),)
     if problems:
         return Read(file=name, problems=problems)
     return Read(file=name, no_log=NoLog.EMPTY if is_empty else NoLog.NO_TABLE)

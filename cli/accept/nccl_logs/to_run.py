@@ -13,6 +13,7 @@ from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
 from accept.core import checks, evidence, nccl_tests
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.judge.completeness import host_list
@@ -264,7 +265,7 @@ def _missing_gpus(executions: Sequence[Execution]) -> Iterator[Problem]:
                     f"{host} has {count(gpus_shown, 'GPU')} in all logs, "
                     f"{hosts} of {len(counts)} hosts have {usual}"
                 )
-                yield Problem(cause="gpu-missing", message=message, host=host)
+                yield Problem(cause=Cause.GPU_MISSING, message=message, host=host)
 
 
 def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem]:
@@ -283,11 +284,11 @@ def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem
         device = next(iter(unexpected.values()))[0]
         count = f"{len(unexpected)} of {len(names)} hosts"
         message = f"{count} have {device}, {expected}; try another --machine"
-        yield Problem(cause="inventory-mismatch", message=message)
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message)
         return
     for host, devices in unexpected.items():
         message = f"{host} has {devices[0]}, {expected}"
-        yield Problem(cause="inventory-mismatch", message=message, host=host)
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
 
 
 def _is_unexpected(device: str, machine: PlannedMachine) -> bool:
@@ -301,12 +302,12 @@ def _is_unexpected(device: str, machine: PlannedMachine) -> bool:
 #: Many logs show their own noise, so no machine needs a larger assumed noise than this.
 _MAX_NOISE = 0.01
 _WORDS: dict[GroupKind, str] = {
-    "each": "single-node",
-    "pairs": "pair",
-    "rails": "rail",
-    "ladder": "block",
-    "all": "all-node",
-    "halves": "split",
+    GroupKind.EACH: "single-node",
+    GroupKind.PAIRS: "pair",
+    GroupKind.RAILS: "rail",
+    GroupKind.LADDER: "block",
+    GroupKind.ALL: "all-node",
+    GroupKind.HALVES: "split",
 }
 
 
@@ -452,7 +453,7 @@ def _record(
     table = execution.table
     names = ("busbw", "wrong", *metric_names)
     metrics = nccl_tests.table_metrics(table, names) if table else ()
-    is_partial = bool(population.gpus) or population.kind in ("rails", "halves")
+    is_partial = bool(population.gpus) or population.kind in (GroupKind.RAILS, GroupKind.HALVES)
     facts = execution.measured.facts if execution.measured else ()
     facts += tuple(Fact(name=GPUS, host=h, value=list(g)) for h, g in execution.gpus.items())
     return Record(

@@ -10,12 +10,13 @@ from typing import Any
 from accept.config import Loaded, Machine, Site, Suite, merge_parameters
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
+from accept.core.causes import Cause
 from accept.core.checks import load
 from accept.core.checks.check import Check, launch_seconds
 from accept.core.errors import BadInput
 from accept.core.groups import waves
 from accept.core.judge.robust_stats import DEFICIT, GROSS, rounds_for
-from accept.core.model import PlannedMachine, Skipped, Step
+from accept.core.model import GroupKind, PlannedMachine, Skipped, Step
 from accept.core.serde import (
     Invalid,
     describe_value,
@@ -85,9 +86,11 @@ def steps_of(
                 known(groups, check.groups),
             )
         names = [f"n{i}" for i in range(nodes)]
-        round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups == "pairs" else 1
+        round_count = (
+            _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
+        )
         planned_waves = waves(groups, names, rounds=round_count, seed=seed, ranks=ranks)
-        if not planned_waves or (groups == "rails" and ranks == 1):
+        if not planned_waves or (groups is GroupKind.RAILS and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
             continue
@@ -164,7 +167,9 @@ def _shares_launch(last: Step, step: Step, launch: str) -> bool:
 def _named(step: Step, number: str) -> Step:
     """Return the step with its id, script and time limit."""
     name = load(step.checks[0]).launch or step.checks[0]
-    groups = "" if step.groups == "all" or step.checks[0] in _READ_ONLY else f"-{step.groups}"
+    groups = (
+        "" if step.groups is GroupKind.ALL or step.checks[0] in _READ_ONLY else f"-{step.groups}"
+    )
     step_id = f"{number}-{name}{groups}"
     per_wave = step.estimate / max(1, step.rounds)
     timeout = step.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
@@ -276,7 +281,10 @@ def within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tu
         total = sum(step.estimate for step in kept)
         rest = duration(total)
         reason = f"over the budget of {duration(budget)} (the rest is estimated at {rest})"
-        dropped += [Skipped(check=c, reason=reason, optional=step.optional) for c in step.checks]
+        dropped += [
+            Skipped(check=check, reason=reason, cause=Cause.OVER_BUDGET, optional=step.optional)
+            for check in step.checks
+        ]
     if not kept:
         raise BadInput(
             f"no step fits into a budget of {duration(budget)}", hint="give a longer --budget"

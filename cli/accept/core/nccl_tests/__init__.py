@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import BinaryIO
 
-from accept.core.model import Fact, Metric, Parsed
+from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Log, Table
 
@@ -92,8 +92,8 @@ def table_metrics(table: Table, names: Collection[str] = NAMES) -> Iterator[Metr
     if table.alone or table.split or check is None:
         return
     for placement, sides in (
-        ("out", [row.out_of_place for row in table.rows]),
-        ("in", [row.in_place for row in table.rows]),
+        (Placement.OUT, [row.out_of_place for row in table.rows]),
+        (Placement.IN, [row.in_place for row in table.rows]),
     ):
         for name in _PER_SIZE:
             if name in names:

@@ -12,6 +12,8 @@ from functools import lru_cache
 from math import isfinite
 from typing import NamedTuple
 
+from accept.core.model import Placement
+
 #: Longer lines are ignored completely.
 LINE_LIMIT = 64 * 1024
 
@@ -135,9 +137,9 @@ class Row(NamedTuple):
     out_of_place: Side | None
     in_place: Side | None
 
-    def sides(self) -> tuple[tuple[str, Side | None], tuple[str, Side | None]]:
-        """Return both placements with their names in metrics."""
-        return ("out", self.out_of_place), ("in", self.in_place)
+    def sides(self) -> tuple[tuple[Placement, Side | None], tuple[Placement, Side | None]]:
+        """Return both placements."""
+        return (Placement.OUT, self.out_of_place), (Placement.IN, self.in_place)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
+from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.core.nccl_tests.lines import (
     LINE_LIMIT,
@@ -181,7 +182,15 @@ _FAILURE = re.compile(
 _SIGN = re.compile(rb"Test |Invalid number|noticed that|srun: error|Exit code:")
 #: What `int` takes as the beginning of a size.
 _ROW_BEGINS = b"+0123456789"
-_CAUSES = ("gpu-missing", "crashed", "crashed", "timed-out", "crashed", "crashed", "crashed")
+_CAUSES = (
+    Cause.GPU_MISSING,
+    Cause.CRASHED,
+    Cause.CRASHED,
+    Cause.TIMED_OUT,
+    Cause.CRASHED,
+    Cause.CRASHED,
+    Cause.CRASHED,
+)
 #: Groups of `_FAILURE` from this one on are messages of launchers: Open MPI 4 and 5, Slurm.
 _LAUNCHER, _EXIT = 4, 6
 #: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) is no
@@ -298,7 +307,7 @@ class Reader:
             return True
         cause, host, message = _CAUSES[kind], "", text_of(found[0])
         if kind == _EXIT:
-            cause = "timed-out" if found[kind] == b"4" else cause
+            cause = Cause.TIMED_OUT if found[kind] == b"4" else cause
             message = f"a rank ended with {text_of(found[kind])}"
             message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
         elif kind:

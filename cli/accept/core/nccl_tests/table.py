@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
 
-from accept.core.model import Problem
+from accept.core.causes import Cause
+from accept.core.model import Placement, Problem
 from accept.core.nccl_tests.lines import Device, Row, Side
 
 #: The programs of nccl-tests, `NAME_perf`.
@@ -270,7 +271,7 @@ class TableBuilder:
         ):
             yield "its sizes are not the requested ones"
 
-    def _correctness(self) -> Iterator[tuple[str, str]]:
+    def _correctness(self) -> Iterator[tuple[Cause, str]]:
         """Yield (cause, message) for wrong, unchecked and non-finite results."""
         wrong, unchecked = [], []
         by_design = self.collective in UNCHECKED_IN_PLACE
@@ -280,21 +281,21 @@ class TableBuilder:
                     continue
                 if side.wrong is not None:
                     wrong.append(f"{_count(side.wrong, 'element')} wrong at {_at(row.size, where)}")
-                elif not (by_design and where == "in"):
+                elif not (by_design and where is Placement.IN):
                     unchecked.append(_at(row.size, where))
         if self._is_split():
             message = "several groups ran at once and the table has only their mean; "
             message += "the results of each group are in the file of -I 1 -J FILE"
-            yield "no-measurement", message
+            yield Cause.NO_MEASUREMENT, message
         if self.bounds and not wrong:
             wrong.append(f"the footer reports {self.bounds} values out of bounds")
         if wrong:
-            yield "wrong-data", _some(wrong)
+            yield Cause.WRONG_DATA, _some(wrong)
         if unchecked:
-            where = _some(unchecked)
-            yield "no-measurement", f"the results were not checked (#wrong is N/A) at {where}"
+            sizes = _some(unchecked)
+            yield Cause.NO_MEASUREMENT, f"the results were not checked (#wrong is N/A) at {sizes}"
         if self.not_finite:
-            yield "not-finite", _some(self.not_finite)
+            yield Cause.NOT_FINITE, _some(self.not_finite)
 
     def lonely(self) -> bool:
         """Return True if rank 0 is the only rank in the list of devices."""
@@ -307,7 +308,7 @@ class TableBuilder:
         name, check = self.collective or "nccl-tests", check_of(self.collective)
         causes = [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness()]
         if missing and not alone:
-            causes.append(("incomplete-log", f"a table of {name} is incomplete: {missing}"))
+            causes.append((Cause.INCOMPLETE_LOG, f"a table of {name} is incomplete: {missing}"))
         problems = tuple(Problem(cause=c, message=m, check=check) for c, m in causes)
         return Table(
             collective=self.collective,
@@ -386,7 +387,7 @@ class Tables:
         if alone:
             problems.append(
                 Problem(
-                    cause="rank-count",
+                    cause=Cause.RANK_COUNT,
                     message=f"{alone} processes each ran alone (Rank 0 x {alone}); "
                     "nccl-tests was built without MPI, or started without it",
                     check=next((table.check for table in tables if table.check), None),
@@ -394,13 +395,13 @@ class Tables:
             )
         if not tables and not quiet:
             problems.append(
-                Problem(cause="unparsable", message="the log has no nccl-tests results table")
+                Problem(cause=Cause.UNPARSABLE, message="the log has no nccl-tests results table")
             )
         if self._left_out:
             what = " and ".join(self._left_out)
             problems.append(
                 Problem(
-                    cause="unparsable",
+                    cause=Cause.UNPARSABLE,
                     message=f"the log has more {what} than are kept; the rest was ignored",
                 )
             )
@@ -412,9 +413,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
 
 
-def _at(size: int, where: str) -> str:
+def _at(size: int, where: Placement) -> str:
     """Return the position of a number in a table: "1024 B (in-place)"."""
-    return f"{size} B ({'in' if where == 'in' else 'out-of'}-place)"
+    return f"{size} B ({'in' if where is Placement.IN else 'out-of'}-place)"
 
 
 def _some(messages: list[str]) -> str:
