@@ -162,9 +162,9 @@ def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
     chosen = ("busbw", "wrong")
     jobs: list[tuple[str, Callable[[bytes], object], list[bytes], float | None]] = [
         (f"{logs:,} small logs, tables", parse, small, 20.0),
-        ("… with all metrics and facts", read, small, 20.0),
+        ("… with all metrics and facts", read, small, None),
         ("… with busbw and wrong only", lambda log: metrics(parse(log), names=chosen), small, None),
-        ("one large log full of NCCL lines", parse, large, 100.0),
+        ("one large log full of NCCL lines", parse, large, 20.0),
         ("… with mpirun's tags", parse, tagged, None),
     ]
     found = []
