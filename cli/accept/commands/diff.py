@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from accept.commands import judge
 from accept.commands.judge import Judged, Measurement, measurements
+from accept.core.catalog.metrics import Better
+from accept.core.checks import better
 from accept.core.errors import BadInput, Exit
 from accept.core.judge import completeness
 from accept.core.judge.collective_metrics import number
@@ -22,8 +24,8 @@ from accept.report.console import Terminal
 NOISE = 0.01
 #: Standard error of a median divided by that of a mean, for normal noise: sqrt(pi / 2).
 _MEDIAN_ERROR = 1.2533
-#: By unit: +1 if more is better, -1 if less is better.
-_DIRECTION = {"GB/s": 1, "samples/s": 1, "us": -1, "s": -1}
+#: Exponent of a ratio, so that above 1 is better.
+_DIRECTION = {Better.HIGHER: 1, Better.LOWER: -1}
 
 
 class Kind(NamedTuple):
@@ -71,7 +73,7 @@ def kinds(measured: Iterable[Measurement]) -> dict[Kind, _Groups]:
     values: dict[Kind, dict[_Group, list[float]]] = {}
     for measurement in measured:
         check, metric, unit, groups, hosts, ranks, size, value, _ = measurement
-        if unit in _DIRECTION and value > 0:
+        if better(check, metric, unit) in _DIRECTION and value > 0:
             kind = Kind(check, metric, unit, groups, len(hosts), len(ranks), size)
             group = (tuple(sorted(hosts)), ranks)
             values.setdefault(kind, {}).setdefault(group, []).append(value)
@@ -88,7 +90,7 @@ def changes(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> tuple[Chang
 
 def _change(kind: Kind, a: _Groups, b: _Groups) -> Change:
     """Compare each group with itself, or all groups if less than half of them are in both."""
-    sign = _DIRECTION[kind.unit]
+    sign = _DIRECTION[better(kind.check, kind.metric, kind.unit)]
     ratios = {group: (b[group] / a[group]) ** sign for group in a if group in b}
     hosts: tuple[tuple[str, float], ...] = ()
     if len(ratios) * 2 >= min(len(a), len(b)):

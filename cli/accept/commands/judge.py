@@ -338,7 +338,8 @@ def _not_tested(judged: Judged, judged_checks: set[str]) -> list[dict[str, str]]
     not_planned = "the logs do not show it" if judged.plan.origin else "not part of the run"
     planned = judged_checks | {check.check for check in judged.verdict.checks}
     for name in (*checks.names(), *judged.unjudged):
-        if name not in planned and name != "script":
+        has_own = name in REGISTRY and REGISTRY[name].user_script
+        if name not in planned and not has_own:
             reasons[name] = "no check judges that" if name in judged.unjudged else not_planned
     return [{"check": check, "reason": reason} for check, reason in reasons.items()]
 

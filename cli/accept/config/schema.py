@@ -34,6 +34,7 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
     type(None): {"type": "null"},
     Any: {},
+    object: {},
 }
 
 

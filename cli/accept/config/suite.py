@@ -56,12 +56,12 @@ class SuiteCheck:
             )
         if self.rounds != "auto" and self.rounds > 1 and self.groups != "pairs":
             raise Invalid(("rounds",), "only `groups: pairs` has rounds")
-        is_script = self.check == "script"
-        if is_script and not self.script:
-            raise Invalid((), "the check `script` needs a script", "add `script: PATH`")
-        if not is_script and (self.script or self.name):
+        runs_script = checks.load(self.check).user_script
+        if runs_script and not self.script:
+            raise Invalid((), f"the check `{self.check}` needs a script", "add `script: PATH`")
+        if not runs_script and (self.script or self.name):
             key = "script" if self.script else "name"
-            raise Invalid((key,), "only the check `script` has this key")
+            raise Invalid((key,), f"`{self.check}` does not have this key; `script` does")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,40 @@ class Code(str, Enum):
         return self.value
 
     # Command line and host lists.
+    OPTION_RANGE = ("E-OPTION-RANGE", "The value of an option is outside its range.")
+    FAULT_SYNTAX = (
+        "E-FAULT-SYNTAX",
+        "A fault to inject is unknown or has the wrong form. The hint lists the valid forms.",
+    )
+    FAULT_HOST = ("E-FAULT-HOST", "A fault names a host that is not part of the run.")
+    FAULT_UNKNOWN = (
+        "E-FAULT-UNKNOWN",
+        "--faults names no fault, or one that accept cannot inject. See docs/drill.md.",
+    )
+    DRILL_NOTHING = (
+        "E-DRILL-NOTHING",
+        "No fault can be injected here. accept drill --dry-run shows the reason for each fault.",
+    )
+    BASELINE_FILE = (
+        "E-BASELINE-FILE",
+        "The file for accept baseline needs a name of a-z, 0-9, dots and hyphens, and .yaml.",
+    )
+    BASELINE_EXISTS = (
+        "E-BASELINE-EXISTS",
+        "accept baseline does not replace an existing file without --force.",
+    )
+    BASELINE_UNWRITABLE = (
+        "E-BASELINE-UNWRITABLE",
+        "The file for accept baseline cannot be written. The message shows the reason.",
+    )
+    BASELINE_NOT_ACCEPTED = (
+        "E-BASELINE-NOT-ACCEPTED",
+        "Only an accepted run is a good reference. Use another run, or --force.",
+    )
+    BASELINE_EMPTY = (
+        "E-BASELINE-EMPTY",
+        "The run has no measurement for a reference. Use a run of whole nodes with a collective.",
+    )
 
     # Configuration files: machines, suites, sites.
 
@@ -38,6 +72,10 @@ class Code(str, Enum):
     # Runs and run folders.
 
     # This machine.
+    LOCAL_SURVEY_TIMEOUT = (
+        "E-LOCAL-SURVEY-TIMEOUT",
+        "Listing the tools and GPUs of this machine took too long. Check whether nvidia-smi hangs.",
+    )
 
     # Hosts over ssh.
 

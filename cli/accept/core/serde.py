@@ -214,6 +214,7 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     type(None): "nothing",
     Any: "plain data",
+    object: "plain data",
 }
 
 
@@ -349,6 +350,7 @@ _SIMPLE: dict[Any, _Reader] = {
     bool: _bool,
     type(None): _none,
     Any: _any,
+    object: _any,
 }
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from accept import __version__
 from accept.config import resources
+from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
 from accept.core.errors import BadInput
 from accept.core.evidence import plan_hash
 from accept.core.model import Plan
@@ -258,7 +259,7 @@ def _step(run: Resolved, script: str) -> bytes:
             gpus=run.plan.machine.gpus,
             # Specified dense TFLOP/s of one GPU by data type; {} if the machine file has none.
             peaks=run.machine.gpus.peaks.tflops if run.machine.gpus.peaks else {},
-            ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),
+            ncclTestsFolders=NCCL_TESTS_FOLDERS,
         )
     )
     return str(text).encode()

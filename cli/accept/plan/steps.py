@@ -10,7 +10,8 @@ from typing import Any
 from accept.config import Loaded, Machine, Site, Suite, merge_parameters
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
-from accept.core.checks import load
+from accept.core.catalog.tools import MPIRUN
+from accept.core.checks import load, names
 from accept.core.checks.check import Check, launch_seconds
 from accept.core.errors import BadInput
 from accept.core.groups import waves
@@ -32,8 +33,6 @@ from accept.core.text import format_size, parse_size
 _TIMEOUT_FACTOR = 5.0
 #: Shortest such limit, in seconds.
 _SHORTEST_TIMEOUT = 120.0
-#: Checks that only read the state of the hosts and launch no ranks.
-_READ_ONLY = ("inventory", "health")
 
 
 def steps_of(
@@ -84,9 +83,9 @@ def steps_of(
                 f"{check.name} does not work on {groups}",
                 known(groups, check.groups),
             )
-        names = [f"n{i}" for i in range(nodes)]
+        hosts = [f"n{i}" for i in range(nodes)]
         round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups == "pairs" else 1
-        planned_waves = waves(groups, names, rounds=round_count, seed=seed, ranks=ranks)
+        planned_waves = waves(groups, hosts, rounds=round_count, seed=seed, ranks=ranks)
         if not planned_waves or (groups == "rails" and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
@@ -94,7 +93,7 @@ def steps_of(
         typed = read(check.params, params)
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)
         work = check.estimate(typed, largest, ranks) * len(planned_waves)
-        launching = launch_seconds(largest) * len(planned_waves) if "mpirun" in check.needs else 0.0
+        wave_start = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
         step = Step(
             id="",
             checks=(check.name,),
@@ -103,7 +102,7 @@ def steps_of(
             params=params,
             rounds=round_count,
             timeout=entry.timeout or 0.0,
-            estimate=work + launching,
+            estimate=work + wave_start * len(planned_waves),
             optional=entry.optional,
         )
         if steps and check.launch and _shares_launch(steps[-1], step, check.launch):
@@ -138,15 +137,22 @@ def _rounds(requested: str | int, machine: PlannedMachine, nodes: int) -> int:
 
 
 def _ordered(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
-    """Return the entries with their indices in the suite; `connectivity` precedes measurements.
+    """Return the entries with their indices in the suite: read-only checks, gates, then the others.
 
-    It is added if the suite lacks it: all planned ranks must answer before anything is measured.
+    A gate that the suite lacks is added: all planned ranks must answer before measurements.
     """
+    added = [(0, SuiteCheck(check=name)) for name in missing_gates(entries)]
     numbered = list(enumerate(entries))
-    read_only = [(i, e) for i, e in numbered if e.check in _READ_ONLY]
-    connectivity = [(i, e) for i, e in numbered if e.check == "connectivity"]
-    rest = [(i, e) for i, e in numbered if e.check not in (*_READ_ONLY, "connectivity")]
-    return [*read_only, *(connectivity or [(0, SuiteCheck(check="connectivity"))]), *rest]
+    read_only = [(i, e) for i, e in numbered if load(e.check).read_only]
+    gates = [(i, e) for i, e in numbered if load(e.check).gate]
+    rest = [(i, e) for i, e in numbered if not (load(e.check).read_only or load(e.check).gate)]
+    return [*read_only, *added, *gates, *rest]
+
+
+def missing_gates(entries: Sequence[SuiteCheck]) -> tuple[str, ...]:
+    """Return the checks that every run has and that the suite lacks."""
+    listed = {entry.check for entry in entries}
+    return tuple(name for name in names() if load(name).gate and name not in listed)
 
 
 def _shares_launch(last: Step, step: Step, launch: str) -> bool:
@@ -164,7 +170,7 @@ def _shares_launch(last: Step, step: Step, launch: str) -> bool:
 def _named(step: Step, number: str) -> Step:
     """Return the step with its id, script and time limit."""
     name = load(step.checks[0]).launch or step.checks[0]
-    groups = "" if step.groups == "all" or step.checks[0] in _READ_ONLY else f"-{step.groups}"
+    groups = "" if step.groups == "all" or load(step.checks[0]).read_only else f"-{step.groups}"
     step_id = f"{number}-{name}{groups}"
     per_wave = step.estimate / max(1, step.rounds)
     timeout = step.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
@@ -191,8 +197,8 @@ def _params(
         _check_limits(params, overrides)
     except Invalid as error:
         # An error about several parameters has no path: one of the overrides caused it.
-        names = [show_path(error.path)] if error.path else list(overrides)
-        where = ", ".join(f"{check.name}.{name}" for name in names)
+        wrong = [show_path(error.path)] if error.path else list(overrides)
+        where = ", ".join(f"{check.name}.{name}" for name in wrong)
         raise BadInput(f"--set {where}: {error.message}", hint=error.hint) from None
     data: dict[str, Any] = dump(params)
     return data

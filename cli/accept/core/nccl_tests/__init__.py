@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import BinaryIO
 
+from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, NCCL_WARNINGS
 from accept.core.model import Fact, Metric, Parsed
 from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Device, Log, Row, Side, Table, bus_factor
@@ -125,7 +126,7 @@ def facts(log: Log) -> tuple[Fact, ...]:
     """Return the parameters of each table, and the networks and warnings of NCCL."""
     result = [
         Fact(
-            name="nccl-tests",
+            name=NCCL_TESTS.name,
             check=table.check,
             value={
                 "version": table.version,
@@ -142,10 +143,10 @@ def facts(log: Log) -> tuple[Fact, ...]:
         )
         for table in log.tables
     ]
-    for name, paths in (("nccl-networks", log.networks), ("nccl-detours", log.detours)):
+    for name, paths in ((NCCL_NETWORKS.name, log.networks), (NCCL_DETOURS.name, log.detours)):
         if paths:
             value = {path: list(hosts) for path, hosts in paths.items()}
             result.append(Fact(name=name, value=value))
     if log.warnings:
-        result.append(Fact(name="nccl-warnings", value=list(log.warnings)))
+        result.append(Fact(name=NCCL_WARNINGS.name, value=list(log.warnings)))
     return tuple(result)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core.catalog.faults import for_ranks
+from accept.core.checks import checks_of
 from accept.core.groups import Group
 from accept.core.launcher_errors import is_over
 from accept.core.model import Problem, Step
@@ -128,8 +129,8 @@ async def _wait(
     launch_until = math.inf
     while True:
         now = time.monotonic()
-        # The check `script` runs the user's own script, which may start mpirun again.
-        if failed.is_set() and "script" not in step.checks:
+        # A user's own script may start mpirun again.
+        if failed.is_set() and not any(c.user_script for c in checks_of(step)):
             launch_until = min(launch_until, now + _ENDING_SECONDS)
         if now >= launch_until:
             message = f"{step.id} was ended: its launch failed, and mpirun did not end"
