@@ -18,7 +18,7 @@ from accept.core import causes, checks, evidence
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
 from accept.core.serde import camel, dump, known, read
-from accept.core.text import format_size, plain
+from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
 from accept.report.console import Terminal
 
@@ -157,7 +157,7 @@ def _subject(figure: Figure) -> str:
 def _nodes(figure: Figure) -> str:
     low, high = figure.min_nodes or 1, figure.max_nodes
     if low == high:
-        return f" on {low} node{'s' * (low > 1)}"
+        return f" on {count(low, 'node')}"
     return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 

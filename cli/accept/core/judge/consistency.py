@@ -13,6 +13,7 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
+from accept.core.text import count
 
 #: Memory that firmware and kernel keep for themselves differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
@@ -52,10 +53,10 @@ def gpu_problems(
             continue
         gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
         if given is None and on_bus > len(gpus):
-            text = f"the PCI bus has {_gpus(on_bus, 'NVIDIA GPU')}, and the driver shows "
+            text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
             yield Problem(cause="gpu-unusable", message=f"{text}{len(gpus)}", host=host)
         if len(gpus) < required:
-            shown = _gpus(len(gpus)) if gpus else "no GPU"
+            shown = count(len(gpus), "GPU") if gpus else "no GPU"
             text = f"the host shows {shown}, and {expected}"
             yield Problem(cause="gpu-missing", message=text, host=host)
         for index, gpu in enumerate(gpus):
@@ -63,10 +64,6 @@ def gpu_problems(
             measured = machine.gpus != 0 and (used is None or index < used)
             if measured and not busy_ok and (text := _busy(gpu, busy_mib)):
                 yield Problem(cause="gpu-busy", message=text, host=host, gpu=gpu.index)
-
-
-def _gpus(count: int, noun: str = "GPU") -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _gpu_problems(
@@ -80,8 +77,7 @@ def _gpu_problems(
             yield Problem(cause="gpu-duplicate", message=text, host=host, gpu=name)
         owner.setdefault(uuid, host)
     if errors:
-        noun = "uncorrected memory error" if errors == 1 else "uncorrected memory errors"
-        text = f"GPU {name} has counted {errors} {noun}"
+        text = f"GPU {name} has counted {count(errors, 'uncorrected memory error')}"
         yield Problem(cause="gpu-ecc", message=text, host=host, gpu=name)
     if machine.device and gpu.name is not None and not is_device(machine.device, gpu.name):
         text = f"GPU {name} is a {gpu.name}, the machine has {machine.device}"

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from accept.core.causes import CONSEQUENCES
 from accept.core.judge.summary import worst_state
 from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
-from accept.core.text import plain
+from accept.core.text import count, plain
 
 
 def excused(check: CheckVerdict) -> bool:
@@ -116,7 +116,7 @@ def _more(count: int) -> list[str]:
 
 
 def _subtitle(verdict: Verdict) -> str:
-    hosts = f"{len(verdict.hosts)} host" + "s" * (len(verdict.hosts) != 1)
+    hosts = count(len(verdict.hosts), "host")
     if verdict.origin:
         return f"{plain(verdict.origin)}; machine {plain(verdict.machine, 80)}, exit {verdict.exit}"
     parts = [
