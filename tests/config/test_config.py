@@ -16,7 +16,7 @@ from accept.config.floors import bounds
 from accept.config.machine import check_gpus_per_node
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Reference
+from accept.core.model import BoundKind, Reference
 from accept.core.serde import Invalid, dump, read
 
 MACHINE = """\
@@ -80,7 +80,7 @@ class TestMachine:
                 check="all-reduce",
                 metric="busbw",
                 unit="GB/s",
-                kind="floor",
+                kind=BoundKind.FLOOR,
                 source="https://example.org/figures",
                 value=400.0,
                 lower=240.0,
@@ -451,7 +451,7 @@ class TestExpectations:
             check="all-reduce",
             metric="busbw",
             unit="GB/s",
-            kind="expectation",
+            kind=BoundKind.EXPECTATION,
             source="--expect",
             value=380.0,
             lower=380.0,

@@ -19,7 +19,7 @@ from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.judge import judge
-from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
+from accept.core.model import Fact, Metric, Placement, Plan, Record, State, Verdict
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import junit
 from accept.core.report.text import table as table_of
@@ -96,11 +96,11 @@ def table(check: str, busbw: float) -> Sequence[Metric]:
             value=busbw * size / TOP,
             unit="GB/s",
             size=size,
-            placement="out",
+            placement=Placement.OUT,
         )
         for size in (TOP // 2, TOP)
     ]
-    right = Metric(check=check, name="wrong", value=0, unit="elements", placement="out")
+    right = Metric(check=check, name="wrong", value=0, unit="elements", placement=Placement.OUT)
     return (*rows, right)
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accept.core import model
+from accept.core.model import GroupKind
 from accept.core.serde import (
     Bounds,
     Doc,
@@ -206,7 +207,7 @@ class TestJson:
         assert to_json(one) == to_json(two)
 
     def test_fields_keep_their_order_and_none_is_left_out(self) -> None:
-        step = model.Step(id="1", checks=("a",), script="s", groups="all")
+        step = model.Step(id="1", checks=("a",), script="s", groups=GroupKind.ALL)
         assert list(json.loads(to_json(step)))[:4] == ["id", "checks", "script", "groups"]
         assert "size" not in dump(model.Metric(check="a", name="b", value=1.0, unit=""))
 

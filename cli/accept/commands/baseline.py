@@ -23,7 +23,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.facts import INVENTORY, NCCL_TESTS
 from accept.core.judge.robust_stats import spread
-from accept.core.model import Record
+from accept.core.model import BoundKind, Record
 from accept.core.serde import dump
 from accept.core.text import plain
 from accept.report.console import Terminal
@@ -139,7 +139,7 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
             check=check,
             metric=metric,
             unit=unit,
-            kind="measured",
+            kind=BoundKind.MEASURED,
             source=f"run:{source}",
             value=float(f"{median(values):.6g}"),
             share=max(0.01, floor(required * 1000) / 1000),

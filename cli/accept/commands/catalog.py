@@ -126,12 +126,13 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
 
 def _show_cause(name: str, terminal: Terminal) -> int:
     """Print the section of docs/causes.md about a cause."""
-    if name not in causes.CAUSES:
-        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.CAUSES))
+    cause = causes.from_text(name)
+    if cause is None:
+        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.Cause))
     page = resources.causes().read_text(encoding="utf-8")
     section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
-    cause = causes.CAUSES[name]
-    data = {"cause": name, "meaning": cause.meaning, "action": cause.action, "section": section}
+    row = cause.row
+    data = {"cause": name, "meaning": row.meaning, "action": row.action, "section": section}
     terminal.result(data, f"{name}\n{section}")
     return Exit.PASS
 

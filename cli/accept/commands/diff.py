@@ -191,8 +191,7 @@ def do_diff(a: str, b: str, terminal: Terminal) -> int:
 
 def _accused(judged: Judged) -> set[tuple[str, str]]:
     """Return names and causes of the suspects, except slow ones: the changes already show these."""
-    slow = ("slow-outlier", "intermittent", "below-reference")
-    return {(s.name, s.cause) for s in judged.verdict.suspects if s.cause not in slow}
+    return {(s.name, s.cause) for s in judged.verdict.suspects if not s.cause.row.slow}
 
 
 def _first_names(measured: dict[Kind, Any]) -> str:
@@ -215,7 +214,7 @@ def _name(kind: Kind) -> str:
     """Return the name of a kind: "alltoall at 16G on pairs, 4 GPUs of each"."""
     size = f" at {format_size(kind.size)}" if kind.size else ""
     metric = "" if kind.metric == "busbw" else f" {kind.metric}"
-    where = {"each": "each node", "pairs": "pairs"}.get(kind.groups, "")
+    where = {GroupKind.EACH: "each node", GroupKind.PAIRS: "pairs"}.get(kind.groups, "")
     where = where or f"{kind.groups} ({count(kind.nodes, 'node')})"
     gpus = f", {count(kind.gpus, 'GPU')} of each" if kind.gpus else ""
     return f"{kind.check}{metric}{size} on {where}{gpus}"

@@ -8,14 +8,28 @@ from dataclasses import dataclass
 
 from accept.config.faults import Result
 from accept.core import checks
-from accept.core.catalog.faults import Detection, Fault, Scope, fault_of
-from accept.core.causes import CONSEQUENCES
+from accept.core.catalog.faults import (
+    Detection,
+    Fault,
+    Scope,
+    fault_of,
+)
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import NOT_PLANTED, NOT_UNDONE, PLANTED
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.judge.suspects import host_of
-from accept.core.model import Plan, Record, State, Step, Suspect, Verdict
+from accept.core.model import (
+    GroupKind,
+    Plan,
+    Record,
+    State,
+    Step,
+    Suspect,
+    SuspectKind,
+    Verdict,
+)
 from accept.core.text import count
 
 #: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
@@ -96,12 +110,17 @@ def _too_few_to_compare(hosts: int) -> str:
 
 def _largest_group(step: Step, hosts: int) -> int:
     """Return the number of hosts in the largest group of the step."""
-    return {"each": 1, "pairs": min(2, hosts), "halves": (hosts + 1) // 2}.get(step.groups, hosts)
+    largest = {
+        GroupKind.EACH: 1,
+        GroupKind.PAIRS: min(2, hosts),
+        GroupKind.HALVES: (hosts + 1) // 2,
+    }
+    return largest.get(step.groups, hosts)
 
 
 def _has_enough_ranks(plan: Plan, step: Step, fault: Fault, hosts: int) -> bool:
     """Return True if a group of the step has enough ranks to find the faulty one."""
-    ranks = _largest_group(step, hosts) * (1 if step.groups == "rails" else _ranks(plan))
+    ranks = _largest_group(step, hosts) * (1 if step.groups is GroupKind.RAILS else _ranks(plan))
     needed = (check.faults.get(fault.seen_as or fault.name) for check in checks.checks_of(step))
     return any(count is not None and ranks >= count for count in needed)
 
@@ -121,7 +140,7 @@ def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool
     See `judge.compare`. With `alone`, a step that measures each host alone counts, too; such a step
     uses no link between hosts.
     """
-    nodes = {"pairs": 2, "each": 1}.get(step.groups, 0)
+    nodes = {GroupKind.PAIRS: 2, GroupKind.EACH: 1}.get(step.groups, 0)
     if not nodes or (nodes == 1 and not alone):
         return False
     has_bound = any(
@@ -168,7 +187,7 @@ def blamed(verdict: Verdict) -> tuple[str, ...]:
     return tuple(f"{suspect.name}: {suspect.cause}" for suspect in verdict.suspects)
 
 
-def _causes(verdict: Verdict) -> set[str]:
+def _causes(verdict: Verdict) -> set[Cause]:
     findings = (finding for check in verdict.checks for finding in check.findings)
     return {f.cause for f in findings if f.cause and f.state in (State.FAIL, State.DEGRADED)}
 
@@ -194,23 +213,25 @@ def _why_missed(choice: Choice, verdict: Verdict, targets: set[str]) -> str:
     if others:
         return f"rejected, but blamed on {', '.join(s.name for s in others)} too"
     causes = {suspect.cause for suspect in verdict.suspects}
-    if causes & expected and causes - expected <= CONSEQUENCES:
+    if causes & expected and all(cause.row.consequence for cause in causes - expected):
         return ""
     return _other_cause(causes - expected)
 
 
-def _other_cause(causes: set[str]) -> str:
+def _other_cause(causes: set[Cause]) -> str:
     return f"rejected, but for another cause: {', '.join(sorted(causes)) or 'none'}"
 
 
 def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
     """Return True if a suspect is one of `hosts`, or a GPU of one."""
-    return suspect.kind in ("node", "gpu") and host_of(suspect) in hosts
+    return suspect.kind in (SuspectKind.NODE, SuspectKind.GPU) and host_of(suspect) in hosts
 
 
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
-    numbers = {s.name.rpartition(":")[2] if s.kind == "gpu" else "" for s in verdict.suspects}
+    numbers = {
+        s.name.rpartition(":")[2] if s.kind is SuspectKind.GPU else "" for s in verdict.suspects
+    }
     faulty = choice.planted.rpartition(":")[2]
     comparable = choice.fault.scope is Scope.RANK and all(number.isdigit() for number in numbers)
     return list(verdict.suspects) if comparable and faulty not in numbers else []

@@ -21,7 +21,7 @@ from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import nominal, read
-from accept.core.model import GroupKind, Plan, Record, State, Step, Verdict, worst_exit
+from accept.core.model import BoundKind, GroupKind, Plan, Record, State, Step, Verdict, worst_exit
 from accept.core.report import text as reports
 from accept.core.report.markdown import render_markdown
 from accept.core.runner.coordinator import HOSTS
@@ -266,7 +266,7 @@ def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) 
     loaded = load(path)
     plan = loaded.plan
     if other_machine is not None:
-        expectations = (bound for bound in plan.references if bound.kind == "expectation")
+        expectations = (bound for bound in plan.references if bound.kind is BoundKind.EXPECTATION)
         references = (*expectations, *bounds(other_machine, gpus_per_node=plan.gpus_used))
         plan = replace(plan, machine=other_machine.planned(), references=references)
     plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.broken_off)

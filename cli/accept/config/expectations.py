@@ -8,7 +8,7 @@ from typing import Annotated
 
 from accept.core import checks
 from accept.core.catalog.metrics import MetricSpec
-from accept.core.model import Reference
+from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Invalid, Text, escaped, known
 from accept.core.text import parse_size
 
@@ -83,7 +83,7 @@ def parse_expectation(text: str, *, source: str) -> Reference:
         check=check,
         metric=spec.name,
         unit=spec.unit,
-        kind="expectation",
+        kind=BoundKind.EXPECTATION,
         source=source,
         value=bound,
         lower=bound if match["sign"] == ">=" else None,

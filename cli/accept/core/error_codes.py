@@ -6,10 +6,10 @@ time. `accept show error CODE` prints the row.
 
 from __future__ import annotations
 
-from enum import Enum
+from accept.core.text import TextEnum
 
 
-class Code(str, Enum):
+class Code(TextEnum):
     """A stable code: `E-` for an error that ends a command, `W-` for a warning.
 
     Codes have the form E-AREA-PROBLEM. A code keeps its meaning for ever: a new problem gets a new
@@ -25,9 +25,6 @@ class Code(str, Enum):
         member._value_ = code
         member.explanation = explanation
         return member
-
-    def __str__(self) -> str:
-        return str(self.value)
 
     # Command line and host lists.
     OPTION_RANGE = ("E-OPTION-RANGE", "The value of an option is outside its range.")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from accept.core import causes
 from accept.core.model import Fact, Record
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ HOSTNAMES = FactKind("hostnames", _hostnames)
 #: The place of a host in the network, as the machine's `topology` reported it: `row/rack/host`.
 PLACE = FactKind("place", text)
 #: A host that takes no further part, with the cause.
-LEFT_OUT_HOST = FactKind("left-out-host", shown)
+LEFT_OUT_HOST = FactKind("left-out-host", lambda value: causes.reported(str(value), "")[0])
 #: An injected fault, one that could not be injected, and one that could not be undone.
 PLANTED = FactKind("planted", shown)
 NOT_PLANTED = FactKind("not-planted", shown)

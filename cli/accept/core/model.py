@@ -8,18 +8,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
+from accept.core import causes
+from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
+from accept.core.text import TextEnum
 
 SCHEMA = 1
 
-GroupKind = Literal["all", "each", "pairs", "rails", "ladder", "halves"]
-BoundKind = Literal["measured", "spec", "floor", "expectation"]
+
+class GroupKind(TextEnum):
+    """A division of the hosts of a step into groups."""
+
+    ALL = "all"
+    EACH = "each"
+    PAIRS = "pairs"
+    RAILS = "rails"
+    LADDER = "ladder"
+    HALVES = "halves"
 
 
-class State(str, Enum):
+class BoundKind(TextEnum):
+    """The origin of a bound."""
+
+    MEASURED = "measured"
+    SPEC = "spec"
+    FLOOR = "floor"
+    #: A requirement of the user.
+    EXPECTATION = "expectation"
+
+
+class Placement(TextEnum):
+    """The buffer of a collective's result: another than its input, or the same."""
+
+    OUT = "out"
+    IN = "in"
+
+
+class SuspectKind(TextEnum):
+    """The parts of a cluster that a verdict can blame, in the order of reports."""
+
+    NODE = "node"
+    GPU = "gpu"
+    NIC = "nic"
+    RAIL = "rail"
+    SWITCH = "switch"
+    LINK = "link"
+
+
+class Strength(TextEnum):
+    """The strength of the evidence against a suspect, strongest first."""
+
+    STRONG = "strong"
+    MODERATE = "moderate"
+    WEAK = "weak"
+
+
+class State(TextEnum):
     """State of a verdict or of one check. Only `pass` is accepted."""
 
     PASS = "pass"
@@ -183,8 +229,8 @@ class Metric:
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
-    #: "out" or "in" (of place), for collectives.
-    placement: str | None = None
+    #: Only for collectives.
+    placement: Placement | None = None
     algorithm: str | None = None
 
 
@@ -200,11 +246,25 @@ class Fact:
     rank: int | None = None
 
 
+class _WithCause:
+    """Something that has a cause and a text for people: `message` or `why`."""
+
+    @staticmethod
+    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+        """Return JSON data of any version with a cause that this version knows."""
+        key = "why" if "why" in data else "message"
+        text, message = data.get("cause"), data.get(key)
+        if not isinstance(text, str) or not isinstance(message, str):
+            return data
+        cause, message = causes.reported(text, message)
+        return {**data, "cause": cause.value, key: message}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(_WithCause):
     """Something that went wrong, with a cause from the closed list (`accept.core.causes`)."""
 
-    cause: str
+    cause: Cause
     message: str
     check: str | None = None
     host: str | None = None
@@ -249,15 +309,14 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(_WithCause):
     """One comparison: the measured value, the required value, and the resulting state."""
 
     check: str
-    #: completeness, correctness, absolute, population or consistency.
-    judgement: str
+    judgement: Judgement
     state: State
     message: str
-    cause: str | None = None
+    cause: Cause | None = None
     metric: str | None = None
     value: float | None = None
     unit: str = ""
@@ -278,13 +337,13 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspect:
+class Suspect(_WithCause):
     """A part of the cluster that the verdict blames, with cause and strength of the evidence."""
 
-    kind: Literal["node", "gpu", "nic", "rail", "link", "switch"]
+    kind: SuspectKind
     name: str
-    cause: str
-    strength: Literal["strong", "moderate", "weak"]
+    cause: Cause
+    strength: Strength
     why: str
     evidence: tuple[str, ...] = ()
 

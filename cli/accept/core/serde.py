@@ -159,6 +159,7 @@ class Text:
 def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
     """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
 
+    A dataclass may have a static method `adapt` that changes data of another version before.
     Raise Invalid with `path`, extended by the path inside `data`.
     """
     try:
@@ -507,12 +508,13 @@ def _is_intended(member: Any, data: Any) -> bool:
 def _dataclass(cls: type[Any]) -> _Kind:
     readers = {key: (item.name, _kind(hint).read) for item, key, hint in fields_of(cls)}
     required_keys = {key: item.name for item, key, _ in fields_of(cls) if _is_required(item)}
+    adapt = getattr(cls, "adapt", None)
 
     def read_dataclass(data: Any) -> Any:
         if not isinstance(data, dict):
             raise _wrong("a mapping", data, f"known keys: {', '.join(readers)}")
         values = {}
-        for key, item in data.items():
+        for key, item in (adapt(data) if adapt else data).items():
             entry = readers.get(_key(key))
             if entry is None:
                 hint = known(key, readers, "known keys")

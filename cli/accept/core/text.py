@@ -1,12 +1,20 @@
-"""Make untrusted text safe to show; format counts, durations and sizes; parse sizes."""
+"""Make untrusted text safe to show; format counts, durations and sizes; define text enums."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from enum import Enum
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$])")
+
+
+class TextEnum(str, Enum):
+    """A closed set of texts. `enum.StrEnum` needs Python 3.11."""
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 def plain(text: object, most: int = 400) -> str:

@@ -16,7 +16,7 @@ from accept.core.checks.check import Check, launch_seconds
 from accept.core.errors import BadInput
 from accept.core.groups import waves
 from accept.core.judge.robust_stats import DEFICIT, GROSS, rounds_for
-from accept.core.model import PlannedMachine, Skipped, Step
+from accept.core.model import GroupKind, PlannedMachine, Skipped, Step
 from accept.core.serde import (
     Invalid,
     describe_value,
@@ -84,9 +84,11 @@ def steps_of(
                 known(groups, check.groups),
             )
         hosts = [f"n{i}" for i in range(nodes)]
-        round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups == "pairs" else 1
+        round_count = (
+            _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
+        )
         planned_waves = waves(groups, hosts, rounds=round_count, seed=seed, ranks=ranks)
-        if not planned_waves or (groups == "rails" and ranks == 1):
+        if not planned_waves or (groups is GroupKind.RAILS and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
             continue
@@ -170,7 +172,9 @@ def _shares_launch(last: Step, step: Step, launch: str) -> bool:
 def _named(step: Step, number: str) -> Step:
     """Return the step with its id, script and time limit."""
     name = load(step.checks[0]).launch or step.checks[0]
-    groups = "" if step.groups == "all" or load(step.checks[0]).read_only else f"-{step.groups}"
+    groups = (
+        "" if step.groups is GroupKind.ALL or load(step.checks[0]).read_only else f"-{step.groups}"
+    )
     step_id = f"{number}-{name}{groups}"
     per_wave = step.estimate / max(1, step.rounds)
     timeout = step.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)

@@ -34,7 +34,7 @@ from tests.factories.verdicts import (
     table,
 )
 
-from accept.core.model import CheckVerdict, Metric, Reference, Skipped, State
+from accept.core.model import BoundKind, CheckVerdict, Metric, Reference, Skipped, State
 
 
 def test_a_fast_gpu_run_passes_against_its_floor() -> None:
@@ -125,7 +125,7 @@ def test_several_hosts_of_one_gpu_each_have_somebody_to_send_to() -> None:
 
 
 def test_what_is_expected_of_one_gpu_alone_was_never_measured() -> None:
-    own = replace(FLOOR, kind="expectation", source="--expect")
+    own = replace(FLOOR, kind=BoundKind.EXPECTATION, source="--expect")
     made = record(ALL, ["h0"], *table("all-reduce", 0), ranks=1)
     one = replace(GPU, gpus=1, ranks=1)
     verdict = judged(plan(ALL, machine=one, references=(own,)), hosts_record(["h0"]), made)
@@ -159,7 +159,7 @@ def test_a_reference_of_another_device_says_nothing() -> None:
 @pytest.mark.parametrize(("lower", "state"), [(350.0, State.PASS), (370.0, State.FAIL)])
 def test_the_users_expectation_replaces_references(lower: float, state: State) -> None:
     of, listed = gpu_inventory()
-    own = replace(FLOOR, kind="expectation", source="--expect", lower=lower)
+    own = replace(FLOOR, kind=BoundKind.EXPECTATION, source="--expect", lower=lower)
     strict = replace(FLOOR, lower=399.0)
     verdict = judged(
         gpu_plan(of, ALL, references=(strict, own)),
@@ -189,7 +189,7 @@ def sides(check: CheckVerdict) -> set[tuple[float | None, float | None]]:
 
 
 BOTH = replace(FLOOR, lower=300.0, upper=400.0)
-LOWER = replace(FLOOR, kind="expectation", source="--expect", lower=300.0)
+LOWER = replace(FLOOR, kind=BoundKind.EXPECTATION, source="--expect", lower=300.0)
 UPPER = replace(LOWER, lower=None, upper=400.0)
 
 
@@ -237,7 +237,7 @@ def test_an_upper_expectation_leaves_the_lower_reference_to_name_a_slow_host() -
 def test_of_three_hosts_a_bound_at_the_largest_size_names_the_slow_one(size: int | None) -> None:
     # Two of three pairs are slow: without a bound nothing tells which is the usual.
     own = replace(
-        FLOOR, kind="expectation", source="--expect", lower=9.0, size=size, max_nodes=None
+        FLOOR, kind=BoundKind.EXPECTATION, source="--expect", lower=9.0, size=size, max_nodes=None
     )
     names = hosts(3)
     of = plan(PAIRS, references=(own,))
@@ -264,20 +264,20 @@ def test_a_bound_at_a_size_that_a_step_does_not_reach_accuses_nobody_in_it() -> 
 
 
 def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:
-    own = replace(FLOOR, kind="expectation", source="--expect", size=8 << 30)
+    own = replace(FLOOR, kind=BoundKind.EXPECTATION, source="--expect", size=8 << 30)
     verdict = judged(plan(ALL, references=(own,)), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
 
 
 def test_each_expectation_must_have_been_measured_whatever_others_were() -> None:
-    met = replace(FLOOR, kind="expectation", source="--expect", size=TOP, lower=9.0)
+    met = replace(FLOOR, kind=BoundKind.EXPECTATION, source="--expect", size=TOP, lower=9.0)
     never = replace(met, size=8 << 30)
     verdict = judged(plan(ALL, references=(never, met)), *healthy_records(ALL))
     assert (verdict.state, causes(verdict)) == (State.INCONCLUSIVE, {"no-measurement"})
 
 
 def test_an_expectation_of_a_check_that_did_not_run_is_inconclusive() -> None:
-    own = replace(FLOOR, check="gemm", metric="bf16", kind="expectation", source="--expect")
+    own = replace(FLOOR, check="gemm", metric="bf16", kind=BoundKind.EXPECTATION, source="--expect")
     verdict = judged(plan(ALL, references=(own,)), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
     assert verdict.headline == "inconclusive: gemm no-measurement"
@@ -288,7 +288,7 @@ def test_an_expectation_of_a_check_that_was_left_out_adds_nothing_to_that(
     optional: bool,  # noqa: FBT001
     state: State,
 ) -> None:
-    own = replace(FLOOR, check="gemm", metric="bf16", kind="expectation", source="--expect")
+    own = replace(FLOOR, check="gemm", metric="bf16", kind=BoundKind.EXPECTATION, source="--expect")
     left = Skipped(check="gemm", reason="the budget of 60 s left no room", optional=optional)
     verdict = judged(plan(ALL, references=(own,), skipped=(left,)), *healthy_records(ALL))
     assert (verdict.state, "no-measurement" in causes(verdict)) == (state, False)

@@ -23,7 +23,7 @@ from accept.core.groups import Group
 from accept.core.judge import judge
 from accept.core.judge.hosts import domains
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import PlannedMachine, Record, Reference, State, Verdict
+from accept.core.model import BoundKind, PlannedMachine, Record, Reference, State, Verdict
 
 EIGHT = hosts(8)
 RACK = {host: f"cluster/{place // 4}" for place, host in enumerate(EIGHT)}
@@ -34,7 +34,7 @@ NICS = Reference(
     check="all-reduce",
     metric="busbw",
     unit="GB/s",
-    kind="floor",
+    kind=BoundKind.FLOOR,
     source="the NICs' data sheet",
     lower=120.0,
     min_nodes=2,

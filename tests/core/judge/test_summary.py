@@ -29,6 +29,7 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.core.causes import Cause
 from accept.core.model import Fact, Problem, Record, Skipped, State, Step, Verdict
 
 # -- accepted -------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ OPTIONAL = replace(INVENTORY, optional=True)
         (
             [OPTIONAL, SCRIPT],
             [
-                record(OPTIONAL, EIGHT, problems=(Problem(cause="tool-missing", message="x"),)),
+                record(OPTIONAL, EIGHT, problems=(Problem(cause=Cause.TOOL_MISSING, message="x"),)),
                 record(SCRIPT, EIGHT),
             ],
             (),

@@ -22,7 +22,7 @@ from tests.factories.verdicts import (
 from accept.core.checks import REGISTRY
 from accept.core.groups import Group
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import Fact, Record, State, Step, Verdict
+from accept.core.model import Fact, GroupKind, Record, State, Step, Verdict
 
 # -- population and degraded ----------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ def rails(bad_rail: int, bad_host: str | None) -> tuple[Step, list[Record]]:
             number=r.group,
         )
         for r in measured(
-            replace(of, groups="pairs", rounds=3),
+            replace(of, groups=GroupKind.PAIRS, rounds=3),
             EIGHT,
             slow(*([bad_host] if bad_host else []), usual=100),
         )
@@ -157,12 +157,16 @@ def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:
 
 
 @pytest.mark.parametrize(("slow", "cause"), [(1, None), (2, "intermittent")])
-@pytest.mark.parametrize("groups", ["rails", "ladder", "each"])
-def test_what_is_slow_in_some_of_five_executions(groups: str, slow: int, cause: str | None) -> None:
+@pytest.mark.parametrize("groups", [GroupKind.RAILS, GroupKind.LADDER, GroupKind.EACH])
+def test_what_is_slow_in_some_of_five_executions(
+    groups: GroupKind, slow: int, cause: str | None
+) -> None:
     def group(number: int) -> Group:
-        if groups == "rails":
+        if groups is GroupKind.RAILS:
             return Group(hosts=EIGHT, local_ranks=(number,))
-        return Group(hosts=hosts(16)[2 * number : 2 * number + (2 if groups == "ladder" else 1)])
+        return Group(
+            hosts=hosts(16)[2 * number : 2 * number + (2 if groups is GroupKind.LADDER else 1)]
+        )
 
     of = step("all-reduce", groups)
     records = [
@@ -172,7 +176,7 @@ def test_what_is_slow_in_some_of_five_executions(groups: str, slow: int, cause: 
         for bad in [number == 3 and run < slow]
     ]
     inventory, listed = gpu_inventory()
-    names = EIGHT if groups == "rails" else hosts(16)
+    names = EIGHT if groups is GroupKind.RAILS else hosts(16)
     verdict = judged(
         gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(names), *listed, *records
     )

@@ -25,16 +25,17 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.core.causes import Cause, Judgement
 from accept.core.checks import REGISTRY, log_lines
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
 from accept.core.model import (
+    BoundKind,
     CheckVerdict,
     Finding,
     Metric,
     Plan,
     Problem,
-    Reference,
     Skipped,
     State,
     Suspect,
@@ -82,7 +83,7 @@ def passing() -> Verdict:
 
 
 def inconclusive() -> Verdict:
-    of = plan(ALL, references=(Reference(**{**vars(FLOOR), "kind": "expectation", "size": 1}),))
+    of = plan(ALL, references=(replace(FLOOR, kind=BoundKind.EXPECTATION, size=1),))
     return judge(
         of, [hosts_record(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
     )
@@ -95,7 +96,7 @@ def found_by(*findings: Finding) -> str:
     return report_text.table(replace(passing(), state=check.state, checks=(check,)))
 
 
-def finding(state: State, cause: str, judgement: str = "completeness") -> Finding:
+def finding(state: State, cause: Cause, judgement: Judgement = Judgement.COMPLETENESS) -> Finding:
     message = f"because of {cause}"
     return Finding(
         check="all-reduce", judgement=judgement, state=state, cause=cause, message=message
@@ -128,14 +129,14 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_what_follows_from_something_else_is_not_shown_beside_it() -> None:
-    slow_one = finding(State.FAIL, "below-reference", "absolute")
-    shown = found_by(slow_one, finding(State.FAIL, "crashed"))
+    slow_one = finding(State.FAIL, Cause.BELOW_REFERENCE, Judgement.ABSOLUTE)
+    shown = found_by(slow_one, finding(State.FAIL, Cause.CRASHED))
     assert ("because of below-reference" in shown, "because of crashed" in shown) == (True, False)
 
 
 def test_what_is_less_grave_hides_no_failure() -> None:
-    unheld = finding(State.INCONCLUSIVE, "no-reference", "absolute")
-    assert "because of crashed" in found_by(unheld, finding(State.FAIL, "crashed"))
+    unheld = finding(State.INCONCLUSIVE, Cause.NO_REFERENCE, Judgement.ABSOLUTE)
+    assert "because of crashed" in found_by(unheld, finding(State.FAIL, Cause.CRASHED))
 
 
 def test_that_data_were_not_checked_is_always_shown() -> None:
@@ -229,7 +230,7 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 
 
 def evil() -> tuple[Verdict, Plan]:
-    said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
+    said = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, planted=(EVIL,))
     records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
     return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of

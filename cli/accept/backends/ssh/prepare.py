@@ -17,6 +17,8 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import Reply, call, last_line, on_all
+from accept.core import causes
+from accept.core.causes import Cause
 from accept.core.errors import NotStarted
 from accept.core.model import Problem
 from accept.core.runner.discovery import ssh_cause
@@ -29,16 +31,6 @@ from accept.plan.resolve import Resolved
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)
 #: Seconds that a guard waits after all planned times, while the coordinator judges and packs.
 _SLACK = 300.0
-#: Causes for which another try would give the same result.
-_FINAL = (
-    "key-refused",
-    "host-key-mismatch",
-    "unreachable-dns",
-    "disk-full",
-    "tool-missing",
-    "gpu-missing",
-    "launch-failed",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +102,7 @@ def make_ready(
                 timeout=SECONDS,
             )
             result = understood(host, reply)
-            if isinstance(result, Ready) or result.cause in _FINAL or time.monotonic() > until:
+            if isinstance(result, Ready) or result.cause.row.permanent or time.monotonic() > until:
                 return result
             if not is_announced:
                 say(f"  waiting for {result.message} ({result.cause})")
@@ -159,14 +151,15 @@ def understood(host: str, reply: Reply) -> Ready | Problem:
             busy=tuple(values.get("busy", ())),
         )
     if "problem" in values:
-        cause, _, message = values["problem"][0].partition(" ")
+        text, _, message = values["problem"][0].partition(" ")
+        cause, message = causes.reported(text, message)
     elif "no space left" in reply.err.lower():
-        cause, message = "disk-full", last_line(reply.err)
+        cause, message = Cause.DISK_FULL, last_line(reply.err)
     elif reply.exit in (255, None):
         cause, message = ssh_cause(reply.err), last_line(reply.err)
     else:
         cause, message = (
-            "launch-failed",
+            Cause.LAUNCH_FAILED,
             last_line(reply.err) or f"it could not be prepared: exit {reply.exit}",
         )
     return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)

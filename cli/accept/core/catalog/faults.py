@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+
+from accept.core.causes import Cause
+from accept.core.text import TextEnum
 
 #: Answer of `launchers/inject_fault.sh` after it undid a fault.
 UNDONE = "undone"
 
 
-class Scope(str, Enum):
+class Scope(TextEnum):
     """The part of a run that a fault affects; it decides the form in which a fault is written."""
 
     #: FAULT@HOST:LOCALRANK
@@ -20,11 +22,8 @@ class Scope(str, Enum):
     #: FAULT@*
     EVERYWHERE = "everywhere"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Injector(str, Enum):
+class Injector(TextEnum):
     """The part of `accept` that injects a fault."""
 
     #: The program of the rank: `launchers/programs/rank_io.py`.
@@ -36,11 +35,8 @@ class Injector(str, Enum):
     #: The rendered settings, which disable the network of NCCL.
     SETTINGS = "settings"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Detection(str, Enum):
+class Detection(TextEnum):
     """How a run detects a fault; it decides which steps of a suite can."""
 
     #: By a result of a check that declares the fault (`Check.faults`), in a group of enough ranks.
@@ -51,9 +47,6 @@ class Detection(str, Enum):
     NETWORK = "network"
     #: By the search for hosts.
     START = "start"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +60,7 @@ class Fault:
     injector: Injector
     detection: Detection = Detection.RESULT
     #: Causes for which a run with it is correctly rejected.
-    causes: frozenset[str]
+    causes: frozenset[Cause]
     #: The fault that checks declare in its place, if they see the same; empty: its own name.
     seen_as: str = ""
     #: True if ranks stop, so that their steps take until the timeout.
@@ -81,7 +74,7 @@ class Fault:
     for_ranks: bool = False
 
 
-_SLOW = frozenset({"slow-outlier", "below-reference", "intermittent"})
+_SLOW = frozenset(cause for cause in Cause if cause.row.slow)
 _ROWS = (
     Fault(
         name="slow",
@@ -96,21 +89,21 @@ _ROWS = (
         about="a rank contributes one wrong element",
         scope=Scope.RANK,
         injector=Injector.PROGRAM,
-        causes=frozenset({"wrong-data", "parameters-differ", "gradients-differ"}),
+        causes=frozenset({Cause.WRONG_DATA, Cause.PARAMETERS_DIFFER, Cause.GRADIENTS_DIFFER}),
     ),
     Fault(
         name="nan",
         about="a rank contributes one NaN element",
         scope=Scope.RANK,
         injector=Injector.PROGRAM,
-        causes=frozenset({"wrong-data", "not-finite", "parameters-differ"}),
+        causes=frozenset({Cause.WRONG_DATA, Cause.NOT_FINITE, Cause.PARAMETERS_DIFFER}),
     ),
     Fault(
         name="flip",
         about="one bit is flipped in a matrix product and in a memory pattern",
         scope=Scope.RANK,
         injector=Injector.PROGRAM,
-        causes=frozenset({"wrong-result", "wrong-data"}),
+        causes=frozenset({Cause.WRONG_RESULT, Cause.WRONG_DATA}),
     ),
     Fault(
         name="hang",
@@ -118,7 +111,7 @@ _ROWS = (
         scope=Scope.RANK,
         injector=Injector.PROGRAM,
         # With a long step timeout the other ranks give up first, and the program counts as crashed.
-        causes=frozenset({"rank-hung", "crashed"}),
+        causes=frozenset({Cause.RANK_HUNG, Cause.CRASHED}),
         hangs=True,
     ),
     Fault(
@@ -126,7 +119,7 @@ _ROWS = (
         about="a rank is killed",
         scope=Scope.RANK,
         injector=Injector.PROGRAM,
-        causes=frozenset({"crashed"}),
+        causes=frozenset({Cause.CRASHED}),
     ),
     Fault(
         name="sockets",
@@ -134,7 +127,7 @@ _ROWS = (
         scope=Scope.EVERYWHERE,
         injector=Injector.SETTINGS,
         detection=Detection.NETWORK,
-        causes=frozenset({"transport-fallback"}),
+        causes=frozenset({Cause.TRANSPORT_FALLBACK}),
     ),
     Fault(
         name="slow-link",
@@ -152,7 +145,7 @@ _ROWS = (
         about="the disk of a host is full for its ranks",
         scope=Scope.HOST,
         injector=Injector.SCRIPT,
-        causes=frozenset({"disk-full"}),
+        causes=frozenset({Cause.DISK_FULL}),
         for_ranks=True,
     ),
     Fault(
@@ -161,7 +154,7 @@ _ROWS = (
         scope=Scope.HOST,
         injector=Injector.PORT,
         detection=Detection.START,
-        causes=frozenset({"unreachable-refused", "unreachable-timeout"}),
+        causes=frozenset({Cause.UNREACHABLE_REFUSED, Cause.UNREACHABLE_TIMEOUT}),
     ),
 )
 #: All faults by name, in the order in which a drill injects them.

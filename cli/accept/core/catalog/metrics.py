@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+
+from accept.core.text import TextEnum
 
 
-class Better(str, Enum):
+class Better(TextEnum):
     """The direction in which a metric improves; `accept diff` compares metrics that have one."""
 
     HIGHER = "higher"
     LOWER = "lower"
     #: No direction, a count of errors, or another unit of a metric that is compared.
     NONE = "none"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, kw_only=True)

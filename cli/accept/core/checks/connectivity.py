@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from accept.core import record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
 from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge import bounds, completeness
@@ -21,7 +22,7 @@ from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Parsed, Problem, Record, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, Record, State
 from accept.core.text import count
 
 
@@ -79,21 +80,21 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
         ranks_seen = f"{count(len(answers), 'rank')} on {count(len(answered), 'host')}"
         message = f"{ranks_seen} answered, {record.ranks} on "
         message += f"{len(record.hosts)} planned"
-        yield Problem(cause="rank-count", message=message)
+        yield Problem(cause=Cause.RANK_COUNT, message=message)
     for name in record.hosts:
         if answered[name] != per_host:
             message = f"{count(answered[name], 'rank')} answered on {name}, {per_host} planned"
-            yield Problem(cause="rank-count", message=message, host=name)
+            yield Problem(cause=Cause.RANK_COUNT, message=message, host=name)
     owners: dict[str, str | None] = {}
     for (host, rank), identity in answers.items():
         if uuid := identity.gpu:
             if uuid in owners:
                 message = f"rank {rank} uses GPU {uuid}, and so does another rank on {owners[uuid]}"
-                yield Problem(cause="gpu-duplicate", message=message, host=host, rank=rank)
+                yield Problem(cause=Cause.GPU_DUPLICATE, message=message, host=host, rank=rank)
             owners.setdefault(uuid, host)
         elif evidence.plan.machine.gpus != 0:
             message = f"rank {rank} on {host} has no GPU"
-            yield Problem(cause="gpu-missing", message=message, host=host, rank=rank)
+            yield Problem(cause=Cause.GPU_MISSING, message=message, host=host, rank=rank)
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -128,7 +129,7 @@ def _network_notes(evidence: Evidence) -> Iterator[Finding]:
         unique_hosts = tuple(dict.fromkeys(hosts))
         yield Finding(
             check=evidence.check,
-            judgement="consistency",
+            judgement=Judgement.CONSISTENCY,
             state=State.PASS,
             message=f"{choice} on {completeness.host_list(unique_hosts)}",
             hosts=unique_hosts,
@@ -151,7 +152,12 @@ CONNECTIVITY = Check(
     summary="exactly the planned ranks answer over MPI; latency between every two hosts",
     template="connectivity.sh.j2",
     params=Params,
-    groups=("all", "each", "pairs", "halves"),
+    groups=(
+        GroupKind.ALL,
+        GroupKind.EACH,
+        GroupKind.PAIRS,
+        GroupKind.HALVES,
+    ),
     needs=((MPIRUN,),),
     metrics=(
         MetricSpec(name="ping", unit="us", better=Better.LOWER, in_log=True),

@@ -28,13 +28,14 @@ from dataclasses import dataclass
 
 from accept.core import record_protocol
 from accept.core.catalog.metrics import MetricSpec
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
 from accept.core.facts import INVENTORY, Inventory
 from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, State
 
 #: Measured by the search for hosts, so only `max_clock_offset` limits it.
 CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
@@ -109,7 +110,8 @@ def judge(evidence: Evidence) -> Judged:
     ]
     problems += [
         Problem(
-            cause="no-measurement", message=f"{completeness.host_list(hosts)} reported no inventory"
+            cause=Cause.NO_MEASUREMENT,
+            message=f"{completeness.host_list(hosts)} reported no inventory",
         )
         for hosts in silent
     ]
@@ -140,9 +142,9 @@ def _unknown_domain(evidence: Evidence, inventories: Mapping[str, Inventory]) ->
     return [
         Finding(
             check="inventory",
-            judgement="absolute",
+            judgement=Judgement.ABSOLUTE,
             state=State.INCONCLUSIVE,
-            cause="no-measurement",
+            cause=Cause.NO_MEASUREMENT,
             message="no host reports the NVLink domain of its GPUs, so the bounds for NVLink "
             "between hosts were not applied; check with "
             "nvidia-smi --query-gpu=fabric.clusterUuid,fabric.cliqueId",
@@ -153,7 +155,7 @@ def _unknown_domain(evidence: Evidence, inventories: Mapping[str, Inventory]) ->
 def _note(problem: Problem) -> Finding:
     return Finding(
         check="inventory",
-        judgement="consistency",
+        judgement=Judgement.CONSISTENCY,
         state=State.PASS,
         message=f"{problem.host}: {problem.message}" if problem.host else problem.message,
         hosts=(problem.host,) if problem.host else (),
@@ -173,7 +175,7 @@ INVENTORY_CHECK = Check(
     summary="GPUs, memory, network, limits and versions of each host; differences are findings",
     template="inventory.sh.j2",
     params=Params,
-    groups=("each",),
+    groups=(GroupKind.EACH,),
     metrics=(CLOCK_OFFSET,),
     facts=(INVENTORY,),
     read_only=True,

@@ -12,15 +12,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from accept.core.causes import Cause, Judgement
 from accept.core.facts import PROGRAM
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
+    BoundKind,
     CheckVerdict,
     Finding,
     Metric,
+    Placement,
     Plan,
     Record,
     Reference,
@@ -72,7 +75,11 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
         ]
         measured_bounds.update(measurements)
     for bound in bounds:
-        if bound.kind == "expectation" and bound not in measured_bounds and not evidence.partial:
+        if (
+            bound.kind is BoundKind.EXPECTATION
+            and bound not in measured_bounds
+            and not evidence.partial
+        ):
             result.append(unmeasured_finding(evidence.check, bound))
     return result
 
@@ -87,7 +94,7 @@ def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
     known |= {skipped.check for skipped in plan.skipped}
     by_check: dict[str, list[Finding]] = {}
     for bound in plan.references if not plan.planted else ():
-        if bound.kind == "expectation" and bound.check not in known:
+        if bound.kind is BoundKind.EXPECTATION and bound.check not in known:
             by_check.setdefault(bound.check, []).append(unmeasured_finding(bound.check, bound))
     for check, unmeasured in by_check.items():
         yield CheckVerdict(check=check, state=State.INCONCLUSIVE, findings=tuple(unmeasured))
@@ -97,9 +104,9 @@ def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
     """Return the finding that a check has no bound; `expectation` is an example of one."""
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.INCONCLUSIVE,
-        cause="no-reference",
+        cause=Cause.NO_REFERENCE,
         message=f"{check} has no bound on this machine{reason}; add one: --expect '{expectation}'",
     )
 
@@ -108,10 +115,10 @@ def unmeasured_finding(check: str, bound: Reference) -> Finding:
     """Return the finding that nothing was measured for a bound."""
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.INCONCLUSIVE,
         message=f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}",
-        cause="no-measurement",
+        cause=Cause.NO_MEASUREMENT,
         metric=bound.metric,
         unit=bound.unit,
         size=bound.size,
@@ -167,7 +174,7 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
 
     A lower expectation replaces the lower side of references, an upper one their upper side.
     """
-    expectations = [bound for bound in bounds if bound.kind == "expectation"]
+    expectations = [bound for bound in bounds if bound.kind is BoundKind.EXPECTATION]
     if not expectations:
         return list(bounds)
     has_lower = any(bound.lower is not None for bound in expectations)
@@ -179,7 +186,7 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
             upper=None if has_upper else bound.upper,
         )
         for bound in bounds
-        if bound.kind != "expectation"
+        if bound.kind is not BoundKind.EXPECTATION
     )
     return expectations + [b for b in rest if b.lower is not None or b.upper is not None]
 
@@ -221,7 +228,7 @@ def _same_program(bound: Reference, record: Record) -> bool:
     operation from Python takes longer; the fact `program` names it. Expectations apply to all.
     """
     other_program = any(True for _ in PROGRAM.of(record))
-    return not other_program or bound.metric != "time" or bound.kind == "expectation"
+    return not other_program or bound.metric != "time" or bound.kind is BoundKind.EXPECTATION
 
 
 def _collect(
@@ -239,7 +246,10 @@ def _collect(
     metrics = [
         m
         for m in record.metrics
-        if m.name in names and m.check == check and m.placement != "in" and abs(m.value) < _ABSURD
+        if m.name in names
+        and m.check == check
+        and m.placement is not Placement.IN
+        and abs(m.value) < _ABSURD
     ]
     top_sizes: dict[str, int] = {}
     for metric in metrics:
@@ -280,10 +290,10 @@ def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) 
     text += f" on {device or host_list(record.hosts)}"
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.FAIL if bad else State.PASS,
         message=f"{bound.metric}{_at(bound.size)} of {text}",
-        cause="below-reference" if bad else None,
+        cause=Cause.BELOW_REFERENCE if bad else None,
         metric=bound.metric,
         value=value,
         unit=bound.unit,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, FactKind
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import (
@@ -17,14 +18,24 @@ from accept.core.judge.collective_metrics import (
     reached,
     read,
 )
-from accept.core.judge.crosscheck import SLOW, explained_by_place, place_finding
+from accept.core.judge.crosscheck import explained_by_place, place_finding
 from accept.core.judge.evidence import Evidence, Judged, Score
 from accept.core.judge.groups import Comparison, compare
 from accept.core.judge.robust_stats import FEWEST, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.judge.topology import ambiguous_hosts, split_by_distance
-from accept.core.model import Finding, PlannedMachine, Problem, Record, State, Step, Suspect
+from accept.core.model import (
+    Finding,
+    PlannedMachine,
+    Problem,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 from accept.core.text import count, format_size
 
 #: What a host did, for each path between GPUs that is slower than NVLink.
@@ -33,21 +44,20 @@ _SLOW_PATHS = {
     "P2P off": "says that P2P is disabled between its GPUs",
 }
 _NETWORK_PATH = "moved data between its GPUs over the network"
-#: Key of the finding that results were not checked; its cause is `no-measurement`.
-_UNCHECKED = "unchecked"
-_CORRECTNESS = ("wrong-data", "not-finite", _UNCHECKED)
+#: Kind of the finding that results were not checked.
+_UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
 
 
-def score(reading: Reading, step: Step) -> tuple[float | None, str]:
+def score(reading: Reading, step: Step) -> tuple[float | None, Cause | None]:
     """Return the value by which groups are compared, and a cause; see `Score`.
 
     The value is None unless the planned sizes were measured and checked.
     """
     if reading.wrong:
-        return reading.value, "wrong-data"
+        return reading.value, Cause.WRONG_DATA
     # Without checks by plan (`-c 0`), unchecked results are no fault of a group.
     unchecked = reading.unchecked and step.params.get("check", 1)
-    return (reading.value if reached(reading, step) and not unchecked else None), ""
+    return (reading.value if reached(reading, step) and not unchecked else None), None
 
 
 def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) -> Judged:
@@ -59,7 +69,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     readings = {id(record): read(record.metrics, check, measure) for record in evidence.records}
     promised = evidence.plan.machine.speed_promised
 
-    def record_score(record: Record, step: Step) -> tuple[float | None, str]:
+    def record_score(record: Record, step: Step) -> tuple[float | None, Cause | None]:
         return score(readings[id(record)], step)
 
     findings = completeness.step_findings(evidence)
@@ -78,10 +88,10 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     for comparison, excused in zip(comparisons, excused_by_step, strict=True):
         own = _proven(comparison.suspects, promised=promised)
         if evidence.plan.origin and comparison.groups < FEWEST:
-            own = [suspect for suspect in own if suspect.cause != "slow-outlier"]
+            own = [suspect for suspect in own if suspect.cause is not Cause.SLOW_OUTLIER]
         if excused:
             findings.append(place_finding(check, comparison, excused))
-        own = [s for s in own if s.name not in excused_names or s.cause not in SLOW]
+        own = [s for s in own if s.name not in excused_names or not s.cause.row.relative]
         suspects += own
         findings.append(_population_finding(check, comparison, own, measure))
         if promised and comparison.uneven and not own and not measure.inverse:
@@ -136,7 +146,9 @@ def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
     return [
         suspect
         for suspect in suspects
-        if promised or suspect.strength != "weak" or suspect.cause != "slow-outlier"
+        if promised
+        or suspect.strength is not Strength.WEAK
+        or suspect.cause is not Cause.SLOW_OUTLIER
     ]
 
 
@@ -157,14 +169,14 @@ def _population_finding(
                 text += f"a node {comparison.detectable:.1%} slow would be detected"
         if comparison.unknown:
             text += f"; {completeness.host_list(comparison.unknown)} could not be judged"
-        return Finding(check=check, judgement="population", state=State.PASS, message=text)
+        return Finding(check=check, judgement=Judgement.POPULATION, state=State.PASS, message=text)
     names = completeness.host_list([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(peers.limit)}" if peers else ""
     bound = _shown(peers.limit, measure) if peers else None
     return Finding(
         check=check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=State.FAIL,
         cause=suspects[0].cause,
         message=f"{what}: outliers: {names}{limit}",
@@ -175,7 +187,7 @@ def _population_finding(
         upper=bound if measure.inverse else None,
         bound_kind="population" if peers else "",
         source=f"median of {peers.count} in this run" if peers else "",
-        hosts=tuple(s.name for s in suspects if s.kind == "node"),
+        hosts=tuple(s.name for s in suspects if s.kind is SuspectKind.NODE),
         evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
     )
 
@@ -185,7 +197,7 @@ def _uneven_finding(check: str, comparison: Comparison, measure: Measure) -> Fin
     median = f" around {measure.text(peers.median)}" if peers else ""
     return Finding(
         check=check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=State.INCONCLUSIVE,
         message=f"step {comparison.step.id}: {comparison.groups} groups that should be equal fall "
         f"apart{median}, by more than noise explains: many are slow, or they are of several kinds. "
@@ -207,38 +219,42 @@ def _beyond(peers: Spread, measure: Measure) -> str:
 
 
 def _result_findings(
-    evidence: Evidence, readings: dict[int, Reading], known: set[str]
+    evidence: Evidence, readings: dict[int, Reading], known: set[Cause]
 ) -> list[Finding]:
     """Return findings on results that are wrong, unchecked, missing, or lack the largest size.
 
     Causes in `known` have a finding already.
     """
     steps = {step.id: step for step in evidence.steps}
-    by_kind: dict[str, list[tuple[Record, str]]] = {}
+    by_kind: dict[tuple[Cause, Judgement], list[tuple[Record, str]]] = {}
+
+    def add(cause: Cause, record: Record, text: str) -> None:
+        by_kind.setdefault((cause, cause.row.judgement), []).append((record, text))
+
     names = {} if evidence.plan.origin else completeness.hosts_by_short_name(evidence)
     for record in evidence.records:
         reading = readings[id(record)]
         if reading.wrong:
-            by_kind.setdefault("wrong-data", []).append((record, _wrong_text(reading.wrong)))
+            add(Cause.WRONG_DATA, record, _wrong_text(reading.wrong))
         if reading.damaged:
             text = "a number is not finite"
-            by_kind.setdefault("not-finite", []).append((record, text))
+            add(Cause.NOT_FINITE, record, text)
         if record.exit != 0:
             continue
         for text in _rank_mismatches(evidence, names, record):
-            by_kind.setdefault("rank-count", []).append((record, text))
+            add(Cause.RANK_COUNT, record, text)
         has_problem = any(p.check in (None, evidence.check) for p in record.problems)
         if reading.unchecked:
             by_kind.setdefault(_UNCHECKED, []).append((record, "the results were not checked"))
         elif reading.value is None and not has_problem:
-            by_kind.setdefault("no-measurement", []).append((record, "nothing was measured"))
+            add(Cause.NO_MEASUREMENT, record, "nothing was measured")
         elif reading.value is not None and not reached(reading, steps[record.step]):
             text = f"the largest message measured is {format_size(reading.top)}"
-            by_kind.setdefault("top-size-missing", []).append((record, text))
+            add(Cause.TOP_SIZE_MISSING, record, text)
     return [
-        _result_finding(evidence.check, kind, records)
+        _result_finding(evidence.check, *kind, records)
         for kind, records in by_kind.items()
-        if kind not in known
+        if kind == _UNCHECKED or kind[0] not in known
     ]
 
 
@@ -259,15 +275,17 @@ def _rank_mismatches(
             yield from completeness.host_mismatches(evidence, names, record, table.hosts)
 
 
-def _result_finding(check: str, kind: str, records: Sequence[tuple[Record, str]]) -> Finding:
+def _result_finding(
+    check: str, cause: Cause, judgement: Judgement, records: Sequence[tuple[Record, str]]
+) -> Finding:
     first, text = records[0]
     others = len(records) - 1
     more = f" (and in {count(others, 'more group')})" if others else ""
     return Finding(
         check=check,
-        judgement="correctness" if kind in _CORRECTNESS else "completeness",
+        judgement=judgement,
         state=State.FAIL,
-        cause="no-measurement" if kind == _UNCHECKED else kind,
+        cause=cause,
         message=f"{text} in step {first.step} on {completeness.host_list(first.hosts)}{more}",
         hosts=tuple(dict.fromkeys(host for record, _ in records for host in record.hosts)),
         evidence=tuple(dict.fromkeys(record.log for record, _ in records if record.log))[:8],
@@ -281,7 +299,7 @@ def transport_problems(evidence: Evidence) -> Iterator[Problem]:
     """Yield the hosts that used another network, or a slower path, than the machine promises."""
     for text, host in dict.fromkeys(_fallbacks(evidence)):
         known = host if host in evidence.hosts else None
-        yield Problem(cause="transport-fallback", message=f"{host} {text}", host=known)
+        yield Problem(cause=Cause.TRANSPORT_FALLBACK, message=f"{host} {text}", host=known)
 
 
 def transport_unknown(evidence: Evidence) -> list[Finding]:
@@ -293,9 +311,9 @@ def transport_unknown(evidence: Evidence) -> list[Finding]:
     return [
         Finding(
             check=evidence.check,
-            judgement="correctness",
+            judgement=Judgement.CORRECTNESS,
             state=State.INCONCLUSIVE,
-            cause="no-measurement",
+            cause=Cause.NO_MEASUREMENT,
             message="the logs do not show which network NCCL used (expected "
             f"{evidence.plan.machine.transport}); rerun with NCCL_DEBUG=INFO",
         )
@@ -368,7 +386,7 @@ def _single_rank_finding(check: str) -> Finding:
     """Return the finding on a run of one rank: its results were correct, but it has no peer."""
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.NOT_TESTED,
         message="one rank has no peer: nothing between GPUs or nodes was tested",
     )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.facts import DIGEST, Digest, Gpu, Inventory
 from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence
@@ -19,9 +20,6 @@ from accept.core.text import count
 _MEMORY_STEP = 1 << 30
 #: Versions that must be equal because ranks of several hosts communicate.
 _VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
-
-#: Causes of wrong results: a device with one of them needs no problem about its digest.
-_WRONG_RESULTS = ("wrong-result", "not-finite")
 
 
 # GPUs of each host
@@ -49,21 +47,21 @@ def gpu_problems(
     for host, inventory in inventories.items():
         if not inventory.driver_answered:
             text = "nvidia-smi did not answer in time; does it hang, or is persistence mode off?"
-            yield Problem(cause="gpu-unusable", message=text, host=host)
+            yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
             continue
         gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
         if given is None and on_bus > len(gpus):
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
-            yield Problem(cause="gpu-unusable", message=f"{text}{len(gpus)}", host=host)
+            yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}", host=host)
         if len(gpus) < required:
             shown = count(len(gpus), "GPU") if gpus else "no GPU"
             text = f"the host shows {shown}, and {expected}"
-            yield Problem(cause="gpu-missing", message=text, host=host)
+            yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
         for index, gpu in enumerate(gpus):
             yield from _gpu_problems(host, gpu, machine, owner)
             measured = machine.gpus != 0 and (used is None or index < used)
             if measured and not busy_ok and (text := _busy(gpu, busy_mib)):
-                yield Problem(cause="gpu-busy", message=text, host=host, gpu=gpu.index)
+                yield Problem(cause=Cause.GPU_BUSY, message=text, host=host, gpu=gpu.index)
 
 
 def _gpu_problems(
@@ -74,14 +72,14 @@ def _gpu_problems(
     if uuid:
         if uuid in owner:
             text = f"GPU {uuid} was seen on {owner[uuid]} already"
-            yield Problem(cause="gpu-duplicate", message=text, host=host, gpu=name)
+            yield Problem(cause=Cause.GPU_DUPLICATE, message=text, host=host, gpu=name)
         owner.setdefault(uuid, host)
     if errors:
         text = f"GPU {name} has counted {count(errors, 'uncorrected memory error')}"
-        yield Problem(cause="gpu-ecc", message=text, host=host, gpu=name)
+        yield Problem(cause=Cause.GPU_ECC, message=text, host=host, gpu=name)
     if machine.device and gpu.name is not None and not is_device(machine.device, gpu.name):
         text = f"GPU {name} is a {gpu.name}, the machine has {machine.device}"
-        yield Problem(cause="inventory-mismatch", message=text, host=host)
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
 def _busy(gpu: Gpu, busy_mib: int) -> str:
@@ -114,12 +112,12 @@ def differences(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
         (usual, count), *_ = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         if count * 2 <= len(known):
             kinds = ", ".join(sorted(counts)[:4])
-            yield Problem(cause="inventory-mismatch", message=f"{name} differs: {kinds}")
+            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=f"{name} differs: {kinds}")
             continue
         for host, value in known.items():
             if value != usual:
                 message = f"{name} is {value}, on {count} of {len(known)} hosts it is {usual}"
-                yield Problem(cause="inventory-mismatch", message=message, host=host)
+                yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
 
 
 def _properties(inventory: Inventory) -> dict[str, str | None]:
@@ -162,7 +160,7 @@ def nic_problems(
         if up < machine.rdma_devices:
             text = f"{up} RDMA devices of {machine.rdma_gbps:g} Gbit/s are up, the machine has "
             text += str(machine.rdma_devices)
-            yield Problem(cause="inventory-mismatch", message=text, host=host)
+            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
@@ -172,7 +170,7 @@ def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]
     for host, offset in known.items():
         if abs(offset - centre) > limit:
             text = f"its clock is {offset - centre:+.3g} s from the median, {limit:g} s are allowed"
-            yield Problem(cause="clock-skew", message=text, host=host)
+            yield Problem(cause=Cause.CLOCK_SKEW, message=text, host=host)
 
 
 def memlock_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
@@ -180,7 +178,7 @@ def memlock_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
     for host, inventory in inventories.items():
         if inventory.memlock != "unlimited" and not inventory.ipc_lock:
             text = f"locked memory is limited to {inventory.memlock} KiB"
-            yield Problem(cause="memlock-limited", message=text, host=host)
+            yield Problem(cause=Cause.MEMLOCK_LIMITED, message=text, host=host)
 
 
 # Digests of results
@@ -195,7 +193,7 @@ class _Result(NamedTuple):
     digest: str
 
 
-def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator[Problem]:
+def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> Iterator[Problem]:
     """Yield the devices whose digest differs from that of most peers, as problems of `cause`.
 
     All devices have the same digest of the known product (`exact`). Devices of the same name and
@@ -206,7 +204,11 @@ def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator
     groups: dict[tuple[str, ...], list[_Result]] = {}
     for record in evidence.records:
         gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
-        known = {(p.host, p.rank) for p in record.problems if p.cause in (*_WRONG_RESULTS, cause)}
+        known = {
+            (p.host, p.rank)
+            for p in record.problems
+            if p.cause.row.wrong_numbers or p.cause is cause
+        }
         for fact, digest in DIGEST.of(record):
             if fact.check == evidence.check and (fact.host, fact.rank) not in known:
                 for key, value in _values(digest):
@@ -252,7 +254,7 @@ def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
             if missing:
                 label = device_label(metric.host, metric.rank, metric.gpu)
                 yield Problem(
-                    cause="no-measurement",
+                    cause=Cause.NO_MEASUREMENT,
                     message=f"{label} reported no digest of the {kind} product "
                     f"({', '.join(missing)})",
                     host=metric.host,

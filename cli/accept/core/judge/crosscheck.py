@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from accept.core.causes import Judgement
 from accept.core.facts import GPUS
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
@@ -16,10 +17,8 @@ from accept.core.judge.groups import Comparison, to_sample
 from accept.core.judge.robust_stats import median_of, spread
 from accept.core.judge.suspects import host_of
 from accept.core.judge.topology import DISTANCE, split_by_distance
-from accept.core.model import Finding, Record, State, Suspect
+from accept.core.model import Finding, GroupKind, Record, State, Strength, Suspect, SuspectKind
 
-#: Causes that mean slowness.
-SLOW = ("slow-outlier", "intermittent")
 #: One execution in this many may contradict the GPU that is named.
 _EXECUTIONS_PER_EXCEPTION = 10
 
@@ -57,12 +56,14 @@ def explained_by_place(
     They are slow only in this collective, while a slow host is slow in all. A single host that
     loses more speed than distance explains remains a suspect.
     """
-    if comparison.step.groups != "pairs" or comparison.spread is None:
+    if comparison.step.groups is not GroupKind.PAIRS or comparison.spread is None:
         return ()
     median = comparison.spread.median
     deficits = [_own_deficit(s, check, median, by_log) for s in comparison.suspects]
     excused = tuple(s for s, much in zip(comparison.suspects, deficits, strict=True) if much)
-    solid = len(excused) == 1 and excused[0].strength == "strong" and max(deficits) > DISTANCE
+    solid = (
+        len(excused) == 1 and excused[0].strength is Strength.STRONG and max(deficits) > DISTANCE
+    )
     return () if solid else excused
 
 
@@ -72,12 +73,12 @@ def place_finding(check: str, comparison: Comparison, suspects: Sequence[Suspect
     verb = "is" if len(suspects) == 1 else "are"
     return Finding(
         check=check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=State.INCONCLUSIVE,
         message=f"step {comparison.step.id}: {names} {verb} slow in {check} only; the other "
         "collectives in the same logs are as fast as those of the peers. The place in the network "
         "may explain it",
-        hosts=tuple(suspect.name for suspect in suspects if suspect.kind == "node"),
+        hosts=tuple(suspect.name for suspect in suspects if suspect.kind is SuspectKind.NODE),
         evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
     )
 
@@ -86,10 +87,10 @@ def without_explained(
     suspects: Sequence[Suspect], by_log: Mapping[str, Sequence[Share]]
 ) -> tuple[Suspect, ...]:
     """Return the suspects that no stronger one explains; a GPU replaces its node if it is known."""
-    strong = {host_of(suspect) for suspect in suspects if suspect.strength == "strong"}
+    strong = {host_of(suspect) for suspect in suspects if suspect.strength is Strength.STRONG}
     kept = [suspect for suspect in suspects if not _is_explained(suspect, strong, by_log)]
     shares = [share for shares_of_log in by_log.values() for share in shares_of_log]
-    return tuple(_narrowed(s, shares) if s.kind == "node" else s for s in kept)
+    return tuple(_narrowed(s, shares) if s.kind is SuspectKind.NODE else s for s in kept)
 
 
 def _own_deficit(
@@ -98,7 +99,7 @@ def _own_deficit(
     """Return the deficit of a host in logs in which another collective is not slow; else 0."""
     host = host_of(suspect)
     by_check: dict[str, list[Share]] = {}
-    for log in suspect.evidence if suspect.cause in SLOW else ():
+    for log in suspect.evidence if suspect.cause.row.relative else ():
         for share in by_log.get(log, ()):
             if host in share.record.hosts:
                 by_check.setdefault(share.check, []).append(share)
@@ -120,7 +121,10 @@ def _is_explained(
     suspect: Suspect, strong: set[str], by_log: Mapping[str, Sequence[Share]]
 ) -> bool:
     """Return True if a strong suspect took part in every execution that accuses a weaker one."""
-    if suspect.strength == "strong" or suspect.kind not in ("node", "link"):
+    if suspect.strength is Strength.STRONG or suspect.kind not in (
+        SuspectKind.NODE,
+        SuspectKind.LINK,
+    ):
         return False
     others = strong - {host_of(suspect)}
     logs = [by_log.get(log, ()) for log in suspect.evidence]
@@ -163,7 +167,7 @@ def _narrowed(suspect: Suspect, shares: Sequence[Share]) -> Suspect:
         return replace(suspect, why=f"{suspect.why}; only when its GPUs {names} took part")
     return replace(
         suspect,
-        kind="gpu",
+        kind=SuspectKind.GPU,
         name=f"{suspect.name}:{likely[0]}",
         why=f"{suspect.why}; only when its GPU {likely[0]} took part",
     )

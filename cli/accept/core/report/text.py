@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from xml.etree import ElementTree
 
-from accept.core.causes import CONSEQUENCES
+from accept.core.causes import Judgement
 from accept.core.judge.summary import worst_state
 from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
 from accept.core.text import count, plain
@@ -108,7 +108,8 @@ def _is_consequence(finding: Finding) -> bool:
 
     Only findings about completeness may: results that were not checked need their own line.
     """
-    return finding.cause in CONSEQUENCES and finding.judgement == "completeness"
+    is_completeness = finding.judgement is Judgement.COMPLETENESS
+    return is_completeness and finding.cause is not None and finding.cause.row.consequence
 
 
 def _more(count: int) -> list[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core import evidence
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, checks_of, log_lines
 from accept.core.errors import Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_PLANTED, PLACE, RANK
@@ -357,12 +358,14 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
             message = f"{name} shows no GPU and takes no further part"
             _say(f"  left out: {message} (gpu-missing)")
             state.lost[name] = Problem(
-                cause="gpu-missing", message=message, check="hosts", host=name
+                cause=Cause.GPU_MISSING, message=message, check="hosts", host=name
             )
         # The record counts as part of the health sweep before this step.
         number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
         kind = LEFT_OUT_HOST.name
-        facts = [Fact(name=kind, value="gpu-missing", check="hosts", host=h) for h in missing]
+        facts = [
+            Fact(name=kind, value=Cause.GPU_MISSING.value, check="hosts", host=h) for h in missing
+        ]
         problems = [state.lost[name] for name in missing]
         state.keep_asked(number, began, facts=facts, problems=problems)
         return
