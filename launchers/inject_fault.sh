@@ -1,6 +1,6 @@
 #!/bin/sh
 # inject_fault.sh FAULT RANKS SECONDS PEER: injects a fault of a drill into this host; runs in the run's folder. Only
-# the coordinator calls it, and only if the plan has the fault. Prints `planted`, or the reason why it cannot.
+# the coordinator calls it, and only if the plan has the fault. Prints `injected`, or the reason why it cannot.
 # RANKS are those of the run, SECONDS is its time limit, PEER is the address of another host.
 #   full-disk   writes of the ranks' progress fail with ENOSPC
 #   slow-link   limits traffic out of the interface towards PEER to RATE, for at most SECONDS
@@ -33,8 +33,8 @@ case $1 in
             n=$((n + 1))
         done
         # shellcheck disable=SC2016 # expanded when env.sh is read
-        printf '# Planted: full-disk\nACCEPT_PROGRESS=${ACCEPT_PROGRESS:+$ACCEPT_DIR/full}\n' >> env.sh
-        echo planted ;;
+        printf '# Injected: full-disk\nACCEPT_PROGRESS=${ACCEPT_PROGRESS:+$ACCEPT_DIR/full}\n' >> env.sh
+        echo injected ;;
     slow-link)
         ACCEPT_PEERS=$4
         interface=${ACCEPT_INTERFACE:-$(route_interface)}
@@ -49,7 +49,7 @@ case $1 in
         keeper=$!
         until [ -e slow ] || ! kill -0 "$keeper" 2>/dev/null; do sleep 0.05; done
         [ -e slow ] || refuse "tc: $(tail -n 1 inject_fault.log)"
-        echo planted ;;
+        echo injected ;;
     keep)
         # This process carries the mark of the run, so whatever ends the run ends it too.
         queues "$3" > before

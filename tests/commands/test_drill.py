@@ -52,7 +52,7 @@ class TestRefuses:
         assert shown in done.err
         assert rundir.listed() == ()
 
-    @pytest.mark.parametrize("option", ["--plant", "--hold"])
+    @pytest.mark.parametrize("option", ["--inject", "--hold"])
     def test_what_it_does_by_itself(self, option: str) -> None:
         done = accept("drill", *OPTIONS, option, "1m")
         assert done.code == 2

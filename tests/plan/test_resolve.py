@@ -257,10 +257,10 @@ class TestExpect:
         assert not any("latency" in note for note in fuller.notes)
 
 
-class TestPlant:
+class TestFaults:
     def test_without_a_rank_it_is_the_first(self) -> None:
         hosts = ("h1", "h2")
-        found = plan(nodes=None, hosts=hosts, plant=("wrong@h2", "hang@h1:1"))
+        found = plan(nodes=None, hosts=hosts, inject=("wrong@h2", "hang@h1:1"))
         assert found.planted == ("wrong@h2:0", "hang@h1:1")
 
     @pytest.mark.parametrize(
@@ -271,18 +271,18 @@ class TestPlant:
         ],
     )
     def test_what_is_no_fault_is_refused(self, text: str) -> None:
-        assert "FAULT@HOST" in refusal(plant=(text,)).hint
+        assert "FAULT@HOST" in refusal(inject=(text,)).hint
 
     def test_what_strikes_hosts_has_no_rank(self) -> None:
         planted = ("full-disk@h1", "unreachable@#1", "sockets@*")
-        assert plan(nodes=None, hosts=("h1", "h2"), plant=planted).planted == planted
+        assert plan(nodes=None, hosts=("h1", "h2"), inject=planted).planted == planted
 
     def test_sockets_turns_off_the_network_for_all(self) -> None:
-        found = run(machine="a4-highgpu-8g", nodes=2, plant=("sockets@*",))
+        found = run(machine="a4-highgpu-8g", nodes=2, inject=("sockets@*",))
         assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
 
     def test_a_host_that_takes_no_part_is_refused(self) -> None:
-        error = refusal(nodes=None, hosts=("h1", "h2"), plant=("wrong@h3",))
+        error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
         assert "h3 is not a host of this run" in error.message
 
 

@@ -30,7 +30,7 @@ from accept.core.serde import dump, escaped, known
 from accept.core.text import count, duration, plain
 from accept.evidence import rundir
 from accept.plan.bundle import render
-from accept.plan.resolve import Options, Resolved, plant
+from accept.plan.resolve import Options, Resolved, with_faults
 from accept.report.console import Terminal
 
 #: A step or start that a fault blocks is ended after this multiple of its time in the clean run, …
@@ -433,7 +433,7 @@ def _drill_fault(
         why="",
     )
     try:
-        judged = _run_to_verdict(drilling, plant(run, (choice.planted,)), choice.fault.name)
+        judged = _run_to_verdict(drilling, with_faults(run, (choice.planted,)), choice.fault.name)
     except AcceptError as error:
         return replace(drilled, why=f"no verdict: {error.message}")
     result = outcome(choice, judged.plan, judged.records, judged.verdict)

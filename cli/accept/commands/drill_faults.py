@@ -16,7 +16,7 @@ from accept.core.catalog.faults import (
 )
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
-from accept.core.facts import NOT_PLANTED, NOT_UNDONE, PLANTED
+from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.judge.suspects import host_of
@@ -168,11 +168,11 @@ def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verd
 
     A caught fault is rejected for one of its causes, and only its target is blamed.
     """
-    if refused := [text for _, text in NOT_PLANTED.of(*records)]:
+    if refused := [text for _, text in NOT_INJECTED.of(*records)]:
         return Outcome(result="left-out", why=f"could not be injected: {refused[0]}")
     if not_undone := [text for _, text in NOT_UNDONE.of(*records)]:
         return Outcome(result="missed", why=f"not undone, so nothing else counts: {not_undone[0]}")
-    injected = [fact for fact, text in PLANTED.of(*records) if text == choice.planted]
+    injected = [fact for fact, text in INJECTED.of(*records) if text == choice.planted]
     if not injected:
         return Outcome(result="missed", why="the fault was never injected")
     targets = {fact.host for fact in injected if fact.host}

@@ -89,7 +89,7 @@ def _check_start(run: Resolved, options: Options) -> None:
     """Raise BadInput for options that a start would refuse, so that a dry run refuses them, too."""
     if run.backend == "local":
         # `resolve` has checked hosts over ssh and named nodes already.
-        parse_faults(options.plant, (os.uname().nodename,))
+        parse_faults(options.inject, (os.uname().nodename,))
     name = options.attempt or _SAMPLE_NAME
     backends.load(run.backend).attempt_name(name, run.place, run.plan.nodes or 1)
 

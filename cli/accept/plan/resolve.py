@@ -65,7 +65,7 @@ class Options:
     budget: float | None = None
     hold: float = 0.0
     keep: float | None = None
-    plant: tuple[str, ...] = ()
+    inject: tuple[str, ...] = ()
     #: Location of the run in a cluster: kubeconfig, context, namespace, release. It does not change
     #: what runs.
     place: dict[str, str] = field(default_factory=dict)
@@ -273,10 +273,10 @@ def resolve(options: Options) -> Resolved:
         ),
         place=options.place,
     )
-    return plant(run, parse_faults(options.plant, hosts))
+    return with_faults(run, parse_faults(options.inject, hosts))
 
 
-def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
+def with_faults(run: Resolved, planted: tuple[str, ...]) -> Resolved:
     """Return the run with faults to inject: in its plan, and if they need it in its settings."""
     env = run.env
     if any(fault_of(text).injector is Injector.SETTINGS for text in planted):

@@ -25,7 +25,7 @@ FAULT = """\
 )
 #: All faults by name"""
 INJECTION = """\
-    sample-fault) echo planted ;;
+    sample-fault) echo injected ;;
     undo)"""
 
 

@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
 
     expect = ("sample<=2",)
     options = Options(
-        machine="sample", suite="sample", hosts=HOSTS, expect=expect, plant=("sample-fault@h2",)
+        machine="sample", suite="sample", hosts=HOSTS, expect=expect, inject=("sample-fault@h2",)
     )
     run = resolve(options)
     step = next(step for step in run.plan.steps if step.checks == ("sample",))
@@ -64,9 +64,8 @@ def main(folder: Path) -> None:
     assert log_lines(records[1:]) == ["sample: delay 1 to 3 us"]
     assert better("sample", "delay", "us") is Better.LOWER
 
-    here = answers(
-        subprocess.run(["sh", "-c", survey_script()], capture_output=True).stdout.decode()
-    )
+    survey = subprocess.run(["sh", "-c", survey_script()], capture_output=True, check=True)
+    here = answers(survey.stdout.decode())
     (need,) = (need for need in needs_of("h1", here, run) if need.what == "sed")
     assert (need.good, need.checks) == (True, ("sample",))
 
@@ -79,7 +78,7 @@ def main(folder: Path) -> None:
         ["sh", folder / "inject_fault.sh", "sample-fault", "4", "60", "h1"],
         cwd=folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert injected.stdout == "planted\n"
+    assert injected.stdout == "injected\n"
 
 
 if __name__ == "__main__":

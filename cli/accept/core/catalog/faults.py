@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from accept.core.causes import Cause
 from accept.core.text import TextEnum
 
-#: Answer of `launchers/inject_fault.sh` after it undid a fault.
-UNDONE = "undone"
+#: Answers of `launchers/inject_fault.sh` after it injected, and after it undid, a fault.
+ANSWER_INJECTED, ANSWER_UNDONE = "injected", "undone"
 
 
 class Scope(TextEnum):

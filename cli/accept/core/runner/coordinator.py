@@ -19,7 +19,7 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, checks_of, log_lines
 from accept.core.errors import Exit
-from accept.core.facts import LEFT_OUT_HOST, NOT_PLANTED, PLACE, RANK
+from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK
 from accept.core.groups import Wave, waves
 from accept.core.judge import failures, judge
 from accept.core.judge.hosts import domains, places, without_gpus
@@ -251,7 +251,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         raise _Aborted("no host answered")
     if found.problems and plan.require_all_nodes:
         raise _Aborted("not all nodes answered, and requireAllNodes is set")
-    for _, reason in NOT_PLANTED.among(faults):
+    for _, reason in NOT_INJECTED.among(faults):
         raise _Aborted(f"a fault could not be injected: {reason}")
 
 

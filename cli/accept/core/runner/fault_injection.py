@@ -1,8 +1,8 @@
 """Inject the faults of a drill that affect whole hosts.
 
 The plan lists all faults in `planted`. Programs inject FAULT@HOST:LOCALRANK themselves
-(`rank_io.Plant`), and FAULT@* is part of the rendered settings. Every injected fault is recorded as
-a fact `planted`.
+(`rank_io.Injected`), and FAULT@* is part of the rendered settings. Every injected fault is recorded
+as a fact `planted`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from accept.core.catalog.faults import FAULTS, UNDONE, Fault, Injector, fault_of
-from accept.core.facts import NOT_PLANTED, NOT_UNDONE, PLANTED, FactKind
+from accept.core.catalog.faults import (
+    ANSWER_INJECTED,
+    ANSWER_UNDONE,
+    FAULTS,
+    Fault,
+    Injector,
+    fault_of,
+)
+from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE, FactKind
 from accept.core.model import Fact
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.ssh import Host
@@ -58,7 +65,7 @@ def cut_off(
             if fault_of(text).injector is Injector.PORT and text.partition("@")[2] in names
         ]
         kind, reason = (
-            (NOT_PLANTED, ": the coordinator runs on it") if candidate.local else (PLANTED, "")
+            (NOT_INJECTED, ": the coordinator runs on it") if candidate.local else (INJECTED, "")
         )
         facts += [_fact(kind, text + reason, candidate.name) for text in faults]
         is_cut_off = faults and not candidate.local
@@ -71,7 +78,7 @@ async def inject(state: Run) -> tuple[Fact, ...]:
     by_script = [fault for fault in FAULTS.values() if fault.injector is Injector.SCRIPT]
     injections = [_inject(state, fault, host) for fault, host in _targets(state, by_script)]
     in_settings = [
-        _fact(PLANTED, text)
+        _fact(INJECTED, text)
         for text in state.plan.planted
         if fault_of(text).injector is Injector.SETTINGS
     ]
@@ -84,9 +91,9 @@ async def _inject(state: Run, fault: Fault, host: Host) -> Fact:
     peer = next((h.address for h in state.hosts if h.name != host.name), "")
     answer = await _run_script(state, host, f"{fault.name} {ranks} {seconds} {peer}")
     text = f"{fault.name}@{host.name}"
-    if answer == PLANTED.name:
-        return _fact(PLANTED, text, host.name)
-    return _fact(NOT_PLANTED, f"{text}: {answer}", host.name)
+    if answer == ANSWER_INJECTED:
+        return _fact(INJECTED, text, host.name)
+    return _fact(NOT_INJECTED, f"{text}: {answer}", host.name)
 
 
 async def undo(state: Run) -> tuple[str, ...]:
@@ -96,7 +103,7 @@ async def undo(state: Run) -> tuple[str, ...]:
     not_undone = tuple(
         _fact(NOT_UNDONE, f"{host.name}: {answer}", host.name)
         for host, answer in zip(hosts, answers, strict=True)
-        if answer != UNDONE
+        if answer != ANSWER_UNDONE
     )
     if not_undone:
         state.keep_asked(len(state.plan.steps) + 2, time.time(), facts=not_undone)
