@@ -295,7 +295,7 @@ def _judged(
     try:
         expectations = tuple(parse_expectation(text, source="--expect") for text in expect)
     except Invalid as error:
-        raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
+        raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     plan = replace(plan, references=(*expectations, *plan.references))
     return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, broken_off=broken_off)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from accept.core import checks
 from accept.core.catalog.metrics import MetricSpec
+from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Invalid, Text, escaped, known
 from accept.core.text import parse_size
@@ -66,16 +67,17 @@ def parse_expectation(text: str, *, source: str) -> Reference:
     """
     match = _EXPECTATION.fullmatch(text.strip())
     if not match:
-        raise Invalid(
-            (), f"{escaped(text)!r} is not a valid expectation", f"write {EXPECTATION_FORMS}"
-        )
+        message = f"{escaped(text)!r} is not a valid expectation"
+        raise Invalid((), message, f"write {EXPECTATION_FORMS}", code=Code.EXPECT_SYNTAX)
     check = match["check"]
     spec = _metric(check, match["metric"])
     if match["unit"] and match["unit"] != spec.unit:
-        raise Invalid((), _wrong_unit(check, spec.name, spec.unit), "leave the unit out")
+        message = _wrong_unit(check, spec.name, spec.unit)
+        raise Invalid((), message, "leave the unit out", code=Code.METRIC_UNIT)
     if spec.size and not match["size"]:
         example = f"such as {match[0].partition(match['sign'])[0].strip()}@{spec.size}"
-        raise Invalid((), f"{check} needs a size", f"{example}{match['sign']}{match['value']}")
+        hint = f"{example}{match['sign']}{match['value']}"
+        raise Invalid((), f"{check} needs a size", hint, code=Code.EXPECT_SIZE)
     bound = _number(match["value"])
     _refuse_always_met(check, match["sign"], bound)
     low, high = _nodes(match)
@@ -102,21 +104,26 @@ def _refuse_always_met(check: str, sign: str, bound: float) -> None:
     if checks.load(check).user_script:
         return
     if sign == ">=" and bound <= 0:
-        raise Invalid((), f"{check}>={bound:g} is always met", "give a lower bound above 0")
+        message = f"{check}>={bound:g} is always met"
+        raise Invalid((), message, "give a lower bound above 0", code=Code.EXPECT_ALWAYS_MET)
     if sign == "<=" and bound >= _UNREACHABLE:
+        message = f"{check}<={bound:g} is always met"
         hint = f"give an upper bound below {_UNREACHABLE:g}"
-        raise Invalid((), f"{check}<={bound:g} is always met", hint)
+        raise Invalid((), message, hint, code=Code.EXPECT_ALWAYS_MET)
 
 
 def _metric(check: str, metric: str | None) -> MetricSpec:
     """Return a metric of a check; without a name, the default one of the check."""
     if check not in checks.names():
-        raise Invalid((), f"check {escaped(check)!r} does not exist", known(check, checks.names()))
+        message, hint = f"check {escaped(check)!r} does not exist", known(check, checks.names())
+        raise Invalid((), message, hint, code=Code.CHECK_UNKNOWN)
     if metric is not None:
         return _spec(check, metric)
-    specs = _bounded_metrics(check)
-    if not specs:
-        raise Invalid((), f"{check} has no default metric", f"name one: {check}.METRIC")
+    if not (specs := _bounded_metrics(check)):
+        own = checks.load(check).user_script
+        message = f"{check} has no {'default metric' if own else 'metric that can have a bound'}"
+        hint = f"name one: {check}.METRIC" if own else "remove it, or name another check"
+        raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
     return next(iter(specs.values()))
 
 
@@ -132,7 +139,7 @@ def check_metric(check: str, metric: str, unit: str) -> None:
     except Invalid as error:
         raise error.under("metric") from None
     if unit != spec.unit:
-        raise Invalid(("unit",), _wrong_unit(check, metric, spec.unit))
+        raise Invalid(("unit",), _wrong_unit(check, metric, spec.unit), code=Code.METRIC_UNIT)
 
 
 def unit_of(check: str, metric: str) -> str:
@@ -151,7 +158,8 @@ def _spec(check: str, metric: str) -> MetricSpec:
     specs = _bounded_metrics(check)
     if metric not in specs:
         hint = known(metric, specs, "its metrics")
-        raise Invalid((), f"{check} has no metric {escaped(metric)!r}", hint)
+        message = f"{check} has no metric {escaped(metric)!r}"
+        raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
     return specs[metric]
 
 
@@ -165,7 +173,8 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise Invalid((), f"{escaped(text)!r} is not a number", f"write {EXPECTATION_FORMS}")
+        message = f"{escaped(text)!r} is not a number"
+        raise Invalid((), message, f"write {EXPECTATION_FORMS}", code=Code.EXPECT_SYNTAX)
     return value
 
 
@@ -173,7 +182,7 @@ def _size(text: str | None) -> int | None:
     try:
         return parse_size(text) if text else None
     except ValueError as error:
-        raise Invalid((), str(error)) from None
+        raise Invalid((), str(error), code=Code.EXPECT_SYNTAX) from None
 
 
 def _nodes(match: re.Match[str]) -> tuple[int | None, int | None]:
@@ -183,5 +192,6 @@ def _nodes(match: re.Match[str]) -> tuple[int | None, int | None]:
     low = int(match["low"])
     high = None if match["range"] and not match["high"] else int(match["high"] or low)
     if low < 1 or (high is not None and high < low):
-        raise Invalid((), f"invalid range: {low} to {high} nodes", "such as /2, /4-64 or /3-")
+        message = f"invalid range: {low} to {high} nodes"
+        raise Invalid((), message, "such as /2, /4-64 or /3-", code=Code.EXPECT_SYNTAX)
     return low, high

@@ -28,6 +28,29 @@ class Code(TextEnum):
 
     # Command line and host lists.
     OPTION_RANGE = ("E-OPTION-RANGE", "The value of an option is outside its range.")
+    EXPECT_SYNTAX = (
+        "E-EXPECT-SYNTAX",
+        (
+            "An expectation is not written as CHECK[.METRIC][@SIZE][/NODES]>=NUMBER or <=NUMBER. "
+            "Example: all-reduce@8G>=380."
+        ),
+    )
+    METRIC_UNKNOWN = (
+        "E-METRIC-UNKNOWN",
+        "The check does not have this metric, or has no default metric. Name one of its metrics.",
+    )
+    EXPECT_SIZE = (
+        "E-EXPECT-SIZE",
+        "The metric depends on the message size. Name a size, such as all-reduce@8G>=380.",
+    )
+    METRIC_UNIT = (
+        "E-METRIC-UNIT",
+        "The metric has another unit. Expectations need no unit.",
+    )
+    EXPECT_ALWAYS_MET = (
+        "E-EXPECT-ALWAYS-MET",
+        "Every measurement meets this bound, so it would only disable the bound of the machine.",
+    )
     FAULT_SYNTAX = (
         "E-FAULT-SYNTAX",
         "A fault to inject is unknown or has the wrong form. The hint lists the valid forms.",

@@ -384,7 +384,7 @@ def _expectations(
     try:
         from_options = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
-        raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
+        raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     # The command line replaces the same side of the same metric in the site file.
     replaced = {_subject(expectation) for expectation in from_options}
     from_site = [
