@@ -17,7 +17,7 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import SMALL, SOURCE, accept, refused
 
 from accept.config import resources
-from accept.config.faults import Drill, Drilled
+from accept.config.faults import Drill, Drilled, Result
 from accept.core.catalog.faults import FAULTS, Scope, for_ranks
 from accept.core.error_codes import Code
 from accept.core.runner.discovery import Candidate
@@ -100,7 +100,7 @@ class TestKeeps:
         run = rundir.create("d-wrong", within=folder)
         sample_evidence.write(run / rundir.EVIDENCE)
         (run / rundir.RUN).write_text("{}")
-        one = Drilled(fault="wrong", planted="wrong@h1:0", result="missed", why="not rejected")
+        one = Drilled(fault="wrong", planted="wrong@h1:0", result=Result.MISSED, why="not rejected")
         result = Drill(
             schema=1, drill="d", machine="cpu", suite="quick", backend="ssh", seed=1,
             hosts=("h1",), clean="pass", clean_attempt="d-clean", faults=(one,), exit=3,

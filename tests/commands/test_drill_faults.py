@@ -1,4 +1,4 @@
-"""What a drill decides without a run: on whom a fault is injected, and whether it was caught."""
+"""Test decisions of a drill without a run: the place of a fault, and whether it was caught."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from accept.commands.drill_faults import Choice, blamed, choose, outcome
 from accept.commands.judge import Judged
 from accept.commands.plan import planned as planned_run
 from accept.commands.plan import prepare
-from accept.config.faults import SCHEMA, Drill, Drilled
+from accept.config.faults import SCHEMA, Drill, Drilled, Result
 from accept.core.catalog.faults import FAULTS, Detection
 from accept.core.checks import checks_of
 from accept.core.error_codes import Code
@@ -184,11 +184,11 @@ def plan_text(plan: Planned) -> str:
 def headline(drill: Drill) -> str:
     """Return the result of a drill in one line."""
     results = [fault.result for fault in drill.faults]
-    left_out = results.count("left-out")
-    parts = [f"{results.count('caught')} of {len(results) - left_out} caught"]
-    missed = [fault.fault for fault in drill.faults if fault.result == "missed"]
+    left_out = results.count(Result.LEFT_OUT)
+    parts = [f"{results.count(Result.CAUGHT)} of {len(results) - left_out} caught"]
+    missed = [fault.fault for fault in drill.faults if fault.result is Result.MISSED]
     parts += [f"missed: {', '.join(missed)}"] if missed else []
-    unknown = results.count("unknown")
+    unknown = results.count(Result.UNKNOWN)
     parts += [f"{unknown} unknown"] if unknown else []
     parts += [f"{left_out} left out"] if left_out else []
     parts += [drill.broken_off] if drill.broken_off else []
@@ -258,10 +258,10 @@ class _Drilling:
 def _exit(drilled: Sequence[Drilled], named: Sequence[str]) -> Exit:
     """Return 3 if a fault was missed, 6 if none was caught or a requested fault has no result."""
     results = {fault.result for fault in drilled}
-    if "missed" in results:
+    if Result.MISSED in results:
         return Exit.REJECTED
-    named_left_out = any(f.result == "left-out" and f.fault in named for f in drilled)
-    if "unknown" in results or "caught" not in results or named_left_out:
+    named_left_out = any(f.result is Result.LEFT_OUT and f.fault in named for f in drilled)
+    if Result.UNKNOWN in results or Result.CAUGHT not in results or named_left_out:
         return Exit.INCOMPLETE
     return Exit.PASS
 
@@ -329,7 +329,7 @@ def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
     choices = _choices(drilling.run, drilling.options, drilling.named, drilling.hosts)
     for number, choice in enumerate(choices, 1):
         if choice.reason:
-            left_out = Drilled(fault=choice.fault.name, result="left-out", why=choice.reason)
+            left_out = Drilled(fault=choice.fault.name, result=Result.LEFT_OUT, why=choice.reason)
             drilling.drilled.append(left_out)
             continue
         label = f"[{number}/{len(choices)}] {choice.planted}"
@@ -429,7 +429,7 @@ def _drill_fault(
         fault=choice.fault.name,
         planted=choice.planted,
         steps=choice.steps,
-        result="unknown",
+        result=Result.UNKNOWN,
         why="",
     )
     try:

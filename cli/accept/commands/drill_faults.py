@@ -169,17 +169,19 @@ def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verd
     A caught fault is rejected for one of its causes, and only its target is blamed.
     """
     if refused := [text for _, text in NOT_INJECTED.of(*records)]:
-        return Outcome(result="left-out", why=f"could not be injected: {refused[0]}")
+        return Outcome(result=Result.LEFT_OUT, why=f"could not be injected: {refused[0]}")
     if not_undone := [text for _, text in NOT_UNDONE.of(*records)]:
-        return Outcome(result="missed", why=f"not undone, so nothing else counts: {not_undone[0]}")
+        return Outcome(
+            result=Result.MISSED, why=f"not undone, so nothing else counts: {not_undone[0]}"
+        )
     injected = [fact for fact, text in INJECTED.of(*records) if text == choice.planted]
     if not injected:
-        return Outcome(result="missed", why="the fault was never injected")
+        return Outcome(result=Result.MISSED, why="the fault was never injected")
     targets = {fact.host for fact in injected if fact.host}
     if reason := _why_missed(choice, verdict, targets):
-        return Outcome(result="missed", why=reason)
+        return Outcome(result=Result.MISSED, why=reason)
     why = ", ".join(blamed(verdict)) or ", ".join(sorted(_causes(verdict) & choice.fault.causes))
-    return Outcome(result="caught", why=why, after=_after(choice, plan, records, targets))
+    return Outcome(result=Result.CAUGHT, why=why, after=_after(choice, plan, records, targets))
 
 
 def blamed(verdict: Verdict) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
 
 from accept.core.catalog.faults import FAULTS, Fault, Injector, Scope
 from accept.core.error_codes import Code
@@ -14,7 +14,17 @@ from accept.core.serde import escaped, known
 
 SCHEMA = 1
 
-Result = Literal["caught", "missed", "left-out", "unknown"]
+
+class Result(StrEnum):
+    """The result of injecting one fault."""
+
+    #: Rejected for one of the fault's causes, and only the faulty part is blamed.
+    CAUGHT = "caught"
+    MISSED = "missed"
+    #: Not injected.
+    LEFT_OUT = "left-out"
+    #: The run had no verdict.
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +36,6 @@ class Drilled:
     planted: str = ""
     #: Steps of the suite that should detect it.
     steps: tuple[str, ...] = ()
-    #: Caught: rejected for one of the fault's causes, and only the faulty part is blamed.
     result: Result
     #: What the run detected, or why the fault was missed or left out, or its result is unknown.
     why: str

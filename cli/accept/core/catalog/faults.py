@@ -37,7 +37,7 @@ class Injector(TextEnum):
 
 
 class Detection(TextEnum):
-    """How a run detects a fault; it decides which steps of a suite can."""
+    """The way in which a run detects a fault; it decides which steps of a suite can."""
 
     #: By a result of a check that declares the fault (`Check.faults`), in a group of enough ranks.
     RESULT = "result"
