@@ -113,7 +113,7 @@ def test_what_is_to_see_a_fault_is_named(
 def drilled(
     fault: str, planted: str, of: Plan, records: Sequence[Record], *, name: str = "planted"
 ) -> Outcome:
-    """What is said of a run with these records, in which the fault struck where it was planted."""
+    """Return the outcome of a run with these records, in which the fault struck as planned."""
     where = planted.partition("@")[2].partition(":")[0]
     mark = Fact(name=name, value=planted, check="hosts", host=where if where != "*" else None)
     marked = replace(records[0], facts=(*records[0].facts, mark))
@@ -127,7 +127,7 @@ PAIRED = plan(PAIRS)
 
 
 def told(cause: Cause, *names: str) -> list[Record]:
-    """A run in which one execution says a cause of some hosts."""
+    """Return a run in which one execution has a problem with this cause on some hosts."""
     problems = tuple(Problem(cause=cause, message="m", host=name) for name in names)
     return [hosts_record(EIGHT), record(ALL, EIGHT, status=1, problems=problems)]
 

@@ -538,18 +538,6 @@ class TestDurations:
             parse_duration(text)
 
 
-class TestMerging:
-    def test_later_wins_and_its_origin_is_known(self) -> None:
-        values, origins = config.merge_parameters(
-            ({"max": "1G", "iters": 20}, "quick.yaml:9"),
-            ({"max": "8G"}, "a4-highgpu-8g.yaml:88"),
-            ({}, "site.yaml:1"),
-            ({"iters": 5}, "--set"),
-        )
-        assert values == {"max": "8G", "iters": 5}
-        assert origins == {"max": "a4-highgpu-8g.yaml:88", "iters": "--set"}
-
-
 class TestSchemas:
     @pytest.mark.parametrize("what", config.SCHEMAS)
     def test_each_is_json_and_strict(self, what: str) -> None:

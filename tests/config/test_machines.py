@@ -137,7 +137,8 @@ class TestSixtyFourNodes:
             "busbw at 8G of 185.5 GB/s is outside >= 240 GB/s (floor) on h0, h1, h2, h3 and 60 more"
         )
         assert held.peak_share == pytest.approx(185.5 / 400)
-        assert "gpu-network-bandwidth" in held.source
+        assert held.bound is not None
+        assert "gpu-network-bandwidth" in held.bound.source
 
     def test_each_figure_stands_beside_its_share_of_the_peak(self) -> None:
         found = verdict(self.plan, 1.0)

@@ -281,7 +281,8 @@ class TestProperties:
 def _instances(cls: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for instances of a dataclass: finite numbers, short lists, plain data."""
     hints = get_type_hints(cls)
-    return st.builds(cls, **{item.name: _values(hints[item.name]) for item in fields(cls)})
+    given_fields = (item for item in fields(cls) if item.init)
+    return st.builds(cls, **{item.name: _values(hints[item.name]) for item in given_fields})
 
 
 def _values(hint: Any) -> st.SearchStrategy[Any]:

@@ -130,7 +130,7 @@ class TestSet:
         [
             ("allreduce.max=1G", "allreduce", "did you mean all-reduce?"),
             ("all-reduce.mxa=1G", "mxa", "did you mean max?"),
-            ("all-reduce.max=8X", "'8X' is no size", ""),
+            ("all-reduce.max=8X", "'8X' is not a valid size", ""),
             ("all-reduce.max=[1", "invalid YAML", ""),
             ("all-reduce.factor=1", "factor", ""),
             ("all-reduce.iters=many", "iters", ""),

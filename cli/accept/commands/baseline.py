@@ -127,10 +127,12 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
     source = source if source and source.isprintable() and " " not in source else judged.plan.hash
     by_kind: dict[tuple[str, str, str, int, int | None], list[float]] = {}
     for measurement in measurements(judged.plan, judged.records):
-        check, metric, unit, _, hosts, ranks, size, value, _ = measurement
-        spec = checks.metric_spec(check, metric)
-        if spec is not None and spec.baseline and not ranks and value > 0:
-            by_kind.setdefault((check, metric, unit, len(hosts), size), []).append(value)
+        spec = checks.metric_spec(measurement.check, measurement.metric)
+        is_usable = not measurement.ranks and measurement.value > 0
+        if spec is not None and spec.baseline and is_usable:
+            nodes = len(measurement.hosts)
+            kind = (measurement.check, spec.name, spec.unit, nodes, measurement.size)
+            by_kind.setdefault(kind, []).append(measurement.value)
     for (check, metric, unit, nodes, size), values in sorted(by_kind.items(), key=str):
         among = spread(values, judged.plan.machine.noise)
         required = min(share, max(among.share, 0.01)) if among else share

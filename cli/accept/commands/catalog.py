@@ -11,13 +11,15 @@ from typing import Any
 from accept import backends, config
 from accept.backends.protocol import Phase
 from accept.commands import drill
+from accept.commands.diff import Diff
+from accept.commands.judge import JudgedVerdict, Reports
 from accept.config import floors, resources
 from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.serde import camel, dump, known, read
+from accept.core.serde import camel, dump, known, read, schema
 from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
 from accept.report.console import Terminal
@@ -162,7 +164,12 @@ def _nodes(figure: Figure) -> str:
     return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 
+#: The output of commands with --json, by the name of the command.
+_OUTPUTS: dict[str, type] = {"judge": JudgedVerdict, "report": Reports, "diff": Diff}
+
+
 def do_schema(what: str) -> int:
     """Print a JSON Schema, with and without --json."""
-    sys.stdout.write(json.dumps(config.schema_for(what), indent=1, ensure_ascii=False) + "\n")
+    described = schema(_OUTPUTS[what]) if what in _OUTPUTS else config.schema_for(what)
+    sys.stdout.write(json.dumps(described, indent=1, ensure_ascii=False) + "\n")
     return Exit.PASS

@@ -19,7 +19,6 @@ from accept.core.checks import REGISTRY
 from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.suspects import host_of
 from accept.core.model import (
     GroupKind,
     Plan,
@@ -226,14 +225,12 @@ def _other_cause(causes: set[Cause]) -> str:
 
 def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
     """Return True if a suspect is one of `hosts`, or a GPU of one."""
-    return suspect.kind in (SuspectKind.NODE, SuspectKind.GPU) and host_of(suspect) in hosts
+    return suspect.kind in (SuspectKind.NODE, SuspectKind.GPU) and hosts.issuperset(suspect.hosts)
 
 
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
-    numbers = {
-        s.name.rpartition(":")[2] if s.kind is SuspectKind.GPU else "" for s in verdict.suspects
-    }
+    numbers = {(s.device or "") if s.kind is SuspectKind.GPU else "" for s in verdict.suspects}
     faulty = choice.planted.rpartition(":")[2]
     comparable = choice.fault.scope is Scope.RANK and all(number.isdigit() for number in numbers)
     return list(verdict.suspects) if comparable and faulty not in numbers else []

@@ -209,6 +209,28 @@ class Code(TextEnum):
             "its profiles; `default` must exist."
         ),
     )
+    NCCL_SETTING_UNKNOWN = (
+        "W-NCCL-SETTING-UNKNOWN",
+        "NCCL and the known plugins read no setting with this name. Check the spelling.",
+    )
+    NCCL_CONTRADICTION = (
+        "W-NCCL-CONTRADICTION",
+        (
+            "An NCCL setting turns off or replaces a path that the machine should use, so the run "
+            "measures something else. Remove the setting, or select a profile without the path."
+        ),
+    )
+    NCCL_CHANNELS = (
+        "W-NCCL-CHANNELS",
+        "The number of channels does not fit the number of NICs of the machine.",
+    )
+    NCCL_DEBUG = (
+        "W-NCCL-DEBUG",
+        (
+            "With this NCCL_DEBUG the logs do not show the network, so the verdict is "
+            "inconclusive. Use INFO or TRACE."
+        ),
+    )
     SUITE_UNKNOWN = (
         "E-SUITE-UNKNOWN",
         (
@@ -272,6 +294,49 @@ class Code(TextEnum):
     EVIDENCE_TOO_LARGE_FOR_LOG = (
         "E-EVIDENCE-TOO-LARGE-FOR-LOG",
         "The log has no records, because they were too many. Judge the evidence folder instead.",
+    )
+    EVIDENCE_NONE = (
+        "E-EVIDENCE-NONE",
+        (
+            "The path names no evidence. Evidence is a folder that `accept collect` or `accept "
+            "run` fetched, its archive, a saved log of the first host, or logs of nccl-tests."
+        ),
+    )
+    EVIDENCE_RUNNING = (
+        "E-EVIDENCE-RUNNING",
+        "The run has not ended, so there is no evidence to judge yet. Follow it with accept watch.",
+    )
+    EVIDENCE_NOT_COLLECTED = (
+        "E-EVIDENCE-NOT-COLLECTED",
+        "The run's evidence is still where it ran. Fetch it with accept collect.",
+    )
+    EVIDENCE_CHANGED = (
+        "E-EVIDENCE-CHANGED",
+        (
+            "Files differ from the checksums that the run wrote, or are missing or not listed. "
+            "Collect the run again, or find out who changed them."
+        ),
+    )
+    EVIDENCE_LOG_MISSING = (
+        "E-EVIDENCE-LOG-MISSING",
+        (
+            "The records name a raw log that is missing. Every figure is read from the logs, so "
+            "nothing can be judged without it. Collect the run again."
+        ),
+    )
+    EVIDENCE_NO_FOLDER = (
+        "E-EVIDENCE-NO-FOLDER",
+        (
+            "Reports are written beside the evidence, and an archive, a log or a bucket has no "
+            "such folder. Print one report with --format md or --format junit."
+        ),
+    )
+    DIFF_NOTHING_IN_COMMON = (
+        "E-DIFF-NOTHING-IN-COMMON",
+        (
+            "The two runs have no measurement of the same check, size and number of nodes, so "
+            "nothing can be compared. Compare runs of the same suite."
+        ),
     )
 
     # The program itself.

@@ -37,6 +37,8 @@ class BoundKind(TextEnum):
     FLOOR = "floor"
     #: A requirement of the user.
     EXPECTATION = "expectation"
+    #: The peers in the same run. No reference is of this kind.
+    POPULATION = "population"
 
 
 class Placement(TextEnum):
@@ -140,10 +142,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A check of the suite that the plan leaves out, and the reason."""
+    """A check of the suite that the plan leaves out, and the reason for people."""
 
     check: str
     reason: str
+    #: A cause that a user can act on; None if the check does not apply, or in plans of 0.1.
+    cause: Cause | None = None
     optional: bool = False
 
 
@@ -246,22 +250,8 @@ class Fact:
     rank: int | None = None
 
 
-class _WithCause:
-    """Something that has a cause and a text for people: `message` or `why`."""
-
-    @staticmethod
-    def adapt(data: dict[str, Any]) -> dict[str, Any]:
-        """Return JSON data of any version with a cause that this version knows."""
-        key = "why" if "why" in data else "message"
-        text, message = data.get("cause"), data.get(key)
-        if not isinstance(text, str) or not isinstance(message, str):
-            return data
-        cause, message = causes.reported(text, message)
-        return {**data, "cause": cause.value, key: message}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Problem(_WithCause):
+class Problem:
     """Something that went wrong, with a cause from the closed list (`accept.core.causes`)."""
 
     cause: Cause
@@ -271,6 +261,15 @@ class Problem(_WithCause):
     rank: int | None = None
     gpu: str | None = None
     nic: str | None = None
+
+    @staticmethod
+    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+        """Return JSON data of any version with a cause that this version knows."""
+        text, message = data.get("cause"), data.get("message")
+        if not isinstance(text, str) or not isinstance(message, str):
+            return data
+        cause, message = causes.reported(text, message)
+        return {**data, "cause": cause.value, "message": message}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +308,17 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding(_WithCause):
+class Bound:
+    """The limits of a measurement, both inclusive, and their source. None: no limit."""
+
+    lower: float | None = None
+    upper: float | None = None
+    kind: BoundKind
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
     """One comparison: the measured value, the required value, and the resulting state."""
 
     check: str
@@ -321,13 +330,7 @@ class Finding(_WithCause):
     value: float | None = None
     unit: str = ""
     size: int | None = None
-    #: The limit that was violated; if none was, the lower limit or else the upper one.
-    bound: float | None = None
-    #: Both limits.
-    lower: float | None = None
-    upper: float | None = None
-    bound_kind: str = ""
-    source: str = ""
+    bound: Bound | None = None
     #: Share of the theoretical peak, 0 to 1; None if no peak is known.
     peak_share: float | None = None
     peak: float | None = None
@@ -336,16 +339,40 @@ class Finding(_WithCause):
     evidence: tuple[str, ...] = ()
 
 
+#: Kind, hosts and device of a suspect.
+Part = tuple[SuspectKind, tuple[str, ...], str | None]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Suspect(_WithCause):
+class Suspect:
     """A part of the cluster that the verdict blames, with cause and strength of the evidence."""
 
     kind: SuspectKind
-    name: str
+    #: The host of a node, GPU or NIC, the two of a link, the known ones of a switch, in the run's
+    #: order; none of a rail.
+    hosts: tuple[str, ...]
+    #: Number of a GPU or rail (a local rank), name of a NIC; None for other kinds.
+    device: str | None = None
+    #: Name for people: "h1:3" for a GPU, "h1 - h2" for a link, "h1 .. h8" for a switch, "rail 2".
+    name: str = field(init=False)
     cause: Cause
     strength: Strength
     why: str
     evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind is SuspectKind.RAIL:
+            name = f"rail {self.device}"
+        elif self.kind is SuspectKind.SWITCH:
+            name = " .. ".join((*self.hosts[:1], *self.hosts[-1:]))
+        else:
+            name = " - ".join(self.hosts) + (f":{self.device}" if self.device else "")
+        object.__setattr__(self, "name", name)
+
+    @property
+    def part(self) -> Part:
+        """The identity of the blamed part: equal if suspects differ only in cause and evidence."""
+        return self.kind, self.hosts, self.device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accept.config import Loaded, Machine, Site, Suite, merge_parameters
+from accept.config import Loaded, Machine, Site, Suite
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
 from accept.core.catalog.tools import MPIRUN
+from accept.core.causes import Cause
 from accept.core.checks import load, names
 from accept.core.checks.check import Check, launch_seconds
 from accept.core.errors import BadInput
@@ -194,10 +195,12 @@ def _params(
         try:
             _check_limits(read(check.params, values), values)
         except Invalid as error:
-            raise document.bad((*path, *error.path), error.message, error.hint) from None
-    merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (overrides, "--set"))
+            raise document.bad(
+                (*path, *error.path), error.message, error.hint, code=error.code
+            ) from None
+    merged = {key: value for values, _, _ in layers for key, value in values.items()}
     try:
-        params = read(check.params, merged)
+        params = read(check.params, {**merged, **overrides})
         _check_limits(params, overrides)
     except Invalid as error:
         # An error about several parameters has no path: one of the overrides caused it.
@@ -286,7 +289,10 @@ def within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tu
         total = sum(step.estimate for step in kept)
         rest = duration(total)
         reason = f"over the budget of {duration(budget)} (the rest is estimated at {rest})"
-        dropped += [Skipped(check=c, reason=reason, optional=step.optional) for c in step.checks]
+        dropped += [
+            Skipped(check=check, reason=reason, cause=Cause.OVER_BUDGET, optional=step.optional)
+            for check in step.checks
+        ]
     if not kept:
         raise BadInput(
             f"no step fits into a budget of {duration(budget)}", hint="give a longer --budget"

@@ -34,7 +34,8 @@ from tests.factories.verdicts import (
     table,
 )
 
-from accept.core.model import BoundKind, CheckVerdict, Metric, Reference, Skipped, State
+from accept.core.causes import Cause
+from accept.core.model import Bound, BoundKind, CheckVerdict, Metric, Reference, Skipped, State
 
 
 def test_a_fast_gpu_run_passes_against_its_floor() -> None:
@@ -45,15 +46,10 @@ def test_a_fast_gpu_run_passes_against_its_floor() -> None:
         *listed,
         *measured(ALL, EIGHT, slow(usual=360)),
     )
-    assert verdict.headline == "pass"
-    assert verdict.gpu_tested
+    assert (verdict.state, verdict.gpu_tested) == (State.PASS, True)
     held = next(f for f in verdict.checks[2].findings if f.judgement == "absolute")
-    assert (held.value, held.bound, held.bound_kind, held.source) == (
-        360,
-        300,
-        "floor",
-        FLOOR.source,
-    )
+    assert held.value == 360
+    assert held.bound == Bound(lower=300, kind=BoundKind.FLOOR, source=FLOOR.source)
     assert held.peak_share == pytest.approx(0.9)
 
 
@@ -67,7 +63,7 @@ def test_a_uniformly_slow_cluster_fails_and_accuses_nobody() -> None:
         *measured(PAIRS, EIGHT, slow(usual=200)),
     )
     assert (verdict.state, verdict.suspects) == (State.FAIL, ())
-    assert verdict.headline == "fail: all-reduce below-reference"
+    assert causes(verdict) == {"below-reference"}
 
 
 def test_without_any_bound_a_gpu_collective_is_inconclusive_and_says_what_to_add() -> None:
@@ -111,7 +107,6 @@ def test_one_gpu_alone_has_nobody_to_send_to_and_is_judged_by_the_rest(
     fabric = verdict.checks[-1]
     if state is State.PASS:
         assert (fabric.state, fabric.optional) == (State.NOT_TESTED, True)
-        assert "has no peer" in fabric.findings[-1].message
 
 
 def test_several_hosts_of_one_gpu_each_have_somebody_to_send_to() -> None:
@@ -168,7 +163,7 @@ def test_the_users_expectation_replaces_references(lower: float, state: State) -
         *measured(ALL, EIGHT, slow(usual=360)),
     )
     assert verdict.state is state
-    kinds = {f.bound_kind for f in verdict.checks[2].findings if f.judgement == "absolute"}
+    kinds = {f.bound.kind for f in verdict.checks[2].findings if f.bound}
     assert kinds == {"expectation"}
 
 
@@ -185,7 +180,7 @@ def bounded(busbw: float, *references: Reference) -> CheckVerdict:
 
 
 def sides(check: CheckVerdict) -> set[tuple[float | None, float | None]]:
-    return {(f.lower, f.upper) for f in check.findings if f.judgement == "absolute"}
+    return {(f.bound.lower, f.bound.upper) for f in check.findings if f.bound}
 
 
 BOTH = replace(FLOOR, lower=300.0, upper=400.0)
@@ -213,12 +208,6 @@ def test_both_sides_of_a_bound_are_compared_and_shown(
     assert sides(check) == expected
     assert ">= 300" in check.against
     assert "<= 400" in check.against
-
-
-@pytest.mark.parametrize(("busbw", "limit"), [(299.0, 300.0), (350.0, 300.0), (401.0, 400.0)])
-def test_a_finding_names_the_side_that_failed(busbw: float, limit: float) -> None:
-    held = next(f for f in bounded(busbw, BOTH).findings if f.judgement == "absolute")
-    assert held.bound == limit
 
 
 def test_an_upper_expectation_leaves_the_lower_reference_to_name_a_slow_host() -> None:
@@ -280,7 +269,7 @@ def test_an_expectation_of_a_check_that_did_not_run_is_inconclusive() -> None:
     own = replace(FLOOR, check="gemm", metric="bf16", kind=BoundKind.EXPECTATION, source="--expect")
     verdict = judged(plan(ALL, references=(own,)), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
-    assert verdict.headline == "inconclusive: gemm no-measurement"
+    assert causes(verdict) == {"no-measurement"}
 
 
 @pytest.mark.parametrize(("optional", "state"), [(True, State.PASS), (False, State.NOT_TESTED)])
@@ -289,7 +278,7 @@ def test_an_expectation_of_a_check_that_was_left_out_adds_nothing_to_that(
     state: State,
 ) -> None:
     own = replace(FLOOR, check="gemm", metric="bf16", kind=BoundKind.EXPECTATION, source="--expect")
-    left = Skipped(check="gemm", reason="the budget of 60 s left no room", optional=optional)
+    left = Skipped(check="gemm", reason="no room", cause=Cause.OVER_BUDGET, optional=optional)
     verdict = judged(plan(ALL, references=(own,), skipped=(left,)), *healthy_records(ALL))
     assert (verdict.state, "no-measurement" in causes(verdict)) == (state, False)
 

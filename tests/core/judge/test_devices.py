@@ -307,7 +307,7 @@ def test_the_users_own_expectation_goes_first() -> None:
     wanted = parse_expectation("gemm.bf16>=900", source="--expect")
     found = judged(records(), references=(wanted, *bounds(MACHINE)))
     assert failed(found) == {"below-reference"}
-    assert any(f.bound_kind == "expectation" for f in found.verdict.findings)
+    assert any(f.bound and f.bound.kind == "expectation" for f in found.verdict.findings)
 
 
 def test_without_any_bound_it_is_inconclusive_and_says_what_to_add() -> None:

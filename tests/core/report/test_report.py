@@ -10,13 +10,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan
 from tests.factories.verdicts import (
     FLOOR,
-    GPU,
-    gpus,
-    hosts,
     hosts_record,
-    inventory_of,
     measured,
     plan,
     record,
@@ -30,6 +27,7 @@ from accept.core.checks import REGISTRY, log_lines
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
 from accept.core.model import (
+    Bound,
     BoundKind,
     CheckVerdict,
     Finding,
@@ -45,15 +43,11 @@ from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
 from accept.core.text import decimal, markdown, plain, visible
 
-EIGHT = hosts(8)
-INVENTORY = step("inventory", "each", number=10)
-ALL = step("all-reduce", "all", number=20)
-PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
-PLAN = plan(
+INVENTORY, LISTED = gpu_inventory()
+PLAN = gpu_plan(
     INVENTORY,
     ALL,
     PAIRS,
-    machine=GPU,
     references=(replace(FLOOR, lower=350.0),),
     skipped=(Skipped(check="train", reason="torch is not on h0", optional=True),),
 )
@@ -62,13 +56,9 @@ PLAN = plan(
 def degraded() -> Verdict:
     """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
-    listed = [
-        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
-        for i, h in enumerate(EIGHT)
-    ]
     records = [
         hosts_record(EIGHT),
-        *listed,
+        *LISTED,
         *measured(ALL, EIGHT, speed),
         *measured(PAIRS, EIGHT, speed),
     ]
@@ -268,7 +258,7 @@ FINDINGS = st.builds(
     message=ANY,
     cause=st.none() | ANY,
     value=st.none() | st.floats(),
-    source=ANY,
+    bound=st.none() | st.builds(Bound, source=ANY),
     peak_share=st.none() | st.floats(),
     hosts=st.lists(ANY, max_size=2).map(tuple),
     evidence=st.lists(ANY, max_size=2).map(tuple),
@@ -298,7 +288,8 @@ VERDICTS = st.builds(
         st.builds(
             Suspect,
             kind=st.sampled_from(["node", "gpu", "rail", "link", "switch"]),
-            name=ANY,
+            hosts=st.lists(ANY, max_size=3).map(tuple),
+            device=st.none() | ANY,
             cause=ANY,
             strength=st.sampled_from(["strong", "weak"]),
             why=ANY,

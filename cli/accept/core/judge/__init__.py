@@ -15,7 +15,7 @@ from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst_state
-from accept.core.judge.suspects import HOSTS_STEP, ends, from_records, host_of, merged
+from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
 from accept.core.judge.topology import find_blocks
 from accept.core.model import (
     EXITS,
@@ -336,11 +336,8 @@ def _passes_without(
 
 def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
     """Remove the metrics and facts of accused hosts from a record."""
-    accused = {
-        host_of(suspect)
-        for suspect in suspects
-        if suspect.kind in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
-    }
+    one_host = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+    accused = {host for s in suspects if s.kind in one_host for host in s.hosts}
     return replace(
         record,
         metrics=tuple(m for m in record.metrics if m.host not in accused),
@@ -351,11 +348,8 @@ def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
 def _took_part(suspect: Suspect, record: Record) -> bool:
     """Return True if a suspect took part in an execution."""
     if suspect.kind is SuspectKind.RAIL:
-        rail = suspect.name.rpartition(" ")[2]
-        return not record.local_ranks or rail in map(str, record.local_ranks)
-    if suspect.kind in (SuspectKind.LINK, SuspectKind.SWITCH):
-        return set(ends(suspect)) <= set(record.hosts)
-    return host_of(suspect) in record.hosts
+        return not record.local_ranks or suspect.device in {*map(str, record.local_ranks)}
+    return {*suspect.hosts[:1], *suspect.hosts[-1:]} <= set(record.hosts)
 
 
 __all__ = ["HOSTS_STEP", "failures", "judge"]

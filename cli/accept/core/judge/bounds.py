@@ -19,6 +19,7 @@ from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
+    Bound,
     BoundKind,
     CheckVerdict,
     Finding,
@@ -122,11 +123,7 @@ def unmeasured_finding(check: str, bound: Reference) -> Finding:
         metric=bound.metric,
         unit=bound.unit,
         size=bound.size,
-        bound=_violated_side(bound),
-        lower=bound.lower,
-        upper=bound.upper,
-        bound_kind=bound.kind,
-        source=bound.source,
+        bound=_bound(bound),
     )
 
 
@@ -298,11 +295,7 @@ def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) 
         value=value,
         unit=bound.unit,
         size=bound.size,
-        bound=_violated_side(bound, value),
-        lower=bound.lower,
-        upper=bound.upper,
-        bound_kind=bound.kind,
-        source=bound.source,
+        bound=_bound(bound),
         peak_share=value / bound.peak if bound.peak else None,
         peak=bound.peak,
         peak_source=(bound.peak_source or bound.source) if bound.peak else "",
@@ -317,10 +310,13 @@ def _holds(bound: Reference, value: float) -> bool:
     )
 
 
-def _violated_side(bound: Reference, value: float | None = None) -> float | None:
-    """Return the side of a bound that `value` violates, else its lower side if it has one."""
-    too_high = value is not None and bound.upper is not None and value > bound.upper
-    return bound.upper if bound.lower is None or too_high else bound.lower
+def _bound(reference: Reference) -> Bound:
+    return Bound(
+        lower=reference.lower,
+        upper=reference.upper,
+        kind=reference.kind,
+        source=reference.source,
+    )
 
 
 def sources(bound_findings: Sequence[Finding]) -> list[str]:
@@ -330,31 +326,31 @@ def sources(bound_findings: Sequence[Finding]) -> list[str]:
     """
     texts: dict[str, Finding] = {}
     for finding in sorted(bound_findings, key=lambda f: f.state is State.PASS):
-        lower, upper = finding.lower, finding.upper
-        if lower is None and upper is None:
+        bound = finding.bound
+        if bound is None:
             continue
-        metric_and_size = finding.metric, finding.size
-        same = [f for f in texts.values() if (f.metric, f.size) == metric_and_size]
+        subject = finding.metric, finding.size
+        same = [f.bound for f in texts.values() if f.bound and (f.metric, f.size) == subject]
         other_side = same and (
-            (lower is not None and all(f.lower is None for f in same))
-            or (upper is not None and all(f.upper is None for f in same))
+            (bound.lower is not None and all(b.lower is None for b in same))
+            or (bound.upper is not None and all(b.upper is None for b in same))
         )
         if len(texts) < 2 or other_side:
-            bound = f"{finding.metric} {_sides(lower, upper)} {finding.unit}"
-            texts.setdefault(f"{bound}, {finding.bound_kind}: {finding.source}", finding)
+            text = f"{finding.metric} {_sides(bound)} {finding.unit}"
+            texts.setdefault(f"{text}, {bound.kind}: {bound.source}", finding)
     peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in bound_findings if f.peak]
     return [*texts, *list(dict.fromkeys(peaks))[:2]]
 
 
 def bound_text(bound: Reference) -> str:
     """Return a bound for people: ">= 360 GB/s (floor)"."""
-    return f"{_sides(bound.lower, bound.upper)} {bound.unit} ({bound.kind})"
+    return f"{_sides(_bound(bound))} {bound.unit} ({bound.kind})"
 
 
-def _sides(lower: float | None, upper: float | None) -> str:
+def _sides(bound: Bound) -> str:
     """Return the sides of a bound: ">= 1", "<= 2" or ">= 1 and <= 2"."""
-    parts = [f">= {number(lower)}"] if lower is not None else []
-    parts += [f"<= {number(upper)}"] if upper is not None else []
+    parts = [f">= {number(bound.lower)}"] if bound.lower is not None else []
+    parts += [f"<= {number(bound.upper)}"] if bound.upper is not None else []
     return " and ".join(parts)
 
 

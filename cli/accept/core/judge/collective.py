@@ -26,6 +26,8 @@ from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.judge.topology import ambiguous_hosts, split_by_distance
 from accept.core.model import (
+    Bound,
+    BoundKind,
     Finding,
     PlannedMachine,
     Problem,
@@ -84,19 +86,19 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         comparisons = _comparisons(evidence, record_score, measure, noise)
     suspects = list(from_problems(fallbacks, "", len(evidence.hosts)))
     excused_by_step = [explained_by_place(check, c, evidence.shares) for c in comparisons]
-    excused_names = {suspect.name for excused in excused_by_step for suspect in excused}
+    excused_parts = {suspect.part for excused in excused_by_step for suspect in excused}
     for comparison, excused in zip(comparisons, excused_by_step, strict=True):
         own = _proven(comparison.suspects, promised=promised)
         if evidence.plan.origin and comparison.groups < FEWEST:
             own = [suspect for suspect in own if suspect.cause is not Cause.SLOW_OUTLIER]
         if excused:
             findings.append(place_finding(check, comparison, excused))
-        own = [s for s in own if s.name not in excused_names or not s.cause.row.relative]
+        own = [s for s in own if s.part not in excused_parts or not s.cause.row.relative]
         suspects += own
         findings.append(_population_finding(check, comparison, own, measure))
         if promised and comparison.uneven and not own and not measure.inverse:
             findings.append(_uneven_finding(check, comparison, measure))
-    accused = {suspect.name for suspect in suspects}
+    accused = {host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts}
     for step in evidence.steps if promised else ():
         findings += ambiguous_hosts(evidence, step, accused)
     single_rank = False
@@ -173,7 +175,6 @@ def _population_finding(
     names = completeness.host_list([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(peers.limit)}" if peers else ""
-    bound = _shown(peers.limit, measure) if peers else None
     return Finding(
         check=check,
         judgement=Judgement.POPULATION,
@@ -182,12 +183,8 @@ def _population_finding(
         message=f"{what}: outliers: {names}{limit}",
         metric=measure.metric,
         unit=measure.unit,
-        bound=bound,
-        lower=None if measure.inverse else bound,
-        upper=bound if measure.inverse else None,
-        bound_kind="population" if peers else "",
-        source=f"median of {peers.count} in this run" if peers else "",
-        hosts=tuple(s.name for s in suspects if s.kind is SuspectKind.NODE),
+        bound=_population_bound(peers, measure) if peers else None,
+        hosts=tuple(host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts),
         evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
     )
 
@@ -205,8 +202,12 @@ def _uneven_finding(check: str, comparison: Comparison, measure: Measure) -> Fin
     )
 
 
-def _shown(value: float, measure: Measure) -> float:
-    return 1e6 / value if measure.inverse and value > 0 else value
+def _population_bound(peers: Spread, measure: Measure) -> Bound:
+    source = f"median of {peers.count} in this run"
+    if not measure.inverse:
+        return Bound(lower=peers.limit, kind=BoundKind.POPULATION, source=source)
+    longest = 1e6 / peers.limit if peers.limit > 0 else peers.limit
+    return Bound(upper=longest, kind=BoundKind.POPULATION, source=source)
 
 
 def _beyond(peers: Spread, measure: Measure) -> str:

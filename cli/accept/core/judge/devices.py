@@ -18,6 +18,7 @@ from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import (
+    Bound,
     BoundKind,
     Finding,
     Metric,
@@ -305,7 +306,8 @@ def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
     texts = "; ".join(slow.texts[:3]) + _only_together(device, slow.metrics)
     return Suspect(
         kind=SuspectKind.GPU if device.gpu else SuspectKind.NODE,
-        name=f"{device.host}:{device.gpu}" if device.gpu else device.host,
+        hosts=(device.host,),
+        device=device.gpu or None,
         cause=slow.cause,
         strength=Strength.STRONG,
         why=f"{evidence.check}: {texts}{_throttling(device, slow.metrics)}",
@@ -345,15 +347,15 @@ def _population(
     if suspects:
         names = completeness.host_list([suspect.name for suspect in suspects])
         first = next((peers for _, peers, _ in spreads if peers), None)
-        hosts = dict.fromkeys(s.name.rpartition(":")[0] or s.name for s in suspects)
+        source = f"median of {first.count} in this run" if first else ""
         return Finding(
             check=evidence.check,
             judgement=Judgement.POPULATION,
             state=State.FAIL,
             cause=suspects[0].cause,
             message=f"{names}: {suspects[0].why}",
-            source=f"median of {first.count} in this run" if first else "",
-            hosts=tuple(hosts),
+            bound=Bound(kind=BoundKind.POPULATION, source=source) if first else None,
+            hosts=tuple(dict.fromkeys(host for s in suspects for host in s.hosts)),
             evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
         )
     compared = [(name, peers) for name, peers, _ in spreads if peers]

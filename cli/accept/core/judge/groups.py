@@ -13,7 +13,7 @@ from accept.core.judge.outliers import Outlier, Outliers, is_frequent, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
-from accept.core.judge.suspects import LINK, SWITCH, root_problems
+from accept.core.judge.suspects import root_problems
 from accept.core.model import (
     Finding,
     GroupKind,
@@ -28,7 +28,7 @@ from accept.core.model import (
 #: Strength of the evidence if only the comparison of groups shows the suspect; weak for others.
 _STRENGTHS = {SuspectKind.NODE: Strength.STRONG, SuspectKind.RAIL: Strength.MODERATE}
 #: Number of nodes in a group -> the lowest score that the group may have, or None.
-Bound = Callable[[int], float | None]
+LowestScore = Callable[[int], float | None]
 
 
 class Comparison(NamedTuple):
@@ -95,7 +95,7 @@ def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Re
 # Comparison by group kind
 
 
-def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Comparison]:
+def compare(evidence: Evidence, score: Score, lowest: LowestScore) -> list[Comparison]:
     """Compare the groups of each step of a check whose group kind allows it."""
     comparisons = []
     for step in evidence.steps:
@@ -103,9 +103,9 @@ def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Comparison]:
         if not records:
             continue
         if step.groups is GroupKind.PAIRS:
-            comparisons.append(_compare_pairs(evidence, score, step, records, bound(2)))
+            comparisons.append(_compare_pairs(evidence, score, step, records, lowest(2)))
         elif step.groups is GroupKind.EACH:
-            comparisons.append(_compare_hosts(evidence, score, step, records, bound(1)))
+            comparisons.append(_compare_hosts(evidence, score, step, records, lowest(1)))
         elif step.groups is GroupKind.RAILS:
             comparisons.append(_compare_rails(evidence, score, step, records))
         elif step.groups is GroupKind.LADDER:
@@ -140,20 +140,15 @@ def _compare_pairs(
     decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
     order = {host: index for index, host in enumerate(evidence.hosts)}
 
-    def in_run_order(accusation: Accusation) -> list[str]:
-        return sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
+    def accused(kind: SuspectKind, accusation: Accusation) -> Suspect:
+        hosts = sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
+        return _accused(kind, hosts, evidence.check, accusation)
 
     suspects = [
-        _accused(SuspectKind.NODE, node.hosts[0], evidence.check, node) for node in decoded.nodes
+        *(accused(SuspectKind.NODE, node) for node in decoded.nodes),
+        *(accused(SuspectKind.LINK, link) for link in decoded.links),
+        *(accused(SuspectKind.SWITCH, switch) for switch in decoded.switches),
     ]
-    for link in decoded.links:
-        suspects.append(
-            _accused(SuspectKind.LINK, LINK.join(in_run_order(link)), evidence.check, link)
-        )
-    for switch in decoded.switches:
-        hosts = in_run_order(switch)
-        name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
-        suspects.append(_accused(SuspectKind.SWITCH, name, evidence.check, switch))
     healthy, detectable = decoded.spread, None
     if healthy is not None and healthy.median > 0:
         sigma = healthy.sigma / healthy.median
@@ -167,7 +162,7 @@ def _compare_hosts(
     samples = to_samples(evidence, score, step, records)
     found = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = [
-        _outlying(SuspectKind.NODE, outlier.sample.hosts[0], evidence.check, outlier)
+        _outlying(SuspectKind.NODE, outlier.sample.hosts, evidence.check, outlier)
         for outlier in found.bad.values()
         if len(outlier.sample.hosts) == 1
     ]
@@ -186,11 +181,12 @@ def _compare_rails(
         pairs = [r for r in records if r.local_ranks == (rank,) and r not in rails]
         nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
         suspects += [
-            _accused(SuspectKind.GPU, f"{node.hosts[0]}:{rank}", evidence.check, node)
+            _accused(SuspectKind.GPU, node.hosts, evidence.check, node, device=str(rank))
             for node in nodes
         ]
         if not nodes:
-            suspects.append(_outlying(SuspectKind.RAIL, f"rail {rank}", evidence.check, outlier))
+            rail = _outlying(SuspectKind.RAIL, (), evidence.check, outlier, device=str(rank))
+            suspects.append(rail)
     return Comparison(step, tuple(suspects), len(samples), found.spread)
 
 
@@ -218,16 +214,14 @@ def _compare_blocks(
     for block in blocks:
         hosts = block.sample.hosts
         kind = {1: SuspectKind.NODE, 2: SuspectKind.LINK}.get(len(hosts), SuspectKind.SWITCH)
-        name = {2: LINK.join(hosts), 1: hosts[0]}.get(len(hosts), f"{hosts[0]}{SWITCH}{hosts[-1]}")
-        suspects.append(_outlying(kind, name, evidence.check, block))
+        suspects.append(_outlying(kind, hosts, evidence.check, block))
     return Comparison(step, tuple(suspects), count, first_spread)
 
 
 def _slow_blocks(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
 ) -> tuple[list[Outlier], Spread | None, int]:
-    """Return the smallest slow blocks, the spread of the first kind that has one, and the number
-    of all blocks."""
+    """Return the smallest slow blocks, the spread of their first kind, and the number of blocks."""
     slow: list[Outlier] = []
     first_spread, count = None, 0
     for records_of_kind in group_by_kind(evidence, records):
@@ -243,13 +237,21 @@ def _slow_blocks(
     return slow, first_spread, count
 
 
-def _outlying(kind: SuspectKind, name: str, check: str, outlier: Outlier) -> Suspect:
+def _outlying(
+    kind: SuspectKind,
+    hosts: Sequence[str],
+    check: str,
+    outlier: Outlier,
+    *,
+    device: str | None = None,
+) -> Suspect:
     """Return a suspect that an outlier among its peers accuses."""
     share = f": {outlier.share}" if outlier.share else ""
     log = outlier.sample.log
     return Suspect(
         kind=kind,
-        name=name,
+        hosts=tuple(hosts),
+        device=device,
         cause=outlier.cause,
         strength=_STRENGTHS.get(kind, Strength.WEAK),
         why=f"{check}: {outlier.cause.row.meaning}{share}",
@@ -257,11 +259,19 @@ def _outlying(kind: SuspectKind, name: str, check: str, outlier: Outlier) -> Sus
     )
 
 
-def _accused(kind: SuspectKind, name: str, check: str, accusation: Accusation) -> Suspect:
+def _accused(
+    kind: SuspectKind,
+    hosts: Sequence[str],
+    check: str,
+    accusation: Accusation,
+    *,
+    device: str | None = None,
+) -> Suspect:
     """Return a suspect that pairs of hosts accuse."""
     return Suspect(
         kind=kind,
-        name=name,
+        hosts=tuple(hosts),
+        device=device,
         cause=accusation.cause,
         strength=accusation.strength,
         why=f"{check}: {accusation.why}",

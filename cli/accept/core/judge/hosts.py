@@ -211,12 +211,11 @@ def with_skipped(
 
 
 def _skipped(step: Skipped) -> CheckVerdict:
-    over_budget = "budget" in step.reason
     finding = Finding(
         check=step.check,
         judgement=Judgement.COMPLETENESS,
         state=State.NOT_TESTED,
-        cause=Cause.OVER_BUDGET if over_budget else None,
+        cause=step.cause,
         message=step.reason,
     )
     return CheckVerdict(

@@ -13,7 +13,17 @@ from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.robust_stats import FEWEST, GROSS, spread
-from accept.core.model import Finding, Metric, Record, State, Strength, Suspect, SuspectKind
+from accept.core.model import (
+    Bound,
+    BoundKind,
+    Finding,
+    Metric,
+    Record,
+    State,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.
@@ -87,7 +97,8 @@ def _suspects(
             result.append(
                 Suspect(
                     kind=SuspectKind.GPU if named else SuspectKind.NODE,
-                    name=f"{host}:{rank.gpu}" if named else host,
+                    hosts=(host,),
+                    device=rank.gpu if named else None,
                     cause=Cause.SLOW_OUTLIER,
                     strength=Strength.MODERATE,
                     why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it "
@@ -121,10 +132,11 @@ def _finding(
         cause=Cause.SLOW_OUTLIER if slow else None,
         metric=metric,
         unit="s",
-        bound=longest if limit > 0 else None,
-        upper=longest if limit > 0 else None,
-        bound_kind="population",
-        source=f"median of {count} in this run",
+        bound=Bound(
+            upper=longest if limit > 0 else None,
+            kind=BoundKind.POPULATION,
+            source=f"median of {count} in this run",
+        ),
         hosts=tuple(dict.fromkeys(rank.host or "" for rank in slow)),
         evidence=(record.log,) if slow and record.log else (),
     )

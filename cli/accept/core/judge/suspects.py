@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from accept.core.causes import Cause
 from accept.core.judge.summary import state_of
-from accept.core.model import Problem, Record, State, Strength, Suspect, SuspectKind
+from accept.core.model import Part, Problem, Record, State, Strength, Suspect, SuspectKind
 
 #: Worst first, or in the order of reports.
 _CAUSES, _STRENGTHS, _KINDS = tuple(Cause), tuple(Strength), tuple(SuspectKind)
@@ -15,8 +16,6 @@ HOSTS_STEP = "00-hosts"
 
 #: Highest number of logs of one suspect.
 _MAX_LOGS = 8
-#: Separators of the two hosts of a link, and of the first and last host of a switch.
-LINK, SWITCH = " - ", " .. "
 
 
 def root_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
@@ -53,12 +52,11 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
         shared = len(hosts.get(problem.cause, ()))
         if not problem.host or (shared > 1 and shared * 2 > host_count):
             continue
-        on_nic = SuspectKind.NIC if problem.nic else SuspectKind.NODE
-        kind = SuspectKind.GPU if problem.gpu else on_nic
-        device = problem.gpu or problem.nic
+        host_or_nic = SuspectKind.NIC if problem.nic else SuspectKind.NODE
         yield Suspect(
-            kind=kind,
-            name=f"{problem.host}:{device}" if device else problem.host,
+            kind=SuspectKind.GPU if problem.gpu else host_or_nic,
+            hosts=(problem.host,),
+            device=problem.gpu or problem.nic or None,
             cause=problem.cause,
             strength=Strength.MODERATE if problem.cause.row.consequence else Strength.STRONG,
             why=problem.message or problem.cause.row.meaning,
@@ -72,11 +70,11 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
     A missing GPU is graver than its consequences, such as a value below its bound. A link or switch
     that an accused node explains is left out.
     """
-    groups: dict[tuple[SuspectKind, str], list[Suspect]] = {}
+    by_part: dict[Part, list[Suspect]] = {}
     for suspect in suspects:
-        groups.setdefault((suspect.kind, suspect.name), []).append(suspect)
+        by_part.setdefault(suspect.part, []).append(suspect)
     result = []
-    for (kind, name), same in groups.items():
+    for same in by_part.values():
         no_gpu = any(suspect.cause.row.no_gpu for suspect in same)
         same.sort(
             key=lambda s: (
@@ -89,19 +87,15 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
         evidence = dict.fromkeys(log for suspect in same for log in suspect.evidence)
         others = tuple(dict.fromkeys(s.cause for s in same if s.cause != first.cause))
         result.append(
-            Suspect(
-                kind=kind,
-                name=name,
-                cause=first.cause,
-                strength=first.strength,
+            replace(
+                first,
                 why=first.why + (f" (also {', '.join(others[:4])})" if others else ""),
                 evidence=tuple(evidence)[:_MAX_LOGS],
             )
         )
     order = {host: index for index, host in enumerate(hosts)}
-    nodes = {
-        s.name for s in result if s.kind is SuspectKind.NODE and s.strength is not Strength.WEAK
-    }
+    blamed = (s for s in result if s.kind is SuspectKind.NODE and s.strength is not Strength.WEAK)
+    nodes = {host for suspect in blamed for host in suspect.hosts}
     kept = [
         s
         for s in result
@@ -111,35 +105,16 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
         key=lambda s: (
             _STRENGTHS.index(s.strength),
             _KINDS.index(s.kind),
-            order.get(host_of(s), len(order)),
+            [order.get(host, len(order)) for host in s.hosts],
             s.name,
         )
     )
     return tuple(kept)
 
 
-def host_of(suspect: Suspect) -> str:
-    """Return the host of a node, GPU or NIC, the first host of a link or switch, "" for a rail."""
-    if suspect.kind is SuspectKind.RAIL:
-        return ""
-    return (
-        suspect.name.rpartition(":")[0]
-        if suspect.kind in (SuspectKind.GPU, SuspectKind.NIC)
-        else ends(suspect)[0]
-    )
-
-
-def ends(suspect: Suspect) -> tuple[str, ...]:
-    """Return the two hosts of a link, the first and last host of a switch, else the name."""
-    if suspect.kind in (SuspectKind.LINK, SuspectKind.SWITCH):
-        return tuple(suspect.name.split(LINK if suspect.kind is SuspectKind.LINK else SWITCH))
-    return (suspect.name,)
-
-
 def _explained(suspect: Suspect, nodes: set[str], order: dict[str, int]) -> bool:
     """Return True if an accused node explains a bad link, or a bad block of neighbours."""
-    first, last = ends(suspect)[0], ends(suspect)[-1]
     if suspect.kind is SuspectKind.LINK:
-        return first in nodes or last in nodes
-    places = range(order.get(first, 0), order.get(last, -1) + 1)
+        return not nodes.isdisjoint(suspect.hosts)
+    places = range(order.get(suspect.hosts[0], 0), order.get(suspect.hosts[-1], -1) + 1)
     return any(order.get(node) in places for node in nodes)

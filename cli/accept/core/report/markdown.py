@@ -102,7 +102,7 @@ def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
                 finding.state.value,
                 _cause(finding.cause or ""),
                 escaped(finding.message) + peak,
-                escaped(finding.source),
+                escaped(finding.bound.source if finding.bound else ""),
                 escaped(", ".join(finding.evidence[:3])),
             )
 

@@ -34,8 +34,8 @@ def finding_text(finding: Finding, checks: Sequence[str] = ()) -> str:
     kind = f" [{plain(finding.cause or finding.judgement, 40)}]"
     check_names = ", ".join(dict.fromkeys(checks)) or finding.check
     text = f"{plain(check_names, 100)}{kind}: {plain(finding.message)}"
-    if finding.source:
-        text += f"; source: {plain(finding.source, 200)}"
+    if finding.bound and finding.bound.source:
+        text += f"; source: {plain(finding.bound.source, 200)}"
     if finding.evidence:
         text += f"; see {plain(', '.join(finding.evidence[:3]), 200)}"
     return text
