@@ -60,12 +60,62 @@ class Code(TextEnum):
         "E-SCHEMA-UNKNOWN",
         "No JSON Schema has this name. The message lists the names.",
     )
-    OPTION_EXPECT = (
-        "E-OPTION-EXPECT",
+    OPTION_RANGE = ("E-OPTION-RANGE", "The value of an option is outside its range.")
+    EXPECT_SYNTAX = (
+        "E-EXPECT-SYNTAX",
         (
-            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
-            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
+            "An expectation is not written as CHECK[.METRIC][@SIZE][/NODES]>=NUMBER or <=NUMBER. "
+            "Example: all-reduce@8G>=380."
         ),
+    )
+    METRIC_UNKNOWN = (
+        "E-METRIC-UNKNOWN",
+        "The check does not have this metric, or has no default metric. Name one of its metrics.",
+    )
+    EXPECT_SIZE = (
+        "E-EXPECT-SIZE",
+        "The metric depends on the message size. Name a size, such as all-reduce@8G>=380.",
+    )
+    METRIC_UNIT = (
+        "E-METRIC-UNIT",
+        "The metric has another unit. Expectations need no unit.",
+    )
+    EXPECT_ALWAYS_MET = (
+        "E-EXPECT-ALWAYS-MET",
+        "Every measurement meets this bound, so it would only disable the bound of the machine.",
+    )
+    FAULT_SYNTAX = (
+        "E-FAULT-SYNTAX",
+        "A fault to inject is unknown or has the wrong form. The hint lists the valid forms.",
+    )
+    FAULT_HOST = ("E-FAULT-HOST", "A fault names a host that is not part of the run.")
+    FAULT_UNKNOWN = (
+        "E-FAULT-UNKNOWN",
+        "--faults names no fault, or one that accept cannot inject. See docs/drill.md.",
+    )
+    DRILL_NOTHING = (
+        "E-DRILL-NOTHING",
+        "No fault can be injected here. accept drill --dry-run shows the reason for each fault.",
+    )
+    BASELINE_FILE = (
+        "E-BASELINE-FILE",
+        "The file for accept baseline needs a name of a-z, 0-9, dots and hyphens, and .yaml.",
+    )
+    BASELINE_EXISTS = (
+        "E-BASELINE-EXISTS",
+        "accept baseline does not replace an existing file without --force.",
+    )
+    BASELINE_UNWRITABLE = (
+        "E-BASELINE-UNWRITABLE",
+        "The file for accept baseline cannot be written. The message shows the reason.",
+    )
+    BASELINE_NOT_ACCEPTED = (
+        "E-BASELINE-NOT-ACCEPTED",
+        "Only an accepted run is a good reference. Use another run, or --force.",
+    )
+    BASELINE_EMPTY = (
+        "E-BASELINE-EMPTY",
+        "The run has no measurement for a reference. Use a run of whole nodes with a collective.",
     )
 
     # Configuration files: machines, suites, sites.
@@ -447,6 +497,10 @@ class Code(TextEnum):
             "mpirun of Open MPI is missing here. Install it, or name it in the site file under "
             "tools.mpirun."
         ),
+    )
+    LOCAL_SURVEY_TIMEOUT = (
+        "E-LOCAL-SURVEY-TIMEOUT",
+        "Listing the tools and GPUs of this machine took too long. Check whether nvidia-smi hangs.",
     )
 
     # Hosts over ssh.

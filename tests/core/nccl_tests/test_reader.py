@@ -19,6 +19,7 @@ from tests.factories.paths import TESTS
 from tests.factories.real_logs import FOLDERS, PUBLISHED, folder_name
 
 from accept.core import nccl_tests
+from accept.core.facts import mapping
 from accept.core.nccl_tests import Log, Table, metrics, nccl_info, parse, read
 from accept.core.nccl_tests import reader as nccl_tests_reader
 from accept.core.nccl_tests import table as nccl_tests_table
@@ -523,7 +524,7 @@ def test_read_gives_metrics_facts_and_problems() -> None:
     assert parsed.problems == ()
     facts = {fact.name: fact for fact in parsed.facts}
     assert facts["nccl-tests"].check == "all-reduce"
-    assert facts["nccl-tests"].value["topSize"] == 1 << 22
+    assert mapping(facts["nccl-tests"].value)["topSize"] == 1 << 22
     assert facts["nccl-networks"].value == {"IB": ["node1"], "Socket": ["node2"]}
     assert facts["nccl-warnings"].value == ["node2: NET/Socket : slow"]
 
