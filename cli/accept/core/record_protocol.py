@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from accept.core.model import Fact, Metric, Parsed, Problem
+from accept.core.nccl_tests.lines import clean
 from accept.core.text import plain
 
 #: Upper limit of a record in bytes; the inventory of a host takes a few thousand.
@@ -33,9 +34,6 @@ def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
 
     `check` is the check of records without one.
     """
-    # Commands that only plan import this module too, and need no patterns of NCCL's lines.
-    from accept.core.nccl_tests.lines import clean
-
     metrics: list[Metric] = []
     facts: list[Fact] = []
     problems: list[Problem] = []

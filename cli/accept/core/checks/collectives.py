@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from accept.core import nccl_tests, record_protocol
 from accept.core.causes import NOT_TESTED
 from accept.core.checks.check import Check, param
 from accept.core.judge import collective
@@ -64,9 +65,6 @@ def parse(lines: Iterable[bytes]) -> Parsed:
 
     If a record reports that the programs never ran, problems of the tables are left out.
     """
-    # Commands that only plan need no parsers of logs.
-    from accept.core import nccl_tests, record_protocol
-
     record_lines: list[bytes] = []
     tables = nccl_tests.read(_pieces(lines, record_lines))
     if not record_lines:
