@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Callable
 
 import pytest
 
@@ -18,44 +20,42 @@ class Screen(io.StringIO):
         return True
 
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Use one terminal of 80 columns for both streams."""
-    screen = Screen()
-    monkeypatch.setattr("sys.stdout", screen)
-    monkeypatch.setattr("sys.stderr", screen)
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    return screen
 
 
-def test_a_table_fits_a_terminal(screen: Screen) -> None:
-    Terminal().result(None, TABLE)
-    shown = screen.getvalue()
+def on_screen(print_: Callable[[Terminal], None]) -> str:
+    """Return what appears on a terminal of 80 columns."""
+    screen = Screen()
+    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+        print_(Terminal())
+    return screen.getvalue()
+
+
+def test_a_table_fits_a_terminal() -> None:
+    shown = on_screen(lambda terminal: terminal.result(None, TABLE))
     assert "\x1b[1m" in shown
     assert shown.count("[red]x[/red]") > 20
     assert "\x1b[2J" not in shown
     assert len(shown.splitlines()) > len(TABLE.rows) + 1
 
 
-def test_progress_has_no_markup_and_no_control_characters(screen: Screen) -> None:
-    Terminal().progress(f"[bold]{'long ' * 40}\x1b[2Jend")
-    line = screen.getvalue()
+def test_progress_has_no_markup_and_no_control_characters() -> None:
+    text = f"[bold]{'long ' * 40}\x1b[2Jend"
+    line = on_screen(lambda terminal: terminal.progress(text))
     assert line.count("\n") == 1
     assert f"  [bold]{'long ' * 40}end" in line
     assert "\x1b[2J" not in line
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_user_can_turn_styles_off(
-    name: str, value: str, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_can_turn_styles_off(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    Terminal().result(None, TABLE)
-    Terminal().progress("step")
-    assert "\x1b" not in screen.getvalue()
-    assert TABLE.plain() in screen.getvalue()
+    assert on_screen(lambda terminal: terminal.result(None, TABLE)) == f"{TABLE.plain()}\n"
+    assert "\x1b" not in on_screen(lambda terminal: terminal.progress("step"))
 
 
 def test_a_pipe_gets_every_value_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
