@@ -71,7 +71,7 @@ class TestChoice:
 
 #: Fault, plan, number of hosts, and what is said of it.
 LEFT_OUT = [
-    ("slow", SUITE, 1, "cannot be found on one host"),
+    ("slow", SUITE, 1, "cannot be found on 1 host"),
     ("slow", SUITE, 3, "without a bound"),
     ("slow", plan(ALL, TRAIN), 8, "needs a collective on pairs"),
     ("slow-link", plan(step(groups="each")), 8, "needs a collective on pairs"),

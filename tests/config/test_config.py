@@ -14,6 +14,7 @@ from accept import config
 from accept.config.expectations import parse_duration, parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import check_gpus_per_node
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Reference
 from accept.core.serde import Invalid, dump, read
@@ -47,8 +48,7 @@ checks:
 """
 
 
-def refusal(kind: str, file: Path, text: str) -> tuple[str, str, str]:
-    """Return the place, the message after it, and the hint."""
+def refusal(kind: str, file: Path, text: str) -> BadInput:
     file.write_text(text)
     loaders: dict[str, Any] = {
         "machine": config.load_machine,
@@ -57,9 +57,15 @@ def refusal(kind: str, file: Path, text: str) -> tuple[str, str, str]:
     }
     with pytest.raises(BadInput) as caught:
         loaders[kind](str(file))
-    where, message = caught.value.message.split(": ", 1)
-    assert "\n" not in message + caught.value.hint
-    return where, message, caught.value.hint
+    assert "\n" not in caught.value.message + caught.value.hint
+    return caught.value
+
+
+def check_mistake(error: BadInput, where: str, key: str, code: Code, hint: str) -> None:
+    """Check that an error has this place, key and code, and a hint in its text."""
+    assert error.message.startswith(f"{where}: {key}: " if key else f"{where}: ")
+    assert error.code is code
+    assert hint in str(error)
 
 
 class TestMachine:
@@ -83,126 +89,163 @@ class TestMachine:
         )
 
     @pytest.mark.parametrize(
-        ("old", "new", "line", "message", "hint"),
+        ("old", "new", "line", "key", "code", "hint"),
         [
-            ("  count: 8", "  cuont: 8", 4, "gpus.cuont: there is no such key", "mean count?"),
-            ("  count: 8", "  count: eight", 4, "gpus.count: expected a whole number or", "detect"),
-            ("  count: 8", "  count: -1", 4, "gpus.count: the number -1", "at least 0"),
-            ("  count: 8", "  count: 8.5", 4, "gpus.count: expected a whole number or", ""),
-            ("  count: 8", "  count: 0", 1, "ranksPerNode: a machine without GPUs", "such as 2"),
-            ("name: mine", "name: My Machine", 1, "name: expected a name of a-z", ""),
-            ("    default: {}", "    fast: {}", 6, 'nccl.profiles: the profile "default"', ""),
+            ("  count: 8", "  cuont: 8", 4, "gpus.cuont", Code.KEY_UNKNOWN, "mean count?"),
+            ("  count: 8", "  count: eight", 4, "gpus.count", Code.VALUE_INVALID, "detect"),
+            ("  count: 8", "  count: -1", 4, "gpus.count", Code.VALUE_INVALID, "at least 0"),
+            ("  count: 8", "  count: 8.5", 4, "gpus.count", Code.VALUE_INVALID, ""),
+            (
+                "  count: 8",
+                "  count: 0",
+                1,
+                "ranksPerNode",
+                Code.MACHINE_CONTRADICTION,
+                "such as 2",
+            ),
+            ("name: mine", "name: My Machine", 1, "name", Code.VALUE_INVALID, ""),
+            ("    default: {}", "    fast: {}", 6, "nccl.profiles", Code.NCCL_PROFILE_UNKNOWN, ""),
             (
                 "    default: {}",
                 "    default: {env: {NCCL_ALGO: Ring}}",
                 7,
-                "nccl.profiles.default.env: settings need a source",
+                "nccl.profiles.default.env",
+                Code.MACHINE_SOURCE,
                 "add `source:`",
             ),
             (
                 "    default: {}",
                 "    default: {source: 'https://a.b', env: {'NCCL ALGO': Ring}}",
                 7,
-                "nccl.profiles.default.env.NCCL ALGO: this is not a valid name",
+                "nccl.profiles.default.env.NCCL ALGO",
+                Code.ENV_INVALID,
                 "",
             ),
             (
                 "    default: {}",
                 "    default: {source: 'https://a.b', env: {NCCL_NVLS_ENABLE: true}}",
                 7,
-                "nccl.profiles.default.env.NCCL_NVLS_ENABLE: expected text or a whole number",
+                "nccl.profiles.default.env.NCCL_NVLS_ENABLE",
+                Code.VALUE_INVALID,
                 "quotes",
             ),
-            ("    size: 8G", "    size: 8X", 13, "references[0].size: '8X' is no size", "8G"),
-            ("    size: 8G", "    size: 0", 13, "references[0].size: the number 0", "at least 1"),
-            ("    size: 8G", "    minNodes: 0", 13, "references[0].minNodes: the number 0", "1"),
+            ("    size: 8G", "    size: 8X", 13, "references[0].size", Code.VALUE_INVALID, "8G"),
+            (
+                "    size: 8G",
+                "    size: 0",
+                13,
+                "references[0].size",
+                Code.VALUE_INVALID,
+                "at least 1",
+            ),
+            (
+                "    size: 8G",
+                "    minNodes: 0",
+                13,
+                "references[0].minNodes",
+                Code.VALUE_INVALID,
+                "1",
+            ),
             (
                 "    size: 8G",
                 "    minNodes: 4\n    maxNodes: 2",
                 14,
-                "references[0].maxNodes: 2 is less than minNodes 4",
+                "references[0].maxNodes",
+                Code.MACHINE_CONTRADICTION,
                 "",
             ),
             (
                 "    kind: floor",
                 "    kind: floor\n    metric: busBW",
                 11,
-                "references[0].metric: all-reduce has no metric 'busBW'",
+                "references[0].metric",
+                Code.VALUE_INVALID,
                 "mean busbw?",
             ),
             (
                 "    kind: floor",
                 "    kind: floor\n    unit: MB/s",
                 11,
-                "references[0].unit: all-reduce busbw is measured in GB/s",
+                "references[0].unit",
+                Code.VALUE_INVALID,
                 "",
             ),
-            ("gpus:", "noise: 0\ngpus:", 3, "noise: the number 0", "at least"),
+            ("gpus:", "noise: 0\ngpus:", 3, "noise", Code.VALUE_INVALID, "at least"),
             (
                 "gpus:",
                 "parameters: {all-reduce: {max: -5}}\ngpus:",
                 3,
-                "parameters.all-reduce.max: '-5' is no size",
+                "parameters.all-reduce.max",
+                Code.VALUE_INVALID,
                 "",
             ),
-            ("    share: 0.6", "", 9, "references[0]: the figure has no bound", "add `share`"),
-            ("    share: 0.6", "    share: 60", 12, "references[0].share: the number 60", "most 1"),
-            ("    value: 400", "", 12, "references[0].share: a share needs `value`", ""),
+            ("    share: 0.6", "", 9, "references[0]", Code.MACHINE_NO_BOUND, "add `share`"),
+            (
+                "    share: 0.6",
+                "    share: 60",
+                12,
+                "references[0].share",
+                Code.VALUE_INVALID,
+                "most 1",
+            ),
+            ("    value: 400", "", 12, "references[0].share", Code.MACHINE_CONTRADICTION, ""),
             (
                 "    kind: floor",
                 "    kind: flor",
                 10,
-                'references[0].kind: the text "flor" is not possible',
+                "references[0].kind",
+                Code.VALUE_INVALID,
                 "mean floor?",
             ),
             (
                 "    kind: floor",
                 "    kind: expectation",
                 10,
-                "references[0].kind: expectations belong in a site file",
+                "references[0].kind",
+                Code.MACHINE_CONTRADICTION,
                 "expect",
             ),
             (
                 "  - check: all-reduce",
                 "  - check: allreduce",
                 9,
-                "references[0].allreduce: there is no such check",
+                "references[0].allreduce",
+                Code.CHECK_UNKNOWN,
                 "mean all-reduce?",
             ),
             (
                 "https://example.org/figures",
                 "hearsay",
                 14,
-                "references[0].source: expected a URL",
+                "references[0].source",
+                Code.VALUE_INVALID,
                 "",
             ),
         ],
     )
     def test_mistakes(
-        self, tmp_path: Path, old: str, new: str, line: int, message: str, hint: str
+        self, tmp_path: Path, old: str, new: str, line: int, key: str, code: Code, hint: str
     ) -> None:
         file = tmp_path / "mine.yaml"
-        where, said, advice = refusal("machine", file, MACHINE.replace(old, new))
-        assert where == f"{file}:{line}"
-        assert said.startswith(message)
-        assert hint in advice or hint in said
+        error = refusal("machine", file, MACHINE.replace(old, new))
+        check_mistake(error, f"{file}:{line}", key, code, hint)
 
     def test_parameters_of_a_check_that_does_not_exist(self, tmp_path: Path) -> None:
         text = MACHINE + "parameters:\n  allgather: {max: 8G}\n"
-        where, said, hint = refusal("machine", tmp_path / "m.yaml", text)
-        assert where.endswith(":16")
-        assert said == "parameters.allgather: there is no such check"
-        assert "did you mean all-gather?" in hint
+        file = tmp_path / "m.yaml"
+        error = refusal("machine", file, text)
+        hint = "did you mean all-gather?"
+        check_mistake(error, f"{file}:16", "parameters.allgather", Code.CHECK_UNKNOWN, hint)
 
     def test_7_gpus_of_8(self, tmp_path: Path) -> None:
         (tmp_path / "m.yaml").write_text(MACHINE)
         machine = config.load_machine(str(tmp_path / "m.yaml")).value
         with pytest.raises(Invalid, match=r"7 of the 8 GPUs of mine \(possible: 1, 2, 4, 8\)"):
             check_gpus_per_node(machine, 7)
-        with pytest.raises(Invalid, match="16 of the 8 GPUs"):
-            check_gpus_per_node(machine, 16)
-        with pytest.raises(Invalid, match="0 GPUs a node"):
-            check_gpus_per_node(machine, 0)
+        for wanted in (16, 0):
+            with pytest.raises(Invalid) as error:
+                check_gpus_per_node(machine, wanted)
+            assert error.value.code is Code.GPUS_PER_NODE
         check_gpus_per_node(machine, 4)
 
     def test_figures_are_about_whole_nodes(self, tmp_path: Path) -> None:
@@ -212,7 +255,7 @@ class TestMachine:
         assert bounds(machine, gpus_per_node=8) == bounds(machine)
 
     def test_no_gpu_can_be_used_of_a_machine_without(self) -> None:
-        with pytest.raises(Invalid, match="1 GPUs a node is not possible on cpu"):
+        with pytest.raises(Invalid, match="1 GPU per node cannot be used on cpu"):
             check_gpus_per_node(config.load_machine("cpu").value, 1)
 
 
@@ -227,44 +270,61 @@ class TestSuite:
         assert loaded.document.where(("checks", 0, "params", "max")) == f"{file}:8"
 
     @pytest.mark.parametrize(
-        ("old", "new", "line", "message", "hint"),
+        ("old", "new", "line", "key", "code", "hint"),
         [
             (
                 "check: all-reduce",
                 "check: all-redcue",
                 4,
-                "checks[0].check: check 'all-redcue' does not exist",
+                "checks[0].check",
+                Code.CHECK_UNKNOWN,
                 "did you mean all-reduce?",
             ),
-            ("groups: pairs", "groups: pair", 5, "checks[0].groups: the text", "mean pairs?"),
-            ("rounds: 2", "rounds: 0", 6, "checks[0].rounds: the number 0", "at least 1"),
-            ("groups: pairs", "groups: all", 6, "checks[0].rounds: only `groups: pairs`", ""),
-            ("timeout: 5m", "timeout: 5 minutes", 7, "checks[0].timeout: '5 minutes'", "15m"),
-            ("timeout: 5m", "timeout: 0", 7, "checks[0].timeout: the number 0", "at least"),
-            ("timeout: 5m", "optional: yes", 7, "checks[0].optional: expected true or", "plain"),
-            ("timeout: 5m", "script: x.sh", 7, "checks[0].script: only the check `script`", ""),
-            ("timeout: 5m", "params_: 1", 7, "checks[0].params_: there is no such key", "params?"),
-            ("check: all-reduce", "check: script", 4, "checks[0].rounds", ""),
-            ("name: mine\n", "", 1, "key missing: name", ""),
+            (
+                "groups: pairs",
+                "groups: pair",
+                5,
+                "checks[0].groups",
+                Code.VALUE_INVALID,
+                "mean pairs?",
+            ),
+            ("rounds: 2", "rounds: 0", 6, "checks[0].rounds", Code.VALUE_INVALID, "at least 1"),
+            ("groups: pairs", "groups: all", 6, "checks[0].rounds", Code.SUITE_CONTRADICTION, ""),
+            (
+                "timeout: 5m",
+                "timeout: 5 minutes",
+                7,
+                "checks[0].timeout",
+                Code.VALUE_INVALID,
+                "15m",
+            ),
+            ("timeout: 5m", "timeout: 0", 7, "checks[0].timeout", Code.VALUE_INVALID, "at least"),
+            ("timeout: 5m", "optional: yes", 7, "checks[0].optional", Code.VALUE_INVALID, "plain"),
+            ("timeout: 5m", "script: x.sh", 7, "checks[0].script", Code.SUITE_CONTRADICTION, ""),
+            ("timeout: 5m", "params_: 1", 7, "checks[0].params_", Code.KEY_UNKNOWN, "params?"),
+            (
+                "check: all-reduce",
+                "check: script",
+                4,
+                "checks[0]",
+                Code.SUITE_CONTRADICTION,
+                "PATH",
+            ),
+            ("name: mine\n", "", 1, "", Code.KEY_MISSING, ""),
         ],
     )
     def test_mistakes(
-        self, tmp_path: Path, old: str, new: str, line: int, message: str, hint: str
+        self, tmp_path: Path, old: str, new: str, line: int, key: str, code: Code, hint: str
     ) -> None:
         file = tmp_path / "mine.yaml"
-        text = SUITE.replace(old, new)
-        if "check: script" in new:
-            text, message = text.replace("    rounds: 2\n", ""), "checks[0]: the check `script`"
-        where, said, advice = refusal("suite", file, text)
-        assert where == f"{file}:{line}"
-        assert said.startswith(message)
-        assert hint in advice or hint in said
+        error = refusal("suite", file, SUITE.replace(old, new))
+        check_mistake(error, f"{file}:{line}", key, code, hint)
 
     def test_a_suite_without_checks(self, tmp_path: Path) -> None:
         text = "name: a\ndescription: b\nchecks: []\n"
-        _, said, hint = refusal("suite", tmp_path / "s.yaml", text)
-        assert said == "checks: the length 0 is not possible here"
-        assert hint == "it must be at least 1"
+        file = tmp_path / "s.yaml"
+        error = refusal("suite", file, text)
+        check_mistake(error, f"{file}:3", "checks", Code.VALUE_INVALID, "at least 1")
 
     def test_a_script_of_the_users_own(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.yaml"
@@ -277,70 +337,80 @@ class TestSuite:
 
 class TestSite:
     @pytest.mark.parametrize(
-        ("text", "line", "message", "hint"),
+        ("text", "line", "key", "code", "hint"),
         [
-            ("backend: slurm\n", 1, "backend: the text", "kubernetes"),
-            ("ssh:\n  prot: 22\n", 2, "ssh.prot: there is no such key", "did you mean port?"),
-            ("ssh: {port: 70000}\n", 1, "ssh.port: the number 70000", "at most 65535"),
-            ("ssh: {hosts: a}\n", 1, "ssh.hosts: expected a list", ""),
-            ("gpusPerNode: 0\n", 1, "gpusPerNode: the number 0", "at least 1"),
-            ("requireAllNodes: 1\n", 1, "requireAllNodes: expected true or false", ""),
-            ("results: {location: my-bucket}\n", 1, "results.location: expected gs://", ""),
+            ("backend: slurm\n", 1, "backend", Code.VALUE_INVALID, "kubernetes"),
+            ("ssh:\n  prot: 22\n", 2, "ssh.prot", Code.KEY_UNKNOWN, "did you mean port?"),
+            ("ssh: {port: 70000}\n", 1, "ssh.port", Code.VALUE_INVALID, "at most 65535"),
+            ("ssh: {hosts: a}\n", 1, "ssh.hosts", Code.VALUE_INVALID, ""),
+            ("gpusPerNode: 0\n", 1, "gpusPerNode", Code.VALUE_INVALID, "at least 1"),
+            ("requireAllNodes: 1\n", 1, "requireAllNodes", Code.VALUE_INVALID, ""),
+            ("results: {location: my-bucket}\n", 1, "results.location", Code.VALUE_INVALID, ""),
             (
                 'results: {location: "/a\\tb"}\n',
                 1,
-                "results.location: expected gs://",
+                "results.location",
+                Code.VALUE_INVALID,
                 "",
             ),
-            ('tools: {scratch: "/a\'b"}\n', 1, "tools.scratch: expected an absolute", "letters"),
-            ("tools: {scratch: /a b}\n", 1, "tools.scratch: expected an absolute", "letters"),
-            ("tools: {venv: venv}\n", 1, "tools.venv: expected an absolute path", ""),
-            ("keep: forever\n", 1, "keep: 'forever' is not a valid duration", "15m"),
+            ('tools: {scratch: "/a\'b"}\n', 1, "tools.scratch", Code.VALUE_INVALID, "letters"),
+            ("tools: {scratch: /a b}\n", 1, "tools.scratch", Code.VALUE_INVALID, "letters"),
+            ("tools: {venv: venv}\n", 1, "tools.venv", Code.VALUE_INVALID, ""),
+            ("keep: forever\n", 1, "keep", Code.VALUE_INVALID, "15m"),
             (
                 "expect:\n  - all-reduce@8G>=380\n  - all-reduce@8X>=380\n",
                 3,
-                "expect[1]: '8X' is no size",
+                "expect[1]",
+                Code.VALUE_INVALID,
                 "",
             ),
             (
                 "expect: [all-redcue@8G>=380]\n",
                 1,
-                "expect[0]: check 'all-redcue' does not exist",
+                "expect[0]",
+                Code.VALUE_INVALID,
                 "did you mean all-reduce?",
             ),
             (
                 "parameters: {trian: {}}\n",
                 1,
-                "parameters.trian: there is no",
+                "parameters.trian",
+                Code.CHECK_UNKNOWN,
                 "did you mean train?",
             ),
-            ("nccl: {env: {A-B: 1}}\n", 1, "nccl.env.A-B: this is not a valid name", ""),
-            ("kubernetes: {controller: pod}\n", 1, "kubernetes.controller: the text", "jobset"),
+            ("nccl: {env: {A-B: 1}}\n", 1, "nccl.env.A-B", Code.ENV_INVALID, ""),
+            (
+                "kubernetes: {controller: pod}\n",
+                1,
+                "kubernetes.controller",
+                Code.VALUE_INVALID,
+                "jobset",
+            ),
             (
                 "kubernetes: {securityContext: {capabilities: {add: [CAP_SYS_ADMIN]}}}\n",
                 1,
-                "kubernetes.securityContext.capabilities.add: CAP_SYS_ADMIN: Kubernetes names",
+                "kubernetes.securityContext.capabilities.add",
+                Code.KUBE_CAPABILITY,
                 "write SYS_ADMIN",
             ),
-            ("kubernetes: {namespace: My_NS}\n", 1, "kubernetes.namespace: expected a name", ""),
+            ("kubernetes: {namespace: My_NS}\n", 1, "kubernetes.namespace", Code.VALUE_INVALID, ""),
         ],
     )
-    def test_mistakes(self, tmp_path: Path, text: str, line: int, message: str, hint: str) -> None:
+    def test_mistakes(
+        self, tmp_path: Path, text: str, line: int, key: str, code: Code, hint: str
+    ) -> None:
         file = tmp_path / "site.yaml"
-        where, said, advice = refusal("site", file, text)
-        assert where == f"{file}:{line}"
-        assert said.startswith(message)
-        assert hint in advice or hint in said
+        check_mistake(refusal("site", file, text), f"{file}:{line}", key, code, hint)
 
     def test_a_capability_of_a_container_beside_is_named_as_kubernetes_does(
         self, tmp_path: Path
     ) -> None:
         context = "securityContext: {capabilities: {drop: [CAP_CHOWN]}}"
         text = f"kubernetes:\n  extraSidecars:\n    - {context}\n"
-        where, said, hint = refusal("site", tmp_path / "site.yaml", text)
-        assert where.endswith("site.yaml:3")
-        assert said.startswith("kubernetes.extraSidecars[0].securityContext.capabilities.drop: CAP")
-        assert hint == "write CHOWN"
+        file = tmp_path / "site.yaml"
+        key = "kubernetes.extraSidecars[0].securityContext.capabilities.drop"
+        error = refusal("site", file, text)
+        check_mistake(error, f"{file}:3", key, Code.KUBE_CAPABILITY, "write CHOWN")
 
     def test_expectations_name_their_file_and_line(self, tmp_path: Path) -> None:
         file = tmp_path / "site.yaml"
@@ -355,7 +425,7 @@ class TestNames:
         load: Any = config.load_machine if kind == "machine" else config.load_suite
         with pytest.raises(BadInput) as caught:
             load(name)
-        assert caught.value.message == f"{kind} '{name}' does not exist"
+        assert caught.value.code in (Code.MACHINE_UNKNOWN, Code.SUITE_UNKNOWN)
         expected = "a4-highgpu-8g" if kind == "machine" else "quick"
         assert caught.value.hint.startswith(f"did you mean {expected}? known: ")
 
@@ -370,8 +440,9 @@ class TestNames:
         assert config.load_machine("./mine").value.name == "mine"
 
     def test_a_file_that_is_not_there(self) -> None:
-        with pytest.raises(BadInput, match=r"nowhere\.yaml: No such file"):
+        with pytest.raises(BadInput, match=r"nowhere\.yaml: ") as caught:
             config.load_machine("nowhere.yaml")
+        assert caught.value.code is Code.YAML_UNREADABLE
 
 
 class TestExpectations:
@@ -495,6 +566,7 @@ class TestSchemas:
     def test_of_something_else(self) -> None:
         with pytest.raises(BadInput) as caught:
             config.schema_for("machin")
+        assert caught.value.code is Code.SCHEMA_UNKNOWN
         assert caught.value.hint.startswith("did you mean machine?")
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from accept.config import yaml_file
 from accept.config.yaml_file import load, parse, read_file
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 
 
@@ -94,53 +95,58 @@ class TestScalars:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("content", "line", "message"),
+        ("content", "line", "code"),
         [
-            ("", 1, "the file is empty"),
-            ("# nothing\n", 1, "the file is empty"),
-            ("- a\n", 1, "must hold a mapping"),
-            ("just text\n", 1, "must hold a mapping"),
-            ("a: 1\nb: 2\na: 3\n", 3, "a: the key is given twice, first in line 1"),
-            ("a:\n  b: {c: 1, c: 2}\n", 2, "a.b.c: the key is given twice, first in line 2"),
-            ("a:\n\tb: 1\n", 2, "a tab in the indentation"),
-            ("a:\n  b: 1\n\tc: 1\n", 3, "a tab in the indentation"),
-            ("a: 1\n---\nb: 2\n", 2, "a second document"),
-            ("a: &x 1\nb: *x\n", 1, "anchor &x"),
-            ("a: *x\n", 1, "alias *x"),
-            ("a: !!python/object/apply:os.system [ls]\n", 1, "tag tag:yaml.org,2002:python"),
-            ("a: !!str 1\n", 1, "tag tag:yaml.org,2002:str"),
-            ("a: 1\n2: b\n", 2, "keys must be text, found the number 2 as a key"),
-            ("true: b\n", 1, "keys must be text, found true as a key"),
-            ("? [a]\n: b\n", 1, "keys must be text, found a list or mapping as a key"),
-            ("a: b: c\n", 1, "invalid YAML: mapping values are not allowed"),
-            ("a: [1, 2\n", 2, "invalid YAML"),
-            ("a: 'x\n", 2, "invalid YAML"),
-            ("a: 1\nb: \x01\n", 1, "invalid YAML"),
-            ("a: " + "[" * 25 + "]" * 25, 1, "nested deeper than 20 levels"),
-            ("a: " + "{a: " * 25 + "}" * 25, 1, "nested deeper than 20 levels"),
-            (b"a: 1\nb: \xff\n", 2, "not UTF-8"),
-            ("a: 1\n".encode("utf-16"), 1, "not UTF-8"),
+            ("", 1, Code.YAML_FORM),
+            ("# nothing\n", 1, Code.YAML_FORM),
+            ("- a\n", 1, Code.YAML_FORM),
+            ("just text\n", 1, Code.YAML_FORM),
+            ("a: 1\nb: 2\na: 3\n", 3, Code.YAML_DUPLICATE_KEY),
+            ("a:\n  b: {c: 1, c: 2}\n", 2, Code.YAML_DUPLICATE_KEY),
+            ("a:\n\tb: 1\n", 2, Code.YAML_SYNTAX),
+            ("a:\n  b: 1\n\tc: 1\n", 3, Code.YAML_SYNTAX),
+            ("a: 1\n---\nb: 2\n", 2, Code.YAML_UNSUPPORTED),
+            ("a: &x 1\nb: *x\n", 1, Code.YAML_UNSUPPORTED),
+            ("a: *x\n", 1, Code.YAML_UNSUPPORTED),
+            ("a: !!python/object/apply:os.system [ls]\n", 1, Code.YAML_UNSUPPORTED),
+            ("a: !!str 1\n", 1, Code.YAML_UNSUPPORTED),
+            ("a: 1\n2: b\n", 2, Code.KEY_TYPE),
+            ("true: b\n", 1, Code.KEY_TYPE),
+            ("? [a]\n: b\n", 1, Code.KEY_TYPE),
+            ("a: b: c\n", 1, Code.YAML_SYNTAX),
+            ("a: [1, 2\n", 2, Code.YAML_SYNTAX),
+            ("a: 'x\n", 2, Code.YAML_SYNTAX),
+            ("a: 1\nb: \x01\n", 1, Code.YAML_SYNTAX),
+            ("a: " + "[" * 25 + "]" * 25, 1, Code.YAML_TOO_DEEP),
+            ("a: " + "{a: " * 25 + "}" * 25, 1, Code.YAML_TOO_DEEP),
+            (b"a: 1\nb: \xff\n", 2, Code.YAML_ENCODING),
+            ("a: 1\n".encode("utf-16"), 1, Code.YAML_ENCODING),
         ],
     )
     def test_with_file_line_and_reason(
-        self, tmp_path: Path, content: str | bytes, line: int, message: str
+        self, tmp_path: Path, content: str | bytes, line: int, code: Code
     ) -> None:
         file = tmp_path / "f.yaml"
         error = refusal(file, content)
         assert error.message.startswith(f"{file}:{line}: "), error.message
-        assert message in error.message
+        assert error.code is code
+        assert error.hint
+
+    def test_a_duplicate_key_is_named_with_its_first_line(self, tmp_path: Path) -> None:
+        message = refusal(tmp_path / "f.yaml", "a:\n  b: {c: 1, c: 2}\n").message
+        assert message.endswith("f.yaml:2: a.b.c: the key is given twice, first in line 2")
 
     def test_a_billion_laughs(self, tmp_path: Path) -> None:
         lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
         lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
-        assert "anchors are not read" in refusal(tmp_path / "f.yaml", "\n".join(lines)).hint
+        assert refusal(tmp_path / "f.yaml", "\n".join(lines)).code is Code.YAML_UNSUPPORTED
 
     def test_nesting_that_would_exhaust_the_stack(self, tmp_path: Path) -> None:
-        assert "deeper than 20" in refusal(tmp_path / "f.yaml", "a: " + "[" * 100_000).message
+        assert refusal(tmp_path / "f.yaml", "a: " + "[" * 100_000).code is Code.YAML_TOO_DEEP
 
     def test_a_file_of_10_mb(self, tmp_path: Path) -> None:
         content = "a: 1\n" + "# " + "x" * 10_000_000
-        assert "larger than 1 MiB" in refusal(tmp_path / "f.yaml", content).message
+        assert refusal(tmp_path / "f.yaml", content).code is Code.YAML_TOO_LARGE
 
     def test_a_missing_file_and_a_folder(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="No such file"):

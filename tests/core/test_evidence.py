@@ -21,6 +21,7 @@ from tests.factories import sample_evidence
 from tests.factories.disks import full_disk
 
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import Fact
 
@@ -82,6 +83,7 @@ class TestFolder:
             return
         with pytest.raises(BadEvidence) as error:
             READERS[name](folder)
+        assert error.value.code in (Code.EVIDENCE_DAMAGED, Code.EVIDENCE_UNREADABLE)
         assert name in error.value.message
         assert error.value.hint
 
@@ -95,14 +97,16 @@ class TestFolder:
     @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
     def test_what_is_no_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
         make(tmp_path / evidence.PLAN)
-        with pytest.raises(BadEvidence, match="not a regular file"):
+        with pytest.raises(BadEvidence) as error:
             evidence.read_plan(tmp_path)
+        assert error.value.code is Code.EVIDENCE_UNREADABLE
 
     def test_a_file_larger_than_any_evidence_is_not_read(self, tmp_path: Path) -> None:
         with (tmp_path / evidence.RECORDS).open("wb") as file:
             file.truncate(1 << 40)
-        with pytest.raises(BadEvidence, match="not a regular file"):
+        with pytest.raises(BadEvidence) as error:
             evidence.read_records(tmp_path)
+        assert error.value.code is Code.EVIDENCE_UNREADABLE
 
     def test_a_damaged_record_is_named_by_its_line(self, folder: Path) -> None:
         path = folder / evidence.RECORDS
@@ -250,26 +254,30 @@ class TestPacked:
             sample_evidence.verdict_of(sample_evidence.record()),
         )
         assert len(text) <= evidence.PACKED_LIMIT
-        with pytest.raises(BadEvidence, match="2 records were too many"):
+        with pytest.raises(BadEvidence, match="2 records") as error:
             evidence.unpack(text.encode().splitlines(), "pod.log")
+        assert error.value.code is Code.EVIDENCE_TOO_LARGE_FOR_LOG
 
     @pytest.mark.parametrize("data", [[], 3, "x", None, {"records": 3}, {"records": [[]]}, {}])
     def test_of_another_form_is_damaged(self, data: object) -> None:
-        with pytest.raises(BadEvidence):
+        with pytest.raises(BadEvidence) as error:
             evidence.unpack(crafted(json.dumps(data).encode()), "pod.log")
+        assert error.value.code is Code.EVIDENCE_DAMAGED
 
     @pytest.mark.parametrize("raw", [b" " * (200 << 20), b"[" * 1_000_000, b"9" * 100_000])
     def test_a_bomb_is_refused(self, raw: bytes) -> None:
-        with pytest.raises(BadEvidence, match="damaged"):
+        with pytest.raises(BadEvidence) as error:
             evidence.unpack(crafted(raw), "pod.log")
+        assert error.value.code is Code.EVIDENCE_DAMAGED
 
     def test_lines_without_an_end_are_not_held(self, tmp_path: Path) -> None:
         path = tmp_path / "pod.log"
         with path.open("wb") as file:
             file.truncate(256 << 20)
         tracemalloc.start()
-        with path.open("rb") as lines, pytest.raises(BadEvidence, match="holds no packed"):
+        with path.open("rb") as lines, pytest.raises(BadEvidence) as error:
             evidence.unpack(lines, "pod.log")
+        assert error.value.code is Code.EVIDENCE_NOT_PACKED
         assert tracemalloc.get_traced_memory()[1] < 32_000_000
         tracemalloc.stop()
 

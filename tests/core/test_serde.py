@@ -14,18 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accept.config.schema import schema
 from accept.core import model
 from accept.core.serde import (
     Bounds,
     Doc,
     Invalid,
-    NonFinite,
     Pattern,
     Text,
     dump,
-    from_json,
     read,
+    schema,
     to_json,
 )
 
@@ -55,7 +53,6 @@ class Tree:
     gpus: Annotated[int, Bounds(min=0)] | Literal["detect"] = 0
     code: Annotated[str, Pattern(r"[a-z]+", "small letters")] = "a"
     wait: Annotated[float, Bounds(min=0), Text(lambda text: float(text[:-1]), "such as 3s")] = 1.0
-    wild: Annotated[float, NonFinite()] = 0.0
     anything: Any = None
     nested: Leaf | None = None
     #: How many there
@@ -98,10 +95,6 @@ class TestReading:
 
     def test_text_stands_for_a_number_where_allowed(self) -> None:
         assert read(Tree, {"wait": "3s"}).wait == 3.0
-
-    def test_non_finite_only_where_allowed(self) -> None:
-        assert math.isnan(read(Tree, {"wild": "nan"}).wild)
-        assert read(Tree, {"wild": "-inf"}).wild == -math.inf
 
     def test_a_plain_type_can_be_read_too(self) -> None:
         assert read(dict[str, int], {"a": 1}) == {"a": 1}
@@ -227,12 +220,7 @@ class TestJson:
         assert "\n" not in to_json(Tree(code="a", anything="x\ny"))
 
     def test_not_a_number_is_text(self) -> None:
-        assert json.loads(to_json(Tree(wild=math.inf)))["wild"] == "inf"
-
-    @pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000, '{"a": 1} x'])
-    def test_text_that_is_no_json(self, text: str | bytes) -> None:
-        with pytest.raises(Invalid, match="invalid JSON"):
-            from_json(Tree, text)
+        assert to_json((math.inf, math.nan)) == '["inf","nan"]'
 
     def test_what_no_json_can_hold(self) -> None:
         with pytest.raises(TypeError):
@@ -263,7 +251,6 @@ _trees = st.builds(
     gpus=st.just("detect") | st.integers(min_value=0),
     code=st.from_regex(r"[a-z]+", fullmatch=True),
     wait=st.floats(0, 1e9),
-    wild=st.floats(allow_nan=False),
     anything=_plain,
     nested=st.none() | _leaves,
     at_most=st.none() | st.integers(),
@@ -274,14 +261,14 @@ class TestProperties:
     @given(_trees)
     def test_reading_undoes_writing(self, tree: Tree) -> None:
         assert read(Tree, dump(tree)) == tree
-        assert from_json(Tree, to_json(tree)) == tree
+        assert read(Tree, json.loads(to_json(tree))) == tree
 
     @pytest.mark.parametrize("cls", [model.Plan, model.Record, model.Verdict])
     @settings(max_examples=25)
     @given(st.data())
     def test_so_it_does_for_what_a_run_leaves(self, cls: type[Any], data: st.DataObject) -> None:
         value = data.draw(_instances(cls))
-        assert from_json(cls, to_json(value)) == value
+        assert read(cls, json.loads(to_json(value))) == value
 
     @given(_plain)
     def test_any_data_is_read_or_refused(self, data: Any) -> None:

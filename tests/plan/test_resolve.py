@@ -117,7 +117,7 @@ class TestGpus:
 
     @pytest.mark.parametrize("machine", ["cpu", FULL])
     def test_none_at_all_is_refused(self, machine: str) -> None:
-        assert "0 GPUs a node" in refusal(machine=machine, gpus_per_node=0).message
+        assert "0 GPUs per node" in refusal(machine=machine, gpus_per_node=0).message
 
     def test_a_part_of_a_node_is_held_against_figures_of_single_gpus_alone(self) -> None:
         assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}

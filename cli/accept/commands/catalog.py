@@ -20,13 +20,12 @@ from accept.commands.choices import Listing, Schema, Shown
 from accept.config import floors, resources
 from accept.config.faults import Drill
 from accept.config.references import Figure
-from accept.config.schema import schema
 from accept.core import causes, checks, evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.serde import camel, dump, known, nearest, read
-from accept.core.text import format_size, plain
+from accept.core.serde import camel, dump, known, nearest, read, schema
+from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
 from accept.report.console import Table, Terminal
 
@@ -274,7 +273,7 @@ def _subject(figure: Figure) -> str:
 def _nodes(figure: Figure) -> str:
     low, high = figure.min_nodes or 1, figure.max_nodes
     if low == high:
-        return f" on {low} node{'s' * (low > 1)}"
+        return f" on {count(low, 'node')}"
     return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 

@@ -15,7 +15,7 @@ from accept.core.judge import completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.robust_stats import SIGMAS, spread
 from accept.core.model import GroupKind, Plan, Record, State
-from accept.core.text import format_size, plain
+from accept.core.text import count, format_size, plain
 from accept.report.console import Terminal
 
 #: Least noise of one measurement, as a share. Smaller changes are never significant.
@@ -214,8 +214,8 @@ def _name(kind: Kind) -> str:
     size = f" at {format_size(kind.size)}" if kind.size else ""
     metric = "" if kind.metric == "busbw" else f" {kind.metric}"
     where = {"each": "each node", "pairs": "pairs"}.get(kind.groups, "")
-    where = where or f"{kind.groups} ({kind.nodes} nodes)"
-    gpus = f", {kind.gpus} GPU{'s' * (kind.gpus != 1)} of each" if kind.gpus else ""
+    where = where or f"{kind.groups} ({count(kind.nodes, 'node')})"
+    gpus = f", {count(kind.gpus, 'GPU')} of each" if kind.gpus else ""
     return f"{kind.check}{metric}{size} on {where}{gpus}"
 
 
@@ -264,7 +264,7 @@ def _text(result: dict[str, Any], changes_: tuple[Change, ...]) -> str:
 
 
 def _side_text(side: dict[str, Any]) -> str:
-    hosts = f"{side['hosts']} host{'s' * (side['hosts'] != 1)}"
+    hosts = count(side["hosts"], "host")
     return f"{plain(side['path'], 120)}, {hosts}, {plain(side['headline'], 120)}"
 
 
@@ -272,8 +272,7 @@ def _lines(change: Change) -> list[str]:
     kind = change.kind
     values = f"{number(change.a)} -> {number(change.b)} {kind.unit}"
     mark = "" if change.significant else ", within noise"
-    in_both = change.counts[2]
-    both = f"{in_both or 'no'} group{'s' * (in_both != 1)} in both"
+    both = f"{count(change.counts[2], 'group')} in both"
     lines = [
         f"  {_name(kind)}: {values}, {change.change:+.1%} (noise {change.noise:.1%}{mark}, {both})"
     ]

@@ -24,7 +24,7 @@ from accept.core.evidence import write
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Record, Step
 from accept.core.serde import dump, escaped, known
-from accept.core.text import plain
+from accept.core.text import count, duration, plain
 from accept.evidence import rundir
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, Resolved, plant
@@ -154,10 +154,13 @@ def with_fault_timeouts(
 
 def plan_text(plan: Planned) -> str:
     """Return the plan of a drill as lines of text."""
-    where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
+    nodes = "all free nodes" if plan.nodes is None else count(plan.nodes, "node")
     lines = [
-        f"drill of suite {plan.suite} on machine {plan.machine}, {where}, seed {plan.seed}",
-        f"  clean: about {plan.clean_seconds:.0f} s",
+        (
+            f"drill of suite {plan.suite} on machine {plan.machine}, {nodes} over {plan.backend}, "
+            f"seed {plan.seed}"
+        ),
+        f"  clean: about {duration(plan.clean_seconds)}",
     ]
     for fault in plan.faults:
         if fault.reason:
@@ -166,11 +169,11 @@ def plan_text(plan: Planned) -> str:
         steps = ", ".join(fault.steps) or "the search for hosts"
         lines.append(
             f"  {plain(fault.planted)}: {fault.about}; should be detected by {steps}; "
-            f"about {fault.seconds:.0f} s"
+            f"about {duration(fault.seconds)}"
         )
     lines.append("each fault ends with its run and leaves nothing behind")
     hours = f", {plan.gpu_hours} GPU-hours" if plan.gpu_hours else ""
-    lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
+    lines.append(f"estimated: {duration(plan.seconds)}{hours}")
     return "\n".join(lines)
 
 
@@ -191,8 +194,8 @@ def headline(drill: Drill) -> str:
 def summary(drill: Drill) -> str:
     """Return the headline of a drill's result, and where it ran."""
     about = (
-        f"machine {drill.machine}, suite {drill.suite}, {len(drill.hosts)} "
-        f"host{'s' * (len(drill.hosts) != 1)} over {drill.backend}, seed {drill.seed}, "
+        f"machine {drill.machine}, suite {drill.suite}, "
+        f"{count(len(drill.hosts), 'host')} over {drill.backend}, seed {drill.seed}, "
         f"drill {drill.drill}, exit {drill.exit}"
     )
     return f"{headline(drill)}\n{about}"
@@ -203,7 +206,7 @@ def result_table(drill: Drill) -> Table:
     rows = []
     for fault in drill.faults:
         target = fault.planted.partition("@")[2] or "-"
-        after = "-" if fault.after is None else f"{fault.after:.1f} s"
+        after = "-" if fault.after is None else duration(fault.after)
         rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
     return Table(header=("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN"), rows=rows)
 

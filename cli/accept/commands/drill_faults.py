@@ -16,6 +16,7 @@ from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.judge.suspects import host_of
 from accept.core.model import Fact, Plan, Record, State, Step, Suspect, Verdict
+from accept.core.text import count
 
 #: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
 _FEWEST_WITH_BOUND = 3
@@ -126,7 +127,7 @@ _NOT_IN_SUITE = "not in this suite: none of its checks can detect this fault"
 
 def _too_few_to_compare(hosts: int) -> str:
     if hosts < _FEWEST_WITH_BOUND:
-        where = "one host" if hosts == 1 else f"{hosts} hosts"
+        where = count(hosts, "host")
         return f"cannot be found on {where}: needs {_FEWEST_WITH_BOUND} with a bound, or {FEWEST}"
     if hosts < FEWEST:
         advice = f"give --expect 'all-reduce@SIZE>=GB/s', or {FEWEST} hosts"
@@ -265,10 +266,10 @@ def _after(
 ) -> float | None:
     """Return the seconds until the end of the first step after which a verdict names the fault."""
     began = min((record.start for record in records), default=0.0)
-    for count, record in enumerate(records, 1):
-        if records[count : count + 1] and records[count].step == record.step:
+    for number, record in enumerate(records, 1):
+        if records[number : number + 1] and records[number].step == record.step:
             continue
-        so_far = records[:count]
+        so_far = records[:number]
         if not _why_missed(choice, judge(plan, so_far, checks=REGISTRY, attempt=""), targets):
             return round(max(record.end for record in so_far) - began, 1)
     return None

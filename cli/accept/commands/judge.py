@@ -26,7 +26,7 @@ from accept.core.report import text as reports
 from accept.core.report.markdown import render_markdown
 from accept.core.runner.coordinator import HOSTS
 from accept.core.serde import Invalid, dump
-from accept.core.text import plain
+from accept.core.text import count, plain
 from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
 from accept.nccl_logs import to_run
@@ -306,11 +306,11 @@ def text(judged: Judged, terminal: Terminal) -> str:
     if judged.notes:
         lines += ["", "Notes", *(f"  {plain(note)}" for note in judged.notes)]
     if judged.skipped:
-        count = len(judged.skipped)
-        lines += ["", f"Left out: {count} file{'s' * (count != 1)} without results"]
+        skipped = len(judged.skipped)
+        lines += ["", f"Left out: {count(skipped, 'file')} without results"]
         lines += [f"  {plain(f)}: {why}" for f, why in judged.skipped[:_MAX_SKIPPED]]
-        if count > _MAX_SKIPPED:
-            lines.append(f"  … and {count - _MAX_SKIPPED} more: see --json")
+        if skipped > _MAX_SKIPPED:
+            lines.append(f"  … and {skipped - _MAX_SKIPPED} more: see --json")
     return "\n".join(lines)
 
 

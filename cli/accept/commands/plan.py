@@ -12,6 +12,7 @@ from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
 from accept.core.model import GroupKind, Plan, Skipped
 from accept.core.serde import dump
+from accept.core.text import count, duration
 from accept.evidence import rundir
 from accept.plan.bundle import Bundle, render
 from accept.plan.helm_values import helm_values, values_of
@@ -154,7 +155,8 @@ def planned(run: Resolved) -> Planned:
 
 def plan_text(plan: Planned) -> str:
     """Return the plan as lines of text."""
-    where = f"{plan.nodes} node{'s' * (plan.nodes != 1)} over {plan.backend}"
+    nodes = "all free nodes" if plan.nodes is None else count(plan.nodes, "node")
+    where = f"{nodes} over {plan.backend}"
     if plan.hosts:
         shown = ", ".join(plan.hosts[:8]) + (" …" if len(plan.hosts) > 8 else "")
         where += f" ({shown})"
@@ -168,5 +170,5 @@ def plan_text(plan: Planned) -> str:
     lines += [f"  not planned: {skip.check}: {skip.reason}" for skip in plan.not_planned]
     lines += [f"  {note}" for note in plan.notes]
     hours = "" if not plan.gpu_hours else f", {plan.gpu_hours} GPU-hours"
-    lines.append(f"estimated: {plan.seconds:.0f} s{hours}")
+    lines.append(f"estimated: {duration(plan.seconds)}{hours}")
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidenc
 from accept.core.evidence import read_verdict, write
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump, read
-from accept.core.text import plain
+from accept.core.text import duration, plain
 from accept.evidence import bucket, rundir
 from accept.plan.bundle import Bundle, load_bundle
 from accept.plan.resolve import Options, Resolved
@@ -321,7 +321,7 @@ def _submit(
     plan = planned(run)
     for step in run.plan.steps:
         shown = ", ".join(f"{key} {value}" for key, value in step.params.items())
-        terminal.detail(f"{step.id}: {shown or 'no parameters'}; at most {step.timeout:.0f} s")
+        terminal.detail(f"{step.id}: {shown or 'no parameters'}; at most {duration(step.timeout)}")
     if dry_run:
         terminal.result(plan, plan_text(plan))
         return None

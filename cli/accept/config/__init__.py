@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from accept.config import resources
-from accept.config.chart_values import Values
+from accept.config.chart_values import Values, chart_schema
 from accept.config.expectations import parse_expectation
 from accept.config.faults import Drill
 from accept.config.machine import Machine
-from accept.config.schema import schema, schema_of_chart
 from accept.config.site import Site
 from accept.config.suite import Suite
 from accept.config.yaml_file import Document, load, with_bases
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Record, Reference, Verdict
-from accept.core.serde import Invalid, escaped, known
+from accept.core.serde import Invalid, escaped, known, schema
 
 __all__ = [
     "SCHEMAS",
@@ -125,7 +125,12 @@ def _base(name: str, folder: Path) -> Path:
         return path
     listed = (*names("machines"), *sorted(path.stem for path in shared.glob("*.yaml")))
     if name not in listed:
-        raise Invalid((), f"base {escaped(name)!r} does not exist", known(name, listed))
+        raise Invalid(
+            (),
+            f"base {escaped(name)!r} does not exist",
+            known(name, listed),
+            code=Code.MACHINE_BASE_UNKNOWN,
+        )
     return resources.values() / "machines" / f"{name}.yaml"
 
 
@@ -135,10 +140,14 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
     listed = names(kind)
     if name_or_path in listed:
         return resources.values() / kind / f"{name_or_path}.yaml"
-    message = f"{kind[:-1]} {escaped(name_or_path)!r} does not exist"
+    hint = f"{known(name_or_path, listed)}; or the path of your own file"
     if Path(name_or_path).is_file():
-        raise BadInput(message, hint=f"for the file with that name write ./{name_or_path}")
-    raise BadInput(message, hint=f"{known(name_or_path, listed)}; or the path of your own file")
+        hint = f"for the file with that name write ./{name_or_path}"
+    raise BadInput(
+        f"{kind[:-1]} {escaped(name_or_path)!r} does not exist",
+        code=Code.MACHINE_UNKNOWN if kind == "machines" else Code.SUITE_UNKNOWN,
+        hint=hint,
+    )
 
 
 def merge_parameters(
@@ -160,5 +169,9 @@ def merge_parameters(
 def schema_for(what: str) -> dict[str, Any]:
     """Return the JSON Schema of a name in `SCHEMAS`. Raises BadInput for other names."""
     if what not in SCHEMAS:
-        raise BadInput(f"schema {escaped(what)!r} does not exist", hint=known(what, SCHEMAS))
-    return schema_of_chart(Values) if what == "values" else schema(SCHEMAS[what])
+        raise BadInput(
+            f"schema {escaped(what)!r} does not exist",
+            code=Code.SCHEMA_UNKNOWN,
+            hint=known(what, SCHEMAS),
+        )
+    return chart_schema() if what == "values" else schema(SCHEMAS[what])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from accept.config.kubernetes import Kubernetes, MachineKubernetes, Results
-from accept.core.serde import Bounds, Doc, Pattern
+from accept.core.serde import Bounds, Doc, Pattern, schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +60,23 @@ class Values:
     bundle: Annotated[
         str, Doc("The files that the pods run, including the plan: a tar archive in base64.")
     ] = ""
+
+
+def chart_schema() -> dict[str, Any]:
+    """Return the schema of the values in draft-07, which every version of Helm supports."""
+
+    def renamed(data: Any) -> Any:
+        if isinstance(data, list):
+            return [renamed(item) for item in data]
+        if not isinstance(data, dict):
+            return data
+        ref = data.get("$ref")
+        if isinstance(ref, str):
+            # Draft-07 ignores other keys beside `$ref`.
+            return {"$ref": ref.replace("#/$defs/", "#/definitions/")}
+        return {key: renamed(value) for key, value in data.items()}
+
+    result = schema(Values)
+    definitions = result.pop("$defs")
+    result["$schema"] = "http://json-schema.org/draft-07/schema#"
+    return {**renamed(result), "definitions": renamed(definitions)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from accept.core import checks
+from accept.core.error_codes import Code
 from accept.core.serde import Doc, Invalid, Pattern, known
 
 #: Largest number of GPUs in a node.
@@ -26,9 +27,11 @@ def check_env(env: Env, path: tuple[str, ...]) -> None:
     """Raise Invalid for a name that no shell accepts, or a value that is not one line."""
     for name, value in env.items():
         if not (name.isascii() and name.isidentifier()):
-            raise Invalid((*path, name), "this is not a valid name of an environment variable")
+            message = "this is not a valid name of an environment variable"
+            raise Invalid((*path, name), message, code=Code.ENV_INVALID)
         if not str(value).isprintable():
-            raise Invalid((*path, name), "the value must be one line of printable text")
+            message = "the value must be one line of printable text"
+            raise Invalid((*path, name), message, code=Code.ENV_INVALID)
 
 
 def check_capabilities(context: Plain, path: tuple[str | int, ...]) -> None:
@@ -46,6 +49,7 @@ def check_capabilities(context: Plain, path: tuple[str | int, ...]) -> None:
                     (*path, "capabilities", kind),
                     f"{name}: Kubernetes names capabilities without CAP_",
                     f"write {str(name)[4:]}",
+                    code=Code.KUBE_CAPABILITY,
                 )
 
 
@@ -61,4 +65,5 @@ def check_parameters(parameters: dict[str, Plain], path: tuple[str, ...]) -> Non
     """Raise Invalid if `parameters` has a check that does not exist."""
     for name in parameters:
         if name not in checks.names():
-            raise Invalid((*path, name), "there is no such check", known(name, checks.names()))
+            hint = known(name, checks.names())
+            raise Invalid((*path, name), "there is no such check", hint, code=Code.CHECK_UNKNOWN)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped
 
@@ -28,11 +29,25 @@ def expand(texts: Sequence[str]) -> tuple[str, ...]:
         for item in _items(text):
             hosts += _expanded(item)
             if len(hosts) > MOST_HOSTS:
-                raise BadInput(f"more than {MOST_HOSTS} hosts", hint="name fewer")
+                raise _too_many("the list")
     repeated = next((host for host, count in Counter(hosts).items() if count > 1), None)
     if repeated:
-        raise BadInput(f"host {repeated} is named twice", hint="name each host once")
+        raise BadInput(
+            f"host {repeated} is named twice",
+            code=Code.HOSTLIST_DUPLICATE,
+            hint="name each host once",
+        )
     return tuple(hosts)
+
+
+def _too_many(what: str) -> BadInput:
+    message = f"{what} names more than {MOST_HOSTS} hosts"
+    return BadInput(message, code=Code.HOSTLIST_TOO_MANY, hint="check the ranges; name fewer hosts")
+
+
+def _bad_file(text: str, reason: str) -> BadInput:
+    hint = "write one host per line; # begins a comment"
+    return BadInput(f"host file {escaped(text)}: {reason}", code=Code.HOSTLIST_FILE, hint=hint)
 
 
 def is_host_name(text: str) -> bool:
@@ -49,19 +64,22 @@ def _items(text: str) -> Iterator[str]:
             lines = content.decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            hint = "one host a line; # begins a comment"
-            raise BadInput(f"hosts {escaped(text)}: {reason}", hint=hint) from None
+            raise _bad_file(text, str(reason)) from None
         if len(content) > _MAX_FILE_BYTES:
-            raise BadInput(f"hosts {escaped(text)}: more than 1 MiB", hint="one host a line")
+            raise _bad_file(text, "larger than 1 MiB")
         words = [w for line in lines for w in line.partition("#")[0].split()[:1]]
         if not words:
-            raise BadInput(f"{escaped(text)} names no host", hint="one host a line")
+            raise _bad_file(text, "it names no host")
         yield from words
         return
     # A comma inside brackets belongs to the range.
     for item in re.split(r",(?![^\[]*\])", text):
         if not item.strip():
-            raise BadInput(f"--hosts {escaped(text)!r} has an empty name", hint="write a,b,c")
+            raise BadInput(
+                f"the host list {escaped(text)!r} has an empty name",
+                code=Code.HOSTLIST_SYNTAX,
+                hint="separate the names with single commas, such as node1,node2",
+            )
         yield item.strip()
 
 
@@ -70,13 +88,16 @@ def _expanded(item: str) -> list[str]:
     parts = _RANGE.split(item)
     choices = [[p] if i % 2 == 0 else _numbers(p, item) for i, p in enumerate(parts)]
     if math.prod(map(len, choices)) > MOST_HOSTS:
-        raise BadInput(f"{escaped(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
+        raise _too_many(repr(escaped(item)))
     names = ["".join(combination) for combination in product(*choices)]
     for name in names:
         if not is_host_name(name):
+            missing = {1: ': "]" is missing', -1: ': "[" is missing'}
             raise BadInput(
-                f"{escaped(name)!r} is not a valid host name",
-                hint="such as node1, 10.0.0.7 or node[01-16]",
+                f"{escaped(name)!r} is not a valid host name"
+                f"{missing.get(name.count('[') - name.count(']'), '')}",
+                code=Code.HOSTLIST_SYNTAX,
+                hint="valid: node1, 10.0.0.7, node[01-16]",
             )
     return names
 
@@ -90,10 +111,11 @@ def _numbers(text: str, item: str) -> list[str]:
         if not (_NUMBER.fullmatch(low) and _NUMBER.fullmatch(high)) or int(high) < int(low):
             raise BadInput(
                 f"{escaped(item)!r} is not a valid host pattern",
-                hint="such as node[01-16] or node[1,3,7-9]",
+                code=Code.HOSTLIST_SYNTAX,
+                hint="valid: node[01-16], node[1,3,7-9]",
             )
         last = int(high)
         if last - int(low) > MOST_HOSTS:
-            raise BadInput(f"{escaped(item)!r} is more than {MOST_HOSTS} hosts", hint="name fewer")
+            raise _too_many(repr(escaped(item)))
         result += [str(n).zfill(len(low)) for n in range(int(low), last + 1)]
     return result

@@ -10,9 +10,10 @@ from accept.config.kubernetes import MachineKubernetes
 from accept.config.nccl import Nccl
 from accept.config.references import Figure
 from accept.core.checks.gemm_memory import TYPES
+from accept.core.error_codes import Code
 from accept.core.model import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
-from accept.core.text import parse_size
+from accept.core.text import count, parse_size
 
 Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes a second.")]
 
@@ -99,7 +100,8 @@ class Nics:
     def __post_init__(self) -> None:
         """Raise Invalid if the reachable rate is above the line rate."""
         if self.reachable_gbps is not None and self.reachable_gbps > self.gbps:
-            raise Invalid(("reachableGbps",), f"more than the line rate of {self.gbps:g}")
+            message = f"more than the line rate of {self.gbps:g}"
+            raise Invalid(("reachableGbps",), message, code=Code.MACHINE_CONTRADICTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,11 +178,19 @@ class Machine:
             for name in figure.profiles:
                 if name not in self.nccl.profiles:
                     hint = known(name, self.nccl.profiles)
-                    raise Invalid(("references", index, "profiles"), "no such profile", hint)
+                    raise Invalid(
+                        ("references", index, "profiles"),
+                        "no such profile",
+                        hint,
+                        code=Code.NCCL_PROFILE_UNKNOWN,
+                    )
         if self.gpus.count == 0 and self.ranks_per_node == "gpus":
             hint = "give the number of ranks on a node, such as 2"
             raise Invalid(
-                ("ranksPerNode",), 'a machine without GPUs cannot use "gpus", the default', hint
+                ("ranksPerNode",),
+                'a machine without GPUs cannot use "gpus", the default',
+                hint,
+                code=Code.MACHINE_CONTRADICTION,
             )
 
     def planned(self, profile: str = "default") -> PlannedMachine:
@@ -212,11 +222,15 @@ def check_gpus_per_node(machine: Machine, wanted: int) -> None:
 
     The number must divide the GPUs of a node; otherwise rails and groups would differ in size.
     """
-    count = machine.gpus.count
-    if wanted < 1 or count == 0:
-        raise Invalid((), f"{wanted} GPUs a node is not possible on {machine.name}")
-    if wanted > MOST_GPUS:
-        raise Invalid((), f"{wanted} GPUs a node", f"at most {MOST_GPUS} are possible")
-    if count != "detect" and count % wanted:
-        allowed = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
-        raise Invalid((), f"{wanted} of the {count} GPUs of {machine.name}", f"possible: {allowed}")
+    gpus = machine.gpus.count
+    hint = ""
+    if wanted < 1 or gpus == 0:
+        message = f"{count(wanted, 'GPU')} per node cannot be used on {machine.name}"
+    elif wanted > MOST_GPUS:
+        message, hint = f"{wanted} GPUs per node", f"at most {MOST_GPUS} are possible"
+    elif gpus != "detect" and gpus % wanted:
+        message = f"{wanted} of the {gpus} GPUs of {machine.name}"
+        hint = f"possible: {', '.join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)}"
+    else:
+        return
+    raise Invalid((), message, hint, code=Code.GPUS_PER_NODE)

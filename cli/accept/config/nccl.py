@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.config.fields import Env, Url, check_env
+from accept.core.error_codes import Code
 from accept.core.serde import Doc, Invalid
 
 #: Paths between GPUs: NVLink inside a node, NVLink between nodes of one domain, the NICs.
@@ -35,7 +36,8 @@ class Profile:
         """Raise Invalid for settings without a source and for invalid settings."""
         check_env(self.env, ("env",))
         if self.env and self.source is None:
-            raise Invalid(("env",), "settings need a source", "add `source:`, a URL")
+            hint = "add `source:`, a URL"
+            raise Invalid(("env",), "settings need a source", hint, code=Code.MACHINE_SOURCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +74,16 @@ class Nccl:
     def __post_init__(self) -> None:
         """Raise Invalid if `default` is missing, or if a key needs `transport`, which is empty."""
         if "default" not in self.profiles:
-            raise Invalid(("profiles",), 'the profile "default" is missing')
+            message = 'the profile "default" is missing'
+            raise Invalid(("profiles",), message, code=Code.NCCL_PROFILE_UNKNOWN)
         keys = (("gpuDirect", self.gpu_direct), ("transportAliases", self.transport_aliases))
         for key, given in keys:
             if given and not self.transport:
-                raise Invalid((key,), "needs the name of the network", "add `transport`")
+                raise Invalid(
+                    (key,),
+                    "needs the name of the network",
+                    "add `transport`",
+                    code=Code.MACHINE_CONTRADICTION,
+                )
         if not all(self.transport_aliases):
             raise Invalid(("transportAliases",), "an empty name would match any network")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from accept.config.expectations import Bytes, check_metric
 from accept.config.fields import Url, check_parameters
+from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
@@ -64,17 +65,18 @@ class Figure:
         check_parameters({self.check: {}}, ())
         check_metric(self.check, self.metric, self.unit)
         if self.kind == "expectation":
-            raise Invalid(
-                ("kind",), "expectations belong in a site file, not in a machine", "use `expect:`"
-            )
+            message = "expectations belong in a site file, not in a machine"
+            raise _contradiction("kind", message, "use `expect:`")
         if self.share is not None and (self.value is None or self.lower is not None):
-            raise Invalid(("share",), "a share needs `value` and no `lower`")
+            raise _contradiction("share", "a share needs `value` and no `lower`")
         if self.share is None and self.lower is None and self.upper is None:
-            raise Invalid((), "the figure has no bound", "add `share`, `lower` or `upper`")
+            hint = "add `share`, `lower` or `upper`"
+            raise Invalid((), "the figure has no bound", hint, code=Code.MACHINE_NO_BOUND)
         if self.peak_source and self.peak is None:
-            raise Invalid(("peakSource",), "a source needs a peak", "add `peak`")
+            raise _contradiction("peakSource", "a source needs a peak", "add `peak`")
         if self.min_nodes and self.max_nodes and self.max_nodes < self.min_nodes:
-            raise Invalid(("maxNodes",), f"{self.max_nodes} is less than minNodes {self.min_nodes}")
+            message = f"{self.max_nodes} is less than minNodes {self.min_nodes}"
+            raise _contradiction("maxNodes", message)
 
     def reference(self) -> Reference:
         """Return the figure in the form that the judge uses."""
@@ -97,3 +99,7 @@ class Figure:
             peak=self.peak,
             peak_source=self.peak_source or (self.source if self.peak else ""),
         )
+
+
+def _contradiction(key: str, message: str, hint: str = "") -> Invalid:
+    return Invalid((key,), message, hint, code=Code.MACHINE_CONTRADICTION)

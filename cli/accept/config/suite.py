@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from accept.config.expectations import Seconds
 from accept.config.fields import Name
 from accept.core import checks
+from accept.core.error_codes import Code
 from accept.core.model import GroupKind
 from accept.core.serde import Bounds, Doc, Invalid, Pattern, known
 
@@ -53,15 +54,19 @@ class SuiteCheck:
                 ("check",),
                 f"check {self.check!r} does not exist",
                 known(self.check, checks.names()),
+                code=Code.CHECK_UNKNOWN,
             )
         if self.rounds != "auto" and self.rounds > 1 and self.groups != "pairs":
-            raise Invalid(("rounds",), "only `groups: pairs` has rounds")
+            message = "only `groups: pairs` has rounds"
+            raise Invalid(("rounds",), message, code=Code.SUITE_CONTRADICTION)
         is_script = self.check == "script"
         if is_script and not self.script:
-            raise Invalid((), "the check `script` needs a script", "add `script: PATH`")
+            message = "the check `script` needs a script"
+            raise Invalid((), message, "add `script: PATH`", code=Code.SUITE_CONTRADICTION)
         if not is_script and (self.script or self.name):
             key = "script" if self.script else "name"
-            raise Invalid((key,), "only the check `script` has this key")
+            message = "only the check `script` has this key"
+            raise Invalid((key,), message, code=Code.SUITE_CONTRADICTION)
 
 
 @dataclass(frozen=True, kw_only=True)

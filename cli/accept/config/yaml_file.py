@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import yaml
 
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import Invalid, describe_value, escaped, read, show_path
 
@@ -46,10 +47,17 @@ class Document:
             path = path[:-1]
         return f"{self.files.get(path, self.name)}:{self.lines.get(path, 1)}"
 
-    def bad(self, path: tuple[Any, ...], message: str, hint: str = "") -> BadInput:
+    def bad(
+        self,
+        path: tuple[Any, ...],
+        message: str,
+        hint: str = "",
+        *,
+        code: Code = Code.VALUE_INVALID,
+    ) -> BadInput:
         """Return an error about one key: `FILE:LINE: KEYPATH: MESSAGE`."""
         keys = f"{show_path(path)}: " if path else ""
-        return BadInput(f"{self.where(path)}: {keys}{message}", hint=hint)
+        return BadInput(f"{self.where(path)}: {keys}{message}", code=code, hint=hint)
 
     def read(self, cls: type[T], path: tuple[Any, ...] = ()) -> T:
         """Return the file, or the part under `path`, as an instance of `cls`. Raises BadInput."""
@@ -59,7 +67,7 @@ class Document:
         try:
             return read(cls, data, path=path)
         except Invalid as error:
-            raise self.bad(error.path, error.message, error.hint) from None
+            raise self.bad(error.path, error.message, error.hint, code=error.code) from None
 
 
 def load(path: Path | str) -> Document:
@@ -83,14 +91,24 @@ def _text(name: str) -> str:
         with Path(name).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise BadInput(f"{escaped(name, 300)}: {error.strerror or error}") from None
+        raise BadInput(
+            f"{escaped(name, 300)}: {error.strerror or error}",
+            code=Code.YAML_UNREADABLE,
+            hint="check the path and the permissions of the file",
+        ) from None
     if len(raw) > MAX_BYTES:
-        raise BadInput(f"{name}: larger than 1 MiB", hint="is this the right file?")
+        raise BadInput(
+            f"{name}: larger than 1 MiB",
+            code=Code.YAML_TOO_LARGE,
+            hint="check that this is the intended file",
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise BadInput(f"{name}:{line}: not UTF-8 text", hint="save the file as UTF-8") from None
+        raise BadInput(
+            f"{name}:{line}: not UTF-8 text", code=Code.YAML_ENCODING, hint="save the file as UTF-8"
+        ) from None
 
 
 class _Parser:
@@ -99,46 +117,38 @@ class _Parser:
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self.text = text
+        self.events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
         self.lines: dict[tuple[Any, ...], int] = {}
         self.line = 1
 
     def document(self) -> Document:
-        loader = None
         try:
-            loader = _Loader(self.text)
-            self.loader = loader
-            while not isinstance(
-                event := self._next(), (yaml.StreamEndEvent, yaml.DocumentStartEvent)
-            ):
-                pass
-            if isinstance(event, yaml.StreamEndEvent):
-                self._fail("the file is empty", line=1)
+            self._next()  # the start of the stream
+            if isinstance(self._next(), yaml.StreamEndEvent):
+                message, hint = "the file is empty", "write `key: value` lines"
+                self._fail(message, hint, code=Code.YAML_FORM, line=1)
             event = self._next()
             if not isinstance(event, yaml.MappingStartEvent):
-                self._fail("the file must hold a mapping, `key: value` lines")
+                message = "the file must contain a mapping"
+                self._fail(message, "write `key: value` lines", code=Code.YAML_FORM)
             data = self._value(event, ())
-            while not isinstance(event := self._next(), yaml.StreamEndEvent):
-                if isinstance(event, yaml.DocumentStartEvent):
-                    self._fail("a second document", "one file holds one document: remove the `---`")
+            self._next()  # the end of the document
+            if not isinstance(self._next(), yaml.StreamEndEvent):
+                self._refuse("a second document", "put it into another file")
         except yaml.YAMLError as error:
             self._fail_syntax(error)
-        finally:
-            if loader is not None:
-                loader.dispose()
         return Document(name=self.name, data=data, lines=self.lines)
 
     def _next(self) -> Any:
-        event = self.loader.get_event()
+        event = next(self.events)
         self.line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            self._fail(
-                f"alias *{escaped(str(event.anchor))}", "aliases are not read: write the value out"
-            )
+            self._refuse(f"alias *{escaped(str(event.anchor))}", "repeat the value")
         if getattr(event, "anchor", None):
-            self._fail(f"anchor &{escaped(event.anchor)}", "anchors are not read: remove it")
+            self._refuse(f"anchor &{escaped(event.anchor)}", "remove it")
         tag = getattr(event, "tag", None)
         if isinstance(tag, str) and tag != "!":
-            self._fail(f"tag {escaped(tag)}", "tags are not read: remove it, quote text instead")
+            self._refuse(f"tag {escaped(tag)}", "remove it, and put text into quotes")
         return event
 
     def _value(self, event: Any, path: tuple[Any, ...]) -> Any:
@@ -146,7 +156,8 @@ class _Parser:
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event)
         if len(path) >= MAX_DEPTH:
-            self._fail(f"nested deeper than {MAX_DEPTH} levels")
+            message = f"nested deeper than {MAX_DEPTH} levels"
+            self._fail(message, "use a flatter structure", code=Code.YAML_TOO_DEEP)
         return (
             self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._list(path)
         )
@@ -163,18 +174,23 @@ class _Parser:
             key = _scalar(event) if isinstance(event, yaml.ScalarEvent) else []
             if not isinstance(key, str):
                 what = "a list or mapping" if key == [] else describe_value(key)
-                self._fail(f"keys must be text, found {what} as a key", "write the key in quotes")
+                message = f"keys must be text, found {what} as a key"
+                self._fail(message, "write the key in quotes", code=Code.KEY_TYPE)
             if key in data:
                 first = self.lines[(*path, key)]
-                self._fail(
+                message = (
                     f"{show_path((*path, key))}: the key is given twice, first in line {first}"
                 )
+                self._fail(message, "remove one of them", code=Code.YAML_DUPLICATE_KEY)
             self.lines[(*path, key)] = self.line
             data[key] = self._value(self._next(), (*path, key))
         return data
 
-    def _fail(self, message: str, hint: str = "", *, line: int | None = None) -> NoReturn:
-        raise BadInput(f"{self.name}:{line or self.line}: {message}", hint=hint)
+    def _fail(self, message: str, hint: str, *, code: Code, line: int | None = None) -> NoReturn:
+        raise BadInput(f"{self.name}:{line or self.line}: {message}", code=code, hint=hint)
+
+    def _refuse(self, what: str, hint: str) -> NoReturn:
+        self._fail(f"{what} is not supported", hint, code=Code.YAML_UNSUPPORTED)
 
     def _fail_syntax(self, error: yaml.YAMLError) -> NoReturn:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -182,12 +198,14 @@ class _Parser:
         for number in range(line, max(line - 2, 0), -1):
             lines = self.text.split("\n", number)[number - 1 : number]
             if lines and "\t" in lines[0][: len(lines[0]) - len(lines[0].lstrip())]:
-                self._fail("a tab in the indentation", "indent with spaces", line=number)
+                message = "a tab in the indentation"
+                self._fail(message, "indent with spaces", code=Code.YAML_SYNTAX, line=number)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
         context = getattr(error, "context", None)
         reason = f"{context}: {problem}" if context else str(problem)
         hint = "check the indentation, and quote text with special characters"
-        self._fail(f"invalid YAML: {escaped(reason, 160)}", hint, line=line)
+        message = f"invalid YAML: {escaped(reason, 160)}"
+        self._fail(message, hint, code=Code.YAML_SYNTAX, line=line)
 
 
 def _scalar(event: Any) -> Any:
@@ -231,12 +249,18 @@ def with_bases(
         if not isinstance(name, str):
             raise document.bad(("base", index), f"expected a name, found {describe_value(name)}")
         if depth == _MAX_BASES:
-            message = f"more than {_MAX_BASES} bases in a chain: one may refer to itself"
-            raise document.bad(("base", index), message)
+            raise document.bad(
+                ("base", index),
+                f"more than {_MAX_BASES} bases in a chain",
+                "check that no base refers to itself",
+                code=Code.MACHINE_BASE_CHAIN,
+            )
         try:
             path = find(name, Path(document.name).parent)
         except Invalid as error:
-            raise document.bad(("base", index), error.message, error.hint) from None
+            raise document.bad(
+                ("base", index), error.message, error.hint, code=error.code
+            ) from None
         merged = _merged(with_bases(load(path), find, load, depth=depth + 1), merged)
     return replace(merged, data={**merged.data, "base": names}) if names else merged
 

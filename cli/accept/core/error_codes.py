@@ -27,7 +27,7 @@ class Code(str, Enum):
         return member
 
     def __str__(self) -> str:
-        return self.value
+        return str(self.value)
 
     # Command line and host lists.
     USAGE = (
@@ -99,8 +99,145 @@ class Code(str, Enum):
             " name another one."
         ),
     )
+    HOSTLIST_SYNTAX = (
+        "E-HOSTLIST-SYNTAX",
+        (
+            "The host list has an invalid or empty name, or an invalid range. Valid: node1, "
+            "10.0.0.7, node[01-16], node[1,3,7-9], @FILE."
+        ),
+    )
+    HOSTLIST_DUPLICATE = (
+        "E-HOSTLIST-DUPLICATE",
+        "The host list names a host twice. Name each host once.",
+    )
+    HOSTLIST_TOO_MANY = (
+        "E-HOSTLIST-TOO-MANY",
+        "The host list expands to more hosts than accept supports. Check the ranges.",
+    )
+    HOSTLIST_FILE = (
+        "E-HOSTLIST-FILE",
+        (
+            "The file of a host list (@FILE) is unreadable, empty or too large. Write one host "
+            "per line; # begins a comment."
+        ),
+    )
+    GPUS_PER_NODE = (
+        "E-GPUS-PER-NODE",
+        (
+            "The machine cannot use this number of GPUs per node. The number must divide the "
+            "GPUs of a node, so that all groups have the same size."
+        ),
+    )
+    SCHEMA_UNKNOWN = (
+        "E-SCHEMA-UNKNOWN",
+        "No JSON Schema has this name. The message lists the names.",
+    )
 
     # Configuration files: machines, suites, sites.
+    YAML_UNREADABLE = (
+        "E-YAML-UNREADABLE",
+        "The file is missing or cannot be read. Check the path and the permissions.",
+    )
+    YAML_TOO_LARGE = (
+        "E-YAML-TOO-LARGE",
+        "The file is larger than 1 MiB, so it is probably not the intended one.",
+    )
+    YAML_ENCODING = ("E-YAML-ENCODING", "The file is not UTF-8 text. Save it as UTF-8.")
+    YAML_SYNTAX = (
+        "E-YAML-SYNTAX",
+        (
+            "The file is not valid YAML. Check the indentation (spaces, not tabs), and put text "
+            "with special characters into quotes."
+        ),
+    )
+    YAML_FORM = (
+        "E-YAML-FORM",
+        "The file is empty, or is not a mapping. Write `key: value` lines.",
+    )
+    YAML_UNSUPPORTED = (
+        "E-YAML-UNSUPPORTED",
+        (
+            "The file uses an alias, an anchor, a tag or a second document. Repeat the value "
+            "instead, and use one file per document."
+        ),
+    )
+    YAML_DUPLICATE_KEY = (
+        "E-YAML-DUPLICATE-KEY",
+        "A mapping has the same key twice. Remove one of them.",
+    )
+    YAML_TOO_DEEP = ("E-YAML-TOO-DEEP", "The file is nested too deeply. Use a flatter structure.")
+    KEY_UNKNOWN = (
+        "E-KEY-UNKNOWN",
+        (
+            "A mapping has a key that accept does not know. The message names the nearest key "
+            "and lists all keys."
+        ),
+    )
+    KEY_MISSING = ("E-KEY-MISSING", "A required key is missing. Add the keys in the message.")
+    KEY_TYPE = ("E-KEY-TYPE", "A key is not text. Write it in quotes.")
+    VALUE_INVALID = (
+        "E-VALUE-INVALID",
+        (
+            "A value has the wrong type or form, or is outside its limits. The message names the "
+            "key, the value and what was expected."
+        ),
+    )
+    ENV_INVALID = (
+        "E-ENV-INVALID",
+        "An environment variable has a name that no shell accepts, or a value of several lines.",
+    )
+    CHECK_UNKNOWN = (
+        "E-CHECK-UNKNOWN",
+        "No check has this name. `accept list checks` lists them.",
+    )
+    MACHINE_UNKNOWN = (
+        "E-MACHINE-UNKNOWN",
+        (
+            "No machine has this name. Use a name that `accept list machines` shows, or the path "
+            "of your own file (with a slash or .yaml)."
+        ),
+    )
+    MACHINE_BASE_UNKNOWN = (
+        "E-MACHINE-BASE-UNKNOWN",
+        "A base of the machine does not exist. Use a machine, a shared base or a path.",
+    )
+    MACHINE_BASE_CHAIN = (
+        "E-MACHINE-BASE-CHAIN",
+        "The chain of bases is too long. Check that no base refers to itself.",
+    )
+    MACHINE_CONTRADICTION = (
+        "E-MACHINE-CONTRADICTION",
+        "Keys of the machine contradict each other. Change or remove one of them.",
+    )
+    MACHINE_NO_BOUND = (
+        "E-MACHINE-NO-BOUND",
+        "A reference figure has no bound. Add `share`, `lower` or `upper`.",
+    )
+    MACHINE_SOURCE = (
+        "E-MACHINE-SOURCE",
+        "NCCL settings of a machine need a source. Add `source:` with a URL.",
+    )
+    NCCL_PROFILE_UNKNOWN = (
+        "E-NCCL-PROFILE-UNKNOWN",
+        (
+            "The machine has no NCCL profile with this name. `accept show machine NAME` lists "
+            "its profiles; `default` must exist."
+        ),
+    )
+    SUITE_UNKNOWN = (
+        "E-SUITE-UNKNOWN",
+        (
+            "No suite has this name. Use a name that `accept list suites` shows, or the path of "
+            "your own file (with a slash or .yaml)."
+        ),
+    )
+    SUITE_CONTRADICTION = (
+        "E-SUITE-CONTRADICTION",
+        (
+            "Keys of a check in the suite do not fit together, such as `rounds` without `groups: "
+            "pairs`, or `script` without the check `script`."
+        ),
+    )
 
     # Plans, steps and rendered runs.
 
@@ -162,11 +299,45 @@ class Code(str, Enum):
             "ask. Give the option that the message names."
         ),
     )
+    KUBE_CAPABILITY = (
+        "E-KUBE-CAPABILITY",
+        (
+            "A capability of a container starts with CAP_. Kubernetes names it without, such as "
+            "SYS_ADMIN."
+        ),
+    )
 
     # Evidence, archives, buckets and logs.
     BUCKET_RUN = (
         "E-BUCKET-RUN",
         "The URL does not end in the name of a run. Give a URL such as gs://BUCKET/runs/ATTEMPT.",
+    )
+    EVIDENCE_UNREADABLE = (
+        "E-EVIDENCE-UNREADABLE",
+        "A file of the evidence is missing or cannot be read. Collect the run again.",
+    )
+    EVIDENCE_DAMAGED = (
+        "E-EVIDENCE-DAMAGED",
+        "A file of the evidence is damaged. Collect the run, or fetch its log, again.",
+    )
+    EVIDENCE_PLAN_CHANGED = (
+        "E-EVIDENCE-PLAN-CHANGED",
+        (
+            "The plan was changed after it was rendered, so the evidence proves nothing. Collect "
+            "the run again, or find out who changed the plan."
+        ),
+    )
+    EVIDENCE_NOT_PACKED = (
+        "E-EVIDENCE-NOT-PACKED",
+        "The file contains no packed evidence. Use the log of the pod with index 0.",
+    )
+    EVIDENCE_CUT_OFF = (
+        "E-EVIDENCE-CUT-OFF",
+        "The packed evidence in the log is incomplete. Fetch the log again.",
+    )
+    EVIDENCE_TOO_LARGE_FOR_LOG = (
+        "E-EVIDENCE-TOO-LARGE-FOR-LOG",
+        "The log has no records, because they were too many. Judge the evidence folder instead.",
     )
 
     # The program itself.

@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
 from accept.core.report import text as report_text
@@ -139,6 +140,7 @@ def _refuse_changed_plan(plan: Plan, data: Mapping[str, object], source: str) ->
         raise BadEvidence(
             f"{source}: the plan was changed after it was rendered "
             f"(its hash is {actual[:12]}, not {plan.hash[:12]})",
+            code=Code.EVIDENCE_PLAN_CHANGED,
             hint="collect the run again, or find out who changed the plan",
         )
 
@@ -314,11 +316,16 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
             size += len(parts[-1])
     if not digest:
         raise BadEvidence(
-            f"{source} holds no packed evidence",
-            hint="it is at the end of the log of the pod with index 0",
+            f"{source} contains no packed evidence",
+            code=Code.EVIDENCE_NOT_PACKED,
+            hint="use the log of the pod with index 0, which ends with the packed evidence",
         )
     if not ended:
-        raise BadEvidence(f"{source}: the packed evidence is cut off", hint="fetch the log again")
+        raise BadEvidence(
+            f"{source}: the packed evidence is cut off",
+            code=Code.EVIDENCE_CUT_OFF,
+            hint="fetch the log again",
+        )
     try:
         compressed = base64.b64decode("".join(parts), validate=True)
         raw_text = zlib.decompressobj().decompress(compressed, _UNPACKED_LIMIT)
@@ -327,9 +334,10 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         data = json.loads(raw_text)
         if not isinstance(data, dict):
             raise TypeError("it is not a JSON object")
-        if "records" not in data:
+        if "recordsLeftOut" in data:
             raise BadEvidence(
-                f"{source}: {data.get('recordsLeftOut')} records were too many for the log",
+                f"{source}: {data['recordsLeftOut']} records were too many for the log",
+                code=Code.EVIDENCE_TOO_LARGE_FOR_LOG,
                 hint="judge the evidence folder instead; the verdict in the log is final",
             )
         plan = read(Plan, data["plan"])
@@ -341,7 +349,9 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         )
     except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise BadEvidence(
-            f"{source}: the packed evidence is damaged: {error}", hint="fetch the log again"
+            f"{source}: the packed evidence is damaged: {error}",
+            code=Code.EVIDENCE_DAMAGED,
+            hint="fetch the log again",
         ) from error
 
 
@@ -355,7 +365,9 @@ def read_text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise BadEvidence(
-            f"{path}: {reason}", hint="collect the run again, or name another folder"
+            f"{path}: {reason}",
+            code=Code.EVIDENCE_UNREADABLE,
+            hint="collect the run again, or name another folder",
         ) from error
 
 
@@ -363,5 +375,8 @@ def _parse(cls: type[T], text: str, source: str) -> T:
     try:
         return read(cls, json.loads(text))
     except (ValueError, RecursionError) as error:
-        hint = "the file is damaged: collect the run again"
-        raise BadEvidence(f"{source}: {error}", hint=hint) from error
+        raise BadEvidence(
+            f"{source}: {error}",
+            code=Code.EVIDENCE_DAMAGED,
+            hint="the file is damaged: collect the run again",
+        ) from error

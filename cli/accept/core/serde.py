@@ -1,37 +1,49 @@
-"""Read untrusted JSON and YAML data into typed dataclasses, and write dataclasses as JSON."""
+"""Read untrusted JSON and YAML data into typed dataclasses, write them as JSON, make their schema.
+
+`_kind` is the one place that knows the supported types: how each is read, described and published.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import json
 import math
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from accept.core.error_codes import Code
 
 T = TypeVar("T")
 
 #: Keys of mappings and indices of lists, from the outside in.
 Path = tuple[Any, ...]
 _Reader = Callable[[Any], Any]
+_Schema = dict[str, Any]
 
 
 class Invalid(ValueError):
     """Data that does not fit its type, with its path. Message and hint are one line each."""
 
-    def __init__(self, path: Path, message: str, hint: str = "") -> None:
+    def __init__(
+        self, path: Path, message: str, hint: str = "", *, code: Code = Code.VALUE_INVALID
+    ) -> None:
         super().__init__(message)
         self.path = path
         self.message = message
         self.hint = hint
+        self.code = code
 
     def under(self, *keys: Any) -> Invalid:
         """Return this error with `keys` in front of its path."""
-        return Invalid((*keys, *self.path), self.message, self.hint)
+        return Invalid((*keys, *self.path), self.message, self.hint, code=self.code)
 
     def __str__(self) -> str:
         text = f"{show_path(self.path)}: {self.message}" if self.path else self.message
@@ -39,10 +51,25 @@ class Invalid(ValueError):
 
 
 @dataclass(frozen=True)
+class _Kind:
+    """How the values of one type are described in words, read, and published in a JSON Schema."""
+
+    words: str
+    #: Returns the value, or raises Invalid.
+    read: _Reader
+    #: Returns a new schema; adds the schemas of dataclasses to its argument.
+    schema: Callable[[_Schema], _Schema]
+
+
+@dataclass(frozen=True)
 class Doc:
     """Description of a field, for the schema and for people."""
 
     text: str
+
+    def apply(self, kind: _Kind) -> _Kind:
+        """Return the kind with this description in its schema."""
+        return replace(kind, schema=lambda defs: {**kind.schema(defs), "description": self.text})
 
 
 @dataclass(frozen=True)
@@ -52,6 +79,28 @@ class Bounds:
     min: float | None = None
     max: float | None = None
 
+    def apply(self, kind: _Kind) -> _Kind:
+        """Return the kind with these limits."""
+        low = -math.inf if self.min is None else self.min
+        high = math.inf if self.max is None else self.max
+
+        def read_bounded(data: Any) -> Any:
+            value = kind.read(data)
+            number = value if isinstance(value, (int, float)) else len(value)
+            if low <= number <= high:
+                return value
+            limit = f"at least {low:g}" if number < low else f"at most {high:g}"
+            subject = describe_value(value) if number is value else f"the length {number}"
+            raise Invalid((), f"{subject} is not possible here", f"it must be {limit}")
+
+        def schema_bounded(defs: _Schema) -> _Schema:
+            result = kind.schema(defs)
+            suffix = {"string": "Length", "array": "Items"}.get(result["type"], "imum")
+            limits = {f"min{suffix}": self.min, f"max{suffix}": self.max}
+            return {**result, **{key: n for key, n in limits.items() if n is not None}}
+
+        return replace(kind, read=read_bounded, schema=schema_bounded)
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -59,6 +108,22 @@ class Pattern:
 
     regex: str
     form: str
+
+    def apply(self, kind: _Kind) -> _Kind:
+        """Return the kind with this expression."""
+        regex = re.compile(self.regex)
+
+        def read_matching(data: Any) -> Any:
+            value = kind.read(data)
+            if not regex.fullmatch(value):
+                raise _wrong(self.form, value)
+            return value
+
+        return _Kind(
+            words=self.form,
+            read=read_matching,
+            schema=lambda defs: {**kind.schema(defs), "pattern": f"^(?:{self.regex})$"},
+        )
 
 
 @dataclass(frozen=True)
@@ -68,10 +133,27 @@ class Text:
     parse: Callable[[str], int | float]
     form: str
 
+    def apply(self, kind: _Kind) -> _Kind:
+        """Return the kind that also accepts this text."""
 
-@dataclass(frozen=True)
-class NonFinite:
-    """Allows NaN and infinity, written as the texts "nan", "inf" and "-inf"."""
+        def read_textual(data: Any) -> Any:
+            if not isinstance(data, str):
+                return kind.read(data)
+            try:
+                number = self.parse(data)
+            except ValueError as error:
+                raise Invalid((), str(error), f"expected {self.form}") from None
+            return kind.read(number)
+
+        text = {"type": "string", "title": self.form}
+        return _Kind(
+            words=self.form,
+            read=read_textual,
+            schema=lambda defs: {"anyOf": [kind.schema(defs), text]},
+        )
+
+
+# Read, write and publish
 
 
 def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
@@ -80,19 +162,10 @@ def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
     Raise Invalid with `path`, extended by the path inside `data`.
     """
     try:
-        value: T = _reader(cls)(data)
+        value: T = _kind(cls).read(data)
     except Invalid as error:
         raise error.under(*path) from None
     return value
-
-
-def from_json(cls: type[T], text: str | bytes) -> T:
-    """Return an instance of `cls` from JSON text. Raise Invalid, also if the text is not JSON."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Invalid((), f"invalid JSON: {error}") from None
-    return read(cls, data)
 
 
 def dump(value: Any) -> Any:
@@ -122,12 +195,26 @@ def dump(value: Any) -> Any:
     raise TypeError(f"{kind.__name__} is not plain data")
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return JSON text, on one line without `indent`; equal values give equal bytes."""
-    separators = (",", ":") if indent is None else (",", ": ")
-    return json.dumps(
-        dump(value), ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
-    )
+def to_json(value: Any) -> str:
+    """Return JSON text on one line; equal values give equal bytes."""
+    return json.dumps(dump(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def schema(cls: type[Any]) -> _Schema:
+    """Return the JSON Schema (draft 2020-12) of a dataclass; nested ones are under `$defs`.
+
+    The description of a key comes from its `Doc`, from the field's `metadata["doc"]`, or from the
+    `#:` comment above it.
+    """
+    defs: _Schema = {}
+    result = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **_schema_of_fields(cls, defs),
+    }
+    return {**result, "$defs": dict(sorted(defs.items()))} if defs else result
+
+
+# Texts
 
 
 def camel(name: str) -> str:
@@ -143,7 +230,11 @@ def show_path(path: Path) -> str:
 
 
 def escaped(text: str, limit: int = 60) -> str:
-    """Return text for a message: at most `limit` characters, with control characters escaped."""
+    """Return the user's text for a message, with visible escapes for invisible characters.
+
+    It has at most `limit` characters, not counting the escapes. `accept.core.text.plain` removes
+    such characters instead, because the text of others is of no help to the reader.
+    """
     short = text if len(text) <= limit else text[: limit - 3] + "..."
     return short if short.isprintable() else json.dumps(short)[1:-1]
 
@@ -163,6 +254,11 @@ def describe_value(data: Any) -> str:
     return "a list" if isinstance(data, (list, tuple)) else "a mapping"
 
 
+def describe(hint: Any) -> str:
+    """Describe a type in words: "a whole number", "one of a, b"."""
+    return _kind(hint).words
+
+
 def nearest(asked: str, names: Iterable[str]) -> str | None:
     """Return the name that `asked` was probably meant to be, or None."""
     by_lower = {name.lower(): name for name in names}
@@ -178,20 +274,19 @@ def known(asked: str, names: Iterable[str], what: str = "known") -> str:
     return f"did you mean {nearest_name}? {listing}" if nearest_name else listing
 
 
-def required(item: dataclasses.Field[Any]) -> bool:
-    """Return True if a field has no default."""
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+# Types
 
 
-_FIELDS: dict[Any, tuple[tuple[dataclasses.Field[Any], str, Any], ...]] = {}
+def _cached(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return `make` with a cache: every record is read with it, so speed matters here."""
+    return cache(make)
 
 
+@_cached
 def fields_of(cls: Any) -> tuple[tuple[dataclasses.Field[Any], str, Any], ...]:
     """Return (field, key in files, type with markers) for each field of a dataclass."""
-    if cls not in _FIELDS:
-        hints = get_type_hints(cls, include_extras=True)
-        _FIELDS[cls] = tuple((i, camel(i.name), hints[i.name]) for i in dataclasses.fields(cls))
-    return _FIELDS[cls]
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple((item, camel(item.name), hints[item.name]) for item in dataclasses.fields(cls))
 
 
 def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -207,73 +302,25 @@ def members(hint: Any) -> tuple[Any, ...] | None:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else None
 
 
-_WORDS: dict[Any, str] = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    type(None): "nothing",
-    Any: "plain data",
-}
-
-
-def describe(hint: Any) -> str:
-    """Describe a type in words: "a whole number", "one of a, b"."""
+@_cached
+def _kind(hint: Any) -> _Kind:
     base, markers = split(hint)
+    kind = _SIMPLE.get(base) or _composite(base)
     for marker in markers:
-        if isinstance(marker, (Text, Pattern)):
-            return marker.form
-    if base in _WORDS:
-        return _WORDS[base]
-    union, origin = members(base), get_origin(base)
-    if union:
-        return " or ".join(describe(member) for member in union if member is not type(None))
-    if origin is Literal:
-        values = [f'"{value}"' for value in get_args(base)]
-        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
-    return "a list" if origin is tuple else "a mapping"
+        kind = marker.apply(kind)
+    return kind
 
 
-#: Deepest nesting of an `Any`, far below Python's recursion limit.
-_MAX_DEPTH = 50
-
-_READERS: dict[Any, _Reader] = {}
-
-
-def _reader(hint: Any) -> _Reader:
-    """Return the function that reads one value of this type or raises Invalid."""
-    if hint not in _READERS:
-        _READERS[hint] = _make_reader(hint)
-    return _READERS[hint]
-
-
-def _make_reader(hint: Any) -> _Reader:
-    base, markers = split(hint)
-    if any(isinstance(marker, NonFinite) for marker in markers):
-        return _any_float
-    read_base = _make_base_reader(base)
-    for marker in markers:
-        if isinstance(marker, Bounds):
-            read_base = _bounded(read_base, marker)
-        elif isinstance(marker, Pattern):
-            read_base = _matching(read_base, marker)
-        elif isinstance(marker, Text):
-            read_base = _textual(read_base, marker)
-    return read_base
-
-
-def _make_base_reader(hint: Any) -> _Reader:
-    if hint in _SIMPLE:
-        return _SIMPLE[hint]
+def _composite(hint: Any) -> _Kind:
     origin, args = get_origin(hint), get_args(hint)
     if union := members(hint):
         return _union(union)
     if origin is Literal:
         return _choice({value: value for value in args})
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return _tuple(args[0])
+        return _tuple(_kind(args[0]))
     if origin is dict and args[0] is str:
-        return _dict(args[1])
+        return _dict(_kind(args[1]))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _choice({member.value: member for member in hint})
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -281,58 +328,67 @@ def _make_base_reader(hint: Any) -> _Reader:
     raise TypeError(f"no reader for the type {hint}")
 
 
-def _wrong(hint: Any, data: Any, hint_text: str = "") -> Invalid:
-    return Invalid((), f"expected {describe(hint)}, found {describe_value(data)}", hint_text)
+def _wrong(words: str, data: Any, hint: str = "") -> Invalid:
+    return Invalid((), f"expected {words}, found {describe_value(data)}", hint)
 
 
-def _str(data: Any) -> str:
-    if not isinstance(data, str):
-        is_number = isinstance(data, (int, float))
-        raise _wrong(str, data, "write it in quotes" if is_number else "")
-    return data
+def _simple(
+    words: str, fits: Callable[[Any], bool], schema: _Schema, advice: Callable[[Any], str]
+) -> _Kind:
+    def read_simple(data: Any) -> Any:
+        if not fits(data):
+            raise _wrong(words, data, advice(data))
+        return data
+
+    return _Kind(words=words, read=read_simple, schema=lambda _: dict(schema))
 
 
-def _int(data: Any) -> int:
-    if not isinstance(data, int) or isinstance(data, bool):
-        raise _wrong(int, data)
-    return data
+def _no_advice(_: Any) -> str:
+    return ""
 
 
-def _any_float(data: Any) -> float:
-    if isinstance(data, str) and data in ("nan", "inf", "-inf"):
-        return float(data)
-    if not isinstance(data, (int, float)) or isinstance(data, bool):
-        raise _wrong(float, data)
-    try:
-        return float(data)
-    except OverflowError:
-        raise _wrong(float, data) from None
+def _bool_advice(data: Any) -> str:
+    is_word = isinstance(data, str) and data.lower() in ("yes", "no", "on", "off", "y", "n")
+    return "yes, no, on and off are plain text here" if is_word else ""
 
 
-def _float(data: Any) -> float:
-    value = math.nan if isinstance(data, str) else _any_float(data)
-    if not math.isfinite(value):
-        raise _wrong(float, data)
-    return value
+def _is_number(data: Any) -> bool:
+    """Return True for a number that a float can hold; NaN and infinity are refused."""
+    is_number = isinstance(data, (int, float)) and not isinstance(data, bool)
+    return is_number and bool(abs(data) <= sys.float_info.max)
 
 
-def _bool(data: Any) -> bool:
-    if not isinstance(data, bool):
-        is_word = isinstance(data, str) and data.lower() in ("yes", "no", "on", "off", "y", "n")
-        raise _wrong(bool, data, "yes, no, on and off are plain text here" if is_word else "")
-    return data
+_STR = _simple(
+    "text",
+    lambda data: isinstance(data, str),
+    {"type": "string"},
+    lambda data: "write it in quotes" if isinstance(data, (int, float)) else "",
+)
+_INT = _simple(
+    "a whole number",
+    lambda data: isinstance(data, int) and not isinstance(data, bool),
+    {"type": "integer"},
+    _no_advice,
+)
+_NUMBER = _simple("a number", _is_number, {"type": "number"}, _no_advice)
+_FLOAT = replace(_NUMBER, read=lambda data: float(_NUMBER.read(data)))
+_BOOL = _simple(
+    "true or false",
+    lambda data: isinstance(data, bool),
+    {"type": "boolean"},
+    _bool_advice,
+)
+_NONE = _simple("nothing", lambda data: data is None, {"type": "null"}, _no_advice)
 
-
-def _none(data: Any) -> None:
-    if data is not None:
-        raise _wrong(type(None), data)
+#: Deepest nesting of an `Any`, far below Python's recursion limit.
+_MAX_DEPTH = 50
 
 
 def _any(data: Any, depth: int = 0) -> Any:
     if data is None or isinstance(data, (str, int)):
         return data
     if isinstance(data, float):
-        return _float(data)
+        return _FLOAT.read(data)
     if depth > _MAX_DEPTH:
         raise Invalid((), f"nested deeper than {_MAX_DEPTH} levels")
     if isinstance(data, (list, tuple)):
@@ -342,13 +398,13 @@ def _any(data: Any, depth: int = 0) -> Any:
     raise Invalid((), f"expected plain data, found {type(data).__name__}")
 
 
-_SIMPLE: dict[Any, _Reader] = {
-    str: _str,
-    int: _int,
-    float: _float,
-    bool: _bool,
-    type(None): _none,
-    Any: _any,
+_SIMPLE: dict[Any, _Kind] = {
+    str: _STR,
+    int: _INT,
+    float: _FLOAT,
+    bool: _BOOL,
+    type(None): _NONE,
+    Any: _Kind(words="plain data", read=_any, schema=lambda _: {}),
 }
 
 
@@ -361,35 +417,38 @@ def _at(key: Any, read_item: Callable[..., Any], *arguments: Any) -> Any:
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise Invalid(
-            (), f"keys must be text, found {describe_value(key)} as a key", "write it in quotes"
-        )
+        message = f"keys must be text, found {describe_value(key)} as a key"
+        raise Invalid((), message, "write it in quotes", code=Code.KEY_TYPE)
     return key
 
 
-def _tuple(item_type: Any) -> _Reader:
-    read_item = _reader(item_type)
-
+def _tuple(item: _Kind) -> _Kind:
     def read_tuple(data: Any) -> tuple[Any, ...]:
         if not isinstance(data, (list, tuple)):
-            raise Invalid((), f"expected a list, found {describe_value(data)}")
-        return tuple([_at(index, read_item, item) for index, item in enumerate(data)])
+            raise _wrong("a list", data)
+        return tuple([_at(index, item.read, value) for index, value in enumerate(data)])
 
-    return read_tuple
+    return _Kind(
+        words="a list",
+        read=read_tuple,
+        schema=lambda defs: {"type": "array", "items": item.schema(defs)},
+    )
 
 
-def _dict(item_type: Any) -> _Reader:
-    read_item = _reader(item_type)
-
+def _dict(item: _Kind) -> _Kind:
     def read_dict(data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
-            raise Invalid((), f"expected a mapping, found {describe_value(data)}")
-        return {_key(key): _at(key, read_item, item) for key, item in data.items()}
+            raise _wrong("a mapping", data)
+        return {_key(key): _at(key, item.read, value) for key, value in data.items()}
 
-    return read_dict
+    return _Kind(
+        words="a mapping",
+        read=read_dict,
+        schema=lambda defs: {"type": "object", "additionalProperties": item.schema(defs)},
+    )
 
 
-def _choice(values: dict[Any, Any]) -> _Reader:
+def _choice(values: dict[Any, Any]) -> _Kind:
     # The type is part of the key, because True == 1.
     table = {(type(value), value): result for value, result in values.items()}
     texts = [str(value) for value in values]
@@ -401,30 +460,38 @@ def _choice(values: dict[Any, Any]) -> _Reader:
             (), f"{describe_value(data)} is not possible here", known(str(data)[:200], texts)
         )
 
-    return read_choice
+    quoted = [f'"{text}"' for text in texts]
+    return _Kind(
+        words=quoted[0] if len(quoted) == 1 else f"one of {', '.join(quoted)}",
+        read=read_choice,
+        schema=lambda _: {"enum": list(values)},
+    )
 
 
-def _union(union: tuple[Any, ...]) -> _Reader:
-    choices = [(member, _reader(member)) for member in union if member is not type(None)]
+def _union(union: tuple[Any, ...]) -> _Kind:
+    choices = [(member, _kind(member)) for member in union if member is not type(None)]
     optional = len(choices) < len(union)
-    expected = " or ".join(describe(member) for member, _ in choices)
+    expected = " or ".join(kind.words for _, kind in choices)
 
     def read_union(data: Any) -> Any:
         if data is None and optional:
             return None
         hints = []
-        for member, read_member in choices:
+        for member, kind in choices:
             try:
-                return read_member(data)
+                return kind.read(data)
             except Invalid as error:
                 # The error of the intended member is more precise than "none of the types fits".
                 if len(choices) == 1 or _is_intended(member, data):
                     raise
                 hints.append(error.hint)
-        hint = next((hint for hint in reversed(hints) if hint), "")
-        raise Invalid((), f"expected {expected}, found {describe_value(data)}", hint)
+        raise _wrong(expected, data, next((hint for hint in reversed(hints) if hint), ""))
 
-    return read_union
+    return _Kind(
+        words=expected,
+        read=read_union,
+        schema=lambda defs: {"anyOf": [_kind(member).schema(defs) for member in union]},
+    )
 
 
 def _is_intended(member: Any, data: Any) -> bool:
@@ -435,19 +502,19 @@ def _is_intended(member: Any, data: Any) -> bool:
     return type(data) is base or (get_origin(base) is tuple and isinstance(data, list))
 
 
-def _dataclass(cls: type[Any]) -> _Reader:
-    readers = {key: (item.name, _reader(hint)) for item, key, hint in fields_of(cls)}
-    required_keys = {key: item.name for item, key, _ in fields_of(cls) if required(item)}
+def _dataclass(cls: type[Any]) -> _Kind:
+    readers = {key: (item.name, _kind(hint).read) for item, key, hint in fields_of(cls)}
+    required_keys = {key: item.name for item, key, _ in fields_of(cls) if _is_required(item)}
 
     def read_dataclass(data: Any) -> Any:
         if not isinstance(data, dict):
-            hint = f"known keys: {', '.join(readers)}"
-            raise Invalid((), f"expected a mapping, found {describe_value(data)}", hint)
+            raise _wrong("a mapping", data, f"known keys: {', '.join(readers)}")
         values = {}
         for key, item in data.items():
             entry = readers.get(_key(key))
             if entry is None:
-                raise Invalid((key,), "there is no such key", known(key, readers, "known keys"))
+                hint = known(key, readers, "known keys")
+                raise Invalid((key,), "there is no such key", hint, code=Code.KEY_UNKNOWN)
             name, read_item = entry
             try:
                 values[name] = read_item(item)
@@ -455,7 +522,8 @@ def _dataclass(cls: type[Any]) -> _Reader:
                 raise error.under(key) from None
         missing = [key for key, name in required_keys.items() if name not in values]
         if missing:
-            raise Invalid((), f"{'keys' if missing[1:] else 'key'} missing: {', '.join(missing)}")
+            message = f"{'keys' if missing[1:] else 'key'} missing: {', '.join(missing)}"
+            raise Invalid((), message, code=Code.KEY_MISSING)
         try:
             return cls(**values)
         except Invalid:
@@ -463,45 +531,50 @@ def _dataclass(cls: type[Any]) -> _Reader:
         except ValueError as error:
             raise Invalid((), str(error)) from None
 
-    return read_dataclass
+    def schema_reference(defs: _Schema) -> _Schema:
+        if cls.__name__ not in defs:
+            defs[cls.__name__] = {}
+            defs[cls.__name__] = _schema_of_fields(cls, defs)
+        return {"$ref": f"#/$defs/{cls.__name__}"}
+
+    return _Kind(words="a mapping", read=read_dataclass, schema=schema_reference)
 
 
-def _bounded(read_base: _Reader, bounds: Bounds) -> _Reader:
-    low = -math.inf if bounds.min is None else bounds.min
-    high = math.inf if bounds.max is None else bounds.max
-
-    def read_bounded(data: Any) -> Any:
-        value = read_base(data)
-        number = value if isinstance(value, (int, float)) else len(value)
-        if low <= number <= high:
-            return value
-        limit = f"at least {low:g}" if number < low else f"at most {high:g}"
-        subject = describe_value(value) if number is value else f"the length {number}"
-        raise Invalid((), f"{subject} is not possible here", f"it must be {limit}")
-
-    return read_bounded
+def _is_required(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 
-def _matching(read_base: _Reader, pattern: Pattern) -> _Reader:
-    regex = re.compile(pattern.regex)
+def _schema_of_fields(cls: type[Any], defs: _Schema) -> _Schema:
+    comments = _comments(cls)
+    properties = {}
+    for item, key, hint in fields_of(cls):
+        properties[key] = _kind(hint).schema(defs)
+        text = item.metadata.get("doc") or comments.get(item.name)
+        if text:
+            properties[key].setdefault("description", text)
+        if item.default not in (dataclasses.MISSING, None):
+            properties[key]["default"] = dump(item.default)
+    result: _Schema = {
+        "title": cls.__name__,
+        "description": inspect.cleandoc(cls.__doc__ or ""),
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    required = [key for item, key, _ in fields_of(cls) if _is_required(item)]
+    return {**result, "required": required} if required else result
 
-    def read_matching(data: Any) -> Any:
-        value = read_base(data)
-        if not regex.fullmatch(value):
-            raise Invalid((), f"expected {pattern.form}, found {describe_value(value)}")
-        return value
 
-    return read_matching
+_COMMENT = re.compile(r"((?:^ +#:.*\n)+) +(\w+):", re.MULTILINE)
 
 
-def _textual(read_base: _Reader, marker: Text) -> _Reader:
-    def read_textual(data: Any) -> Any:
-        if not isinstance(data, str):
-            return read_base(data)
-        try:
-            number = marker.parse(data)
-        except ValueError as error:
-            raise Invalid((), str(error), f"expected {marker.form}") from None
-        return read_base(number)
-
-    return read_textual
+def _comments(cls: type[Any]) -> dict[str, str]:
+    """Return the `#:` comments above the fields of a class; {} if its source is unavailable."""
+    try:
+        source = inspect.getsource(cls)
+    except (OSError, TypeError):
+        return {}
+    return {
+        name: " ".join(line.strip(" #:") for line in text.strip().splitlines())
+        for text, name in _COMMENT.findall(source)
+    }

@@ -1,4 +1,4 @@
-"""Make untrusted text safe to show, and read and write sizes such as `8G`."""
+"""Make untrusted text safe to show; format counts, durations and sizes; parse sizes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,22 @@ def visible(text: str) -> str:
 def markdown(text: object, most: int = 400) -> str:
     """Return `plain(text, most)` with the special characters of Markdown and HTML escaped."""
     return _MARKDOWN.sub(r"\\\1", plain(text, most)).replace("\\<", "&lt;").replace("\\&", "&amp;")
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as "1 host" or "2 hosts"; `plural` if it is irregular."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as "0.25 s", "45 s", "3 min 29 s" or "3 h 29 min"."""
+    if seconds < 99.5:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

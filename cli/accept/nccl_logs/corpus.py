@@ -12,7 +12,7 @@ from accept.core.errors import BadEvidence
 from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.json import UNKNOWN_BUS
 from accept.core.nccl_tests.table import Device
-from accept.core.text import plain
+from accept.core.text import count, plain
 from accept.nccl_logs.files import walk
 from accept.nccl_logs.hosts import HostNames, natural
 from accept.nccl_logs.tables import EMPTY, NO_TABLE, Measured, Read, once, read
@@ -125,7 +125,7 @@ def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> Bad
         )
     return BadEvidence(
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
-        f"{others} file{'s' * (others != 1)} searched",
+        f"{count(others, 'file')} searched",
         hint="name a run, an evidence folder, or the output of all_reduce_perf or a similar test",
     )
 

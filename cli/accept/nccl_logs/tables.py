@@ -11,6 +11,7 @@ from accept.core import launcher_errors, nccl_tests
 from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.table import COLLECTIVES, Device, Log, Row, Table
+from accept.core.text import count
 
 #: Reasons why a file is not a log, although it may have been meant to be one.
 EMPTY, NO_TABLE = "it is empty", "no nccl-tests results table in this file"
@@ -66,7 +67,7 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
     if not log.tables:
         said = (*launch, *problems)
         if not said and log.nccl_lines:
-            text = f"{log.nccl_lines} lines of NCCL's own and no table"
+            text = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
             said = (Problem(cause="no-measurement", message=text),)
         reason = NO_TABLE if start.strip() else EMPTY
         return Read(file=name, problems=said, reason="" if said else reason)

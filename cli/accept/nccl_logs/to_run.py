@@ -33,7 +33,7 @@ from accept.core.model import (
 )
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.runner.coordinator import HOSTS
-from accept.core.text import format_size, plain
+from accept.core.text import count, format_size, plain
 from accept.evidence import archive, bucket, rundir
 from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.nccl_logs.fill_gaps import completed
@@ -73,8 +73,8 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
     notes += [
-        f"{count} table{'s' * (count != 1)} of {name}: no check judges that"
-        for name, count in unjudged.items()
+        f"{count(tables, 'table')} of {name}: no check judges that"
+        for name, tables in unjudged.items()
     ]
     if not plan.steps:
         raise BadEvidence(
@@ -261,10 +261,10 @@ def _missing_gpus(executions: Sequence[Execution]) -> Iterator[Problem]:
         for host, gpus in execution.gpus.items() if execution.measured else ():
             counts[host] = max(counts.get(host, 0), len(gpus))
     for usual, hosts in Counter(counts.values()).most_common(1):
-        for host, count in counts.items():
-            if count < usual and hosts * 2 > len(counts):
+        for host, gpus_shown in counts.items():
+            if gpus_shown < usual and hosts * 2 > len(counts):
                 message = (
-                    f"{host} has {count} GPU{'s' * (count != 1)} in all logs, "
+                    f"{host} has {count(gpus_shown, 'GPU')} in all logs, "
                     f"{hosts} of {len(counts)} hosts have {usual}"
                 )
                 yield Problem(cause="gpu-missing", message=message, host=host)
@@ -386,7 +386,7 @@ def _step(
     if _is_unchecked(executions):
         params["check"] = 0
     gpus = population.gpus
-    suffix = f"-{gpus}-gpu{'s' * (gpus != 1)}" if gpus else ""
+    suffix = f"-{count(gpus, 'gpu')}".replace(" ", "-") if gpus else ""
     suffix += "-crossed" * population.crossed
     step = Step(
         id=f"{number:02d}-{population.check}-{population.kind}{suffix}",
@@ -493,10 +493,10 @@ def _origin(
     parts = []
     for kind, word in _WORDS.items():
         of_kind = [e for p, peers in by_population.items() if p.kind == kind for e in peers]
-        count = len({(e.file, e.hosts) for e in of_kind if e.hosts})
-        if count:
-            parts.append(f"{count} {word} log{'s' * (count != 1)}")
+        files = len({(e.file, e.hosts) for e in of_kind if e.hosts})
+        if files:
+            parts.append(count(files, f"{word} log"))
     hosts = len({*logs.hosts, *(host for e in executions for host in e.hosts)})
-    count = len({e.check for e in executions})
-    parts.append(f"{hosts} node{'s' * (hosts != 1)}")
-    return f"{', '.join(parts)}, {count} collective{'s' * (count != 1)}; from logs alone"
+    parts.append(count(hosts, "node"))
+    parts.append(count(len({e.check for e in executions}), "collective"))
+    return f"{', '.join(parts)}; from logs alone"

@@ -29,6 +29,7 @@ from accept.config.nccl_settings import remarks, without
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Reference
 from accept.core.serde import Invalid, escaped, known
+from accept.core.text import count, duration
 from accept.plan.placement import check_image, check_results, gpus_of_pod, placed
 from accept.plan.steps import steps_of, within
 
@@ -137,8 +138,8 @@ def choose_target(options: Options, site: Site) -> Target:
         hosts = options.hosts
     if backend == "local" and hosts:
         raise BadInput(
-            f"back end local tests only this machine, but {len(hosts)} "
-            f"host{'s' * (len(hosts) != 1)} {'are' if len(hosts) != 1 else 'is'} named",
+            "back end local tests only this machine, "
+            f"but --hosts names {count(len(hosts), 'host')}",
             hint="leave the hosts out, or give --backend ssh",
         )
     if backend == "ssh" and not hosts:
@@ -167,28 +168,28 @@ def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: st
     """Return the number of nodes; None for every free node of a cluster. Raises BadInput."""
     if options.all_nodes:
         return None
-    count = len(hosts) or options.nodes
-    if count is None and backend == "kubernetes":
-        count = len(site.kubernetes.include_nodes) or None
-    if count is None and backend == "local":
-        count = 1
-    if count is None:
+    nodes = len(hosts) or options.nodes
+    if nodes is None and backend == "kubernetes":
+        nodes = len(site.kubernetes.include_nodes) or None
+    if nodes is None and backend == "local":
+        nodes = 1
+    if nodes is None:
         raise BadInput(
             "the number of nodes is unknown", hint="give --nodes NUMBER, or --hosts a,b,c"
         )
-    if not 1 <= count <= MOST_HOSTS:
-        raise BadInput(f"{count} nodes", hint=f"from 1 to {MOST_HOSTS} are possible")
+    if not 1 <= nodes <= MOST_HOSTS:
+        raise BadInput(count(nodes, "node"), hint=f"from 1 to {MOST_HOSTS} are possible")
     if hosts and options.nodes not in (None, len(hosts)):
         raise BadInput(
-            f"--nodes {options.nodes}, but {len(hosts)} host{'s' * (len(hosts) != 1)} named",
+            f"--nodes {options.nodes}, but {count(len(hosts), 'host')} named",
             hint="leave --nodes out",
         )
-    if backend == "local" and count != 1:
+    if backend == "local" and nodes != 1:
         raise BadInput(
-            f"{count} nodes, but back end local tests only this machine",
+            f"{count(nodes, 'node')}, but back end local tests only this machine",
             hint="name the others: --hosts a,b,c",
         )
-    return count
+    return nodes
 
 
 def resolve(options: Options) -> Resolved:
@@ -312,8 +313,8 @@ def _results_note(site: Site) -> tuple[str, ...]:
     """Return a note if the evidence stays in a pod."""
     if site.results.location or site.results.volume:
         return ()
-    duration = f"{site.results.hold_seconds:.0f} s after the verdict"
-    return (f"no results.location: the evidence stays in the pod of index 0 for {duration}",)
+    held = f"{duration(site.results.hold_seconds)} after the verdict"
+    return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
 
 
 def _domain_note(machine: Machine, site: Site, nodes: int) -> tuple[str, ...]:

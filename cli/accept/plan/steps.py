@@ -26,7 +26,7 @@ from accept.core.serde import (
     read,
     show_path,
 )
-from accept.core.text import format_size, parse_size
+from accept.core.text import duration, format_size, parse_size
 
 #: Time limit of one execution if the suite has none: this many times the estimate.
 _TIMEOUT_FACTOR = 5.0
@@ -274,10 +274,11 @@ def within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tu
         step = min(kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate))
         kept.remove(step)
         total = sum(step.estimate for step in kept)
-        reason = f"over the budget of {budget:.0f} s (the rest is estimated at {total:.0f} s)"
+        rest = duration(total)
+        reason = f"over the budget of {duration(budget)} (the rest is estimated at {rest})"
         dropped += [Skipped(check=c, reason=reason, optional=step.optional) for c in step.checks]
     if not kept:
         raise BadInput(
-            f"no step fits into a budget of {budget:.0f} s", hint="give a longer --budget"
+            f"no step fits into a budget of {duration(budget)}", hint="give a longer --budget"
         )
     return tuple(kept), tuple(dropped)

@@ -5,6 +5,7 @@ Text from hosts and logs is untrusted: control characters are removed, and marku
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from accept.core.serde import to_json
+from accept.core.serde import dump
 from accept.core.text import visible
 
 
@@ -98,7 +99,7 @@ class Terminal:
     def result(self, value: object, *parts: str | Table) -> None:
         """Print the result: `value` as JSON with --json, else the texts and tables."""
         if self.json:
-            parts = (to_json(value, indent=1),)
+            parts = (json.dumps(dump(value), indent=1, ensure_ascii=False),)
         for part in parts:
             if isinstance(part, Table) and self.color:
                 # Rich writes to the same stream.

@@ -208,7 +208,7 @@ class TestTheNodesThatAreFree:
 
     def test_are_not_asked_for_with_a_number_that_cannot_be(self) -> None:
         said = refused("nodes", "--machine", "cpu", "--gpus-per-node", "8")
-        assert "8 GPUs a node is not possible on cpu" in said
+        assert "8 GPUs per node cannot be used on cpu" in said
 
     def test_are_all_that_a_run_takes(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"

@@ -24,7 +24,7 @@ from tests.factories.verdicts import (
 
 from accept.core.causes import CAUSES
 from accept.core.model import Fact, Metric, Problem, Record, Reference, State, Verdict
-from accept.core.serde import dump, from_json
+from accept.core.serde import dump, read
 
 
 def renamed(text: Any, names: dict[str, str]) -> Any:
@@ -52,7 +52,7 @@ def test_permuting_hosts_permutes_the_answer(
     shuffled = list(EIGHT)
     chance.shuffle(shuffled)
     names = dict(zip(EIGHT, shuffled, strict=True))
-    others = [from_json(Record, json.dumps(renamed(dump(r), names))) for r in records]
+    others = [read(Record, renamed(dump(r), names)) for r in records]
     one, two = judged(plan(of), *records), judged(plan(of), *others)
     assert one.state is two.state
     mapped = {
@@ -154,4 +154,4 @@ def test_no_record_makes_judging_raise_and_every_verdict_can_be_written(
     wild = plan(*steps, machine=machine, references=(FLOOR, BOUND))
     verdict = judged(wild, *records, broken_off=broken_off)
     assert verdict.accepted == (verdict.exit == 0) == (verdict.state is State.PASS)
-    assert from_json(Verdict, json.dumps(dump(verdict), allow_nan=False)) == verdict
+    assert read(Verdict, json.loads(json.dumps(dump(verdict), allow_nan=False))) == verdict

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from accept.config.extras import Extra, install_hint
 from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
-from accept.core.text import plain
+from accept.core.text import duration, plain
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -417,7 +417,7 @@ def _open_websocket(
     threading.Thread(target=connect, daemon=True).start()
     wait([result], timeout)
     if result.cancel():
-        raise ApiError(f"exec in {plain(pod)}: no connection within {timeout:.0f} s", status=0)
+        raise ApiError(f"exec in {plain(pod)}: no connection within {duration(timeout)}", status=0)
     try:
         return result.result()
     except (WebSocketException, OSError, ValueError) as error:

@@ -26,7 +26,7 @@ from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff
-from accept.core.text import plain
+from accept.core.text import duration, plain
 from accept.evidence import rundir
 
 
@@ -209,7 +209,7 @@ def _remove(api: Api, job: Job, kinds: Sequence[_Kind]) -> _Listing:
         if requested and time.monotonic() > until:
             names = ", ".join(map(str, listing.objects[:4]))
             raise BrokenOff(
-                f"still there after {_LEAVING:.0f} s: {names}",
+                f"still there after {duration(_LEAVING)}: {names}",
                 hint="on a node that is lost? kubectl delete --force removes a pod's object",
             )
         for object_ in listing.objects:

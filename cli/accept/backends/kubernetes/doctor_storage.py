@@ -14,7 +14,7 @@ from accept.backends.kubernetes.status import (
 )
 from accept.backends.requirements import Need
 from accept.config.kubernetes import Claim
-from accept.core.text import plain
+from accept.core.text import duration, plain
 from accept.evidence import bucket
 from accept.plan.resolve import Resolved
 
@@ -112,7 +112,7 @@ def check_results(api: Api, run: Resolved) -> Iterator[Need]:
         yield _bucket(location, run.site.kubernetes.service_account)
     else:
         hold = run.site.results.hold_seconds
-        yield fine("results", f"no location: index 0 holds them {hold:.0f} s for collect")
+        yield fine("results", f"no location: index 0 holds them {duration(hold)} for collect")
 
 
 def _results_volume(run: Resolved) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from accept.backends.protocol import Say
 from accept.config import resources
 from accept.config.kubernetes import RELEASE_NAME
 from accept.core.errors import BadInput, NotStarted
-from accept.core.text import plain
+from accept.core.text import duration, plain
 
 _HELM_SECONDS = 120.0
 #: Kubernetes' limit for names of Services and labels, and what a pod's name adds to the run's.
@@ -110,7 +110,7 @@ def helm(
         ) from None
     except subprocess.TimeoutExpired:
         raise NotStarted(
-            f"helm {words[0]} did not end within {seconds:.0f} s", hint="try: kubectl get pods"
+            f"helm {words[0]} did not end within {duration(seconds)}", hint="try: kubectl get pods"
         ) from None
 
 

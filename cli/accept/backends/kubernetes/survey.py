@@ -11,7 +11,7 @@ from accept.backends.kubernetes.scheduling import all_nodes, count_machines, who
 from accept.backends.kubernetes.status import KUEUE_GROUPS, has_namespace, object_path
 from accept.backends.protocol import Question
 from accept.config import load_machine
-from accept.core.text import plain
+from accept.core.text import count, plain
 
 _NETWORKING = "apis/networking.gke.io/v1"
 
@@ -74,8 +74,9 @@ def survey_cluster(api: Api) -> Survey:
         whole_number((n.get("status", {}).get("capacity") or {}).get("nvidia.com/gpu", 0))
         for n in nodes
     )
-    counted = ", ".join(f"{name}: {count} nodes" for name, count in machines.items())
-    notes.append(f"{len(nodes)} nodes, {gpus} GPUs; {counted or 'no machine that is known here'}")
+    counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
+    totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
+    notes.append(f"{totals}; {counted or 'no machine that is known here'}")
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
     queues = _queues(api, notes)
     accounts = _names(

@@ -22,7 +22,7 @@ from accept.backends.kubernetes.status import (
 from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
-from accept.core.text import decimal
+from accept.core.text import decimal, duration
 from accept.evidence import rundir
 
 #: The run's folder in every pod.
@@ -195,7 +195,8 @@ def _lost(job: Job, state: State) -> BrokenOff:
 def _not_started(state: State, seconds: float) -> NotStarted:
     others = "".join(f"\n{line}" for line in waiting_reasons(state)[1:8])
     return NotStarted(
-        f"the first pod did not start within {seconds:.0f} s: {_why_not_running(state)}{others}",
+        f"the first pod did not start within {duration(seconds)}: "
+        f"{_why_not_running(state)}{others}",
         hint="accept doctor says what the cluster lacks; --start-timeout 30m waits longer",
     )
 

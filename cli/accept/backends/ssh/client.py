@@ -20,6 +20,7 @@ from accept.config import Site
 from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.ssh import MARKER, PRINT_MARKER
 from accept.core.serde import Invalid
+from accept.core.text import duration
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ def call(
         except FileNotFoundError:
             raise _no_ssh() from None
         except subprocess.TimeoutExpired:
-            return Reply(exit=None, out=b"", err=f"no answer within {timeout:.0f} s")
+            return Reply(exit=None, out=b"", err=f"no answer within {duration(timeout)}")
         err = done.stderr.decode(errors="replace")
         is_refused = done.returncode == 255 and not done.stdout and _REFUSED_EARLY in err
         if not is_refused or not tries_left:

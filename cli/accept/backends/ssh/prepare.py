@@ -21,6 +21,7 @@ from accept.core.errors import NotStarted
 from accept.core.model import Problem
 from accept.core.runner.discovery import ssh_cause
 from accept.core.runner.ssh import HOST_KEY_ALIAS
+from accept.core.text import count
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
 
@@ -95,7 +96,7 @@ def make_ready(
     plan = run.plan
     life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)
     command = set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
-    say(f"preparing {len(run.hosts)} host{'s' * (len(run.hosts) != 1)}")
+    say(f"preparing {count(len(run.hosts), 'host')}")
 
     def prepare(host: str) -> Ready | Problem:
         extra = _tar({**secrets, "host": f"{host}\n".encode()})

@@ -20,6 +20,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, Record, State
+from accept.core.text import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +63,13 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
     per_host = record.ranks // len(record.hosts) if record.hosts else 0
     answered = Counter(host for host, _ in answers)
     if len(answers) != record.ranks or ranks != set(range(record.ranks)):
-        message = f"{len(answers)} ranks on {len(answered)} hosts answered, {record.ranks} on "
-        message += f"{len(record.hosts)} were planned"
+        ranks_seen = f"{count(len(answers), 'rank')} on {count(len(answered), 'host')}"
+        message = f"{ranks_seen} answered, {record.ranks} on "
+        message += f"{len(record.hosts)} planned"
         yield Problem(cause="rank-count", message=message)
     for name in record.hosts:
         if answered[name] != per_host:
-            message = f"{answered[name]} ranks answered on {name}, {per_host} were planned"
+            message = f"{count(answered[name], 'rank')} answered on {name}, {per_host} planned"
             yield Problem(cause="rank-count", message=message, host=name)
     owners: dict[str, str | None] = {}
     for (host, rank), value in answers.items():

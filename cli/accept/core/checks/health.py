@@ -22,6 +22,7 @@ from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, Parsed, Problem, State
 from accept.core.serde import camel
+from accept.core.text import count
 
 _MAX_NOTES = 20
 
@@ -161,18 +162,14 @@ def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
 def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
     """Return one line with the devices, the number of readings, and what was not readable."""
     kinds = Counter(device.kind for reading in readings.values() for device in reading.devices)
-    gpus = _counted(kinds["gpu"], "GPU") if kinds["gpu"] else "no GPU"
-    nics, hosts = _counted(kinds["rdma"] + kinds["net"], "NIC"), _counted(len(readings), "host")
+    gpus = count(kinds["gpu"], "GPU") if kinds["gpu"] else "no GPU"
+    nics, hosts = count(kinds["rdma"] + kinds["net"], "NIC"), count(len(readings), "host")
     sweeps = len({record.wave for record in evidence.asked} - {0})
-    text = f"{gpus}, {nics} on {hosts}, {_counted(sweeps, 'reading')}"
+    text = f"{gpus}, {nics} on {hosts}, {count(sweeps, 'reading')}"
     unread = Counter(reason for reading in readings.values() for reason in reading.unread)
     if unread:
         text += f"; not readable: {', '.join(reason for reason, _ in unread.most_common(3))}"
     return text
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 HEALTH = Check(

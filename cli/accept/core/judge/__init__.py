@@ -32,6 +32,7 @@ from accept.core.model import (
     Verdict,
     worst_exit,
 )
+from accept.core.text import count
 
 
 def judge(
@@ -281,7 +282,8 @@ def _part(plan: Plan) -> str:
     used, present = plan.gpus_used, plan.machine.gpus
     if used is None or used == present:
         return ""
-    return f"{used}{f' of the {present}' if present else ''} GPUs of each node"
+    gpus = f"{used} of the {present} GPUs" if present else count(used, "GPU")
+    return f"{gpus} of each node"
 
 
 def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:

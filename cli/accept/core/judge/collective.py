@@ -24,7 +24,7 @@ from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.judge.topology import ambiguous_hosts, split_by_distance
 from accept.core.model import Finding, PlannedMachine, Problem, Record, State, Step, Suspect
-from accept.core.text import format_size
+from accept.core.text import count, format_size
 
 #: Facts that list, by network or path, the hosts that used it.
 _NETWORKS_FACT, _DETOURS_FACT = "nccl-networks", "nccl-detours"
@@ -168,7 +168,7 @@ def _population_finding(
         judgement="population",
         state=State.FAIL,
         cause=suspects[0].cause,
-        message=f"{what}: {names} stand{'s' * (len(suspects) == 1)} out{limit}",
+        message=f"{what}: outliers: {names}{limit}",
         metric=measure.metric,
         unit=measure.unit,
         bound=bound,
@@ -244,7 +244,7 @@ def _result_findings(
 
 
 def _wrong_text(elements: float) -> str:
-    return f"{elements:.0f} element{' is' if elements == 1 else 's are'} wrong"
+    return f"{count(round(elements), 'wrong element')}"
 
 
 def _rank_mismatches(
@@ -257,7 +257,7 @@ def _rank_mismatches(
         value = fact.value if isinstance(fact.value, dict) else {}
         ranks, listed = value.get("ranks"), value.get("hosts")
         if isinstance(ranks, int) and ranks != record.ranks:
-            yield f"{ranks} ranks took part, but {record.ranks} were started"
+            yield f"{count(ranks, 'rank')} took part, but {record.ranks} were started"
         elif isinstance(listed, dict) and not evidence.plan.origin:
             yield from completeness.host_mismatches(evidence, names, record, listed)
 
@@ -265,7 +265,7 @@ def _rank_mismatches(
 def _result_finding(check: str, kind: str, records: Sequence[tuple[Record, str]]) -> Finding:
     first, text = records[0]
     others = len(records) - 1
-    more = f" (and in {others} more group{'s' * (others > 1)})" if others else ""
+    more = f" (and in {count(others, 'more group')})" if others else ""
     return Finding(
         check=check,
         judgement="correctness" if kind in _CORRECTNESS else "completeness",
@@ -396,7 +396,7 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
         if len(values) > 1:
             groups = f"slowest of {len(values)} {step.groups}"
         else:
-            groups = f"{len(hosts)} host{'s' * (len(hosts) != 1)}"
+            groups = count(len(hosts), "host")
         at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
         peak = None if is_part else bounds.peak(evidence, hosts, measure.metric, top)
         share = f", {value / peak[0]:.0%} of the peak" if peak else ""

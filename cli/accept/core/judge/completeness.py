@@ -10,6 +10,7 @@ from accept.core.groups import Wave, waves
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.summary import judgement_of, state_of
 from accept.core.model import Finding, Plan, Problem, Record, State, Step
+from accept.core.text import count
 
 #: Group kinds that need two hosts.
 _NEED_TWO = ("pairs", "rails", "ladder", "halves")
@@ -112,7 +113,7 @@ def _rank_count(evidence: Evidence) -> Iterator[Finding]:
             wrong.append((record, f"{lowest}" if per_host else f"at least {lowest}"))
     if wrong:
         first, expected = wrong[0]
-        started = f"{first.ranks} rank{'s' * (first.ranks != 1)} on {host_list(first.hosts)}"
+        started = f"{count(first.ranks, 'rank')} on {host_list(first.hosts)}"
         yield Finding(
             check=evidence.check,
             judgement="completeness",
@@ -140,7 +141,7 @@ def host_mismatches(
     """
     per_host = record.ranks // max(1, len(record.hosts))
     if len(listed) > len(record.hosts):
-        yield f"ranks ran on {len(listed)} hosts, but were started on {len(record.hosts)}"
+        yield f"ranks ran on {count(len(listed), 'host')}, but were started on {len(record.hosts)}"
         return
     for name, ranks in listed.items():
         hosts = by_short_name.get(_short(name), set())

@@ -12,6 +12,7 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import gpus_of, is_device
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
+from accept.core.text import count
 
 #: Memory that firmware and kernel keep for themselves differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
@@ -57,10 +58,10 @@ def gpu_problems(
         gpus = gpus_of(value)
         on_bus = whole(value.get("pciNvidia"))
         if given is None and on_bus > len(gpus):
-            text = f"the PCI bus has {_gpus(on_bus, 'NVIDIA GPU')}, and the driver shows "
+            text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
             yield Problem(cause="gpu-unusable", message=f"{text}{len(gpus)}", host=host)
         if len(gpus) < required:
-            shown = _gpus(len(gpus)) if gpus else "no GPU"
+            shown = count(len(gpus), "GPU") if gpus else "no GPU"
             text = f"the host shows {shown}, and {expected}"
             yield Problem(cause="gpu-missing", message=text, host=host)
         for index, gpu in enumerate(gpus):
@@ -68,10 +69,6 @@ def gpu_problems(
             measured = machine.gpus != 0 and (used is None or index < used)
             if measured and not busy_ok and (text := _busy(gpu, busy_mib)):
                 yield Problem(cause="gpu-busy", message=text, host=host, gpu=gpu_name(gpu))
-
-
-def _gpus(count: int, noun: str = "GPU") -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _driver_answered(value: dict[str, Any]) -> bool:
@@ -91,8 +88,7 @@ def _gpu_problems(
         owner.setdefault(uuid, host)
     errors = whole(gpu.get("eccUncorrected"))
     if errors:
-        noun = "uncorrected memory error" if errors == 1 else "uncorrected memory errors"
-        text = f"GPU {name} has counted {errors} {noun}"
+        text = f"GPU {name} has counted {count(errors, 'uncorrected memory error')}"
         yield Problem(cause="gpu-ecc", message=text, host=host, gpu=name)
     device = gpu.get("name")
     if machine.device and isinstance(device, str) and not is_device(machine.device, device):

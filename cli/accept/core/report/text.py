@@ -14,7 +14,7 @@ from accept.core.causes import CONSEQUENCES
 from accept.core.judge.collective_metrics import LATENCY, number, read
 from accept.core.judge.summary import worst_state
 from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
-from accept.core.text import format_size, plain
+from accept.core.text import count, format_size, plain
 
 
 def excused(check: CheckVerdict) -> bool:
@@ -119,7 +119,7 @@ def _more(count: int) -> list[str]:
 
 
 def _subtitle(verdict: Verdict) -> str:
-    hosts = f"{len(verdict.hosts)} host" + "s" * (len(verdict.hosts) != 1)
+    hosts = count(len(verdict.hosts), "host")
     if verdict.origin:
         return f"{plain(verdict.origin)}; machine {plain(verdict.machine, 80)}, exit {verdict.exit}"
     parts = [

@@ -33,7 +33,7 @@ from accept.core.runner.health_sweep import Watch, sweep
 from accept.core.runner.ssh import Host, run
 from accept.core.runner.state import Run
 from accept.core.serde import read
-from accept.core.text import plain
+from accept.core.text import count, duration, plain
 
 HOSTS = "hosts.json"
 #: Named pipe in a host's folder from which its guard reads events.
@@ -132,7 +132,7 @@ async def _hold(state: Run, cancelled: asyncio.Event) -> None:
     if cancelled.is_set():
         return
     until = time.monotonic() + state.plan.hold_seconds
-    _say(f"held for {state.plan.hold_seconds:.0f} s. To log in, on this host:")
+    _say(f"held for {duration(state.plan.hold_seconds)}. To log in, on this host:")
     for host in state.alive():
         options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
         _say(
@@ -235,7 +235,8 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     evidence.write(state.folder / "group", group)
     evidence.write(state.evidence / "group", group)
     _say(
-        f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in {time.time() - began:.1f} s"
+        f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in "
+        f"{duration(time.time() - began)}"
     )
     placed = sum(fact.name == "place" for fact in found.facts)
     if plan.machine.topology and placed < len(found.hosts):
@@ -298,18 +299,18 @@ async def _execute(state: Run, step: Step, position: str) -> None:
         checks=REGISTRY,
     )
     if repeated_waves:
-        count = sum(map(len, repeated_waves))
-        _say(f"  {step.id}: outliers; measuring {count} group{'s' * (count > 1)} again")
+        groups = count(sum(map(len, repeated_waves)), "group")
+        _say(f"  {step.id}: outliers; measuring {groups} again")
         await _execute_waves(state, step, repeated_waves, records)
     if len(records) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     findings = failures(state.plan, step, state.records, checks=REGISTRY)
     failed = [r for r in records if r.exit != 0 or r.problems or _is_accused(r, findings)]
-    groups = f"{len(records)} group{'s' * (len(records) != 1)}"
+    groups = count(len(records), "group")
     _say(
         f"[{position}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
         f"{len(records) - len(failed)} good, {len(failed)} with problems, "
-        f"{time.time() - began:.1f} s"
+        f"{duration(time.time() - began)}"
     )
     with_problems = [record for record in failed if record.exit != 0 or record.problems]
     for record in with_problems[:20]:
@@ -389,7 +390,7 @@ def _stop_when_over(state: Run) -> None:
 
 
 def _over_deadline(state: Run) -> str:
-    return f"the run did not end within {state.seconds:.0f} s"
+    return f"the run did not end within {duration(state.seconds)}"
 
 
 def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
@@ -403,7 +404,7 @@ def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
         if dict(answered) != planned and not any(name in state.lost for name in record.hosts):
             total = sum(planned.values())
             raise _Aborted(
-                f"{sum(answered.values())} ranks on {len(answered)} hosts answered, "
+                f"{count(answered.total(), 'rank')} on {count(len(answered), 'host')} answered, "
                 f"{total} on {len(planned)} were planned: nothing can be measured"
             )
 
@@ -415,11 +416,12 @@ def _reason(record: Record) -> str:
 
 
 def _print_plan(plan: Plan, launch: Launch) -> None:
-    count = len(launch.hosts)
+    hosts = count(len(launch.hosts), "host")
     _say(f"accept {plan.version}: run {plan.hash[:12]}, attempt {launch.attempt}")
-    _say(f"machine {plan.machine.name}, suite {plan.suite}, {count} host{'s' * (count != 1)}")
+    _say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
     for step in plan.steps:
-        _say(f"  {step.id}: {', '.join(step.checks)} on {step.groups}, about {step.estimate:.0f} s")
+        estimate = duration(step.estimate)
+        _say(f"  {step.id}: {', '.join(step.checks)} on {step.groups}, about {estimate}")
     for skipped in plan.skipped:
         _say(f"  not planned: {skipped.check}: {skipped.reason}")
     if plan.planted:

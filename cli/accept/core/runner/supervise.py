@@ -17,6 +17,7 @@ from accept.core.launcher_errors import is_over
 from accept.core.model import Problem, Step
 from accept.core.runner.ssh import Host, arguments, environment, has_connection, kill_session
 from accept.core.runner.state import ASK_SECONDS, Run, lose_silent_hosts
+from accept.core.text import duration
 
 #: Maximum size of a raw log, in bytes.
 _LOG_LIMIT = 64 << 20
@@ -136,7 +137,7 @@ async def _wait(
             return Problem(cause="launch-failed", message=message)
         if now >= until:
             return Problem(
-                cause="timed-out", message=f"{step.id} did not end within {step.timeout:.0f} s"
+                cause="timed-out", message=f"{step.id} did not end within {duration(step.timeout)}"
             )
         await asyncio.wait({copying}, timeout=min(_LOOK, max(0.01, until - now)))
         if copying.done():

@@ -1,0 +1,36 @@
+"""Texts for people: counts and durations."""
+
+from __future__ import annotations
+
+import pytest
+
+from accept.core.text import count, duration
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (count(1, "host"), "1 host"),
+        (count(0, "host"), "0 hosts"),
+        (count(1024, "host"), "1024 hosts"),
+        (count(2, "entry", "entries"), "2 entries"),
+    ],
+)
+def test_a_count_has_its_noun_in_the_right_form(text: str, expected: str) -> None:
+    assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "0 s"),
+        (0.254, "0.254 s"),
+        (90, "90 s"),
+        (209, "3 min 29 s"),
+        (600, "10 min"),
+        (3599.7, "1 h"),
+        (12562, "3 h 29 min"),
+    ],
+)
+def test_a_duration_uses_two_units_at_most(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
