@@ -68,7 +68,7 @@ def with_groups(command: Callable[..., int]) -> Callable[..., int]:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """What a command prints."""
+    """The format and amount of output."""
 
     json: Annotated[
         bool, typer.Option("--json", help="Print only the result, as JSON, on stdout.")
@@ -83,7 +83,7 @@ class OutputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """How a run is started."""
+    """The name of a launch, or only its plan."""
 
     attempt: Annotated[
         str | None, typer.Option(help="Name of this launch; default: generated.")
@@ -93,7 +93,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """Where a cluster is."""
+    """The location of a cluster."""
 
     kubeconfig: Annotated[
         str | None, typer.Option(help="Kubeconfig; default: the one that kubectl uses.")
@@ -108,7 +108,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseOptions(ClusterOptions):
-    """Where a cluster is, and the name of a run on it."""
+    """The location of a cluster, and the name of a run on it."""
 
     release: Annotated[
         str | None, typer.Option(help="Name of the Helm release; default: from the attempt.")
@@ -117,7 +117,7 @@ class ReleaseOptions(ClusterOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DrillOptions:
-    """What a run measures, on which hosts, and within which time."""
+    """Checks, hosts and time limits of a run."""
 
     machine: Annotated[
         str | None,

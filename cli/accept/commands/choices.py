@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Listing(StrEnum):
-    """What `accept list` can list."""
+    """The names that `accept list` takes."""
 
     MACHINES = "machines"
     SUITES = "suites"
@@ -17,7 +17,7 @@ class Listing(StrEnum):
 
 
 class Shown(StrEnum):
-    """What `accept show` can show."""
+    """The names that `accept show` takes first."""
 
     MACHINE = "machine"
     SUITE = "suite"
@@ -27,7 +27,7 @@ class Shown(StrEnum):
 
 
 class Schema(StrEnum):
-    """What `accept schema` can describe: files, and what commands print with --json."""
+    """The names that `accept schema` takes: files, and the output of commands with --json."""
 
     MACHINE = "machine"
     SITE = "site"

@@ -14,7 +14,7 @@ from accept.report.console import Terminal
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What hosts or a cluster have and lack: `accept doctor`."""
+    """The requirements of a run, met and missing: `accept doctor`."""
 
     needs: tuple[Need, ...]
 

@@ -74,7 +74,7 @@ class Cancelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Deleted:
-    """What `accept delete` removed, or would remove, by attempt."""
+    """The objects and folders that `accept delete` removed, or would remove, by attempt."""
 
     dry_run: bool
     removed: dict[str, tuple[str, ...]]

@@ -69,7 +69,7 @@ class Terminal:
 
     @property
     def color(self) -> bool:
-        """Whether stdout is a terminal with colors."""
+        """Return True if stdout is a terminal with colors."""
         return _is_styled(sys.stdout)
 
     @property
