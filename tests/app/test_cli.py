@@ -75,16 +75,14 @@ class TestHelp:
             assert f"accept {name}" in done.out.partition("\n")[2]
 
     def test_is_pointed_at_by_what_is_said_of_an_unknown_command(self) -> None:
-        done = accept("rendr", "--nodes", "2")
-        assert (done.code, done.out, done.error) == (2, "", "E-USAGE")
-        assert "'render'" in done.err
-        assert "accept --help" in done.err
+        said = refused("rendr", "--nodes", "2", error="E-USAGE")
+        assert "'render'" in said
+        assert "accept --help" in said
 
     def test_of_the_command_is_named_for_an_unknown_option_with_the_nearest(self) -> None:
-        done = accept("run", "--machin", "cpu")
-        assert (done.code, done.out, done.error) == (2, "", "E-USAGE")
-        assert "--machine" in done.err
-        assert "accept run --help" in done.err
+        said = refused("run", "--machin", "cpu", error="E-USAGE")
+        assert "--machine" in said
+        assert "accept run --help" in said
 
     def test_is_what_comes_without_a_command(self) -> None:
         assert "Commands:" in accept().out + accept().err
@@ -169,8 +167,7 @@ class TestErrors:
         ],
     )
     def test_of_usage_are_2_with_nothing_on_stdout(self, args: list[str]) -> None:
-        done = accept(*args)
-        assert (done.code, done.out, done.error) == (2, "", "E-USAGE")
+        refused(*args, error="E-USAGE")
 
     @pytest.mark.parametrize("name", ["watch", "collect", "cancel", "judge", "report"])
     def test_without_a_run_say_how_to_start_one(self, name: str) -> None:
@@ -184,7 +181,8 @@ class TestErrors:
     @pytest.mark.parametrize("name", ["watch", "collect", "cancel"])
     def test_of_a_run_never_started_say_how_to_start_it(self, name: str, tmp_path: Path) -> None:
         accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "one")
-        assert f"accept submit {tmp_path}/one" in refused(name, tmp_path / "one")
+        said = refused(name, tmp_path / "one")
+        assert f"accept submit {tmp_path}/one" in said
 
 
 class TestSubmittingARenderedRun:
@@ -212,9 +210,7 @@ class TestSubmittingARenderedRun:
         self, rendered: Path, options: list[str]
     ) -> None:
         spelled = "--machine" if options[0] == "-m" else options[0]
-        done = accept("submit", rendered, *options, "--dry-run")
-        assert (done.code, done.out, done.error) == (2, "", "E-PLAN-FIXED")
-        assert spelled in done.err
+        assert spelled in refused("submit", rendered, *options, "--dry-run", error="E-PLAN-FIXED")
 
     def test_names_all_that_were_given(self, rendered: Path) -> None:
         said = refused("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
@@ -386,9 +382,7 @@ class TestShow:
         }
 
     def test_an_unknown_error_with_the_nearest(self) -> None:
-        done = accept("show", "error", "E-USAGES")
-        assert (done.code, done.out, done.error) == (2, "", "E-CODE-UNKNOWN")
-        assert "E-USAGE?" in done.err
+        assert "E-USAGE?" in refused("show", "error", "E-USAGES", error="E-CODE-UNKNOWN")
 
 
 _KINDS: dict[str, type[Any] | tuple[type[Any], ...]] = {
@@ -477,9 +471,7 @@ class TestSchema:
         assert fits(json.loads(accept(*words, "--json").out), schema, schema)
 
     def test_of_an_unknown_name_is_refused_with_the_nearest(self) -> None:
-        done = accept("schema", "sites")
-        assert (done.code, done.out, done.error) == (2, "", "E-USAGE")
-        assert "'site'" in done.err
+        assert "'site'" in refused("schema", "sites", error="E-USAGE")
 
     def test_what_a_run_writes_fits(self) -> None:
         record = sample_evidence.record()
