@@ -31,11 +31,14 @@ from accept.commands.choices import Listing
 from accept.config import resources
 from accept.config.yaml_file import load
 from accept.core import checks
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
 from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.report.console import Terminal
+
+pytestmark = pytest.mark.usefixtures("runs")
 
 #: In the order of the flow.
 COMMANDS = (
@@ -43,12 +46,6 @@ COMMANDS = (
     "baseline", "run", "drill", "cancel", "delete", "init", "nodes", "list", "show", "schema",
     "chart",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
 
 
 class TestHelp:
@@ -377,9 +374,12 @@ class TestShow:
 
     def test_every_error_that_is_listed(self) -> None:
         listed = json.loads(accept("list", "errors", "--json").out)["errors"]
-        assert {one["name"]: one["about"] for one in listed} == {
-            code.value: code.explanation for code in Code
-        }
+        about = {one["name"]: one["about"] for one in listed}
+        assert [about[code.value] for code in Code] == [code.explanation for code in Code]
+        assert {cause.code for cause in Cause} == set(about) - {code.value for code in Code}
+
+    def test_the_code_of_a_cause(self) -> None:
+        assert "accept show cause rank-hung" in accept("show", "error", "W-RANK-HUNG").out
 
     def test_an_unknown_error_with_the_nearest(self) -> None:
         assert "E-USAGE?" in refused("show", "error", "E-USAGES", error="E-CODE-UNKNOWN")

@@ -18,7 +18,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped
 from accept.evidence import rundir
-from accept.plan.resolve import Options
+from accept.plan.resolve import ClusterPlace, Options
 
 #: A --nodes value with names: @FILE, or a text with a digit, dot, dash, comma or range in it.
 _NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
@@ -53,7 +53,7 @@ def parse_options(
         deadline=_seconds("deadline", plan.deadline),
         budget=_seconds("budget", plan.budget),
         keep=_seconds("keep", plan.keep),
-        place=parse_place(cluster) if cluster else {},
+        place=parse_place(cluster) if cluster else ClusterPlace(),
         attempt=_attempt(launch) if launch else "",
     )
     if isinstance(plan, PlanOptions):
@@ -62,20 +62,19 @@ def parse_options(
     return options
 
 
-def parse_place(cluster: ClusterOptions) -> dict[str, str]:
-    """Return the options of a cluster that are given, by name."""
+def parse_place(cluster: ClusterOptions) -> ClusterPlace:
+    """Return the location of a run in a cluster."""
     release = cluster.release if isinstance(cluster, ReleaseOptions) else None
     if cluster.namespace is not None:
         _check_name("namespace", cluster.namespace, NAME)
     if release is not None:
         _check_name("release", release, RELEASE_NAME, ", a letter first")
-    options = {
-        "kubeconfig": cluster.kubeconfig,
-        "context": cluster.context,
-        "namespace": cluster.namespace,
-        "release": release,
-    }
-    return {name: value for name, value in options.items() if value is not None}
+    return ClusterPlace(
+        kubeconfig=cluster.kubeconfig,
+        context=cluster.context,
+        namespace=cluster.namespace,
+        release=release,
+    )
 
 
 def _check_name(option: str, name: str, pattern: str, more: str = "") -> None:

@@ -34,7 +34,7 @@ def load(name: str) -> Backend:
     if name not in BACKENDS:
         raise BadInput(
             f"there is no back end {escaped(name)!r}",
-            code=Code.BACKEND_UNKNOWN,
+            code=Code.OPTION_BACKEND,
             hint=known(name, BACKENDS),
         )
     return BACKENDS[name]
@@ -45,7 +45,7 @@ def load_cluster(name: str = _DEFAULT_CLUSTER) -> Cluster:
     if name not in CLUSTERS:
         raise BadInput(
             f"back end {escaped(name)!r} is not a cluster",
-            code=Code.BACKEND_UNKNOWN,
+            code=Code.OPTION_BACKEND,
             hint=known(name, CLUSTERS),
         )
     return CLUSTERS[name]

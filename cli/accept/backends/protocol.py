@@ -16,7 +16,7 @@ from accept.backends.job import Job
 from accept.backends.requirements import Need
 from accept.config import Site
 from accept.plan.bundle import Bundle
-from accept.plan.resolve import Options, Resolved
+from accept.plan.resolve import ClusterPlace, Options, Resolved
 
 #: Prints one line of progress.
 Say = Callable[[str], None]
@@ -51,10 +51,10 @@ class Progress:
 class Backend(Protocol):
     """A back end: obtains the hosts, starts the coordinator on the first, fetches the evidence."""
 
-    def detect(self, hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
+    def detect(self, hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
         """Return the machine of the hosts: `gpu`, `cpu`, or the cluster's. Raises NotStarted."""
 
-    def attempt_name(self, attempt: str, place: dict[str, str], nodes: int) -> str:
+    def attempt_name(self, attempt: str, place: ClusterPlace, nodes: int) -> str:
         """Return the full name of an attempt. Raises BadInput if it cannot be a name."""
 
     def check_job(self, job: Job, folder: Path) -> None:
@@ -121,8 +121,8 @@ class Cluster(Protocol):
     def free_nodes(self, options: Options) -> tuple[str, ...]:
         """Return every node that matches the run and has all its GPUs free. Raises NotStarted."""
 
-    def role(self, place: dict[str, str], site: Site) -> str:
+    def role(self, place: ClusterPlace, site: Site) -> str:
         """Return the permissions that a run needs, in the cluster's own format."""
 
-    def survey(self, place: dict[str, str]) -> Survey:
+    def survey(self, place: ClusterPlace) -> Survey:
         """Return what the cluster shows. Raises NotStarted if it cannot be reached."""

@@ -10,20 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from accept.config import resources
 from accept.config.site import Tools
 from accept.core.checks import load
 from accept.core.errors import NotStarted
 from accept.core.text import decimal
 from accept.plan.resolve import Resolved
 
+
+def _functions(name: str) -> str:
+    return (resources.launchers() / name).read_text(encoding="utf-8")
+
+
 #: Script that prints "KEY VALUE" lines; runs in plain sh after `$ACCEPT_PYTHON` and PATH are set.
-TOOLS = r"""
+TOOLS = (
+    f"{_functions('gpus.sh')}{_functions('unpack.sh')}"
+    r"""
 python=${ACCEPT_PYTHON:-python3}
 version() { "$python" -c "
 from importlib import metadata
 print(metadata.version('$1'))" 2>/dev/null; }
 echo "bash $(command -v bash)"
 echo "sshd $(command -v sshd || ls /usr/sbin/sshd 2>/dev/null)"
+echo "unpacker $(find_unpacker)"
 echo "ip $(command -v ip)"
 echo "python $("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)"
 echo "mpirun $(mpirun --version 2>/dev/null | sed -n '1s/.*(Open MPI) //p')"
@@ -37,18 +46,14 @@ for folder in $folders; do
     done
 done
 echo "nccl-tests $found"
-pci=0
-for device in /sys/bus/pci/devices/*; do
-    [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
-    case $(cat "$device/class" 2>/dev/null) in 0x03*) pci=$((pci + 1)) ;; esac
-done
-echo "pci $pci"
+echo "pci $(count_pci_gpus)"
 # Run both at the same time: without persistence mode, the driver then starts only once.
 nvidia-smi -L 2>/dev/null | grep -c '^GPU' | sed 's/^/gpus /' &
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null |
     grep -E '^(GPU|MIG)-' | head -n 32 | sed 's/^/busy /'
 wait
 """
+)
 
 #: Timeout of a command on a host, such as TOOLS. It includes 90 s for the driver, as in
 #: launchers/programs/inventory.py: without persistence mode, it first starts all GPUs.

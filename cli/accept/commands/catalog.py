@@ -15,7 +15,7 @@ import yaml
 from accept import backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Phase
-from accept.commands import cluster, doctor, drill, plan, run
+from accept.commands import cluster, diff, doctor, drill, judge, plan, run
 from accept.commands.choices import Listing, Schema, Shown
 from accept.config import floors, resources
 from accept.config.faults import Drill
@@ -68,7 +68,7 @@ class Listed:
 class CausePage:
     """A cause and its section of docs/causes.md: `accept show cause`."""
 
-    cause: str
+    cause: causes.Cause
     meaning: str
     action: str
     section: str
@@ -90,6 +90,9 @@ _RESULTS: Final[Mapping[Schema, type]] = {
     Schema.COLLECT: run.Collected,
     Schema.CANCEL: run.Cancelled,
     Schema.DELETE: run.Deleted,
+    Schema.JUDGE: judge.JudgedVerdict,
+    Schema.REPORT: judge.Reports,
+    Schema.DIFF: diff.Diff,
     Schema.DRILL_DRY_RUN: drill.Planned,
     Schema.DOCTOR: doctor.Requirements,
     Schema.RBAC: doctor.Role,
@@ -186,7 +189,17 @@ def _drill_headline(path: Path) -> str:
 
 
 def _errors() -> tuple[Entry, ...]:
-    return tuple(Entry(name=code.value, about=code.explanation) for code in Code)
+    errors = (Entry(name=code.value, about=code.explanation) for code in Code)
+    findings = (Entry(name=cause.code, about=_explanation(cause)) for cause in causes.Cause)
+    return (*errors, *findings)
+
+
+def _explanation(cause: causes.Cause) -> str:
+    """Return a cause's meaning and next action, as the explanation of its code."""
+    meaning, action = (
+        text[:1].upper() + text[1:] for text in (cause.row.meaning, cause.row.action)
+    )
+    return f"{meaning}. {action}. More: accept show cause {cause}"
 
 
 _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
@@ -226,16 +239,17 @@ def _yaml(value: config.Machine | config.Suite | config.Site) -> str:
 
 def _cause_page(name: str) -> CausePage:
     """Return the section of docs/causes.md about a cause. Raises BadInput."""
-    if name not in causes.CAUSES:
+    cause = causes.from_text(name)
+    if cause is None:
         raise BadInput(
             f"there is no cause {plain(name, 60)!r}",
             code=Code.CAUSE_UNKNOWN,
-            hint=known(name, causes.CAUSES),
+            hint=known(name, causes.Cause),
         )
     page = resources.causes().read_text(encoding="utf-8")
     section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
-    cause = causes.CAUSES[name]
-    return CausePage(cause=name, meaning=cause.meaning, action=cause.action, section=section)
+    row = cause.row
+    return CausePage(cause=cause, meaning=row.meaning, action=row.action, section=section)
 
 
 def _error(name: str) -> Entry:

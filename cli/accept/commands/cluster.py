@@ -11,7 +11,7 @@ from accept.backends.protocol import Question
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.serde import dump, read
-from accept.plan.resolve import Options
+from accept.plan.resolve import ClusterPlace, Options
 from accept.report.console import Terminal
 
 
@@ -47,7 +47,7 @@ def do_nodes(options: Options, terminal: Terminal) -> int:
     return Exit.PASS
 
 
-def do_init(out: Path, place: dict[str, str], terminal: Terminal, *, answers: Answers) -> int:
+def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answers) -> int:
     """Write a site file, and ask on a terminal for what the cluster does not show."""
     if out.exists():
         raise BadInput(

@@ -102,7 +102,22 @@ def start(
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
+    try:
+        write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
+    except OSError as error:
+        # Without job.json no later command would find the run.
+        failure: type[AcceptError] = NotStarted
+        outcome = "the run was ended"
+        try:
+            backend.delete(job, dry_run=False, say=terminal.progress)
+        except AcceptError as unconfirmed:
+            failure, outcome = BrokenOff, f"the run may go on: {unconfirmed.message}"
+        shutil.rmtree(target, ignore_errors=True)
+        raise failure(
+            f"cannot write {target / rundir.JOB}: {error.strerror}; {outcome}",
+            code=Code.RUN_NOT_RECORDED,
+            hint="free space on that disk, or set ACCEPT_RUNS to another folder",
+        ) from None
     return job, target
 
 
@@ -120,7 +135,7 @@ def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -
         raise
     collect(folder, terminal)
     judged = judge.judge_path(str(folder), expect=())
-    judge.report(judged, "files")
+    judge.write_reports(judged)
     return judged
 
 
@@ -315,7 +330,7 @@ def _submit(
         rendered = rundir.find(folder)
         run = _read_run(rendered)
         bundle = load_bundle(rendered / rundir.RENDERED, run.plan)
-        run = replace(run, place={**run.place, **options.place})
+        run = replace(run, place=run.place.override(options.place))
     else:
         run, bundle = prepare(options, terminal)
     plan = planned(run)

@@ -6,10 +6,10 @@ time. `accept show error CODE` prints the row.
 
 from __future__ import annotations
 
-from enum import Enum
+from accept.core.text import TextEnum
 
 
-class Code(str, Enum):
+class Code(TextEnum):
     """A stable code: `E-` for an error that ends a command, `W-` for a warning.
 
     Codes have the form E-AREA-PROBLEM. A code keeps its meaning for ever: a new problem gets a new
@@ -25,9 +25,6 @@ class Code(str, Enum):
         member._value_ = code
         member.explanation = explanation
         return member
-
-    def __str__(self) -> str:
-        return str(self.value)
 
     # Command line and host lists.
     USAGE = (
@@ -132,6 +129,13 @@ class Code(str, Enum):
         "E-SCHEMA-UNKNOWN",
         "No JSON Schema has this name. The message lists the names.",
     )
+    OPTION_EXPECT = (
+        "E-OPTION-EXPECT",
+        (
+            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
+            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
+        ),
+    )
 
     # Configuration files: machines, suites, sites.
     YAML_UNREADABLE = (
@@ -224,6 +228,28 @@ class Code(str, Enum):
             "its profiles; `default` must exist."
         ),
     )
+    NCCL_SETTING_UNKNOWN = (
+        "W-NCCL-SETTING-UNKNOWN",
+        "NCCL and the known plugins read no setting with this name. Check the spelling.",
+    )
+    NCCL_CONTRADICTION = (
+        "W-NCCL-CONTRADICTION",
+        (
+            "An NCCL setting turns off or replaces a path that the machine should use, so the run "
+            "measures something else. Remove the setting, or select a profile without the path."
+        ),
+    )
+    NCCL_CHANNELS = (
+        "W-NCCL-CHANNELS",
+        "The number of channels does not fit the number of NICs of the machine.",
+    )
+    NCCL_DEBUG = (
+        "W-NCCL-DEBUG",
+        (
+            "With this NCCL_DEBUG the logs do not show the network, so the verdict is "
+            "inconclusive. Use INFO or TRACE."
+        ),
+    )
     SUITE_UNKNOWN = (
         "E-SUITE-UNKNOWN",
         (
@@ -240,6 +266,158 @@ class Code(str, Enum):
     )
 
     # Plans, steps and rendered runs.
+    EXPECT_CHECK = (
+        "E-EXPECT-CHECK",
+        (
+            "--expect names a check that the suite does not run. Use a suite that runs it, or "
+            "correct the name."
+        ),
+    )
+    LOCAL_HOSTS = (
+        "E-LOCAL-HOSTS",
+        (
+            "The back end local tests only this machine. For other hosts, give --hosts, or "
+            "choose another --backend."
+        ),
+    )
+    MACHINE_GPU_COUNT = (
+        "E-MACHINE-GPU-COUNT",
+        (
+            "Pods must request a number of GPUs, and the machine file has none. Give "
+            "--gpus-per-node, or name a machine with a number."
+        ),
+    )
+    NODES_ALL = (
+        "E-NODES-ALL",
+        (
+            "--nodes all takes every free node of a cluster. It works only with a cluster, and "
+            "without --hosts."
+        ),
+    )
+    NODES_EXCLUDED = (
+        "E-NODES-EXCLUDED",
+        (
+            "A requested node is in the excludeNodes list of the site file. Remove it from one "
+            "of the two lists."
+        ),
+    )
+    NODES_MISMATCH = (
+        "E-NODES-MISMATCH",
+        (
+            "The number of nodes differs from the number of hosts or nodes that are named. "
+            "Leave --nodes out, or change the list."
+        ),
+    )
+    NODES_NAME = (
+        "E-NODES-NAME",
+        (
+            "A node name contains characters that Kubernetes does not allow. kubectl get nodes "
+            "lists the valid names."
+        ),
+    )
+    NODES_NUMBER = (
+        "E-NODES-NUMBER",
+        "The number of nodes is too small or too large. The message shows the limits.",
+    )
+    NODES_TOO_MANY_NAMES = (
+        "E-NODES-TOO-MANY-NAMES",
+        (
+            "A run on Kubernetes can name only a limited number of nodes. Label the nodes and "
+            "select the label, or request a number of nodes."
+        ),
+    )
+    NODES_UNKNOWN = (
+        "E-NODES-UNKNOWN",
+        "Neither the options nor the site file give the number of nodes. Give --nodes or --hosts.",
+    )
+    OPTION_BACKEND = (
+        "E-OPTION-BACKEND",
+        "The named back end does not exist. The message lists the back ends.",
+    )
+    OPTION_BUDGET = (
+        "E-OPTION-BUDGET",
+        (
+            "Every step of the suite takes longer than --budget. Give a longer budget, or use a "
+            "shorter suite."
+        ),
+    )
+    OPTION_NCCL = (
+        "E-OPTION-NCCL",
+        "--nccl is not a valid setting. Write KEY=VALUE, such as NCCL_ALGO=Ring.",
+    )
+    OPTION_ROUNDS = (
+        "E-OPTION-ROUNDS",
+        "--rounds is not a valid number of rounds. Write a number from 1 to 64, or auto.",
+    )
+    PARAM_CHECK = (
+        "E-PARAM-CHECK",
+        (
+            "--set names a check that no step of the suite runs. Correct the name, or use a "
+            "suite that runs it."
+        ),
+    )
+    PARAM_INVALID = (
+        "E-PARAM-INVALID",
+        "--set gives a value that the parameter does not allow. The message names what is allowed.",
+    )
+    PARAM_SYNTAX = (
+        "E-PARAM-SYNTAX",
+        "--set is not a valid setting. Write CHECK.PARAM=VALUE, such as all-reduce.max=1G.",
+    )
+    PARAM_UNKNOWN = (
+        "E-PARAM-UNKNOWN",
+        (
+            "--set names a parameter that the check does not have. "
+            "accept show check NAME lists the parameters."
+        ),
+    )
+    RUN_CHANGED = (
+        "E-RUN-CHANGED",
+        (
+            "A file of a rendered run was changed. A run uses the files unmodified: change the "
+            "options or the site file, and render again."
+        ),
+    )
+    RUN_NOT_RENDERED = (
+        "E-RUN-NOT-RENDERED",
+        "The run folder has no rendered files. Render the run again.",
+    )
+    RUN_NO_BZ2 = (
+        "E-RUN-NO-BZ2",
+        (
+            "The Python of accept lacks the module bz2, which packs the code for the nodes. "
+            "Install a Python with libbz2."
+        ),
+    )
+    RUN_OTHER_VERSION = (
+        "E-RUN-OTHER-VERSION",
+        "Another version of accept rendered the run. Render it again with this version.",
+    )
+    SITE_GPUS_PER_POD = (
+        "E-SITE-GPUS-PER-POD",
+        (
+            "More GPUs are to be tested on each node than a pod requests. Make gpusPerNode and "
+            "kubernetes.gpusPerPod equal."
+        ),
+    )
+    SITE_NO_IMAGE = (
+        "E-SITE-NO-IMAGE",
+        (
+            "A run on Kubernetes needs a container image. Name it in the site file, under "
+            "kubernetes.image."
+        ),
+    )
+    SITE_RESULTS_IN_POD = (
+        "E-SITE-RESULTS-IN-POD",
+        (
+            "results.location is a folder inside the pod, which is deleted with the pod. Name a "
+            "bucket, or mount a volume."
+        ),
+    )
+    SUITE_SCRIPT = (
+        "E-SUITE-SCRIPT",
+        "A script of the suite cannot be read, or its first line does not start with #!.",
+    )
 
     # Runs and run folders.
     ATTEMPT_NAME = (
@@ -268,14 +446,139 @@ class Code(str, Enum):
             "accept. Render the run again, or use the version that made it."
         ),
     )
-    BACKEND_UNKNOWN = (
-        "E-BACKEND-UNKNOWN",
-        "No back end has this name, or it is not a cluster. `accept list backends` lists all.",
+    GPUS_IN_USE = (
+        "E-GPUS-IN-USE",
+        "Programs use the GPUs. Wait until they end, or give --busy-ok to measure beside them.",
+    )
+    RUN_COORDINATOR_DIED = (
+        "E-RUN-COORDINATOR-DIED",
+        (
+            "The coordinator was killed, or its host was restarted, so the run has no exit "
+            "status. accept collect fetches what was measured."
+        ),
+    )
+    RUN_FOREIGN_FOLDER = (
+        "E-RUN-FOREIGN-FOLDER",
+        (
+            "job.json names another folder than the one in the run folder. If the run folder "
+            "was renamed or copied, use the original one."
+        ),
+    )
+    RUN_NOT_RECORDED = (
+        "E-RUN-NOT-RECORDED",
+        (
+            "job.json could not be written after the start, so later commands could not find "
+            "the run. The run was ended. Free space on the disk, or set ACCEPT_RUNS to another "
+            "folder, and start the run again."
+        ),
+    )
+    RUN_STILL_RUNNING = (
+        "E-RUN-STILL-RUNNING",
+        (
+            "The run has not ended, so its evidence cannot be fetched yet. Follow it with "
+            "accept watch, or end it with accept cancel."
+        ),
     )
 
     # This machine.
+    LOCAL_NO_GPU = (
+        "E-LOCAL-NO-GPU",
+        (
+            "The machine of the run has GPUs, and this host shows none. Check the driver, or "
+            "give --machine cpu."
+        ),
+    )
+    LOCAL_NO_MPIRUN = (
+        "E-LOCAL-NO-MPIRUN",
+        (
+            "mpirun of Open MPI is missing here. Install it, or name it in the site file under "
+            "tools.mpirun."
+        ),
+    )
 
     # Hosts over ssh.
+    SSH_END_UNCONFIRMED = (
+        "E-SSH-END-UNCONFIRMED",
+        (
+            "The first host did not confirm that the run ended, so the other hosts were not "
+            "changed. accept delete removes everything."
+        ),
+    )
+    SSH_EVIDENCE_UNREADABLE = (
+        "E-SSH-EVIDENCE-UNREADABLE",
+        (
+            "The first host could not send the evidence. Check that the host can be reached, "
+            "and collect again."
+        ),
+    )
+    SSH_FOREIGN_FOLDER = (
+        "E-SSH-FOREIGN-FOLDER",
+        (
+            "The folder of the run on the host belongs to another user. The run's own folder is "
+            "gone; run again."
+        ),
+    )
+    SSH_HOSTS_UNUSABLE = (
+        "E-SSH-HOSTS-UNUSABLE",
+        (
+            "Too few hosts can be used. The message has the reasons; accept doctor shows what "
+            "each host lacks."
+        ),
+    )
+    SSH_KEYGEN = (
+        "E-SSH-KEYGEN",
+        (
+            "ssh-keygen could not make the keys of the run. Install the OpenSSH client on this "
+            "machine."
+        ),
+    )
+    SSH_MISSING = ("E-SSH-MISSING", "This machine has no ssh. Install the OpenSSH client.")
+    SSH_NOT_REMOVED = (
+        "E-SSH-NOT-REMOVED",
+        (
+            "Some hosts did not confirm that the run was removed. Processes or files may be "
+            "left there; the message names them. accept delete tries again."
+        ),
+    )
+    SSH_NO_ANSWER = (
+        "E-SSH-NO-ANSWER",
+        (
+            "No host could be reached, or the first host has not answered for minutes. A "
+            "started run goes on. Check the connection with ssh HOST."
+        ),
+    )
+    SSH_NO_COORDINATOR = (
+        "E-SSH-NO-COORDINATOR",
+        (
+            "The coordinator could not be started on the first host. accept doctor shows what "
+            "the host lacks."
+        ),
+    )
+    SSH_NO_HOSTS = (
+        "E-SSH-NO-HOSTS",
+        "A run over ssh needs hosts. Give --hosts, or ssh.hosts in the site file.",
+    )
+    SSH_NO_PYTHON = (
+        "E-SSH-NO-PYTHON",
+        (
+            "No host has a Python that can run the coordinator. Install Python 3.10 or newer on "
+            "one host, or set tools.python."
+        ),
+    )
+    SSH_OPTION = (
+        "E-SSH-OPTION",
+        (
+            "A setting for ssh could act as an option or a command. The message names the "
+            "setting and the allowed form."
+        ),
+    )
+    SSH_RUN_GONE = (
+        "E-SSH-RUN-GONE",
+        (
+            "The run is no longer on its first host. A command removed it, or its retention "
+            "time is over."
+        ),
+    )
 
     # Kubernetes.
     KUBE_NAME = (
@@ -338,6 +641,67 @@ class Code(str, Enum):
     EVIDENCE_TOO_LARGE_FOR_LOG = (
         "E-EVIDENCE-TOO-LARGE-FOR-LOG",
         "The log has no records, because they were too many. Judge the evidence folder instead.",
+    )
+    EVIDENCE_NONE = (
+        "E-EVIDENCE-NONE",
+        (
+            "The path names no evidence. Evidence is a folder that `accept collect` or `accept "
+            "run` fetched, its archive, a saved log of the first host, or logs of nccl-tests."
+        ),
+    )
+    EVIDENCE_RUNNING = (
+        "E-EVIDENCE-RUNNING",
+        "The run has not ended, so there is no evidence to judge yet. Follow it with accept watch.",
+    )
+    EVIDENCE_NOT_COLLECTED = (
+        "E-EVIDENCE-NOT-COLLECTED",
+        "The run's evidence is still where it ran. Fetch it with accept collect.",
+    )
+    EVIDENCE_CHANGED = (
+        "E-EVIDENCE-CHANGED",
+        (
+            "Files differ from the checksums that the run wrote, or are missing or not listed. "
+            "Collect the run again, or find out who changed them."
+        ),
+    )
+    EVIDENCE_LOG_MISSING = (
+        "E-EVIDENCE-LOG-MISSING",
+        (
+            "The records name a raw log that is missing. Every figure is read from the logs, so "
+            "nothing can be judged without it. Collect the run again."
+        ),
+    )
+    EVIDENCE_NO_FOLDER = (
+        "E-EVIDENCE-NO-FOLDER",
+        (
+            "Reports are written beside the evidence, and an archive, a log or a bucket has no "
+            "such folder. Print one report with --format md or --format junit."
+        ),
+    )
+    DIFF_NOTHING_IN_COMMON = (
+        "E-DIFF-NOTHING-IN-COMMON",
+        (
+            "The two runs have no measurement of the same check, size and number of nodes, so "
+            "nothing can be compared. Compare runs of the same suite."
+        ),
+    )
+    EVIDENCE_GONE = (
+        "E-EVIDENCE-GONE",
+        (
+            "No evidence of the run exists on its hosts. Its retention time may be over, or it "
+            "was removed; run again."
+        ),
+    )
+    EVIDENCE_MODIFIED = (
+        "E-EVIDENCE-MODIFIED",
+        (
+            "Files of the evidence differ from the checksums that the coordinator wrote. The "
+            "copy on the host is kept; collect again."
+        ),
+    )
+    EVIDENCE_NO_PLAN = (
+        "E-EVIDENCE-NO-PLAN",
+        "The evidence archive contains no plan, so it cannot be judged. Collect again.",
     )
 
     # The program itself.

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
+from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.evidence import TAR_DAMAGE
 from accept.core.text import plain
@@ -67,6 +69,24 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
             ) from None
         reason = plain(error, 200) or type(error).__name__
         raise BadEvidence(f"{source} is damaged: {reason}", hint="collect the run again") from None
+
+
+def unpack_evidence(archive: Path, target: Path, *, source: str) -> Path:
+    """Unpack a run's evidence into the folder `target`, check it, and return its folder.
+
+    Raises BadEvidence as `unpack`, and if it contains no plan or was modified.
+    """
+    unpack(archive, target, source=source)
+    folder = target / "evidence"
+    if not (folder / evidence.PLAN).is_file():
+        raise BadEvidence(
+            f"{source} contains no plan", code=Code.EVIDENCE_NO_PLAN, hint="collect again"
+        )
+    if (folder / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(folder)):
+        raise BadEvidence(
+            f"{source}: {'; '.join(wrong[:3])}", code=Code.EVIDENCE_MODIFIED, hint="collect again"
+        )
+    return folder
 
 
 def _unpack(file: BinaryIO, target: Path) -> None:
