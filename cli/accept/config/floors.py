@@ -13,13 +13,13 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 from accept.config import resources
-from accept.config.expectations import METRICS
+from accept.config.expectations import unit_of
 from accept.config.fields import Url, check_parameters
 from accept.config.machine import Machine, Nics
 from accept.config.references import Figure
 from accept.config.yaml_file import read_file
 from accept.core.checks import load
-from accept.core.model import Reference
+from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Doc
 from accept.core.text import parse_size
 
@@ -129,7 +129,7 @@ def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure
             continue
         yield Figure(
             check=check,
-            kind="floor",
+            kind=BoundKind.FLOOR,
             value=value,
             share=floor.share,
             peak=peak,
@@ -161,8 +161,8 @@ def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
         yield Figure(
             check=check,
             metric=floor.metric,
-            unit=METRICS[check][floor.metric],
-            kind="floor",
+            unit=unit_of(check, floor.metric),
+            kind=BoundKind.FLOOR,
             value=rate,
             share=floor.share,
             peak=rate,

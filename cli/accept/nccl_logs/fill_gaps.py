@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.nccl_logs.corpus import Execution, Logs
 from accept.nccl_logs.hosts import HostNames
@@ -58,8 +59,8 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
 
 def _is_without_results(executions: Sequence[Execution]) -> bool:
     """Return True if no table of a log has rows, or shows its collective or devices."""
-    tables = [e.measured.table for e in executions if e.measured and e.measured.table]
-    return not any(table.rows or table.collective or table.listing for table in tables)
+    tables = [execution.table for execution in executions if execution.table]
+    return not any(table.rows or table.collective or table.devices for table in tables)
 
 
 def _most_common(checks: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:
@@ -76,7 +77,7 @@ def _with_hosts(
     execution: Execution, names: HostNames, participants: Counter[_Participants]
 ) -> Execution:
     """Return the execution; if its list of devices is cut off, with the hosts of the file name."""
-    table = execution.measured.table if execution.measured else None
+    table = execution.table
     named = names.of(execution.file)
     is_listed = table is not None and (table.complete or (table.rows and execution.hosts))
     if table is None or is_listed or not set(execution.hosts) <= set(named):
@@ -101,7 +102,7 @@ def _missing_at_end(
         return
     for check in usual[len(present) :]:
         message = f"the log ends before {check}, which the other logs of its kind contain"
-        problem = Problem(cause="incomplete-log", message=message, check=check)
+        problem = Problem(cause=Cause.INCOMPLETE_LOG, message=message, check=check)
         last = executions[-1]
         yield Execution(
             file=log.file, check=check, hosts=last.hosts, gpus=last.gpus, problems=(problem,)

@@ -26,6 +26,7 @@ from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BrokenOff, NotStarted
+from accept.plan.resolve import ClusterPlace
 
 PODS = "/api/v1/namespaces/lab/pods"
 JOBS = "/apis/batch/v1/namespaces/lab/jobs"
@@ -70,7 +71,7 @@ class TestThePlace:
         self, place: Place, option: str, site: str | None, namespace: str
     ) -> None:
         named = Site(kubernetes=Kubernetes(namespace=site))
-        assert resolve_place({"namespace": option}, named).namespace == namespace
+        assert resolve_place(ClusterPlace(namespace=option), named).namespace == namespace
 
     def test_needs_a_context_that_is_there(self, place: Place) -> None:
         with pytest.raises(NotStarted) as caught:

@@ -66,7 +66,7 @@ class TestTheNameOfARun:
     def test_is_one_that_dns_takes(self, release: str) -> None:
         with pytest.raises(BadInput) as caught:
             submit.check_run_name(submit.RunName(release=release, attempt="a"), 2)
-        assert caught.value.code is Code.KUBE_NAME_INVALID
+        assert caught.value.code is Code.KUBE_NAME
 
 
 class TestTheRole:

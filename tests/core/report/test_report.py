@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import replace
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan
 from tests.factories.verdicts import (
     FLOOR,
-    GPU,
-    gpus,
-    hosts,
     hosts_record,
-    inventory_of,
     measured,
     plan,
     record,
@@ -26,16 +22,18 @@ from tests.factories.verdicts import (
     table,
 )
 
-from accept.core.checks import REGISTRY
+from accept.core.causes import Cause, Judgement
+from accept.core.checks import REGISTRY, log_lines
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
 from accept.core.model import (
+    Bound,
+    BoundKind,
     CheckVerdict,
     Finding,
     Metric,
     Plan,
     Problem,
-    Reference,
     Skipped,
     State,
     Suspect,
@@ -45,15 +43,11 @@ from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
 from accept.core.text import decimal, markdown, plain, visible
 
-EIGHT = hosts(8)
-INVENTORY = step("inventory", "each", number=10)
-ALL = step("all-reduce", "all", number=20)
-PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
-PLAN = plan(
+INVENTORY, LISTED = gpu_inventory()
+PLAN = gpu_plan(
     INVENTORY,
     ALL,
     PAIRS,
-    machine=GPU,
     references=(replace(FLOOR, lower=350.0),),
     skipped=(Skipped(check="train", reason="torch is not on h0", optional=True),),
 )
@@ -62,13 +56,9 @@ PLAN = plan(
 def degraded() -> Verdict:
     """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
-    listed = [
-        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
-        for i, h in enumerate(EIGHT)
-    ]
     records = [
         hosts_record(EIGHT),
-        *listed,
+        *LISTED,
         *measured(ALL, EIGHT, speed),
         *measured(PAIRS, EIGHT, speed),
     ]
@@ -83,7 +73,7 @@ def passing() -> Verdict:
 
 
 def inconclusive() -> Verdict:
-    of = plan(ALL, references=(Reference(**{**vars(FLOOR), "kind": "expectation", "size": 1}),))
+    of = plan(ALL, references=(replace(FLOOR, kind=BoundKind.EXPECTATION, size=1),))
     return judge(
         of, [hosts_record(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
     )
@@ -96,7 +86,7 @@ def found_by(*findings: Finding) -> str:
     return report_text.table(replace(passing(), state=check.state, checks=(check,)))
 
 
-def finding(state: State, cause: str, judgement: str = "completeness") -> Finding:
+def finding(state: State, cause: Cause, judgement: Judgement = Judgement.COMPLETENESS) -> Finding:
     message = f"because of {cause}"
     return Finding(
         check="all-reduce", judgement=judgement, state=state, cause=cause, message=message
@@ -129,14 +119,14 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_what_follows_from_something_else_is_not_shown_beside_it() -> None:
-    slow_one = finding(State.FAIL, "below-reference", "absolute")
-    shown = found_by(slow_one, finding(State.FAIL, "crashed"))
+    slow_one = finding(State.FAIL, Cause.BELOW_REFERENCE, Judgement.ABSOLUTE)
+    shown = found_by(slow_one, finding(State.FAIL, Cause.CRASHED))
     assert ("because of below-reference" in shown, "because of crashed" in shown) == (True, False)
 
 
 def test_what_is_less_grave_hides_no_failure() -> None:
-    unheld = finding(State.INCONCLUSIVE, "no-reference", "absolute")
-    assert "because of crashed" in found_by(unheld, finding(State.FAIL, "crashed"))
+    unheld = finding(State.INCONCLUSIVE, Cause.NO_REFERENCE, Judgement.ABSOLUTE)
+    assert "because of crashed" in found_by(unheld, finding(State.FAIL, Cause.CRASHED))
 
 
 def test_that_data_were_not_checked_is_always_shown() -> None:
@@ -230,7 +220,7 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 
 
 def evil() -> tuple[Verdict, Plan]:
-    said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
+    said = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, planted=(EVIL,))
     records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
     return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of
@@ -268,7 +258,7 @@ FINDINGS = st.builds(
     message=ANY,
     cause=st.none() | ANY,
     value=st.none() | st.floats(),
-    source=ANY,
+    bound=st.none() | st.builds(Bound, source=ANY),
     peak_share=st.none() | st.floats(),
     hosts=st.lists(ANY, max_size=2).map(tuple),
     evidence=st.lists(ANY, max_size=2).map(tuple),
@@ -298,7 +288,8 @@ VERDICTS = st.builds(
         st.builds(
             Suspect,
             kind=st.sampled_from(["node", "gpu", "rail", "link", "switch"]),
-            name=ANY,
+            hosts=st.lists(ANY, max_size=3).map(tuple),
+            device=st.none() | ANY,
             cause=ANY,
             strength=st.sampled_from(["strong", "weak"]),
             why=ANY,
@@ -331,20 +322,16 @@ def test_escaped_text_has_no_bare_markup(text: str) -> None:
 
 
 def test_a_step_is_summed_up_in_a_line_a_check() -> None:
-    assert report_text.measured(measured(PAIRS, EIGHT, slow("h5"))) == [
-        "all-reduce: 5 to 10 GB/s at 4M"
-    ]
+    assert log_lines(measured(PAIRS, EIGHT, slow("h5"))) == ["all-reduce: 5 to 10 GB/s at 4M"]
     train = step("train")
     speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
-    assert report_text.measured([record(train, EIGHT, speed)]) == [
-        "train: throughput 12346 samples/s"
-    ]
-    assert report_text.measured([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
+    assert log_lines([record(train, EIGHT, speed)]) == ["train: throughput 12346 samples/s"]
+    assert log_lines([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
 
 
 def test_measured_bears_anything() -> None:
-    odd: Any = Metric(check="x\x1b[2J", name="ping", value=float("inf"), unit="\n")
-    assert report_text.measured([record(ALL, EIGHT, odd)]) == ["x: ping inf"]
+    odd = Metric(check="connectivity", name="ping", value=float("inf"), unit="\n")
+    assert log_lines([record(step("connectivity"), EIGHT, odd)]) == ["connectivity: ping inf us"]
 
 
 def test_lines_that_are_shown_as_they_are_do_nothing_to_a_terminal() -> None:

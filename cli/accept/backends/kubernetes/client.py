@@ -28,6 +28,7 @@ from accept.config.extras import Extra, install_hint
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
 from accept.core.text import plain
+from accept.plan.resolve import ClusterPlace
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -93,12 +94,12 @@ def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> 
     )
 
 
-def resolve_place(place: Mapping[str, str], site: Site) -> Place:
+def resolve_place(place: ClusterPlace, site: Site) -> Place:
     """Return where a run goes: by the options, else the site file, else kubectl's own choice."""
     return find_place(
-        place.get("kubeconfig", ""),
-        place.get("context", ""),
-        place.get("namespace", "") or site.kubernetes.namespace or "",
+        place.kubeconfig or "",
+        place.context or "",
+        place.namespace or site.kubernetes.namespace or "",
     )
 
 

@@ -73,7 +73,7 @@ def check_run_name(name: RunName, nodes: int) -> None:
         raise BadInput(
             f"invalid name {plain(name.full, 100)!r}: it must begin with a letter and contain only "
             "a-z, 0-9 and '-'",
-            code=Code.KUBE_NAME_INVALID,
+            code=Code.KUBE_NAME,
             hint="example: --release lab --attempt one",
         )
 

@@ -13,8 +13,9 @@ from functools import lru_cache
 from importlib import import_module
 
 from accept.core import launcher_errors
+from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
 from accept.core.checks.check import Check
-from accept.core.model import Parsed, Problem
+from accept.core.model import Parsed, Problem, Record, Step
 
 #: The only module of this folder that declares no checks.
 _DEFINITION = "check"
@@ -60,6 +61,28 @@ class _Registry(Mapping[str, Check]):
 REGISTRY = _Registry()
 
 
+def checks_of(step: Step) -> list[Check]:
+    """Return the checks of a step that this version has."""
+    return [REGISTRY[name] for name in step.checks if name in REGISTRY]
+
+
+def metric_spec(check: str, metric: str) -> MetricSpec | None:
+    """Return what a check declares about a metric; None if it does not declare it."""
+    return REGISTRY[check].metric(metric) if check in REGISTRY else None
+
+
+def better(check: str, metric: str, unit: str) -> Better:
+    """Return the direction in which a metric improves; by its unit if no check declares it."""
+    spec = metric_spec(check, metric)
+    return spec.better if spec is not None else BETTER_BY_UNIT.get(unit, Better.NONE)
+
+
+def log_lines(records: Sequence[Record]) -> list[str]:
+    """Return what the executions of a step measured, for the log of a run."""
+    names = dict.fromkeys(name for record in records for name in record.checks)
+    return [line for name in names if name in REGISTRY for line in REGISTRY[name].lines(records)]
+
+
 def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:
     """Return the problem with its host renamed to one of `hosts`, or None if that is ambiguous."""
     if not problem.host or not hosts or problem.host in hosts:
@@ -88,8 +111,7 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
     metrics = tuple(metric for part in parts for metric in part.metrics)
     problems = [problem for part in parts for problem in part.problems]
     if launch_problems and not metrics:
-        no_results = ("unparsable", "no-measurement", "incomplete-log")
-        rest = (problem for problem in problems if problem.cause not in no_results)
+        rest = (problem for problem in problems if not problem.cause.row.no_result)
         problems = [*launch_problems, *rest]
     problems = [_with_known_host(problem, hosts) for problem in problems]
     return Parsed(metrics=metrics, facts=tuple(facts), problems=_deduplicated(problems))

@@ -13,14 +13,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from accept.core import record_protocol
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
-from accept.core.health_readings import Reading, reading_of
+from accept.core.health_readings import (
+    HEALTH_CHANGE,
+    HEALTH_READING,
+    HEALTH_TOTAL,
+    Reading,
+    reading_of,
+)
 from accept.core.judge import completeness, health
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, State
 from accept.core.serde import camel
 from accept.core.text import count
 
@@ -71,8 +78,8 @@ def readings_of(evidence: Evidence) -> dict[str, Reading]:
     readings = {}
     for record in evidence.records:
         for host in record.hosts:
-            facts = [f for f in record.facts if f.name == "health" and f.host in (None, host)]
-            if facts:
+            facts = [fact for fact in record.facts if fact.host in (None, host)]
+            if any(HEALTH_READING.among(facts)):
                 readings[host] = reading_of(facts)
     return readings
 
@@ -100,10 +107,10 @@ def judge(evidence: Evidence) -> Judged:
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
 
 
-def _finding(state: State, message: str, cause: str | None, hosts: Iterable[str] = ()) -> Finding:
+def _finding(state: State, message: str, cause: Cause | None, hosts: Iterable[str] = ()) -> Finding:
     return Finding(
         check="health",
-        judgement="consistency" if state is State.PASS else "completeness",
+        judgement=Judgement.CONSISTENCY if state is State.PASS else Judgement.COMPLETENESS,
         state=state,
         cause=cause,
         message=message,
@@ -128,7 +135,7 @@ def _unread(
             hosts_by_reason.setdefault("GPUs (the driver shows none)", []).append(host)
     for reason, hosts in hosts_by_reason.items():
         message = f"not read on {completeness.host_list(hosts)}: {reason}"
-        yield _finding(State.NOT_TESTED, message, "tool-missing", hosts)
+        yield _finding(State.NOT_TESTED, message, Cause.TOOL_MISSING, hosts)
     unread_hosts = {host for hosts in hosts_by_reason.values() for host in hosts}
     later: dict[str, tuple[str, str]] = {}
     for change in changes:
@@ -137,7 +144,7 @@ def _unread(
                 later.setdefault(change.host, (change.when, reason))
     for host, (when, reason) in later.items():
         message = f"{when}: not read on {host}: {reason}; check whether nvidia-smi hangs there"
-        yield _finding(State.NOT_TESTED, message, "no-measurement", (host,))
+        yield _finding(State.NOT_TESTED, message, Cause.NO_MEASUREMENT, (host,))
 
 
 def _makes_blind(evidence: Evidence, reason: str) -> bool:
@@ -156,7 +163,7 @@ def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
     missing = [sweep for sweep in planned if sweep not in recorded]
     if missing:
         message = f"{len(missing)} of {len(planned)} readings have no record"
-        yield _finding(State.NOT_TESTED, message, "evidence-missing")
+        yield _finding(State.NOT_TESTED, message, Cause.EVIDENCE_MISSING)
 
 
 def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
@@ -177,8 +184,9 @@ HEALTH = Check(
     summary="new errors of GPUs, links, NICs and memory while the steps run",
     template="health.sh.j2",
     params=Params,
-    groups=("each",),
-    needs=("sh",),
+    groups=(GroupKind.EACH,),
+    facts=(HEALTH_READING, HEALTH_CHANGE, HEALTH_TOTAL),
+    read_only=True,
     worth=90,
     estimate=estimate,
     parse=parse,

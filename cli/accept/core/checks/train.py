@@ -10,15 +10,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from accept.core import record_protocol
+from accept.core import facts, record_protocol
+from accept.core.catalog.metrics import Better, MetricSpec
+from accept.core.catalog.tools import MPIRUN, TORCH
+from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
+from accept.core.facts import FactKind
 from accept.core.judge import bounds, completeness, stragglers
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Parsed, Problem, Record
+from accept.core.model import GroupKind, Parsed, Problem, Record
 
 #: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")
@@ -138,14 +142,20 @@ def _values(record: Record) -> dict[str, float]:
     }
 
 
-def _last_fact(record: Record, name: str) -> dict[str, object]:
-    """Return the last fact with this name, or {} if it is missing or not a mapping."""
-    values = [f.value for f in record.facts if f.check == "train" and f.name == name]
-    return values[-1] if values and isinstance(values[-1], dict) else {}
+#: True if the program has a reference curve for the settings of the training.
+TRAINING = FactKind("training", lambda value: bool(facts.mapping(value).get("reference")))
+#: True if the ranks compared their parameters or outputs.
+COMPARED = FactKind("compared", lambda value: bool(facts.mapping(value).get("times")))
+
+
+def _last(kind: FactKind[bool], record: Record) -> bool:
+    """Return the value of the last fact of this kind, or False if there is none."""
+    values = [value for fact, value in kind.of(record) if fact.check == "train"]
+    return bool(values) and values[-1]
 
 
 def _problems(record: Record, params: Params) -> Iterator[Problem]:
-    if record.exit != 0 or any(p.cause == "tool-missing" for p in record.problems):
+    if record.exit != 0 or any(p.cause is Cause.TOOL_MISSING for p in record.problems):
         return
     values = _values(record)
     where = f"in step {record.step} on {completeness.host_list(record.hosts)}"
@@ -154,30 +164,30 @@ def _problems(record: Record, params: Params) -> Iterator[Problem]:
         required.append("loss-by")
     if params.checkpoint:
         required += ["checkpoint-write", "checkpoint-read"]
-    has_reference = bool(_last_fact(record, "training").get("reference"))
+    has_reference = _last(TRAINING, record)
     if has_reference:
         required += ["curve-deviation", "curve-tolerance"]
     missing = [name for name in required if name not in values]
-    if not _last_fact(record, "compared").get("times"):
+    if not _last(COMPARED, record):
         missing.append("comparison of the ranks")
     if missing:
         message = f"training {where} reported no {', '.join(missing)}"
-        yield Problem(cause="no-measurement", message=message)
+        yield Problem(cause=Cause.NO_MEASUREMENT, message=message)
         return
     first, last = values["loss-first"], values["loss-by" if params.by else "loss-last"]
     fell = first > 0 and last <= params.ratio * first
-    if not fell and not any(p.cause == "loss-not-falling" for p in record.problems):
+    if not fell and not any(p.cause is Cause.LOSS_NOT_FALLING for p in record.problems):
         by = f" by step {params.by}" if params.by else ""
         message = f"the loss went from {number(first)} to {number(last)}{by} {where}; at most "
         message += f"{params.ratio:g} of the first loss is allowed"
-        yield Problem(cause="loss-not-falling", message=message)
+        yield Problem(cause=Cause.LOSS_NOT_FALLING, message=message)
     if has_reference and not values["curve-deviation"] <= values["curve-tolerance"]:
         deviation, tolerance = number(values["curve-deviation"]), number(values["curve-tolerance"])
         message = f"the loss curve {where} deviates from the reference curve by {deviation} of the "
         message += f"first loss; at most {tolerance} is allowed"
-        yield Problem(cause="loss-differs", message=message)
+        yield Problem(cause=Cause.LOSS_DIFFERS, message=message)
     if values["throughput"] <= 0:
-        yield Problem(cause="no-measurement", message=f"throughput is not above 0 {where}")
+        yield Problem(cause=Cause.NO_MEASUREMENT, message=f"throughput is not above 0 {where}")
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -187,14 +197,14 @@ def judge(evidence: Evidence) -> Judged:
     }
     problems = [p for record in evidence.records for p in _problems(record, params[record.step])]
     # The program compares the ranks of one execution; this compares those of different ones.
-    differing = tuple(digest_problems(evidence, "gradients-differ"))
+    differing = tuple(digest_problems(evidence, Cause.GRADIENTS_DIFFER))
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, more=[*problems, *differing])
     findings += bounds.findings(evidence)
     slow = stragglers.judge(evidence, "rank-own")
     ratios = ", ".join(f"{ratio:g}" for ratio in dict.fromkeys(p.ratio for p in params.values()))
     required = f"loss at most {ratios or Params().ratio} of the first"
-    if any(_last_fact(record, "training").get("reference") for record in evidence.records):
+    if any(_last(TRAINING, record) for record in evidence.records):
         required += " and along the reference curve"
     return Judged(
         verdict_of(
@@ -218,13 +228,49 @@ def _measured(evidence: Evidence) -> str:
     return ""
 
 
+#: Metrics of the whole run. `tokens`, `flops` and `mfu` are the throughput in other units.
+_METRICS = (
+    MetricSpec(
+        name="throughput", unit="samples/s", better=Better.HIGHER, baseline=True, in_log=True
+    ),
+    MetricSpec(name="tokens", unit="tokens/s"),
+    MetricSpec(name="flops", unit="TFLOP/s"),
+    MetricSpec(name="mfu", unit=""),
+    *(
+        MetricSpec(name=name, unit="s", better=Better.LOWER)
+        for name in ("step-p50", "time-input", "time-compute", "time-communication")
+    ),
+    MetricSpec(name="loss-first", unit=""),
+    MetricSpec(name="loss-last", unit="", in_log=True),
+    *(
+        MetricSpec(name=name, unit="")
+        for name in ("loss-by", "loss-target", "curve-deviation", "curve-tolerance")
+    ),
+    *(
+        MetricSpec(name=name, unit="GB/s", better=Better.HIGHER)
+        for name in ("checkpoint-write", "checkpoint-read")
+    ),
+)
+#: Metrics of each rank.
+_RANK_METRICS = tuple(
+    MetricSpec(name=name, unit="s", better=Better.LOWER)
+    for name in ("rank-own", "rank-step-p50", "rank-step-p95", "rank-step-p99")
+)
+
 TRAIN = Check(
     name="train",
     summary="a training run: the loss falls, and all ranks have the same gradients and parameters",
     template="train.sh.j2",
     params=Params,
-    groups=("all", "each", "pairs", "halves"),
-    needs=("mpirun", "torch"),
+    groups=(
+        GroupKind.ALL,
+        GroupKind.EACH,
+        GroupKind.PAIRS,
+        GroupKind.HALVES,
+    ),
+    needs=((MPIRUN,), (TORCH,)),
+    metrics=(*_METRICS, *_RANK_METRICS),
+    facts=(TRAINING, COMPARED, facts.DIGEST),
     worth=60,
     estimate=estimate,
     parse=parse,

@@ -5,23 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from accept.core import causes
+from accept.core.causes import Cause, Judgement
+from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
 from accept.core.judge.completeness import host_list, merge_findings
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.summary import judgement_of, worst_state
+from accept.core.judge.summary import worst_state
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
+from accept.core.model import (
+    CheckVerdict,
+    Finding,
+    GroupKind,
+    Plan,
+    Problem,
+    Record,
+    Skipped,
+    State,
+)
 
 #: Words that name a card instead of a module of a chip: NVIDIA H200 NVL, NVIDIA H100 PCIe.
 _CARDS = ("nvl", "pcie")
-#: Causes that exclude a host from the rest of the run.
-_LOSSES = frozenset({"host-died", "unkillable"})
-#: The fact with which the coordinator records a host that it excluded; its value is the cause.
-LEFT_OUT = "left-out-host"
 #: Group kinds whose groups are compared with each other.
-_COMPARED_GROUPS = frozenset({"each", "pairs", "ladder"})
+_COMPARED_GROUPS = frozenset({GroupKind.EACH, GroupKind.PAIRS, GroupKind.LADDER})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +36,7 @@ class Found:
     present: tuple[str, ...]
     missing: tuple[str, ...]
     #: Hosts lost during the run -> the cause.
-    lost: dict[str, str]
+    lost: dict[str, Cause]
     #: Problems of the step that found the hosts; in a run made from logs, also of present hosts.
     problems: tuple[Problem, ...]
     #: Places of the hosts that reported one.
@@ -51,14 +56,11 @@ def find(records: Sequence[Record]) -> Found:
     present = dict.fromkeys(first.hosts if first else ()) | seen
     problems = first.problems if first else ()
     missing = dict.fromkeys(p.host for p in problems if p.host and p.host not in present)
-    lost = {p.host: p.cause for r in records for p in r.problems if p.host and p.cause in _LOSSES}
-    lost |= {
-        fact.host: str(fact.value)
-        for record in records
-        if record.step == HOSTS_STEP
-        for fact in record.facts
-        if fact.name == LEFT_OUT and fact.host
+    lost = {
+        p.host: p.cause for r in records for p in r.problems if p.host and p.cause.row.loses_host
     }
+    asked = [record for record in records if record.step == HOSTS_STEP]
+    lost |= {fact.host: cause for fact, cause in LEFT_OUT_HOST.of(*asked) if fact.host}
     return Found(
         present=tuple(present),
         missing=tuple(missing),
@@ -72,32 +74,23 @@ def find(records: Sequence[Record]) -> Found:
 
 
 def _hostnames(first: Record | None) -> dict[str, str] | None:
-    for fact in first.facts if first else ():
-        if fact.name == "hostnames" and isinstance(fact.value, dict):
-            return {host: str(name) for host, name in fact.value.items()}
-    return None
+    return next((names for _, names in HOSTNAMES.among(first.facts)), None) if first else None
 
 
 def places(records: Iterable[Record]) -> dict[str, str]:
     """Return the place of each host, as the machine's `topology` reported it: `row/rack/host`."""
-    return {
-        fact.host: fact.value
-        for record in records
-        if record.step == HOSTS_STEP
-        for fact in record.facts
-        if fact.name == "place" and fact.host and isinstance(fact.value, str)
-    }
+    asked = [record for record in records if record.step == HOSTS_STEP]
+    return {fact.host: place for fact, place in PLACE.of(*asked) if fact.host}
 
 
 def domains(records: Iterable[Record]) -> tuple[frozenset[str], ...]:
     """Return the NVLink domains of more than one host, as the drivers reported them."""
     hosts_of: dict[str, set[str]] = {}
     for record in records:
-        for fact in record.facts:
-            name = fact.value.get("domain") if isinstance(fact.value, dict) else None
+        for fact, inventory in INVENTORY.of(record):
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-            if fact.name == "inventory" and isinstance(name, str) and name and host:
-                hosts_of.setdefault(name, set()).add(host)
+            if inventory.domain and host:
+                hosts_of.setdefault(inventory.domain, set()).add(host)
     return tuple(frozenset(hosts) for hosts in hosts_of.values() if len(hosts) > 1)
 
 
@@ -111,7 +104,7 @@ def verdict(
     own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
     findings = [merge_findings("hosts", problem.cause, [_without_log(problem)]) for problem in own]
     gone = {*found.missing, *found.lost}
-    by_cause: dict[str, list[Problem]] = {}
+    by_cause: dict[Cause, list[Problem]] = {}
     for problem in dict.fromkeys(unreported):
         if problem not in own and problem.host not in gone:
             by_cause.setdefault(problem.cause, []).append(problem)
@@ -122,14 +115,14 @@ def verdict(
     known = len(found.present) + len(found.missing)
     # If nothing was recorded, nothing is known about the hosts, which is not their fault.
     if plan.nodes is not None and known < plan.nodes and (found.recorded or known):
-        findings.append(_finding("rank-count", f"{known} of {plan.nodes} hosts were found", ()))
+        findings.append(_finding(Cause.RANK_COUNT, f"{known} of {plan.nodes} hosts were found", ()))
     findings += [
         _finding(cause, _lost_text(host, cause), (host,)) for host, cause in found.lost.items()
     ]
     untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     untested = "no host took part" if not known else untested
     if untested:
-        findings.append(_finding("evidence-missing", untested, (), State.NOT_TESTED))
+        findings.append(_finding(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
     if plan.origin:
         findings += _uncompared(plan, records)
         measured, against = f"{len(found.present)} in the logs", ""
@@ -147,10 +140,10 @@ def verdict(
     )
 
 
-def _lost_text(host: str, cause: str) -> str:
-    if cause in _LOSSES:
+def _lost_text(host: str, cause: Cause) -> str:
+    if cause.row.loses_host:
         return f"{host} was lost during the run"
-    return f"{host} was excluded from the rest of the run: {causes.meaning(cause)}"
+    return f"{host} was excluded from the rest of the run: {cause.row.meaning}"
 
 
 def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
@@ -172,7 +165,7 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
     if compared and uncompared:
         yield Finding(
             check="hosts",
-            judgement="population",
+            judgement=Judgement.POPULATION,
             state=State.INCONCLUSIVE,
             message=f"{host_list(uncompared)} cannot be compared with others: fewer than {FEWEST} "
             "logs have the same sizes, number of GPUs and GPU name",
@@ -186,11 +179,11 @@ def _without_log(problem: Problem) -> tuple[Problem, str, tuple[str, ...]]:
 
 
 def _finding(
-    cause: str, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
+    cause: Cause, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
 ) -> Finding:
     return Finding(
         check="hosts",
-        judgement=judgement_of(cause),
+        judgement=cause.row.judgement,
         state=state,
         cause=cause,
         message=message,
@@ -218,12 +211,11 @@ def with_skipped(
 
 
 def _skipped(step: Skipped) -> CheckVerdict:
-    over_budget = "budget" in step.reason
     finding = Finding(
         check=step.check,
-        judgement="completeness",
+        judgement=Judgement.COMPLETENESS,
         state=State.NOT_TESTED,
-        cause="over-budget" if over_budget else None,
+        cause=step.cause,
         message=step.reason,
     )
     return CheckVerdict(
@@ -235,18 +227,12 @@ def no_gpu_seen() -> CheckVerdict:
     """Return the verdict for a machine with GPUs on which everything passed and no GPU was seen."""
     finding = Finding(
         check="hosts",
-        judgement="completeness",
+        judgement=Judgement.COMPLETENESS,
         state=State.INCONCLUSIVE,
-        cause="gpu-missing",
+        cause=Cause.GPU_MISSING,
         message="no check detected a GPU; add inventory or connectivity to the suite",
     )
     return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))
-
-
-def gpus_of(value: Any) -> list[dict[str, Any]]:
-    """Return the GPUs that an inventory fact lists; [] if it is damaged."""
-    listed = value.get("gpus") if isinstance(value, dict) else None
-    return [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
 
 
 def without_gpus(plan: Plan, records: Iterable[Record]) -> tuple[str, ...]:
@@ -256,13 +242,11 @@ def without_gpus(plan: Plan, records: Iterable[Record]) -> tuple[str, ...]:
     """
     has_gpu: dict[str, bool] = {}
     for record in records if plan.machine.gpus != 0 else ():
-        for fact in record.facts:
+        shown = [(fact, bool(i.gpus)) for fact, i in INVENTORY.of(record) if i.gpus_listed]
+        shown += [(fact, bool(rank.gpu)) for fact, rank in RANK.of(record)]
+        for fact, has_any in shown:
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-            value = fact.value if isinstance(fact.value, dict) else {}
-            if fact.name == "inventory" and isinstance(value.get("gpus"), list):
-                has_gpu[host] = has_gpu.get(host, False) or bool(gpus_of(value))
-            elif fact.name == "rank":
-                has_gpu[host] = has_gpu.get(host, False) or bool(value.get("gpu"))
+            has_gpu[host] = has_gpu.get(host, False) or has_any
     return tuple(host for host, has_any in has_gpu.items() if host and not has_any)
 
 
@@ -279,22 +263,13 @@ def is_device(wanted: str, name: str) -> bool:
 
 def devices(records: Sequence[Record]) -> tuple[str, ...]:
     """Return the names of the GPUs in the inventories, each once."""
-    names = (gpu.get("name") for gpu in _gpus(records))
-    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
-
-
-def _gpus(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    for record in records:
-        for fact in record.facts:
-            if fact.name == "inventory":
-                yield from gpus_of(fact.value)
+    gpus = (gpu for _, inventory in INVENTORY.of(*records) for gpu in inventory.gpus)
+    return tuple(dict.fromkeys(gpu.name for gpu in gpus if gpu.name))
 
 
 def gpu_tested(plan: Plan, records: Sequence[Record]) -> bool:
     """Return True if the machine should have GPUs and an inventory or a rank shows one."""
     if plan.machine.gpus == 0:
         return False
-    if any(True for _ in _gpus(records)):
-        return True
-    ranks = (f.value for r in records for f in r.facts if f.name == "rank")
-    return any(isinstance(value, dict) and value.get("gpu") for value in ranks)
+    listed = any(inventory.gpus for _, inventory in INVENTORY.of(*records))
+    return listed or any(rank.gpu for _, rank in RANK.of(*records))

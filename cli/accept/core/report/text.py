@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from xml.etree import ElementTree
 
-from accept.core.causes import CONSEQUENCES
-from accept.core.judge.collective_metrics import LATENCY, number, read
+from accept.core.causes import Judgement
 from accept.core.judge.summary import worst_state
-from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
-from accept.core.text import count, format_size, plain
+from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
+from accept.core.text import count, plain
 
 
 def excused(check: CheckVerdict) -> bool:
@@ -35,8 +34,8 @@ def finding_text(finding: Finding, checks: Sequence[str] = ()) -> str:
     kind = f" [{plain(finding.cause or finding.judgement, 40)}]"
     check_names = ", ".join(dict.fromkeys(checks)) or finding.check
     text = f"{plain(check_names, 100)}{kind}: {plain(finding.message)}"
-    if finding.source:
-        text += f"; source: {plain(finding.source, 200)}"
+    if finding.bound and finding.bound.source:
+        text += f"; source: {plain(finding.bound.source, 200)}"
     if finding.evidence:
         text += f"; see {plain(', '.join(finding.evidence[:3]), 200)}"
     return text
@@ -53,8 +52,6 @@ _COLOURS = {
 _SCREEN_LINES = 20
 #: Largest number of findings per check in the JUnit file.
 _JUNIT_FINDINGS = 500
-_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
-_METRICS = ("throughput", "loss-last", "ping")
 
 
 def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
@@ -111,7 +108,8 @@ def _is_consequence(finding: Finding) -> bool:
 
     Only findings about completeness may: results that were not checked need their own line.
     """
-    return finding.cause in CONSEQUENCES and finding.judgement == "completeness"
+    is_completeness = finding.judgement is Judgement.COMPLETENESS
+    return is_completeness and finding.cause is not None and finding.cause.row.consequence
 
 
 def _more(count: int) -> list[str]:
@@ -221,29 +219,3 @@ def junit(verdict: Verdict) -> str:
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
     return f"<?xml version='1.0' encoding='utf-8'?>\n{body}\n"
-
-
-def measured(records: Sequence[Record]) -> list[str]:
-    """Return one line per check with what a step's executions measured, for the log of a run."""
-    lines = []
-    for check in _COLLECTIVES:
-        readings = [read(record.metrics, check) for record in records if check in record.checks]
-        speeds = [reading.value for reading in readings if reading.value is not None]
-        if speeds:
-            top = max(reading.top for reading in readings)
-            lines.append(f"{check}: {_span(speeds)} GB/s at {format_size(top)}")
-    times = [read(r.metrics, "latency", LATENCY).value for r in records if "latency" in r.checks]
-    if calls := [1e6 / value for value in times if value]:
-        lines.append(f"latency: {_span(calls)} us")
-    for name in _METRICS:
-        metrics = [m for r in records for m in r.metrics if m.name == name and m.rank is None]
-        if metrics:
-            first = metrics[0]
-            values = [metric.value for metric in metrics]
-            lines.append(plain(f"{first.check}: {name} {_span(values)} {first.unit}", 120))
-    return lines
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = number(min(values)), number(max(values))
-    return low if low == high else f"{low} to {high}"

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core import evidence, record_protocol
+from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
+from accept.core.facts import BEGAN
 from accept.core.groups import Group, Wave
 from accept.core.model import Parsed, Problem, Record, Step
 from accept.core.runner.ssh import Host
@@ -87,7 +89,7 @@ def moving(ranks: Sequence[Place]) -> bool:
     return any(place.idle < max(STILL_SECONDS, place.own) for place in ranks)
 
 
-def stopped(ranks: Sequence[Place], cause: str) -> tuple[Problem, ...]:
+def stopped(ranks: Sequence[Place], cause: Cause) -> tuple[Problem, ...]:
     """Return the ranks that never entered the operation the others wait in, as problems of `cause`.
 
     Ranks are reported only if they are behind the furthest rank and a minority.
@@ -185,12 +187,12 @@ async def _locate_hang(
         for place in places(host.name, answer.out, ago)
     ]
     if outcome.exit is not None:
-        return (*outcome.problems, *stopped(ranks, "crashed"))
+        return (*outcome.problems, *stopped(ranks, Cause.CRASHED))
     if not moving(ranks):
-        return (*outcome.problems, *stopped(ranks, "rank-hung"))
+        return (*outcome.problems, *stopped(ranks, Cause.RANK_HUNG))
     note = "its ranks were still working: they are slow, or the step needs a longer timeout"
     return tuple(
-        replace(p, message=f"{p.message}, but {note}") if p.cause == "timed-out" else p
+        replace(p, message=f"{p.message}, but {note}") if p.cause is Cause.TIMED_OUT else p
         for p in outcome.problems
     )
 
@@ -220,5 +222,4 @@ def _mpirun_line(path: Path) -> str:
 
 def _began(parsed: Parsed) -> float | None:
     """Return when the ranks began, in seconds since 1970; None if the log does not show it."""
-    values = [f.value for f in parsed.facts if f.name == "began"]
-    return float(values[0]) if values and isinstance(values[0], int | float) else None
+    return next((began for _, began in BEGAN.among(parsed.facts)), None)
