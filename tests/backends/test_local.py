@@ -16,6 +16,7 @@ from tests.factories.command_line import SMALL, SOURCE, Done, accept, refused
 
 from accept.backends.requirements import survey_script
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.facts import mapping
 from accept.evidence import rundir
 
@@ -120,7 +121,7 @@ class TestPass:
         assert accept("render", "-m", "cpu", "-s", suite, "-n", 1, "-o", folder).code == 0
         done = accept("submit", folder, "--attempt", "one")
         assert (done.code, done.out) == (0, "one\n")
-        assert "still running" in refused("collect", "one", code=5)
+        assert Code.RUN_STILL_RUNNING in refused("collect", "one", code=5)
         watched = accept("watch", "one")
         assert (watched.code, "[3/3]" in watched.err) == (0, True)
         assert watched.out == "one ended with exit status 0; next: accept collect one\n"

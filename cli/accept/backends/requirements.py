@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from shlex import quote
 
+from accept.config import resources
 from accept.config.site import Tools
 from accept.core.catalog.tools import Tool
 from accept.core.checks import REGISTRY, checks_of
@@ -19,17 +20,18 @@ from accept.core.errors import NotStarted
 from accept.core.text import decimal
 from accept.plan.resolve import Resolved
 
+
+def _functions(name: str) -> str:
+    return (resources.launchers() / name).read_text(encoding="utf-8")
+
+
 _FIXED = r"""
 echo "bash $(command -v bash)"
 echo "sshd $(command -v sshd || ls /usr/sbin/sshd 2>/dev/null)"
+echo "unpacker $(find_unpacker)"
 echo "ip $(command -v ip)"
 echo "python $("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)"
-pci=0
-for device in /sys/bus/pci/devices/*; do
-    [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
-    case $(cat "$device/class" 2>/dev/null) in 0x03*) pci=$((pci + 1)) ;; esac
-done
-echo "pci $pci"
+echo "pci $(count_pci_gpus)"
 # Run both at the same time: without persistence mode, the driver then starts only once.
 nvidia-smi -L 2>/dev/null | grep -c '^GPU' | sed 's/^/gpus /' &
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null |
@@ -46,7 +48,8 @@ def survey_script() -> str:
     """
     tools = {tool.name: tool for c in REGISTRY.values() for need in c.needs for tool in need}
     lines = [f'echo "{tool.name} $({tool.find})"' for tool in tools.values()]
-    return "\n".join(("python=${ACCEPT_PYTHON:-python3}", *lines, _FIXED))
+    functions = _functions("gpus.sh") + _functions("unpack.sh")
+    return "\n".join((functions, "python=${ACCEPT_PYTHON:-python3}", *lines, _FIXED))
 
 
 #: Timeout of a command on a host, such as the survey. It includes 90 s for the driver, as in

@@ -27,6 +27,108 @@ class Code(TextEnum):
         return member
 
     # Command line and host lists.
+    USAGE = (
+        "E-USAGE",
+        (
+            "The command line has an unknown command or option, lacks an argument, or has a "
+            "value of the wrong kind. --help after the command shows its options with an "
+            "example."
+        ),
+    )
+    OPTION_EMPTY = (
+        "E-OPTION-EMPTY",
+        (
+            "A value on the command line is empty, most likely because a shell variable is not "
+            "set. Give a value, or leave the option out."
+        ),
+    )
+    OPTION_DURATION = (
+        "E-OPTION-DURATION",
+        "The option needs a time span above zero, such as 90s, 15m or 1h30m.",
+    )
+    NODES_SYNTAX = (
+        "E-NODES-SYNTAX",
+        (
+            "--nodes takes a number, a list of names such as node[01-16], @FILE with one name a "
+            "line, or all for every free node of a cluster."
+        ),
+    )
+    NODES_ALL_OFFLINE = (
+        "E-NODES-ALL-OFFLINE",
+        (
+            "--nodes all needs a connection to a cluster, but render makes none. Write the free "
+            "nodes to a file with `accept nodes > FILE` and give --nodes @FILE."
+        ),
+    )
+    MACHINE_MISSING = (
+        "E-MACHINE-MISSING",
+        (
+            "No machine is given, and this command contacts no hosts to detect it. Give "
+            "--machine; `accept list machines` lists the names."
+        ),
+    )
+    PLAN_FIXED = (
+        "E-PLAN-FIXED",
+        (
+            "The run was rendered before, so options that would change its plan have no effect. "
+            "Leave them out, or render the run again with them."
+        ),
+    )
+    CAUSE_UNKNOWN = (
+        "E-CAUSE-UNKNOWN",
+        "No cause has this name. The message lists all names.",
+    )
+    CODE_UNKNOWN = (
+        "E-CODE-UNKNOWN",
+        "No error or warning has this code. `accept list errors` lists all codes.",
+    )
+    OUTPUT_EXISTS = (
+        "E-OUTPUT-EXISTS",
+        (
+            "The file exists already, or the folder is not empty, and accept does not overwrite "
+            "them. Name another one, or remove it first."
+        ),
+    )
+    OUTPUT_WRITE = (
+        "E-OUTPUT-WRITE",
+        (
+            "The output file or folder cannot be written. Check its owner and the free space, or"
+            " name another one."
+        ),
+    )
+    HOSTLIST_SYNTAX = (
+        "E-HOSTLIST-SYNTAX",
+        (
+            "The host list has an invalid or empty name, or an invalid range. Valid: node1, "
+            "10.0.0.7, node[01-16], node[1,3,7-9], @FILE."
+        ),
+    )
+    HOSTLIST_DUPLICATE = (
+        "E-HOSTLIST-DUPLICATE",
+        "The host list names a host twice. Name each host once.",
+    )
+    HOSTLIST_TOO_MANY = (
+        "E-HOSTLIST-TOO-MANY",
+        "The host list expands to more hosts than accept supports. Check the ranges.",
+    )
+    HOSTLIST_FILE = (
+        "E-HOSTLIST-FILE",
+        (
+            "The file of a host list (@FILE) is unreadable, empty or too large. Write one host "
+            "per line; # begins a comment."
+        ),
+    )
+    GPUS_PER_NODE = (
+        "E-GPUS-PER-NODE",
+        (
+            "The machine cannot use this number of GPUs per node. The number must divide the "
+            "GPUs of a node, so that all groups have the same size."
+        ),
+    )
+    SCHEMA_UNKNOWN = (
+        "E-SCHEMA-UNKNOWN",
+        "No JSON Schema has this name. The message lists the names.",
+    )
     OPTION_RANGE = ("E-OPTION-RANGE", "The value of an option is outside its range.")
     EXPECT_SYNTAX = (
         "E-EXPECT-SYNTAX",
@@ -83,39 +185,6 @@ class Code(TextEnum):
     BASELINE_EMPTY = (
         "E-BASELINE-EMPTY",
         "The run has no measurement for a reference. Use a run of whole nodes with a collective.",
-    )
-    HOSTLIST_SYNTAX = (
-        "E-HOSTLIST-SYNTAX",
-        (
-            "The host list has an invalid or empty name, or an invalid range. Valid: node1, "
-            "10.0.0.7, node[01-16], node[1,3,7-9], @FILE."
-        ),
-    )
-    HOSTLIST_DUPLICATE = (
-        "E-HOSTLIST-DUPLICATE",
-        "The host list names a host twice. Name each host once.",
-    )
-    HOSTLIST_TOO_MANY = (
-        "E-HOSTLIST-TOO-MANY",
-        "The host list expands to more hosts than accept supports. Check the ranges.",
-    )
-    HOSTLIST_FILE = (
-        "E-HOSTLIST-FILE",
-        (
-            "The file of a host list (@FILE) is unreadable, empty or too large. Write one host "
-            "per line; # begins a comment."
-        ),
-    )
-    GPUS_PER_NODE = (
-        "E-GPUS-PER-NODE",
-        (
-            "The machine cannot use this number of GPUs per node. The number must divide the "
-            "GPUs of a node, so that all groups have the same size."
-        ),
-    )
-    SCHEMA_UNKNOWN = (
-        "E-SCHEMA-UNKNOWN",
-        "No JSON Schema has this name. The message lists the names.",
     )
 
     # Configuration files: machines, suites, sites.
@@ -247,18 +316,379 @@ class Code(TextEnum):
     )
 
     # Plans, steps and rendered runs.
+    EXPECT_CHECK = (
+        "E-EXPECT-CHECK",
+        (
+            "--expect names a check that the suite does not run. Use a suite that runs it, or "
+            "correct the name."
+        ),
+    )
+    LOCAL_HOSTS = (
+        "E-LOCAL-HOSTS",
+        (
+            "The back end local tests only this machine. For other hosts, give --hosts, or "
+            "choose another --backend."
+        ),
+    )
+    MACHINE_GPU_COUNT = (
+        "E-MACHINE-GPU-COUNT",
+        (
+            "Pods must request a number of GPUs, and the machine file has none. Give "
+            "--gpus-per-node, or name a machine with a number."
+        ),
+    )
+    NODES_ALL = (
+        "E-NODES-ALL",
+        (
+            "--nodes all takes every free node of a cluster. It works only with a cluster, and "
+            "without --hosts."
+        ),
+    )
+    NODES_EXCLUDED = (
+        "E-NODES-EXCLUDED",
+        (
+            "A requested node is in the excludeNodes list of the site file. Remove it from one "
+            "of the two lists."
+        ),
+    )
+    NODES_MISMATCH = (
+        "E-NODES-MISMATCH",
+        (
+            "The number of nodes differs from the number of hosts or nodes that are named. "
+            "Leave --nodes out, or change the list."
+        ),
+    )
+    NODES_NAME = (
+        "E-NODES-NAME",
+        (
+            "A node name contains characters that Kubernetes does not allow. kubectl get nodes "
+            "lists the valid names."
+        ),
+    )
+    NODES_NUMBER = (
+        "E-NODES-NUMBER",
+        "The number of nodes is too small or too large. The message shows the limits.",
+    )
+    NODES_TOO_MANY_NAMES = (
+        "E-NODES-TOO-MANY-NAMES",
+        (
+            "A run on Kubernetes can name only a limited number of nodes. Label the nodes and "
+            "select the label, or request a number of nodes."
+        ),
+    )
+    NODES_UNKNOWN = (
+        "E-NODES-UNKNOWN",
+        "Neither the options nor the site file give the number of nodes. Give --nodes or --hosts.",
+    )
+    OPTION_BACKEND = (
+        "E-OPTION-BACKEND",
+        "The named back end does not exist. The message lists the back ends.",
+    )
+    OPTION_BUDGET = (
+        "E-OPTION-BUDGET",
+        (
+            "Every step of the suite takes longer than --budget. Give a longer budget, or use a "
+            "shorter suite."
+        ),
+    )
+    OPTION_NCCL = (
+        "E-OPTION-NCCL",
+        "--nccl is not a valid setting. Write KEY=VALUE, such as NCCL_ALGO=Ring.",
+    )
+    OPTION_ROUNDS = (
+        "E-OPTION-ROUNDS",
+        "--rounds is not a valid number of rounds. Write a number from 1 to 64, or auto.",
+    )
+    PARAM_CHECK = (
+        "E-PARAM-CHECK",
+        (
+            "--set names a check that no step of the suite runs. Correct the name, or use a "
+            "suite that runs it."
+        ),
+    )
+    PARAM_INVALID = (
+        "E-PARAM-INVALID",
+        "--set gives a value that the parameter does not allow. The message names what is allowed.",
+    )
+    PARAM_SYNTAX = (
+        "E-PARAM-SYNTAX",
+        "--set is not a valid setting. Write CHECK.PARAM=VALUE, such as all-reduce.max=1G.",
+    )
+    PARAM_UNKNOWN = (
+        "E-PARAM-UNKNOWN",
+        (
+            "--set names a parameter that the check does not have. "
+            "accept show check NAME lists the parameters."
+        ),
+    )
+    RUN_CHANGED = (
+        "E-RUN-CHANGED",
+        (
+            "A file of a rendered run was changed. A run uses the files unmodified: change the "
+            "options or the site file, and render again."
+        ),
+    )
+    RUN_NOT_RENDERED = (
+        "E-RUN-NOT-RENDERED",
+        "The run folder has no rendered files. Render the run again.",
+    )
+    RUN_NO_BZ2 = (
+        "E-RUN-NO-BZ2",
+        (
+            "The Python of accept lacks the module bz2, which packs the code for the nodes. "
+            "Install a Python with libbz2."
+        ),
+    )
+    RUN_OTHER_VERSION = (
+        "E-RUN-OTHER-VERSION",
+        "Another version of accept rendered the run. Render it again with this version.",
+    )
+    SITE_GPUS_PER_POD = (
+        "E-SITE-GPUS-PER-POD",
+        (
+            "More GPUs are to be tested on each node than a pod requests. Make gpusPerNode and "
+            "kubernetes.gpusPerPod equal."
+        ),
+    )
+    SITE_NO_IMAGE = (
+        "E-SITE-NO-IMAGE",
+        (
+            "A run on Kubernetes needs a container image. Name it in the site file, under "
+            "kubernetes.image."
+        ),
+    )
+    SITE_RESULTS_IN_POD = (
+        "E-SITE-RESULTS-IN-POD",
+        (
+            "results.location is a folder inside the pod, which is deleted with the pod. Name a "
+            "bucket, or mount a volume."
+        ),
+    )
+    SUITE_SCRIPT = (
+        "E-SUITE-SCRIPT",
+        "A script of the suite cannot be read, or its first line does not start with #!.",
+    )
 
     # Runs and run folders.
+    ATTEMPT_NAME = (
+        "E-ATTEMPT-NAME",
+        "A run needs a name of at most 63 characters of a-z, 0-9 and '-', which is not `last`.",
+    )
+    ATTEMPT_EXISTS = (
+        "E-ATTEMPT-EXISTS",
+        (
+            "A run with this name exists already. Choose another --attempt, or leave it out to "
+            "get a generated name."
+        ),
+    )
+    RUN_WHICH = (
+        "E-RUN-WHICH",
+        "accept delete needs either the names of runs or --older-than, and not both.",
+    )
+    RUN_NOT_STARTED = (
+        "E-RUN-NOT-STARTED",
+        "The run was rendered, but never started. Start it with `accept submit FOLDER`.",
+    )
+    RUN_UNREADABLE = (
+        "E-RUN-UNREADABLE",
+        (
+            "A file of the run folder is missing, was changed, or comes from another version of "
+            "accept. Render the run again, or use the version that made it."
+        ),
+    )
+    GPUS_IN_USE = (
+        "E-GPUS-IN-USE",
+        "Programs use the GPUs. Wait until they end, or give --busy-ok to measure beside them.",
+    )
+    RUN_COORDINATOR_DIED = (
+        "E-RUN-COORDINATOR-DIED",
+        (
+            "The coordinator was killed, or its host was restarted, so the run has no exit "
+            "status. accept collect fetches what was measured."
+        ),
+    )
+    RUN_FOREIGN_FOLDER = (
+        "E-RUN-FOREIGN-FOLDER",
+        (
+            "job.json names another folder than the one in the run folder. If the run folder "
+            "was renamed or copied, use the original one."
+        ),
+    )
+    RUN_NOT_RECORDED = (
+        "E-RUN-NOT-RECORDED",
+        (
+            "job.json could not be written after the start, so later commands could not find "
+            "the run. The run was ended. Free space on the disk, or set ACCEPT_RUNS to another "
+            "folder, and start the run again."
+        ),
+    )
+    RUN_STILL_RUNNING = (
+        "E-RUN-STILL-RUNNING",
+        (
+            "The run has not ended, so its evidence cannot be fetched yet. Follow it with "
+            "accept watch, or end it with accept cancel."
+        ),
+    )
+    RUN_UNKNOWN = (
+        "E-RUN-UNKNOWN",
+        (
+            "No run and no folder has this name. The hint lists the newest runs; `accept list "
+            "runs` lists all."
+        ),
+    )
+    RUN_NONE = (
+        "E-RUN-NONE",
+        (
+            "There is no run yet, so `last` names none. Start a run with `accept run`, or name a "
+            "folder."
+        ),
+    )
+    RUN_NOT_OWN = (
+        "E-RUN-NOT-OWN",
+        (
+            "The folder is not in your runs folder. A run folder can start any program, so "
+            "commands that act on a run use only your own runs. Use the machine that started the "
+            "run."
+        ),
+    )
+    RUN_IS_DRILL = (
+        "E-RUN-IS-DRILL",
+        "The folder is a drill, which consists of several runs. Name one of its runs.",
+    )
+    RUNS_FOLDER = (
+        "E-RUNS-FOLDER",
+        (
+            "The folder for runs is unknown, or a run folder cannot be made in it. Set "
+            "ACCEPT_RUNS to a folder that you can write to."
+        ),
+    )
 
     # This machine.
+    LOCAL_NO_GPU = (
+        "E-LOCAL-NO-GPU",
+        (
+            "The machine of the run has GPUs, and this host shows none. Check the driver, or "
+            "give --machine cpu."
+        ),
+    )
+    LOCAL_NO_MPIRUN = (
+        "E-LOCAL-NO-MPIRUN",
+        (
+            "mpirun of Open MPI is missing here. Install it, or name it in the site file under "
+            "tools.mpirun."
+        ),
+    )
     LOCAL_SURVEY_TIMEOUT = (
         "E-LOCAL-SURVEY-TIMEOUT",
         "Listing the tools and GPUs of this machine took too long. Check whether nvidia-smi hangs.",
     )
 
     # Hosts over ssh.
+    SSH_END_UNCONFIRMED = (
+        "E-SSH-END-UNCONFIRMED",
+        (
+            "The first host did not confirm that the run ended, so the other hosts were not "
+            "changed. accept delete removes everything."
+        ),
+    )
+    SSH_EVIDENCE_UNREADABLE = (
+        "E-SSH-EVIDENCE-UNREADABLE",
+        (
+            "The first host could not send the evidence. Check that the host can be reached, "
+            "and collect again."
+        ),
+    )
+    SSH_FOREIGN_FOLDER = (
+        "E-SSH-FOREIGN-FOLDER",
+        (
+            "The folder of the run on the host belongs to another user. The run's own folder is "
+            "gone; run again."
+        ),
+    )
+    SSH_HOSTS_UNUSABLE = (
+        "E-SSH-HOSTS-UNUSABLE",
+        (
+            "Too few hosts can be used. The message has the reasons; accept doctor shows what "
+            "each host lacks."
+        ),
+    )
+    SSH_KEYGEN = (
+        "E-SSH-KEYGEN",
+        (
+            "ssh-keygen could not make the keys of the run. Install the OpenSSH client on this "
+            "machine."
+        ),
+    )
+    SSH_MISSING = ("E-SSH-MISSING", "This machine has no ssh. Install the OpenSSH client.")
+    SSH_NOT_REMOVED = (
+        "E-SSH-NOT-REMOVED",
+        (
+            "Some hosts did not confirm that the run was removed. Processes or files may be "
+            "left there; the message names them. accept delete tries again."
+        ),
+    )
+    SSH_NO_ANSWER = (
+        "E-SSH-NO-ANSWER",
+        (
+            "No host could be reached, or the first host has not answered for minutes. A "
+            "started run goes on. Check the connection with ssh HOST."
+        ),
+    )
+    SSH_NO_COORDINATOR = (
+        "E-SSH-NO-COORDINATOR",
+        (
+            "The coordinator could not be started on the first host. accept doctor shows what "
+            "the host lacks."
+        ),
+    )
+    SSH_NO_HOSTS = (
+        "E-SSH-NO-HOSTS",
+        "A run over ssh needs hosts. Give --hosts, or ssh.hosts in the site file.",
+    )
+    SSH_NO_PYTHON = (
+        "E-SSH-NO-PYTHON",
+        (
+            "No host has a Python that can run the coordinator. Install Python 3.10 or newer on "
+            "one host, or set tools.python."
+        ),
+    )
+    SSH_OPTION = (
+        "E-SSH-OPTION",
+        (
+            "A setting for ssh could act as an option or a command. The message names the "
+            "setting and the allowed form."
+        ),
+    )
+    SSH_RUN_GONE = (
+        "E-SSH-RUN-GONE",
+        (
+            "The run is no longer on its first host. A command removed it, or its retention "
+            "time is over."
+        ),
+    )
 
     # Kubernetes.
+    KUBE_NAME = (
+        "E-KUBE-NAME",
+        (
+            "The name of a namespace or Helm release is invalid. Use a-z, 0-9 and '-', such as "
+            "gpu-tests."
+        ),
+    )
+    HELM_BACKEND = (
+        "E-HELM-BACKEND",
+        (
+            "Helm values exist only for runs on Kubernetes. Render other runs to a folder with "
+            "--out, then start them with `accept submit FOLDER`."
+        ),
+    )
+    SITE_QUESTION = (
+        "E-SITE-QUESTION",
+        (
+            "accept init found no or several answers for a value of the site file, and cannot "
+            "ask. Give the option that the message names."
+        ),
+    )
     KUBE_CAPABILITY = (
         "E-KUBE-CAPABILITY",
         (
@@ -268,6 +698,10 @@ class Code(TextEnum):
     )
 
     # Evidence, archives, buckets and logs.
+    BUCKET_RUN = (
+        "E-BUCKET-RUN",
+        "The URL does not end in the name of a run. Give a URL such as gs://BUCKET/runs/ATTEMPT.",
+    )
     EVIDENCE_UNREADABLE = (
         "E-EVIDENCE-UNREADABLE",
         "A file of the evidence is missing or cannot be read. Collect the run again.",
@@ -337,6 +771,148 @@ class Code(TextEnum):
             "The two runs have no measurement of the same check, size and number of nodes, so "
             "nothing can be compared. Compare runs of the same suite."
         ),
+    )
+    EVIDENCE_GONE = (
+        "E-EVIDENCE-GONE",
+        (
+            "No evidence of the run exists on its hosts. Its retention time may be over, or it "
+            "was removed; run again."
+        ),
+    )
+    EVIDENCE_MODIFIED = (
+        "E-EVIDENCE-MODIFIED",
+        (
+            "Files of the evidence differ from the checksums that the coordinator wrote. The "
+            "copy on the host is kept; collect again."
+        ),
+    )
+    EVIDENCE_NO_PLAN = (
+        "E-EVIDENCE-NO-PLAN",
+        "The evidence archive contains no plan, so it cannot be judged. Collect again.",
+    )
+    ARCHIVE_DAMAGED = (
+        "E-ARCHIVE-DAMAGED",
+        "The archive is damaged or incomplete. Collect the run again, or copy the archive again.",
+    )
+    ARCHIVE_UNSAFE = (
+        "E-ARCHIVE-UNSAFE",
+        (
+            "The archive contains what evidence never contains: a link, a device, a path outside "
+            "of the archive, or a file twice. Check that it is the right archive."
+        ),
+    )
+    ARCHIVE_TOO_LARGE = (
+        "E-ARCHIVE-TOO-LARGE",
+        (
+            "The archive is larger than evidence or logs ever are, or it would unpack to more. "
+            "Check that it is the right archive."
+        ),
+    )
+    ARCHIVE_DISK = (
+        "E-ARCHIVE-DISK",
+        (
+            "The disk is full, or the archive cannot be written to it. Free space, or set "
+            "ACCEPT_RUNS to another disk, then collect again."
+        ),
+    )
+    ARCHIVE_INCOMPLETE = (
+        "E-ARCHIVE-INCOMPLETE",
+        (
+            "The connection failed several times before the whole archive arrived. Collect again: "
+            "the download continues where it ended."
+        ),
+    )
+    ARCHIVE_CHANGED = (
+        "E-ARCHIVE-CHANGED",
+        "The archive that arrived differs from the announced size or SHA-256. Collect again.",
+    )
+    BUCKET_LIBRARY = (
+        "E-BUCKET-LIBRARY",
+        (
+            "Reading buckets needs the Python package obstore. Install accept with its extra "
+            "`storage`."
+        ),
+    )
+    BUCKET_UNREADABLE = (
+        "E-BUCKET-UNREADABLE",
+        (
+            "The bucket or the shared folder cannot be read. Check the URL, your credentials and "
+            "your permissions."
+        ),
+    )
+    BUCKET_NO_EVIDENCE = (
+        "E-BUCKET-NO-EVIDENCE",
+        (
+            "The URL exists, but holds no evidence of a run. Give the URL of a run, such as "
+            "gs://BUCKET/runs/ATTEMPT."
+        ),
+    )
+    BUCKET_UNFINISHED = (
+        "E-BUCKET-UNFINISHED",
+        (
+            "The evidence was not sent completely: its manifest is missing. `accept collect` "
+            "fetches the part that was sent."
+        ),
+    )
+    BUCKET_CHANGED = (
+        "E-BUCKET-CHANGED",
+        (
+            "Files of the evidence are missing, cannot be read, or differ from its manifest. "
+            "Fetch it again, or ask who changed it."
+        ),
+    )
+    BUCKET_UNSAFE = (
+        "E-BUCKET-UNSAFE",
+        (
+            "An object has a name that is a path outside of the evidence. accept never writes such "
+            "names. Find out who did."
+        ),
+    )
+    BUCKET_TOO_LARGE = (
+        "E-BUCKET-TOO-LARGE",
+        (
+            "The URL holds more data than one run ever has. Give the URL of one run, such as "
+            "gs://BUCKET/runs/ATTEMPT."
+        ),
+    )
+    LOGS_NONE = (
+        "E-LOGS-NONE",
+        (
+            "There is neither evidence of a run nor a log of nccl-tests. Name a run, an evidence "
+            "folder, or the output of all_reduce_perf or a similar test."
+        ),
+    )
+    LOGS_NOT_A_LOG = (
+        "E-LOGS-NOT-A-LOG",
+        (
+            "The file is neither a log of nccl-tests nor evidence. Leave it out, or name its "
+            "folder: other files in a folder are ignored."
+        ),
+    )
+    LOGS_NOTHING_MEASURED = (
+        "E-LOGS-NOTHING-MEASURED",
+        (
+            "No log shows which hosts and GPUs took part, so nothing was measured. The message has "
+            "the first problem. A complete log has a list after `# Using devices`."
+        ),
+    )
+    LOGS_NOT_JUDGED = (
+        "E-LOGS-NOT-JUDGED",
+        (
+            "The logs are of collectives that no check judges. `accept list checks` shows the "
+            "collectives that are judged."
+        ),
+    )
+    LOGS_TOO_MANY = (
+        "E-LOGS-TOO-MANY",
+        (
+            "The folder or archive has more files than a collection of logs ever has. Name the "
+            "folder of the logs."
+        ),
+    )
+    LOGS_UNREADABLE = (
+        "E-LOGS-UNREADABLE",
+        "The operating system cannot read the file. The message has the reason. Name another file.",
     )
 
     # The program itself.

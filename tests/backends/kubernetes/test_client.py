@@ -31,6 +31,7 @@ from accept.backends.kubernetes.scheduling import resolve_place
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.errors import BadEvidence, BrokenOff, NotStarted
+from accept.plan.resolve import ClusterPlace
 
 PODS = "/api/v1/namespaces/lab/pods"
 JOB = "/apis/batch/v1/namespaces/lab/jobs/run"
@@ -71,7 +72,7 @@ class TestThePlace:
         self, place: Place, option: str, site: str | None, namespace: str
     ) -> None:
         named = Site(kubernetes=Kubernetes(namespace=site))
-        assert resolve_place({"namespace": option}, named).namespace == namespace
+        assert resolve_place(ClusterPlace(namespace=option), named).namespace == namespace
 
     def test_needs_a_context_that_is_there(self, place: Place) -> None:
         with pytest.raises(NotStarted, match="'prod'") as caught:

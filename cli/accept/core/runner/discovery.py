@@ -224,6 +224,11 @@ async def _find_host(
     """Try all addresses in turn, each at least once, until one answers or the time is over."""
     if candidate.problem is not None:
         return candidate.problem
+    if not candidate.local and not candidate.addresses:
+        message = f"{candidate.name} has no address"
+        return Problem(
+            cause=Cause.UNREACHABLE_DNS, message=message, check="hosts", host=candidate.name
+        )
     pause = 0.25
     failure: _Failure | None = None
     while failure is None or time.monotonic() < until:
