@@ -271,8 +271,8 @@ class TestNonsense:
             ["--release", "A B"],
             ["--release=-x"],
             ["--namespace", "a/../b"],
-            ["--plant", "wrong@nosuch:1"],
-            ["--plant", "wrong@nosuch:1", "--plant", "hang@nosuch"],
+            ["--inject", "wrong@nosuch:1"],
+            ["--inject", "wrong@nosuch:1", "--inject", "hang@nosuch"],
             ["--set", "connectivity.pings=999999999999"],
             ["--set", "train.minutes=1e18"],
             ["--set", "all-reduce.max=999999999999T"],
@@ -300,8 +300,8 @@ class TestNonsense:
             assert done.code == 0, done.err
 
     def test_a_fault_on_this_machine_is_planned(self) -> None:
-        plant = f"wrong@{os.uname().nodename}:1"
-        assert accept("run", "--machine", "cpu", "--plant", plant, "--dry-run").code == 0
+        fault = f"wrong@{os.uname().nodename}:1"
+        assert accept("run", "--machine", "cpu", "--inject", fault, "--dry-run").code == 0
 
     def test_a_name_that_is_taken_is_refused(self) -> None:
         rundir.create("mine")

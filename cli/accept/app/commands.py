@@ -265,7 +265,7 @@ def drill(
     from accept.commands.drill import do_drill
 
     return do_drill(
-        plan_options({**values, "plant": None, "hold": None}),
+        plan_options({**values, "inject": None, "hold": None}),
         _terminal(values),
         name=values["attempt"],
         faults=tuple(faults or ()),

@@ -79,13 +79,13 @@ PLAN: dict[str, tuple[Any, Any]] = {
     "budget": _single(str, "Time limit: keep the checks that add most within it.", "--budget"),
     "hold": _single(str, "Keep the hosts this long after a failed run, for debugging.", "--hold"),
     "keep": _single(str, "How long the first host keeps evidence that was not fetched.", "--keep"),
-    "plant": _many(
-        "Inject a fault: FAULT@HOST[:LOCALRANK]. accept drill injects each in turn.", "--plant"
+    "inject": _many(
+        "Inject a fault: FAULT@HOST[:LOCALRANK]. accept drill injects each in turn.", "--inject"
     ),
 }
-#: Without --plant, because a drill injects faults itself, and without --hold, because a drill
+#: Without --inject, because a drill injects faults itself, and without --hold, because a drill
 #: would hold the hosts after each of its runs.
-DRILL = {key: option for key, option in PLAN.items() if key not in ("plant", "hold")}
+DRILL = {key: option for key, option in PLAN.items() if key not in ("inject", "hold")}
 LAUNCH: dict[str, tuple[Any, Any]] = {
     "attempt": (
         Annotated[str, typer.Option(help="Name of this launch; default: generated.")],
@@ -154,7 +154,7 @@ def plan_options(values: dict[str, Any]) -> Any:
         budget=seconds("budget"),
         hold=seconds("hold") or 0.0,
         keep=seconds("keep"),
-        plant=tuple(values["plant"] or ()),
+        inject=tuple(values["inject"] or ()),
         place=place(values),
         all_nodes=all_nodes,
         attempt=attempt,

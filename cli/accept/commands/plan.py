@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accept import backends
 from accept.config import Site, load_site
-from accept.config.faults import read_plants
+from accept.config.faults import parse_faults
 from accept.config.hostlist import expand
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
@@ -89,7 +89,7 @@ def _check_start(run: Resolved, options: Options) -> None:
     """Raise BadInput for options that a start would refuse, so that a dry run refuses them, too."""
     if run.backend == "local":
         # `resolve` has checked hosts over ssh and named nodes already.
-        read_plants(options.plant, (os.uname().nodename,))
+        parse_faults(options.inject, (os.uname().nodename,))
     name = options.attempt or _SAMPLE_NAME
     backends.load(run.backend).attempt_name(name, run.place, run.plan.nodes or 1)
 
