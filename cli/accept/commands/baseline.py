@@ -12,6 +12,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import yaml
+
 from accept import config
 from accept.commands import judge
 from accept.commands.judge import Judged, measurements
@@ -177,8 +179,6 @@ def _versions(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _yaml(machine: Machine, path: str) -> str:
-    import yaml
-
     data = _without_empty(dump(machine))
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     return f"# References from {plain(path, 100)}, written by `accept baseline`.\n{body}"

@@ -17,7 +17,7 @@ from accept.commands import run as commands_run
 from accept.commands.drill_faults import Choice, blamed, choose, outcome
 from accept.commands.judge import Judged
 from accept.commands.plan import planned as planned_run
-from accept.commands.plan import prepare
+from accept.commands.prepare import prepare
 from accept.config.faults import SCHEMA, Drill, Drilled, Result
 from accept.core.catalog.faults import FAULTS, Detection
 from accept.core.checks import checks_of
@@ -31,7 +31,7 @@ from accept.core.text import count, duration, plain
 from accept.evidence import rundir
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, Resolved, with_faults
-from accept.report.console import Terminal
+from accept.report.console import Table, Terminal
 
 #: A step or start that a fault blocks is ended after this multiple of its time in the clean run, …
 _TIMEOUT_FACTOR = 3.0
@@ -195,24 +195,24 @@ def headline(drill: Drill) -> str:
     return f"drill: {'; '.join(parts)}"
 
 
-def result_table(drill: Drill) -> str:
-    """Return the result of a drill as a table, below the headline."""
-    rows = [("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN")]
-    for fault in drill.faults:
-        target = fault.planted.partition("@")[2] or "-"
-        after = "-" if fault.after is None else duration(fault.after)
-        rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]])
-        for row in rows
-    ]
+def summary(drill: Drill) -> str:
+    """Return the headline of a drill's result, and where it ran."""
     about = (
         f"machine {drill.machine}, suite {drill.suite}, "
         f"{count(len(drill.hosts), 'host')} over {drill.backend}, seed {drill.seed}, "
         f"drill {drill.drill}, exit {drill.exit}"
     )
-    return "\n".join((headline(drill), about, "", *lines))
+    return f"{headline(drill)}\n{about}"
+
+
+def result_table(drill: Drill) -> Table:
+    """Return the result of each fault of a drill."""
+    rows = []
+    for fault in drill.faults:
+        target = fault.planted.partition("@")[2] or "-"
+        after = "-" if fault.after is None else duration(fault.after)
+        rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
+    return Table(header=("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN"), rows=rows)
 
 
 @dataclass(kw_only=True)
@@ -270,7 +270,6 @@ def do_drill(
     options: Options,
     terminal: Terminal,
     *,
-    name: str,
     faults: Sequence[str],
     only_needed: bool,
     dry_run: bool,
@@ -281,7 +280,7 @@ def do_drill(
     ends the drill with its own exit code.
     """
     named = _named(faults)
-    run, _ = prepare(options, terminal, probe=True)
+    run, _ = prepare(options, terminal)
     plan = planned(run, _choices(run, options, named, _hosts(run)), only_needed=only_needed)
     if dry_run:
         terminal.result(plan, plan_text(plan))
@@ -295,7 +294,7 @@ def do_drill(
             code=Code.DRILL_NOTHING,
             hint="accept drill --dry-run shows the possible faults",
         )
-    name = name or commands_run.new_name()
+    name = options.attempt or commands_run.new_name()
     folder = rundir.create(name)
     drilling = _Drilling(
         name=name, folder=folder, terminal=terminal, options=options, run=run,
@@ -305,7 +304,9 @@ def do_drill(
         return _drill(drilling, only_needed=only_needed)
     except KeyboardInterrupt:
         result = drilling.result("interrupted", Exit.INTERRUPTED)
-        terminal.progress(f"the drill was interrupted; results so far:\n{result_table(result)}")
+        terminal.progress("the drill was interrupted; results so far:")
+        for line in (*summary(result).splitlines(), *result_table(result).plain().splitlines()):
+            terminal.progress(line)
         raise
     finally:
         if not any(folder.glob(f"*/{rundir.RUN}")):
@@ -339,7 +340,7 @@ def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
         terminal.progress(f"{label}: {drilled.result}: {drilled.why}")
         drilling.result()
     result = drilling.result()
-    terminal.result(result, result_table(result))
+    terminal.result(result, summary(result), "", result_table(result))
     return result.exit
 
 
@@ -398,7 +399,7 @@ def _pin_hosts(drilling: _Drilling, clean: Judged) -> None:
         drilling.options, machine=machine, backend="kubernetes", hosts=drilling.hosts, named=True,
         nodes=None, all_nodes=False,
     )  # fmt: skip
-    drilling.run, _ = prepare(options, drilling.terminal, probe=True)
+    drilling.run, _ = prepare(options, drilling.terminal)
 
 
 def _run_to_verdict(drilling: _Drilling, run: Resolved, suffix: str) -> Judged:

@@ -27,6 +27,75 @@ class Code(TextEnum):
         return member
 
     # Command line and host lists.
+    USAGE = (
+        "E-USAGE",
+        (
+            "The command line has an unknown command or option, lacks an argument, or has a "
+            "value of the wrong kind. --help after the command shows its options with an "
+            "example."
+        ),
+    )
+    OPTION_EMPTY = (
+        "E-OPTION-EMPTY",
+        (
+            "A value on the command line is empty, most likely because a shell variable is not "
+            "set. Give a value, or leave the option out."
+        ),
+    )
+    OPTION_DURATION = (
+        "E-OPTION-DURATION",
+        "The option needs a time span above zero, such as 90s, 15m or 1h30m.",
+    )
+    NODES_SYNTAX = (
+        "E-NODES-SYNTAX",
+        (
+            "--nodes takes a number, a list of names such as node[01-16], @FILE with one name a "
+            "line, or all for every free node of a cluster."
+        ),
+    )
+    NODES_ALL_OFFLINE = (
+        "E-NODES-ALL-OFFLINE",
+        (
+            "--nodes all needs a connection to a cluster, but render makes none. Write the free "
+            "nodes to a file with `accept nodes > FILE` and give --nodes @FILE."
+        ),
+    )
+    MACHINE_MISSING = (
+        "E-MACHINE-MISSING",
+        (
+            "No machine is given, and this command contacts no hosts to detect it. Give "
+            "--machine; `accept list machines` lists the names."
+        ),
+    )
+    PLAN_FIXED = (
+        "E-PLAN-FIXED",
+        (
+            "The run was rendered before, so options that would change its plan have no effect. "
+            "Leave them out, or render the run again with them."
+        ),
+    )
+    CAUSE_UNKNOWN = (
+        "E-CAUSE-UNKNOWN",
+        "No cause has this name. The message lists all names.",
+    )
+    CODE_UNKNOWN = (
+        "E-CODE-UNKNOWN",
+        "No error or warning has this code. `accept list errors` lists all codes.",
+    )
+    OUTPUT_EXISTS = (
+        "E-OUTPUT-EXISTS",
+        (
+            "The file exists already, or the folder is not empty, and accept does not overwrite "
+            "them. Name another one, or remove it first."
+        ),
+    )
+    OUTPUT_WRITE = (
+        "E-OUTPUT-WRITE",
+        (
+            "The output file or folder cannot be written. Check its owner and the free space, or"
+            " name another one."
+        ),
+    )
     HOSTLIST_SYNTAX = (
         "E-HOSTLIST-SYNTAX",
         (
@@ -401,6 +470,32 @@ class Code(TextEnum):
     )
 
     # Runs and run folders.
+    ATTEMPT_NAME = (
+        "E-ATTEMPT-NAME",
+        "A run needs a name of at most 63 characters of a-z, 0-9 and '-', which is not `last`.",
+    )
+    ATTEMPT_EXISTS = (
+        "E-ATTEMPT-EXISTS",
+        (
+            "A run with this name exists already. Choose another --attempt, or leave it out to "
+            "get a generated name."
+        ),
+    )
+    RUN_WHICH = (
+        "E-RUN-WHICH",
+        "accept delete needs either the names of runs or --older-than, and not both.",
+    )
+    RUN_NOT_STARTED = (
+        "E-RUN-NOT-STARTED",
+        "The run was rendered, but never started. Start it with `accept submit FOLDER`.",
+    )
+    RUN_UNREADABLE = (
+        "E-RUN-UNREADABLE",
+        (
+            "A file of the run folder is missing, was changed, or comes from another version of "
+            "accept. Render the run again, or use the version that made it."
+        ),
+    )
     GPUS_IN_USE = (
         "E-GPUS-IN-USE",
         "Programs use the GPUs. Wait until they end, or give --busy-ok to measure beside them.",
@@ -433,21 +528,6 @@ class Code(TextEnum):
             "The run has not ended, so its evidence cannot be fetched yet. Follow it with "
             "accept watch, or end it with accept cancel."
         ),
-    )
-    ATTEMPT_NAME = (
-        "E-ATTEMPT-NAME",
-        "A run needs a name of at most 63 characters of a-z, 0-9 and '-', which is not `last`.",
-    )
-    ATTEMPT_EXISTS = (
-        "E-ATTEMPT-EXISTS",
-        (
-            "A run with this name exists already. Choose another --attempt, or leave it out to "
-            "get a generated name."
-        ),
-    )
-    RUN_NOT_STARTED = (
-        "E-RUN-NOT-STARTED",
-        "The run was rendered, but never started. Start it with `accept submit FOLDER`.",
     )
     RUN_UNKNOWN = (
         "E-RUN-UNKNOWN",
@@ -588,6 +668,27 @@ class Code(TextEnum):
     )
 
     # Kubernetes.
+    KUBE_NAME = (
+        "E-KUBE-NAME",
+        (
+            "The name of a namespace or Helm release is invalid. Use a-z, 0-9 and '-', such as "
+            "gpu-tests."
+        ),
+    )
+    HELM_BACKEND = (
+        "E-HELM-BACKEND",
+        (
+            "Helm values exist only for runs on Kubernetes. Render other runs to a folder with "
+            "--out, then start them with `accept submit FOLDER`."
+        ),
+    )
+    SITE_QUESTION = (
+        "E-SITE-QUESTION",
+        (
+            "accept init found no or several answers for a value of the site file, and cannot "
+            "ask. Give the option that the message names."
+        ),
+    )
     KUBE_CAPABILITY = (
         "E-KUBE-CAPABILITY",
         (
@@ -597,6 +698,10 @@ class Code(TextEnum):
     )
 
     # Evidence, archives, buckets and logs.
+    BUCKET_RUN = (
+        "E-BUCKET-RUN",
+        "The URL does not end in the name of a run. Give a URL such as gs://BUCKET/runs/ATTEMPT.",
+    )
     EVIDENCE_UNREADABLE = (
         "E-EVIDENCE-UNREADABLE",
         "A file of the evidence is missing or cannot be read. Collect the run again.",

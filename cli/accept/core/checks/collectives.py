@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from accept.core import facts
+from accept.core import facts, nccl_tests, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
 from accept.core.causes import Cause
@@ -72,9 +72,6 @@ def parse(lines: Iterable[bytes]) -> Parsed:
 
     If a record reports that the programs never ran, problems of the tables are left out.
     """
-    # Commands that only plan need no parsers of logs.
-    from accept.core import nccl_tests, record_protocol
-
     record_lines: list[bytes] = []
     tables = nccl_tests.read(_pieces(lines, record_lines))
     if not record_lines:
