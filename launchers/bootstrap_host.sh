@@ -11,14 +11,26 @@ fail() {
     cd / && rm -rf "$ACCEPT_DIR"
     exit 1
 }
-shows_gpu() {
-    for device in "${ACCEPT_SYS:-/sys}"/bus/pci/devices/*; do
-        [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
-        case $(cat "$device/class" 2>/dev/null) in 0x03*) return 0 ;; esac
-    done
-    nvidia-smi -L 2>/dev/null | grep -q '^GPU'
-}
-[ "${3:-}" != gpus ] || shows_gpu || fail gpu-missing "the host shows no NVIDIA GPU"
+# shellcheck source=gpus.sh
+. ./gpus.sh
+if [ "${3:-}" = gpus ] && [ "$(count_pci_gpus)" = 0 ] && ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    fail gpu-missing "the host shows no NVIDIA GPU"
+fi
+# env.sh may select the Python that unpacks.
+error=$(
+    # shellcheck source=/dev/null
+    . ./env.sh
+    # shellcheck source=unpack.sh
+    . ./unpack.sh
+    unpack programs.tar.bz2 2>&1
+)
+case $? in
+    0) ;;
+    2) fail tool-missing "cannot unpack the programs: the host has neither bzip2 nor a Python with the module bz2" ;;
+    *)
+        case $error in *"o space left"*) cause=disk-full ;; *) cause=launch-failed ;; esac
+        fail "$cause" "cannot unpack the programs into $ACCEPT_DIR: $(printf '%s' "$error" | tail -n 1)" ;;
+esac
 # shellcheck source=sshd.sh
 . ./sshd.sh
 sshd=$(find_sshd) || fail tool-missing "no sshd"

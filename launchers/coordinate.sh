@@ -6,7 +6,13 @@ ACCEPT_RUN=$(cat "$ACCEPT_DIR/run")
 export ACCEPT_DIR ACCEPT_RUN
 cd "$ACCEPT_DIR" || exit 5
 (
-    "$1" -W ignore -m tarfile -e core.tar.bz2 core || exit 5
+    # A local run starts with all files unpacked.
+    if [ ! -d core ]; then
+        ACCEPT_PYTHON=$1
+        # shellcheck source=unpack.sh
+        . ./unpack.sh
+        unpack coordinator.tar.bz2 || exit 5
+    fi
     PYTHONPATH=$ACCEPT_DIR/core PYTHONDONTWRITEBYTECODE=1 exec "$1" -m accept.core.runner.coordinator "$ACCEPT_DIR"
 ) > "${2:-console.log}" 2>&1 &
 # When the process started, in clock ticks since boot: with its id it names the process for good.

@@ -103,12 +103,14 @@ end_all() {
     done
     ! same_process sshd.pid || kill "$pid" 2>/dev/null
     [ -e kill.sh ] || return 0
-    for mark in "ACCEPT_RUN=$(cat run 2>/dev/null)" "ACCEPT_GUARD=$here"; do
-        survivors=$(/bin/sh ./kill.sh "$mark")
-        for survivor in $survivors; do
-            code=5
-            printf 'left process %s (%s)\n' "$survivor" "$(cat "/proc/$survivor/comm" 2>/dev/null)"
-        done
+    survivors=$(
+        # A run of the same name, such as a local run on this host, has another folder.
+        /bin/sh ./kill.sh "ACCEPT_RUN=$(cat run 2>/dev/null)" "ACCEPT_DIR=$here"
+        /bin/sh ./kill.sh "ACCEPT_GUARD=$here"
+    )
+    for survivor in $survivors; do
+        code=5
+        printf 'left process %s (%s)\n' "$survivor" "$(cat "/proc/$survivor/comm" 2>/dev/null)"
     done
 }
 

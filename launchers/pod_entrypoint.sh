@@ -29,6 +29,8 @@ umask 077
 chmod 700 . 2>/dev/null
 # shellcheck source=sshd.sh
 . ./sshd.sh
+# shellcheck source=unpack.sh
+. ./unpack.sh
 index=${JOB_COMPLETION_INDEX:?is set for pods of an Indexed Job}
 pod=$ACCEPT_HOST_PREFIX$index
 
@@ -66,13 +68,19 @@ sshd=$(find_sshd) || missing="$missing sshd"
 for tool in ssh ssh-keygen mpirun sha256sum; do
     command -v "$tool" >/dev/null || missing="$missing $tool"
 done
+unpack programs.tar.bz2
+case $? in
+    0) ;;
+    2) missing="$missing bzip2" ;;
+    *) leave 20 "cannot unpack the programs into $ACCEPT_DIR: is its disk full?" ;;
+esac
 # Some images have a Python without most of the standard library.
-[ "$index" != 0 ] || "${python:-false}" -c 'import asyncio, bz2, json, tarfile, zlib' 2>/dev/null ||
+[ "$index" != 0 ] || "${python:-false}" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null ||
     missing="$missing a-whole-$ACCEPT_PYTHON"
 image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
 [ -z "$missing" ] || say "$image lacks:$missing"
 case " $missing " in
-    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" a-whole-"*)
+    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" a-whole-"*)
         leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, under Image), or name another one" ;;
 esac
 
@@ -82,8 +90,8 @@ absent=" $("${python:-false}" -c 'from importlib.util import find_spec
 print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))' 2>/dev/null) "
 without=''
 lacking() { without="$without${without:+; }$1 ($2)"; }
-case $absent in *" torch "*) lacking torch 'train, gemm and memory fail, and collectives where there are no nccl-tests' ;; esac
-case $absent in *" mpi4py "*) lacking mpi4py 'connectivity fails' ;; esac
+case $absent in *" torch "*) lacking torch 'checks that need it fail' ;; esac
+case $absent in *" mpi4py "*) lacking mpi4py 'the latency between hosts is not measured' ;; esac
 # nccl-tests measures GPUs only; the collectives step looks for it in the same folders.
 if [ -e "${ACCEPT_DEV:-/dev}/nvidiactl" ]; then
     (

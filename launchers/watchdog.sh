@@ -48,7 +48,8 @@ for socket in c/*; do
 done
 # shellcheck disable=SC2086 # a list of process ids
 [ -z "$closing" ] || wait $closing
-/bin/sh ./kill.sh "ACCEPT_RUN=$run"
+# A run of the same name, such as a local run on this host, has another folder.
+/bin/sh ./kill.sh "ACCEPT_RUN=$run" "ACCEPT_DIR=$ACCEPT_DIR"
 
 if [ "$event" != remove ] && [ -d evidence ]; then
     # Remove the other files first, because a full disk has no space for the archive.

@@ -9,12 +9,8 @@ export ACCEPT_HOST
 gpus=$(nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader 2>/dev/null |
     sed -n 's/^\([0-9]*\), \([^,"]*\), \([^,"]*\)$/{"index":\1,"uuid":"\2","name":"\3","processes":[]}/p' | paste -sd, -)
 memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
-# Class 0x03 is a display controller: NVSwitches and audio functions of NVIDIA have other classes.
-pci=0
-for device in "${ACCEPT_SYS:-/sys}"/bus/pci/devices/*; do
-    [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
-    case $(cat "$device/class" 2>/dev/null) in 0x03*) pci=$((pci + 1)) ;; esac
-done
+# shellcheck source=/dev/null
+. "$here/../gpus.sh"
 memlock=$(sed -n 's/^Max locked memory *\([^ ]*\).*/\1/p' /proc/self/limits)
 [ "$memlock" = unlimited ] || memlock=$((memlock / 1024))
 # CAP_IPC_LOCK is bit 14, and counts in the first user namespace alone: inventory.py.
@@ -22,4 +18,4 @@ lock=$((0x0$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status) >> 14 & 1))
 grep -q '^ *0 *0 *4294967295$' /proc/self/uid_map || lock=0
 [ "$lock" = 1 ] && lock=true || lock=false
 printf 'ACCEPT {"fact":"inventory","check":"inventory","host":"%s","value":{"cpus":%d,"memoryBytes":%d,"gpus":[%s],"pciNvidia":%d,"nics":[],"memlock":"%s","ipcLock":%s,"kernel":"%s","versions":{},"env":{}}}\n' \
-    "$ACCEPT_HOST" "$(grep -c '^processor' /proc/cpuinfo)" "$((memory * 1024))" "$gpus" "$pci" "$memlock" "$lock" "$(uname -r)"
+    "$ACCEPT_HOST" "$(grep -c '^processor' /proc/cpuinfo)" "$((memory * 1024))" "$gpus" "$(count_pci_gpus)" "$memlock" "$lock" "$(uname -r)"

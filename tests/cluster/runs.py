@@ -1,7 +1,7 @@
 """Runs of the product over test hosts, started and read like a user at the workstation does.
 
 lab = Lab(hosts, folder)
-done = lab.run("--plant", "hang@h3:0")
+done = lab.run("--inject", "hang@h3:0")
 assert done.suspects == {("h3", "rank-hung")}
 lab.nothing_is_left()
 """
@@ -217,7 +217,7 @@ class Workstation:
         return folder.name
 
     def evidence_holds(self, done: Done, drill: str = "") -> None:
-        """The evidence is complete (judge checks every sum), and gives the same verdict again.
+        """Check that the evidence is complete and that judging it again gives the same verdict.
 
         So does the coordinator's saved console alone.
         """

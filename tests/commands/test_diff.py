@@ -12,10 +12,10 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
 
+from accept.commands.diff import Diff
+from accept.core.serde import dump, read
 
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 @pytest.fixture
@@ -25,6 +25,7 @@ def before(tmp_path: Path) -> Path:
 
 def compared(a: Path, b: Path) -> dict[str, Any]:
     done = accept("diff", a, b, "--json")
+    assert dump(read(Diff, json.loads(done.out))) == json.loads(done.out)
     found: dict[str, Any] = json.loads(done.out)
     assert done.code == (3 if found["regression"] else 0)
     return found

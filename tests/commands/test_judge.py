@@ -14,13 +14,11 @@ import pytest
 from tests.factories import sample_evidence, verdicts
 from tests.factories.command_line import accept, program, refused
 
+from accept.commands.judge import JudgedVerdict
 from accept.core import evidence
+from accept.core.serde import dump, read
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 @pytest.fixture
@@ -39,6 +37,11 @@ class TestTheSameVerdict:
         assert {done.code for done in found} == {0}
         assert len({done.out for done in found}) == 1
         assert json.loads(found[0].out)["headline"] == "pass (no GPU tested)"
+
+    def test_as_json_it_has_the_type_of_its_schema(self, tmp_path: Path) -> None:
+        bad = sample_evidence.write(tmp_path / "bad", status=1)
+        found = accept("judge", bad, "--json").out
+        assert dump(read(JudgedVerdict, json.loads(found))) == json.loads(found)
 
     def test_without_a_path_it_is_the_last_run(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")

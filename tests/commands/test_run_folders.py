@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.command_line import accept, refused
+from tests.factories.command_line import Done, accept, refused
 from tests.factories.paths import LAUNCHERS
 
 from accept import backends
 from accept.backends import local
 from accept.backends.job import Job
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, BrokenOff, Exit
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump
@@ -333,9 +336,11 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
     script = LAUNCHERS / "coordinate.sh"
     (tmp_path / "coordinate.sh").write_bytes(script.read_bytes())
     (tmp_path / "run").write_text("one\n")
+    # As in a local run, all files are unpacked.
+    (tmp_path / "core").mkdir()
     python = tmp_path / "python with space"
     python.write_text(
-        '#!/bin/sh\ncase "$*" in *tarfile*) exit 0 ;; esac\n'
+        "#!/bin/sh\n"
         "until [ -s coordinator.pid ]; do sleep 0.01; done\n"
         'echo "$$"; cat "/proc/$$/stat"\n'
     )
@@ -347,3 +352,44 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
     assert started == stat.rpartition(") ")[2].split()[19]
     written = [(tmp_path / f"coordinator.{kind}").stat().st_mtime_ns for kind in ("start", "pid")]
     assert written == sorted(written)
+
+
+class TestARunThatCannotBeRecorded:
+    """If the disk is full when job.json is written, no later command would find the run."""
+
+    def submit(
+        self, monkeypatch: pytest.MonkeyPatch, delete: Callable[..., tuple[str, ...]]
+    ) -> Done:
+        def start(*_: object, folder: Path, **__: object) -> Job:
+            return job_of(folder)
+
+        def write(path: Path, text: str) -> None:
+            if path.name == rundir.JOB:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            evidence.write(path, text)
+
+        monkeypatch.setattr(local, "submit", start)
+        monkeypatch.setattr(local, "delete", delete)
+        monkeypatch.setattr("accept.commands.run.write", write)
+        return accept("submit", "-m", "cpu", "-n", 1, "--attempt", "one")
+
+    def test_is_ended(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        ended: list[str] = []
+
+        def delete(job: Job, *, dry_run: bool, say: object) -> tuple[str, ...]:
+            assert not dry_run
+            ended.append(job.attempt)
+            return ()
+
+        done = self.submit(monkeypatch, delete)
+        assert (done.code, done.error) == (Exit.NOT_STARTED, Code.RUN_NOT_RECORDED)
+        assert ended == ["one"]
+        assert not (runs / "one").exists()
+
+    def test_is_reported_if_it_may_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def delete(*_: object, **__: object) -> tuple[str, ...]:
+            raise BrokenOff("h7 did not answer")
+
+        done = self.submit(monkeypatch, delete)
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.RUN_NOT_RECORDED)
+        assert "h7 did not answer" in done.err

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,54 @@ class TestSteps:
         assert f"'{has}' '/bin/sh " in done.stdout
 
 
+class TestUnpack:
+    """unpack.sh unpacks the archives of code with bzip2, or else with a Python."""
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Path:
+        """Return a run's folder before its programs were unpacked, and `bin` with few tools."""
+        archive = render(resolve(Options(machine="cpu", nodes=1))).archive()
+        subprocess.run(["tar", "-xf", "-", "-C", tmp_path], input=archive, check=True)
+        (tmp_path / "bin").mkdir()
+        for name in ("sh", "tar"):
+            self.link(tmp_path, name)
+        return tmp_path
+
+    def link(self, node: Path, name: str) -> None:
+        program = shutil.which(name)
+        assert program, f"no {name} here"
+        (node / "bin" / name).symlink_to(program)
+
+    def unpack(self, node: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        (node / "test.sh").write_text(f"cd {node}; . ./unpack.sh; unpack programs.tar.bz2\n")
+        return sh(node / "test.sh", PATH=f"{node}/bin", **environment)
+
+    def test_uses_bzip2(self, node: Path) -> None:
+        self.link(node, "bzip2")
+        assert self.unpack(node).returncode == 0
+        assert (node / "programs" / "health.py").read_bytes() == (
+            LAUNCHERS / "programs" / "health.py"
+        ).read_bytes()
+        assert os.access(node / "kill.sh", os.X_OK)
+
+    def test_uses_the_python_of_the_site_without_bzip2(self, node: Path) -> None:
+        assert self.unpack(node, ACCEPT_PYTHON=sys.executable).returncode == 0
+        assert (node / "programs" / "health.py").is_file()
+        assert os.access(node / "kill.sh", os.X_OK)
+
+    def test_fails_with_2_without_both(self, node: Path) -> None:
+        python = node / "bin" / "python3"
+        python.write_text("#!/bin/sh\nexit 1\n")
+        python.chmod(0o755)
+        assert self.unpack(node).returncode == 2
+
+    def test_of_a_damaged_archive_fails_with_1(self, node: Path) -> None:
+        self.link(node, "bzip2")
+        (node / "programs.tar.bz2").write_bytes(b"damaged")
+        done = self.unpack(node)
+        assert (done.returncode, done.stderr != "") == (1, True)
+
+
 class TestUserScript:
     """A user's script runs with its own interpreter, also if files cannot be executed."""
 
@@ -402,6 +451,32 @@ class TestWatchdog:
         assert guard.wait(30) == 0
         assert not node.exists()
 
+    def test_a_run_of_the_same_name_in_another_folder_goes_on(
+        self, node: Path, tmp_path: Path
+    ) -> None:
+        attempt = (node / "run").read_text().strip()
+        own, other = (
+            subprocess.Popen(
+                SLEEP,
+                env={"PATH": os.environ["PATH"], "ACCEPT_RUN": attempt, "ACCEPT_DIR": str(folder)},
+                stdout=subprocess.PIPE,
+            )
+            for folder in (node, tmp_path / "other")
+        )
+        try:
+            for process in (own, other):
+                assert process.stdout
+                process.stdout.readline()
+            guard = self.guard(node, "600", "600")
+            self.tell(node, "remove")
+            guard.wait(30)
+            assert own.wait(10) == -signal.SIGTERM
+            assert other.poll() is None
+        finally:
+            for process in (own, other):
+                process.kill()
+                process.communicate()
+
     def test_what_a_killed_guard_leaves_is_ended_by_the_workstation(self, node: Path) -> None:
         guard = self.guard(node, "600", "600")
         sshd = (node / "sshd.pid").read_text().split()[0]
@@ -440,7 +515,7 @@ class TestPodEntrypoint:
             pytest.skip("no ssh-keygen here")
         pod = tmp_path / "pod"
         pod.mkdir()
-        render(resolve(Options(machine="cpu", hosts=("a", "b")))).write(pod)
+        self.fill(pod)
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "key"], check=True
         )
@@ -453,6 +528,13 @@ class TestPodEntrypoint:
         )
         self.tool(tools / "mpirun", "exit 1")
         return pod
+
+    def fill(self, pod: Path, **scripts: str) -> None:
+        """Unpack what a pod gets, with some scripts replaced."""
+        bundle = render(resolve(Options(machine="cpu", hosts=("a", "b"))))
+        changed = {f"{name}.sh": text.encode() for name, text in scripts.items()}
+        archive = replace(bundle, files={**bundle.files, **changed}).archive()
+        subprocess.run(["tar", "-xf", "-", "-C", pod], input=archive, check=True)
 
     def tool(self, path: Path, text: str) -> None:
         path.write_text(f"#!/bin/sh\n{text}\n")
@@ -541,9 +623,11 @@ class TestPodEntrypoint:
     def first(self, pod: Path, results: Path, *, records: int) -> subprocess.Popen[str]:
         """Run index 0 of an accepted run that leaves this many bytes of records."""
         results.mkdir()
-        (pod / "coordinate.sh").write_text(
-            f'mkdir evidence; : > "$2"; head -c {records} /dev/zero > evidence/records.jsonl\n'
-            "echo 0 > status; echo over 1<>events\n"
+        self.fill(
+            pod,
+            coordinate=f'mkdir evidence; : > "$2"; '
+            f"head -c {records} /dev/zero > evidence/records.jsonl\n"
+            "echo 0 > status; echo over 1<>events\n",
         )
         return self.start(
             pod,
@@ -573,6 +657,16 @@ class TestPodEntrypoint:
         (pod / "collected").touch()
         code, last = self.ended(entry)
         assert (code, last.startswith("evidence is kept here for 600 s")) == (0, True)
+
+    def test_ends_if_the_image_can_not_unpack_the_programs(self, pod: Path) -> None:
+        available = pod.parent / "available"
+        available.mkdir()
+        for tool in Path("/usr/bin").iterdir():
+            if not tool.name.startswith(("bzip2", "python")):
+                (available / tool.name).symlink_to(tool)
+        entry = self.start(pod, PATH=f"{pod.parent / 'bin'}:{available}")
+        assert self.ended(entry)[0] == 20
+        assert "lacks: bzip2" in (pod / "pod.log").read_text()
 
     def test_says_what_the_image_lacks(self, pod: Path) -> None:
         there = pod.parent / "there"
@@ -606,15 +700,16 @@ class TestPodEntrypoint:
         said = self.optional(pod, self.BARE, ACCEPT_RESULTS="az://mine", ACCEPT_DEV=str(pod.parent))
         assert said == (
             "the image img:1 has no: "
-            "torch (train, gemm and memory fail, and collectives where there are no nccl-tests); "
-            "mpi4py (connectivity fails); nccl-tests (torch measures collectives in their place); "
+            "torch (checks that need it fail); "
+            "mpi4py (the latency between hosts is not measured); "
+            "nccl-tests (torch measures collectives in their place); "
             "obstore (no evidence is sent)"
         )
 
     def test_says_nothing_of_what_the_run_does_not_need(self, pod: Path) -> None:
         """No GPUs, and no bucket."""
         said = self.optional(pod, self.BARE, ACCEPT_RESULTS="/folder", ACCEPT_DEV="/nonexistent")
-        assert said.endswith("mpi4py (connectivity fails)")
+        assert said.endswith("mpi4py (the latency between hosts is not measured)")
 
     @pytest.mark.real
     def test_says_nothing_where_all_is_there(self, pod: Path) -> None:
@@ -625,7 +720,7 @@ class TestPodEntrypoint:
         assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""
 
     def test_may_have_no_python_to_ask(self, pod: Path) -> None:
-        """This is normal on all indices but 0."""
+        """Expect an empty answer, which is normal on all indices but 0."""
         assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
 
     def test_a_key_that_is_none_is_said(self, pod: Path) -> None:

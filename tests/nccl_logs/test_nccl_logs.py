@@ -25,14 +25,10 @@ from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, ta
 
 from accept.core.error_codes import Code
 
+pytestmark = pytest.mark.usefixtures("runs")
+
 Suspects = set[tuple[str, str]]
 EXPECTED = ("--expect", "all-reduce@4G>=200")
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
 
 
 @pytest.fixture

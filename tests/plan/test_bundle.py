@@ -24,6 +24,7 @@ from tests.factories.paths import TESTS
 from accept.config import resources
 from accept.config.hostlist import MOST_HOSTS
 from accept.core import checks, evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.model import Plan
 from accept.core.serde import read
@@ -34,7 +35,9 @@ from accept.plan.resolve import Options, Resolved, resolve
 #: A cluster: what is rendered for one names an image.
 SITE = TESTS / "site.yaml"
 CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
-LIMIT = 400_000
+#: Maximum size of what a node gets, and of an archive of code, in bytes. `kubectl apply` copies a
+#: ConfigMap into an annotation of at most 262,144 bytes.
+LIMIT, CONFIGMAP_LIMIT = 400_000, 240_000
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")
 
 
@@ -98,13 +101,10 @@ class TestSameBytes:
             assert rendered(**options)[1].plan.hash != first.plan.hash
 
 
-def unpack_core(folder: Path) -> None:
-    """Unpack the package for the coordinator as coordinate.sh does, with any Python."""
-    packed = rendered()[1].files["core.tar.bz2"]
-    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:bz2") as tar:
+def unpack(archive: bytes, folder: Path) -> list[tarfile.TarInfo]:
+    """Unpack an archive that a node gets, with any Python; return its members."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = tar.getmembers()
-        assert [m.name for m in members] == sorted(m.name for m in members)
-        assert {(m.mtime, m.uid, m.gid, m.mode) for m in members} == {(0, 0, 0, 0o644)}
         # Without tarfile's filters, which the oldest Python 3.11 does not have.
         for member in members:
             target = folder / member.name
@@ -112,21 +112,63 @@ def unpack_core(folder: Path) -> None:
             file = tar.extractfile(member)
             assert file is not None
             target.write_bytes(file.read())
+    return members
 
 
 class TestArchive:
     @pytest.mark.parametrize("machine", MACHINES)
     @pytest.mark.parametrize("suite", ["quick", "standard", "soak"])
-    def test_is_small_sorted_stored_and_timeless(self, machine: str, suite: str) -> None:
+    def test_is_small_sorted_and_timeless(self, machine: str, suite: str, tmp_path: Path) -> None:
         _, bundle = rendered(machine, suite=suite, nodes=64)
         archive = bundle.archive()
         assert len(archive) <= LIMIT
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-            members = tar.getmembers()
-        assert [m.name for m in members] == sorted(m.name for m in members)
-        assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
-        assert {m.mode for m in members} == {0o644, 0o755}
-        assert all(m.isfile() and not m.name.startswith(("/", "..")) for m in members)
+        archives = [archive, *bundle.code_archives.values()]
+        for members in (unpack(archive, tmp_path) for archive in archives):
+            assert [m.name for m in members] == sorted(m.name for m in members)
+            assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {
+                (0, 0, 0, "", "")
+            }
+            assert {m.mode for m in members} <= {0o644, 0o755}
+            assert all(m.isfile() and not m.name.startswith(("/", "..")) for m in members)
+
+    def test_unpacks_to_all_files(self, tmp_path: Path) -> None:
+        _, bundle = rendered()
+        members = unpack(bundle.archive(), tmp_path)
+        for name in bundle.code_archives:
+            packed = (tmp_path / name).read_bytes()
+            (tmp_path / name).unlink()
+            members += unpack(packed, tmp_path)
+        found = {name: content for name, (_, content) in tree(tmp_path).items()}
+        assert found == bundle.files
+        scripts = {m.name for m in members if m.mode == 0o755}
+        assert {"kill.sh", "pod_entrypoint.sh", bundle.plan.steps[0].script} <= scripts
+
+    def test_needs_no_unpacking_to_start(self) -> None:
+        _, bundle = rendered()
+        with tarfile.open(fileobj=io.BytesIO(bundle.archive())) as tar:
+            plain = set(tar.getnames())
+        assert plain >= {
+            "bootstrap_host.sh", "pod_entrypoint.sh", "unpack.sh", "env.sh", "plan.json",
+            *(step.script for step in bundle.plan.steps),
+        }  # fmt: skip
+
+    def test_of_code_has_the_sources_unmodified(self) -> None:
+        _, bundle = rendered()
+        core = resources.core()
+        assert bundle.files["core/accept/core/model.py"] == (core / "model.py").read_bytes()
+        program = resources.launchers() / "programs" / "train.py"
+        assert bundle.files["programs/train.py"] == program.read_bytes()
+
+    def test_of_code_fits_into_a_configmap(self) -> None:
+        archives = rendered()[1].code_archives
+        assert set(archives) == {"coordinator.tar.bz2", "programs.tar.bz2"}
+        assert all(len(archive) <= CONFIGMAP_LIMIT for archive in archives.values())
+
+    def test_has_private_files_for_their_owner_only(self, tmp_path: Path) -> None:
+        _, bundle = rendered()
+        members = unpack(bundle.archive({"key": b"secret"}), tmp_path)
+        assert [m.name for m in members if m.mode == 0o600] == ["key"]
+        assert (tmp_path / "key").read_bytes() == b"secret"
 
     def test_packs_the_core_into_the_same_bytes_with_every_bzip2(self) -> None:
         """What 1.0.8 makes of this text, on whatever machine."""
@@ -146,10 +188,10 @@ class TestArchive:
             assert name in text
 
     def test_the_core_in_it_runs_by_itself(self, tmp_path: Path) -> None:
-        unpack_core(tmp_path)
+        unpack(rendered()[1].code_archives["coordinator.tar.bz2"], tmp_path)
         done = subprocess.run(
             [sys.executable, "-S", "-c", "import accept.core.runner.coordinator as c; print(c)"],
-            env={"PYTHONPATH": str(tmp_path)},
+            env={"PYTHONPATH": str(tmp_path / "core")},
             capture_output=True,
             text=True,
             check=False,
@@ -157,11 +199,11 @@ class TestArchive:
         assert str(tmp_path) in done.stdout, done.stderr
 
     def test_the_core_in_it_finds_its_checks(self, tmp_path: Path) -> None:
-        unpack_core(tmp_path)
+        unpack(rendered()[1].code_archives["coordinator.tar.bz2"], tmp_path)
         script = "from accept.core import checks; print(*checks.names())"
         done = subprocess.run(
             [sys.executable, "-S", "-c", script],
-            env={"PYTHONPATH": str(tmp_path)},
+            env={"PYTHONPATH": str(tmp_path / "core")},
             capture_output=True,
             text=True,
             check=False,
@@ -216,13 +258,13 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("args", "said"),
         [
-            (["-m", "cpu", "-n", "0"], "0 nodes"),
+            (["-m", "cpu", "-n", "0"], Code.NODES_NUMBER),
             (["-m", "cpu", "-n", "x"], "'x' is no number"),
             (["-m", "cpu", "-n", "\u00b2"], "is no number"),
             (["-m", "cpu", "-n", "9" * 5000], "is no number"),
-            (["-m", "cpu", "-n", str(MOST_HOSTS + 1)], f"{MOST_HOSTS + 1} nodes"),
+            (["-m", "cpu", "-n", str(MOST_HOSTS + 1)], Code.NODES_NUMBER),
             (["-m", "cpu", "-n", "all"], "accept nodes > FILE, then --nodes @FILE"),
-            (["-m", "cpu", "-n", "2"], "kubernetes: {image: …}"),
+            (["-m", "cpu", "-n", "2"], Code.SITE_NO_IMAGE),
             (["-m", "cpu", "-n", "@/no/such/file"], "No such file"),
             (["-m", "cpu", "-n", "@"], "@"),
             (["-m", "cpuu", "-n", "2"], "did you mean cpu?"),
@@ -231,7 +273,7 @@ class TestErrors:
             (["-m", "cpu", "-n", "2", "--budget", "0"], "is not a valid duration"),
             (
                 ["-m", "a4-highgpu-8g", "--hosts", "a,b", "--gpus-per-node", "7"],
-                "possible: 1, 2, 4, 8",
+                Code.GPUS_PER_NODE,
             ),
             ([*CPU, "--set", "all-reduce.max=8X"], "8X"),
         ],
@@ -290,30 +332,29 @@ class TestFolder:
             evidence.read_plan(tmp_path)
 
     @pytest.mark.parametrize(
-        "name", ["steps/30-connectivity.sh", "env.sh", "programs/train.py", "core.tar.bz2"]
+        "name",
+        ["steps/30-connectivity.sh", "env.sh", "programs/train.py", "core/accept/core/model.py"],
     )
     def test_that_was_edited_is_not_run(self, tmp_path: Path, name: str) -> None:
         folder = self.folder(tmp_path)
         path = folder / "rendered" / name
         path.write_bytes(path.read_bytes() + b"\n# mine\n")
-        said = refused("submit", folder, "--dry-run")
-        assert "was changed after it was rendered" in said
-        assert "render again" in said
+        assert accept("submit", folder, "--dry-run").error == Code.RUN_CHANGED
 
     def test_that_lacks_or_has_another_file_is_not_run(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
         extra = folder / "rendered" / "steps" / "99-mine.sh"
         extra.write_text("true\n")
-        assert "was changed" in refused("submit", folder, "--dry-run")
+        assert accept("submit", folder, "--dry-run").error == Code.RUN_CHANGED
         extra.unlink()
         (folder / "rendered" / "kill.sh").unlink()
-        assert "was changed" in refused("submit", folder, "--dry-run")
+        assert accept("submit", folder, "--dry-run").error == Code.RUN_CHANGED
 
     def test_whose_plan_was_edited_is_not_run(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
         path = folder / "run.json"
         path.write_text(path.read_text().replace('"deadlineSeconds": 1200', '"deadlineSeconds": 9'))
-        assert "was changed" in refused("submit", folder, "--dry-run")
+        assert accept("submit", folder, "--dry-run").error == Code.RUN_CHANGED
 
     @pytest.mark.parametrize("content", ["", "{}", "[]", "nonsense", "[" * 100_000, "\udcff"])
     def test_without_a_run_that_can_be_read_is_refused(self, tmp_path: Path, content: str) -> None:
@@ -326,10 +367,10 @@ class TestFolder:
     ) -> None:
         _, bundle = rendered()
         bundle.write(tmp_path)
-        monkeypatch.setattr("accept.plan.bundle._STATIC", ("script-of-a-later-version.sh",))
+        monkeypatch.setattr("accept.plan.bundle._PLAIN_SCRIPTS", ("script-of-a-later-version.sh",))
         with pytest.raises(BadInput) as error:
             load_bundle(tmp_path, bundle.plan)
-        assert "another version" in error.value.message
+        assert error.value.code == Code.RUN_OTHER_VERSION
 
     def test_of_another_version_says_to_render_again(self, tmp_path: Path) -> None:
         run, bundle = rendered()

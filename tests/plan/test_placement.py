@@ -13,6 +13,7 @@ from tests.factories import verdicts
 from tests.factories.command_line import accept, refused
 
 from accept.core.checks import REGISTRY
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, State, Verdict
@@ -83,11 +84,11 @@ class TestImage:
     def test_is_needed(self) -> None:
         with pytest.raises(BadInput) as error:
             resolve(Options(machine=KNOWN, nodes=64))
-        assert "kubernetes: {image: …}" in error.value.hint
+        assert error.value.code == Code.SITE_NO_IMAGE
         assert "--hosts" in error.value.hint
 
     def test_without_one_nothing_is_printed_for_helm(self) -> None:
-        assert "image" in refused("render", "-m", KNOWN, "-n", 64)
+        assert Code.SITE_NO_IMAGE in refused("render", "-m", KNOWN, "-n", 64)
 
 
 class TestNodes:
@@ -101,17 +102,19 @@ class TestNodes:
         assert run("  includeNodes: [a, b, c]", nodes=2).plan.nodes == 2
 
     def test_a_list_that_is_too_short_is_refused(self, refuse: Refuse) -> None:
-        assert "includeNodes names only 1" in refuse("  includeNodes: [a]").message
+        assert refuse("  includeNodes: [a]").code == Code.NODES_MISMATCH
 
     @pytest.mark.parametrize("name", ["Node-1", "a_b", "-a", "a:1"])
     def test_what_cannot_be_a_nodes_name_is_refused(self, refuse: Refuse, name: str) -> None:
         for key in ("includeNodes", "excludeNodes"):
             assert repr(name) in refuse(f"  {key}: [{name}, b]").message
-        assert "kubectl get nodes" in refuse(nodes=None, hosts=(name, "b"), named=True).hint
+        error = refuse(nodes=None, hosts=(name, "b"), named=True)
+        assert error.code == Code.NODES_NAME
+        assert "kubectl get nodes" in error.hint
 
     def test_a_node_that_is_asked_for_and_excluded_is_named(self, refuse: Refuse) -> None:
         error = refuse("  excludeNodes: [b]", nodes=None, hosts=("a", "b"), named=True)
-        assert "node b" in error.message
+        assert error.code == Code.NODES_EXCLUDED
         assert "includeNodes" in refuse("  includeNodes: [a, b]\n  excludeNodes: [b]").message
 
     @pytest.mark.parametrize("key", ["includeNodes", "excludeNodes"])
@@ -121,9 +124,8 @@ class TestNodes:
         names = [f"n{i}" for i in range(257)]
         run(f"  {key}: {json.dumps(names[:256])}")
         error = refuse(f"  {key}: {json.dumps(names)}")
-        assert error.message.startswith("257 nodes by name")
+        assert error.code == Code.NODES_TOO_MANY_NAMES
         assert "kubectl label node" in error.hint
-        assert "kubernetes.queue" in error.hint
 
     @pytest.mark.parametrize("given", ["n1,n2,n3", "n[1-3]", "@FILE"])
     def test_on_the_command_line(
@@ -154,8 +156,8 @@ class TestGpus:
             error = refuse(rest="gpusPerNode: 12")
         else:
             error = refuse("  gpusPerPod: 12")
-        assert error.message == f"12 of the 8 GPUs of {KNOWN}"
-        assert error.hint == "possible: 1, 2, 4, 8"
+        assert error.code == Code.GPUS_PER_NODE
+        assert "1, 2, 4, 8" in error.hint
 
     @pytest.mark.parametrize(
         ("text", "options", "asked", "tested"),
@@ -185,15 +187,16 @@ class TestGpus:
         assert kinds == ({True, False} if tested is None else {False})
 
     def test_of_a_pod_are_enough_for_the_test(self, refuse: Refuse) -> None:
-        assert "pods request only 2" in refuse("  gpusPerPod: 2", gpus_per_node=4).message
+        error = refuse("  gpusPerPod: 2", gpus_per_node=4)
+        assert error.code == Code.SITE_GPUS_PER_POD
 
     def test_of_a_machine_of_any_kind_must_be_said(self, run: Resolve, refuse: Refuse) -> None:
-        assert "--gpus-per-node" in refuse(machine="gpu").hint
+        assert refuse(machine="gpu").code == Code.MACHINE_GPU_COUNT
         found = run("  gpusPerPod: 8", machine="gpu")
         assert (found.gpus_per_pod, found.plan.gpus_used) == (8, None)
 
     def test_of_a_machine_without_any_are_refused(self, refuse: Refuse) -> None:
-        assert "on cpu" in refuse("  gpusPerPod: 1", machine="cpu").message
+        assert refuse("  gpusPerPod: 1", machine="cpu").code == Code.GPUS_PER_NODE
 
 
 class TestPart:
@@ -252,8 +255,7 @@ class TestResults:
             "  extraVolumeMounts: [{name: d, mountPath: /data2/y}]"
         )
         error = refuse(mounted, f"results: {{location: '{place}'}}")
-        assert "is deleted with it" in error.message
-        assert "results.volume" in error.hint
+        assert error.code == Code.SITE_RESULTS_IN_POD
 
     def test_a_folder_that_is_mounted_is_taken(self, run: Resolve) -> None:
         mounted = (

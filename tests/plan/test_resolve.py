@@ -13,6 +13,7 @@ from tests.factories.paths import TESTS
 
 from accept.config import Site, load_site
 from accept.config.hostlist import MOST_HOSTS
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Step
 from accept.plan.resolve import Options, Resolved, resolve
@@ -62,12 +63,11 @@ def suite(tmp_path: Path, *checks: str) -> str:
 class TestNodes:
     @pytest.mark.parametrize("nodes", [0, -1, MOST_HOSTS + 1])
     def test_an_impossible_number_is_refused(self, nodes: int) -> None:
-        assert str(nodes) in refusal(nodes=nodes, backend="kubernetes", site=SITE).message
-        assert str(nodes) in refusal(nodes=nodes, backend="local").message
+        for options in ({"backend": "kubernetes", "site": SITE}, {"backend": "local"}):
+            assert refusal(nodes=nodes, **options).code == Code.NODES_NUMBER
 
     def test_a_number_that_contradicts_the_hosts_is_refused(self) -> None:
-        error = refusal(nodes=3, hosts=("a", "b"))
-        assert error.message == "--nodes 3, but 2 hosts named"
+        assert refusal(nodes=3, hosts=("a", "b")).code == Code.NODES_MISMATCH
 
     def test_the_hosts_are_their_number(self) -> None:
         found = run(nodes=None, hosts=("a", "b", "c"))
@@ -78,8 +78,8 @@ class TestNodes:
         assert (found.plan.nodes, found.backend) == (1, "local")
 
     def test_a_cluster_needs_a_number(self) -> None:
-        assert "--nodes" in refusal(nodes=None, backend="kubernetes", site=SITE).hint
-        assert "--nodes" in refusal(nodes=None, site=SITE).hint
+        assert refusal(nodes=None, backend="kubernetes", site=SITE).code == Code.NODES_UNKNOWN
+        assert refusal(nodes=None, site=SITE).code == Code.NODES_UNKNOWN
 
     def test_hosts_of_the_site_file_may_be_patterns(self, tmp_path: Path) -> None:
         file = site(tmp_path, "ssh: {hosts: ['n[1-3]', m]}")
@@ -112,12 +112,12 @@ class TestNames:
 class TestGpus:
     def test_a_number_that_does_not_divide_a_node_is_refused(self) -> None:
         error = refusal(machine=FULL, gpus_per_node=7)
-        assert error.message == f"7 of the 8 GPUs of {FULL}"
-        assert error.hint == "possible: 1, 2, 4, 8"
+        assert error.code == Code.GPUS_PER_NODE
+        assert "1, 2, 4, 8" in error.hint
 
     @pytest.mark.parametrize("machine", ["cpu", FULL])
     def test_none_at_all_is_refused(self, machine: str) -> None:
-        assert "0 GPUs per node" in refusal(machine=machine, gpus_per_node=0).message
+        assert refusal(machine=machine, gpus_per_node=0).code == Code.GPUS_PER_NODE
 
     def test_a_part_of_a_node_is_held_against_figures_of_single_gpus_alone(self) -> None:
         assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
@@ -126,23 +126,23 @@ class TestGpus:
 
 class TestSet:
     @pytest.mark.parametrize(
-        ("text", "said", "hint"),
+        ("text", "code", "hint"),
         [
-            ("allreduce.max=1G", "allreduce", "did you mean all-reduce?"),
-            ("all-reduce.mxa=1G", "mxa", "did you mean max?"),
-            ("all-reduce.max=8X", "'8X' is no size", ""),
-            ("all-reduce.max=[1", "invalid YAML", ""),
-            ("all-reduce.factor=1", "factor", ""),
-            ("all-reduce.iters=many", "iters", ""),
-            ("all-reduce.max", "is not a valid setting", "CHECK.PARAM=VALUE"),
-            ("max=1G", "is not a valid setting", "CHECK.PARAM=VALUE"),
-            ("", "is not a valid setting", "CHECK.PARAM=VALUE"),
-            ("script.seconds=1", "the suite has no such check", "known:"),
+            ("allreduce.max=1G", Code.PARAM_CHECK, "all-reduce"),
+            ("all-reduce.mxa=1G", Code.PARAM_UNKNOWN, "max"),
+            ("all-reduce.max=8X", Code.PARAM_INVALID, ""),
+            ("all-reduce.max=[1", Code.YAML_SYNTAX, ""),
+            ("all-reduce.factor=1", Code.PARAM_INVALID, ""),
+            ("all-reduce.iters=many", Code.PARAM_INVALID, ""),
+            ("all-reduce.max", Code.PARAM_SYNTAX, "CHECK.PARAM=VALUE"),
+            ("max=1G", Code.PARAM_SYNTAX, "CHECK.PARAM=VALUE"),
+            ("", Code.PARAM_SYNTAX, "CHECK.PARAM=VALUE"),
+            ("script.seconds=1", Code.PARAM_CHECK, "all-reduce"),
         ],
     )
-    def test_what_fits_no_parameter_is_refused(self, text: str, said: str, hint: str) -> None:
+    def test_what_fits_no_parameter_is_refused(self, text: str, code: Code, hint: str) -> None:
         error = refusal(settings=(text,))
-        assert said in error.message
+        assert error.code == code
         assert hint in error.hint
 
     def test_changes_one_check_on_all_its_groups(self) -> None:
@@ -182,8 +182,8 @@ class TestOrderOfParameters:
     def test_the_wrong_one_is_named_by_file_and_line(self, tmp_path: Path) -> None:
         file = site(tmp_path, "parameters:\n  all-reduce:\n    mxa: 4M\n")
         error = refusal(site=file)
+        assert error.code == Code.KEY_UNKNOWN
         assert error.message.startswith(f"{tmp_path}/site.yaml:3: parameters.all-reduce.mxa")
-        assert "did you mean max?" in error.hint
 
 
 class TestNccl:
@@ -198,13 +198,21 @@ class TestNccl:
     def test_a_value_may_hold_an_equals_sign(self) -> None:
         assert run(nccl=("NCCL_X=a=b",)).env["NCCL_X"] == "a=b"
 
-    @pytest.mark.parametrize("text", ["bad", "=1", "A B=1", "1A=1", "A;B=1", ""])
-    def test_what_is_no_setting_is_refused(self, text: str) -> None:
-        assert "KEY=VALUE" in refusal(nccl=(text,)).hint
+    @pytest.mark.parametrize(
+        ("text", "code"),
+        [
+            *((text, Code.OPTION_NCCL) for text in ("bad", "")),
+            *((text, Code.ENV_INVALID) for text in ("=1", "A B=1", "1A=1", "A;B=1")),
+        ],
+    )
+    def test_what_is_no_setting_is_refused(self, text: str, code: Code) -> None:
+        assert refusal(nccl=(text,)).code == code
 
     def test_an_unknown_profile_is_named_with_those_there_are(self, tmp_path: Path) -> None:
         file = site(tmp_path, "nccl: {profile: defualt}")
-        assert "did you mean default?" in refusal(machine=FULL, site=file).hint
+        error = refusal(machine=FULL, site=file)
+        assert error.code == Code.NCCL_PROFILE_UNKNOWN
+        assert "did you mean default?" in error.hint
 
 
 class TestExpect:
@@ -226,22 +234,22 @@ class TestExpect:
         assert own == [(None, 40.0), (2.0, None)]
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "code"),
         [
-            ("bad", "is not a valid expectation"),
-            ("all-reduce>=3", "needs a size"),
-            ("all-reduce@8X>=3", "8X"),
-            ("all-reduce@8G>=fast", "is not a number"),
-            ("allreduce@8G>=3", "does not exist"),
-            ("all-reduce.speed@8G>=3", "no metric"),
+            ("bad", Code.EXPECT_SYNTAX),
+            ("all-reduce>=3", Code.EXPECT_SIZE),
+            ("all-reduce@8X>=3", Code.EXPECT_SYNTAX),
+            ("all-reduce@8G>=fast", Code.EXPECT_SYNTAX),
+            ("allreduce@8G>=3", Code.CHECK_UNKNOWN),
+            ("all-reduce.speed@8G>=3", Code.METRIC_UNKNOWN),
         ],
     )
-    def test_what_is_none_is_refused(self, text: str, said: str) -> None:
-        assert said in refusal(expect=(text,)).message
+    def test_what_is_none_is_refused(self, text: str, code: Code) -> None:
+        assert refusal(expect=(text,)).code == code
 
     def test_of_a_check_that_the_suite_does_not_run_is_refused(self) -> None:
         refused = refusal(expect=("latency@8<=20",))
-        assert "latency is expected, but suite quick does not run it" in refused.message
+        assert refused.code == Code.EXPECT_CHECK
         assert "all-reduce" in refused.hint
 
     def test_of_the_site_file_serves_the_suites_that_run_it(self, tmp_path: Path) -> None:
@@ -257,10 +265,10 @@ class TestExpect:
         assert not any("latency" in note for note in fuller.notes)
 
 
-class TestPlant:
+class TestFaults:
     def test_without_a_rank_it_is_the_first(self) -> None:
         hosts = ("h1", "h2")
-        found = plan(nodes=None, hosts=hosts, plant=("wrong@h2", "hang@h1:1"))
+        found = plan(nodes=None, hosts=hosts, inject=("wrong@h2", "hang@h1:1"))
         assert found.planted == ("wrong@h2:0", "hang@h1:1")
 
     @pytest.mark.parametrize(
@@ -271,18 +279,18 @@ class TestPlant:
         ],
     )
     def test_what_is_no_fault_is_refused(self, text: str) -> None:
-        assert "FAULT@HOST" in refusal(plant=(text,)).hint
+        assert "FAULT@HOST" in refusal(inject=(text,)).hint
 
     def test_what_strikes_hosts_has_no_rank(self) -> None:
         planted = ("full-disk@h1", "unreachable@#1", "sockets@*")
-        assert plan(nodes=None, hosts=("h1", "h2"), plant=planted).planted == planted
+        assert plan(nodes=None, hosts=("h1", "h2"), inject=planted).planted == planted
 
     def test_sockets_turns_off_the_network_for_all(self) -> None:
-        found = run(machine="a4-highgpu-8g", nodes=2, plant=("sockets@*",))
+        found = run(machine="a4-highgpu-8g", nodes=2, inject=("sockets@*",))
         assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
 
     def test_a_host_that_takes_no_part_is_refused(self) -> None:
-        error = refusal(nodes=None, hosts=("h1", "h2"), plant=("wrong@h3",))
+        error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
         assert "h3 is not a host of this run" in error.message
 
 
@@ -339,6 +347,7 @@ class TestOrder:
     def test_groups_a_check_does_not_work_on_are_named_by_line(self, tmp_path: Path) -> None:
         file = suite(tmp_path, "{check: train, groups: rails}")
         error = refusal(suite=file)
+        assert error.code == Code.SUITE_CONTRADICTION
         assert error.message.startswith(f"{tmp_path}/own.yaml:4: checks[0].groups")
 
 
@@ -356,7 +365,7 @@ class TestBudget:
         assert kept | {s.check for s in dropped} >= {c for s in whole.steps for c in s.checks}
 
     def test_one_that_nothing_fits_into_is_refused(self) -> None:
-        assert "--budget" in refusal(budget=0.5).hint
+        assert refusal(budget=0.5).code == Code.OPTION_BUDGET
 
     @given(st.floats(1, 200))
     def test_never_plans_beyond_it(self, budget: float) -> None:
@@ -374,18 +383,15 @@ class TestScripts:
         (step_id,) = [s.id for s in found.plan.steps if s.checks == ("script",)]
         assert found.user_scripts == {step_id: "#!/bin/sh\ntrue\n"}
 
-    @pytest.mark.parametrize(
-        ("content", "said"),
-        [(None, "cannot be read"), (b"true\n", "#!"), (b"\xff\xfe", "cannot be read")],
-    )
+    @pytest.mark.parametrize("content", [None, b"true\n", b"\xff\xfe"])
     def test_one_that_cannot_run_is_named_by_line(
-        self, tmp_path: Path, content: bytes | None, said: str
+        self, tmp_path: Path, content: bytes | None
     ) -> None:
         if content is not None:
             (tmp_path / "mine.sh").write_bytes(content)
         error = refusal(suite=suite(tmp_path, "{check: script, script: mine.sh}"))
+        assert error.code == Code.SUITE_SCRIPT
         assert error.message.startswith(f"{tmp_path}/own.yaml:4: checks[0].script")
-        assert said in error.message
 
 
 class TestLimits:
@@ -441,6 +447,4 @@ def test_rounds_of_the_command_line_win_over_those_of_the_suite(tmp_path: Path) 
 
 @pytest.mark.parametrize("text", ["0", "65", "many", "2.5"])
 def test_rounds_that_are_none_are_refused(text: str) -> None:
-    error = refusal(nodes=4, rounds=text)
-    assert f"--rounds '{text}' is not a valid number of rounds" in error.message
-    assert "1 to 64, or auto" in error.hint
+    assert refusal(nodes=4, rounds=text).code == Code.OPTION_ROUNDS

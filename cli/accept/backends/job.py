@@ -112,7 +112,7 @@ class Job:
     schema: int
     backend: str
     attempt: str
-    #: Requested hosts, by their names in the run.
+    #: Requested hosts, by their names in the run; without those on which nothing was created.
     hosts: tuple[str, ...]
     #: The coordinator's host; empty: this machine.
     first: str

@@ -31,6 +31,7 @@ from accept.backends.requirements import (
 from accept.config import Site
 from accept.config.extras import Extra, install_hint
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, BrokenOff, NoEvidence, NotStarted
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
@@ -38,7 +39,7 @@ from accept.core.serde import dump
 from accept.core.text import plain
 from accept.evidence.rundir import JOB
 from accept.plan.bundle import Bundle
-from accept.plan.resolve import Resolved
+from accept.plan.resolve import ClusterPlace, Resolved
 
 _NODE = "node"
 _PID = "coordinator.pid"
@@ -55,12 +56,12 @@ _ENDING = 60.0
 _ADVICE = f"{install_hint(Extra.RUN)}; or name your own under tools: in the site file"
 
 
-def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
+def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine that this host is."""
     return machine_of(tools_here(""))
 
 
-def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
+def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
     """Return the name unmodified."""
     return attempt
 
@@ -70,17 +71,20 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     if run.plan.nodes != 1:
         raise NotStarted(
             f"the run needs {run.plan.nodes} nodes, and this machine is one",
+            code=Code.LOCAL_HOSTS,
             hint="give all hosts: --hosts a,b,c",
         )
     tools = _tools(run)
     if not run.plan.busy_ok and (busy := tools.get("busy")):
         raise NotStarted(
             f"GPUs here are in use: {'; '.join(busy[:4])}",
+            code=Code.GPUS_IN_USE,
             hint="wait until they are idle, or give --busy-ok",
         )
     if lacks_gpus(tools, run):
         raise NotStarted(
             f"machine {run.plan.machine.name} has GPUs, and this host shows no NVIDIA GPU",
+            code=Code.LOCAL_NO_GPU,
             hint=WITHOUT_GPUS,
         )
     _report_missing(needs_of("here", tools, run, advice=_ADVICE), say)
@@ -135,7 +139,11 @@ def _report_missing(needs: Sequence[Need], say: Say) -> None:
             continue
         checks = ", ".join(need.checks)
         if need.what == "mpirun":
-            raise NotStarted(f"no mpirun of Open MPI here; required by {checks}", hint=need.advice)
+            raise NotStarted(
+                f"no mpirun of Open MPI here; required by {checks}",
+                code=Code.LOCAL_NO_MPIRUN,
+                hint=need.advice,
+            )
         say(f"no {need.what} here: cannot fully test {checks}; {need.advice}")
 
 
@@ -158,6 +166,7 @@ def check_job(job: Job, folder: Path) -> None:
         raise BadInput(
             f"{folder / JOB} contains another folder than {folder / _NODE}: "
             f"{plain(job.folder, 200)}",
+            code=Code.RUN_FOREIGN_FOLDER,
             hint="if the run folder was renamed or copied, use the original one",
         )
 
@@ -203,6 +212,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
         if _is_gone(node):
             raise BrokenOff(
                 f"the coordinator of {job.attempt} ended without an exit status",
+                code=Code.RUN_COORDINATOR_DIED,
                 hint=f"accept collect {job.attempt} fetches its evidence so far; see {console}",
             )
         time.sleep(_LOOK)
@@ -260,10 +270,13 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     if node.is_dir() and not _is_gone(node) and not (node / "status").exists():
         raise BrokenOff(
             f"{job.attempt} is still running",
+            code=Code.RUN_STILL_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if not (node / "evidence").is_dir():
-        raise NoEvidence(f"{job.attempt} left no evidence", hint=f"see {node}")
+        raise NoEvidence(
+            f"{job.attempt} left no evidence", code=Code.EVIDENCE_GONE, hint=f"see {node}"
+        )
     _end_all(node)
     with contextlib.suppress(OSError):
         shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)
@@ -277,10 +290,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     node = Path(job.folder)
     if not node.is_dir() or (node / "status").exists():
         return
-    until = time.monotonic() + _GRACE
-    # The coordinator may have been started a moment ago.
-    while not (node / _PID).exists() and time.monotonic() < until:
-        time.sleep(_LOOK)
+    _wait_for_start(node)
     pid = _coordinator(node)
     if pid is not None:
         say("cancel: the coordinator ends what it started")
@@ -294,12 +304,20 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     _end_all(node)
 
 
+def _wait_for_start(node: Path) -> None:
+    """Wait for a coordinator that was started a moment ago: before that, nothing marks it."""
+    until = time.monotonic() + _GRACE
+    while not (node / _PID).exists() and time.monotonic() < until:
+        time.sleep(_LOOK)
+
+
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """End all processes of the run and remove its folder."""
     node = Path(job.folder)
     if not node.is_dir():
         return ()
     if not dry_run:
+        _wait_for_start(node)
         _end_all(node)
         shutil.rmtree(node)
     return (str(node),)

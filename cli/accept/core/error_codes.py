@@ -27,6 +27,75 @@ class Code(TextEnum):
         return member
 
     # Command line and host lists.
+    USAGE = (
+        "E-USAGE",
+        (
+            "The command line has an unknown command or option, lacks an argument, or has a "
+            "value of the wrong kind. --help after the command shows its options with an "
+            "example."
+        ),
+    )
+    OPTION_EMPTY = (
+        "E-OPTION-EMPTY",
+        (
+            "A value on the command line is empty, most likely because a shell variable is not "
+            "set. Give a value, or leave the option out."
+        ),
+    )
+    OPTION_DURATION = (
+        "E-OPTION-DURATION",
+        "The option needs a time span above zero, such as 90s, 15m or 1h30m.",
+    )
+    NODES_SYNTAX = (
+        "E-NODES-SYNTAX",
+        (
+            "--nodes takes a number, a list of names such as node[01-16], @FILE with one name a "
+            "line, or all for every free node of a cluster."
+        ),
+    )
+    NODES_ALL_OFFLINE = (
+        "E-NODES-ALL-OFFLINE",
+        (
+            "--nodes all needs a connection to a cluster, but render makes none. Write the free "
+            "nodes to a file with `accept nodes > FILE` and give --nodes @FILE."
+        ),
+    )
+    MACHINE_MISSING = (
+        "E-MACHINE-MISSING",
+        (
+            "No machine is given, and this command contacts no hosts to detect it. Give "
+            "--machine; `accept list machines` lists the names."
+        ),
+    )
+    PLAN_FIXED = (
+        "E-PLAN-FIXED",
+        (
+            "The run was rendered before, so options that would change its plan have no effect. "
+            "Leave them out, or render the run again with them."
+        ),
+    )
+    CAUSE_UNKNOWN = (
+        "E-CAUSE-UNKNOWN",
+        "No cause has this name. The message lists all names.",
+    )
+    CODE_UNKNOWN = (
+        "E-CODE-UNKNOWN",
+        "No error or warning has this code. `accept list errors` lists all codes.",
+    )
+    OUTPUT_EXISTS = (
+        "E-OUTPUT-EXISTS",
+        (
+            "The file exists already, or the folder is not empty, and accept does not overwrite "
+            "them. Name another one, or remove it first."
+        ),
+    )
+    OUTPUT_WRITE = (
+        "E-OUTPUT-WRITE",
+        (
+            "The output file or folder cannot be written. Check its owner and the free space, or"
+            " name another one."
+        ),
+    )
     HOSTLIST_SYNTAX = (
         "E-HOSTLIST-SYNTAX",
         (
@@ -60,12 +129,62 @@ class Code(TextEnum):
         "E-SCHEMA-UNKNOWN",
         "No JSON Schema has this name. The message lists the names.",
     )
-    OPTION_EXPECT = (
-        "E-OPTION-EXPECT",
+    OPTION_RANGE = ("E-OPTION-RANGE", "The value of an option is outside its range.")
+    EXPECT_SYNTAX = (
+        "E-EXPECT-SYNTAX",
         (
-            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
-            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
+            "An expectation is not written as CHECK[.METRIC][@SIZE][/NODES]>=NUMBER or <=NUMBER. "
+            "Example: all-reduce@8G>=380."
         ),
+    )
+    METRIC_UNKNOWN = (
+        "E-METRIC-UNKNOWN",
+        "The check does not have this metric, or has no default metric. Name one of its metrics.",
+    )
+    EXPECT_SIZE = (
+        "E-EXPECT-SIZE",
+        "The metric depends on the message size. Name a size, such as all-reduce@8G>=380.",
+    )
+    METRIC_UNIT = (
+        "E-METRIC-UNIT",
+        "The metric has another unit. Expectations need no unit.",
+    )
+    EXPECT_ALWAYS_MET = (
+        "E-EXPECT-ALWAYS-MET",
+        "Every measurement meets this bound, so it would only disable the bound of the machine.",
+    )
+    FAULT_SYNTAX = (
+        "E-FAULT-SYNTAX",
+        "A fault to inject is unknown or has the wrong form. The hint lists the valid forms.",
+    )
+    FAULT_HOST = ("E-FAULT-HOST", "A fault names a host that is not part of the run.")
+    FAULT_UNKNOWN = (
+        "E-FAULT-UNKNOWN",
+        "--faults names no fault, or one that accept cannot inject. See docs/drill.md.",
+    )
+    DRILL_NOTHING = (
+        "E-DRILL-NOTHING",
+        "No fault can be injected here. accept drill --dry-run shows the reason for each fault.",
+    )
+    BASELINE_FILE = (
+        "E-BASELINE-FILE",
+        "The file for accept baseline needs a name of a-z, 0-9, dots and hyphens, and .yaml.",
+    )
+    BASELINE_EXISTS = (
+        "E-BASELINE-EXISTS",
+        "accept baseline does not replace an existing file without --force.",
+    )
+    BASELINE_UNWRITABLE = (
+        "E-BASELINE-UNWRITABLE",
+        "The file for accept baseline cannot be written. The message shows the reason.",
+    )
+    BASELINE_NOT_ACCEPTED = (
+        "E-BASELINE-NOT-ACCEPTED",
+        "Only an accepted run is a good reference. Use another run, or --force.",
+    )
+    BASELINE_EMPTY = (
+        "E-BASELINE-EMPTY",
+        "The run has no measurement for a reference. Use a run of whole nodes with a collective.",
     )
 
     # Configuration files: machines, suites, sites.
@@ -159,6 +278,28 @@ class Code(TextEnum):
             "its profiles; `default` must exist."
         ),
     )
+    NCCL_SETTING_UNKNOWN = (
+        "W-NCCL-SETTING-UNKNOWN",
+        "NCCL and the known plugins read no setting with this name. Check the spelling.",
+    )
+    NCCL_CONTRADICTION = (
+        "W-NCCL-CONTRADICTION",
+        (
+            "An NCCL setting turns off or replaces a path that the machine should use, so the run "
+            "measures something else. Remove the setting, or select a profile without the path."
+        ),
+    )
+    NCCL_CHANNELS = (
+        "W-NCCL-CHANNELS",
+        "The number of channels does not fit the number of NICs of the machine.",
+    )
+    NCCL_DEBUG = (
+        "W-NCCL-DEBUG",
+        (
+            "With this NCCL_DEBUG the logs do not show the network, so the verdict is "
+            "inconclusive. Use INFO or TRACE."
+        ),
+    )
     SUITE_UNKNOWN = (
         "E-SUITE-UNKNOWN",
         (
@@ -175,6 +316,158 @@ class Code(TextEnum):
     )
 
     # Plans, steps and rendered runs.
+    EXPECT_CHECK = (
+        "E-EXPECT-CHECK",
+        (
+            "--expect names a check that the suite does not run. Use a suite that runs it, or "
+            "correct the name."
+        ),
+    )
+    LOCAL_HOSTS = (
+        "E-LOCAL-HOSTS",
+        (
+            "The back end local tests only this machine. For other hosts, give --hosts, or "
+            "choose another --backend."
+        ),
+    )
+    MACHINE_GPU_COUNT = (
+        "E-MACHINE-GPU-COUNT",
+        (
+            "Pods must request a number of GPUs, and the machine file has none. Give "
+            "--gpus-per-node, or name a machine with a number."
+        ),
+    )
+    NODES_ALL = (
+        "E-NODES-ALL",
+        (
+            "--nodes all takes every free node of a cluster. It works only with a cluster, and "
+            "without --hosts."
+        ),
+    )
+    NODES_EXCLUDED = (
+        "E-NODES-EXCLUDED",
+        (
+            "A requested node is in the excludeNodes list of the site file. Remove it from one "
+            "of the two lists."
+        ),
+    )
+    NODES_MISMATCH = (
+        "E-NODES-MISMATCH",
+        (
+            "The number of nodes differs from the number of hosts or nodes that are named. "
+            "Leave --nodes out, or change the list."
+        ),
+    )
+    NODES_NAME = (
+        "E-NODES-NAME",
+        (
+            "A node name contains characters that Kubernetes does not allow. kubectl get nodes "
+            "lists the valid names."
+        ),
+    )
+    NODES_NUMBER = (
+        "E-NODES-NUMBER",
+        "The number of nodes is too small or too large. The message shows the limits.",
+    )
+    NODES_TOO_MANY_NAMES = (
+        "E-NODES-TOO-MANY-NAMES",
+        (
+            "A run on Kubernetes can name only a limited number of nodes. Label the nodes and "
+            "select the label, or request a number of nodes."
+        ),
+    )
+    NODES_UNKNOWN = (
+        "E-NODES-UNKNOWN",
+        "Neither the options nor the site file give the number of nodes. Give --nodes or --hosts.",
+    )
+    OPTION_BACKEND = (
+        "E-OPTION-BACKEND",
+        "The named back end does not exist. The message lists the back ends.",
+    )
+    OPTION_BUDGET = (
+        "E-OPTION-BUDGET",
+        (
+            "Every step of the suite takes longer than --budget. Give a longer budget, or use a "
+            "shorter suite."
+        ),
+    )
+    OPTION_NCCL = (
+        "E-OPTION-NCCL",
+        "--nccl is not a valid setting. Write KEY=VALUE, such as NCCL_ALGO=Ring.",
+    )
+    OPTION_ROUNDS = (
+        "E-OPTION-ROUNDS",
+        "--rounds is not a valid number of rounds. Write a number from 1 to 64, or auto.",
+    )
+    PARAM_CHECK = (
+        "E-PARAM-CHECK",
+        (
+            "--set names a check that no step of the suite runs. Correct the name, or use a "
+            "suite that runs it."
+        ),
+    )
+    PARAM_INVALID = (
+        "E-PARAM-INVALID",
+        "--set gives a value that the parameter does not allow. The message names what is allowed.",
+    )
+    PARAM_SYNTAX = (
+        "E-PARAM-SYNTAX",
+        "--set is not a valid setting. Write CHECK.PARAM=VALUE, such as all-reduce.max=1G.",
+    )
+    PARAM_UNKNOWN = (
+        "E-PARAM-UNKNOWN",
+        (
+            "--set names a parameter that the check does not have. "
+            "accept show check NAME lists the parameters."
+        ),
+    )
+    RUN_CHANGED = (
+        "E-RUN-CHANGED",
+        (
+            "A file of a rendered run was changed. A run uses the files unmodified: change the "
+            "options or the site file, and render again."
+        ),
+    )
+    RUN_NOT_RENDERED = (
+        "E-RUN-NOT-RENDERED",
+        "The run folder has no rendered files. Render the run again.",
+    )
+    RUN_NO_BZ2 = (
+        "E-RUN-NO-BZ2",
+        (
+            "The Python of accept lacks the module bz2, which packs the code for the nodes. "
+            "Install a Python with libbz2."
+        ),
+    )
+    RUN_OTHER_VERSION = (
+        "E-RUN-OTHER-VERSION",
+        "Another version of accept rendered the run. Render it again with this version.",
+    )
+    SITE_GPUS_PER_POD = (
+        "E-SITE-GPUS-PER-POD",
+        (
+            "More GPUs are to be tested on each node than a pod requests. Make gpusPerNode and "
+            "kubernetes.gpusPerPod equal."
+        ),
+    )
+    SITE_NO_IMAGE = (
+        "E-SITE-NO-IMAGE",
+        (
+            "A run on Kubernetes needs a container image. Name it in the site file, under "
+            "kubernetes.image."
+        ),
+    )
+    SITE_RESULTS_IN_POD = (
+        "E-SITE-RESULTS-IN-POD",
+        (
+            "results.location is a folder inside the pod, which is deleted with the pod. Name a "
+            "bucket, or mount a volume."
+        ),
+    )
+    SUITE_SCRIPT = (
+        "E-SUITE-SCRIPT",
+        "A script of the suite cannot be read, or its first line does not start with #!.",
+    )
 
     # Runs and run folders.
     ATTEMPT_NAME = (
@@ -188,9 +481,53 @@ class Code(TextEnum):
             "get a generated name."
         ),
     )
+    RUN_WHICH = (
+        "E-RUN-WHICH",
+        "accept delete needs either the names of runs or --older-than, and not both.",
+    )
     RUN_NOT_STARTED = (
         "E-RUN-NOT-STARTED",
         "The run was rendered, but never started. Start it with `accept submit FOLDER`.",
+    )
+    RUN_UNREADABLE = (
+        "E-RUN-UNREADABLE",
+        (
+            "A file of the run folder is missing, was changed, or comes from another version of "
+            "accept. Render the run again, or use the version that made it."
+        ),
+    )
+    GPUS_IN_USE = (
+        "E-GPUS-IN-USE",
+        "Programs use the GPUs. Wait until they end, or give --busy-ok to measure beside them.",
+    )
+    RUN_COORDINATOR_DIED = (
+        "E-RUN-COORDINATOR-DIED",
+        (
+            "The coordinator was killed, or its host was restarted, so the run has no exit "
+            "status. accept collect fetches what was measured."
+        ),
+    )
+    RUN_FOREIGN_FOLDER = (
+        "E-RUN-FOREIGN-FOLDER",
+        (
+            "job.json names another folder than the one in the run folder. If the run folder "
+            "was renamed or copied, use the original one."
+        ),
+    )
+    RUN_NOT_RECORDED = (
+        "E-RUN-NOT-RECORDED",
+        (
+            "job.json could not be written after the start, so later commands could not find "
+            "the run. The run was ended. Free space on the disk, or set ACCEPT_RUNS to another "
+            "folder, and start the run again."
+        ),
+    )
+    RUN_STILL_RUNNING = (
+        "E-RUN-STILL-RUNNING",
+        (
+            "The run has not ended, so its evidence cannot be fetched yet. Follow it with "
+            "accept watch, or end it with accept cancel."
+        ),
     )
     RUN_UNKNOWN = (
         "E-RUN-UNKNOWN",
@@ -227,10 +564,131 @@ class Code(TextEnum):
     )
 
     # This machine.
+    LOCAL_NO_GPU = (
+        "E-LOCAL-NO-GPU",
+        (
+            "The machine of the run has GPUs, and this host shows none. Check the driver, or "
+            "give --machine cpu."
+        ),
+    )
+    LOCAL_NO_MPIRUN = (
+        "E-LOCAL-NO-MPIRUN",
+        (
+            "mpirun of Open MPI is missing here. Install it, or name it in the site file under "
+            "tools.mpirun."
+        ),
+    )
+    LOCAL_SURVEY_TIMEOUT = (
+        "E-LOCAL-SURVEY-TIMEOUT",
+        "Listing the tools and GPUs of this machine took too long. Check whether nvidia-smi hangs.",
+    )
 
     # Hosts over ssh.
+    SSH_END_UNCONFIRMED = (
+        "E-SSH-END-UNCONFIRMED",
+        (
+            "The first host did not confirm that the run ended, so the other hosts were not "
+            "changed. accept delete removes everything."
+        ),
+    )
+    SSH_EVIDENCE_UNREADABLE = (
+        "E-SSH-EVIDENCE-UNREADABLE",
+        (
+            "The first host could not send the evidence. Check that the host can be reached, "
+            "and collect again."
+        ),
+    )
+    SSH_FOREIGN_FOLDER = (
+        "E-SSH-FOREIGN-FOLDER",
+        (
+            "The folder of the run on the host belongs to another user. The run's own folder is "
+            "gone; run again."
+        ),
+    )
+    SSH_HOSTS_UNUSABLE = (
+        "E-SSH-HOSTS-UNUSABLE",
+        (
+            "Too few hosts can be used. The message has the reasons; accept doctor shows what "
+            "each host lacks."
+        ),
+    )
+    SSH_KEYGEN = (
+        "E-SSH-KEYGEN",
+        (
+            "ssh-keygen could not make the keys of the run. Install the OpenSSH client on this "
+            "machine."
+        ),
+    )
+    SSH_MISSING = ("E-SSH-MISSING", "This machine has no ssh. Install the OpenSSH client.")
+    SSH_NOT_REMOVED = (
+        "E-SSH-NOT-REMOVED",
+        (
+            "Some hosts did not confirm that the run was removed. Processes or files may be "
+            "left there; the message names them. accept delete tries again."
+        ),
+    )
+    SSH_NO_ANSWER = (
+        "E-SSH-NO-ANSWER",
+        (
+            "No host could be reached, or the first host has not answered for minutes. A "
+            "started run goes on. Check the connection with ssh HOST."
+        ),
+    )
+    SSH_NO_COORDINATOR = (
+        "E-SSH-NO-COORDINATOR",
+        (
+            "The coordinator could not be started on the first host. accept doctor shows what "
+            "the host lacks."
+        ),
+    )
+    SSH_NO_HOSTS = (
+        "E-SSH-NO-HOSTS",
+        "A run over ssh needs hosts. Give --hosts, or ssh.hosts in the site file.",
+    )
+    SSH_NO_PYTHON = (
+        "E-SSH-NO-PYTHON",
+        (
+            "No host has a Python that can run the coordinator. Install Python 3.10 or newer on "
+            "one host, or set tools.python."
+        ),
+    )
+    SSH_OPTION = (
+        "E-SSH-OPTION",
+        (
+            "A setting for ssh could act as an option or a command. The message names the "
+            "setting and the allowed form."
+        ),
+    )
+    SSH_RUN_GONE = (
+        "E-SSH-RUN-GONE",
+        (
+            "The run is no longer on its first host. A command removed it, or its retention "
+            "time is over."
+        ),
+    )
 
     # Kubernetes.
+    KUBE_NAME = (
+        "E-KUBE-NAME",
+        (
+            "The name of a namespace or Helm release is invalid. Use a-z, 0-9 and '-', such as "
+            "gpu-tests."
+        ),
+    )
+    HELM_BACKEND = (
+        "E-HELM-BACKEND",
+        (
+            "Helm values exist only for runs on Kubernetes. Render other runs to a folder with "
+            "--out, then start them with `accept submit FOLDER`."
+        ),
+    )
+    SITE_QUESTION = (
+        "E-SITE-QUESTION",
+        (
+            "accept init found no or several answers for a value of the site file, and cannot "
+            "ask. Give the option that the message names."
+        ),
+    )
     KUBE_CAPABILITY = (
         "E-KUBE-CAPABILITY",
         (
@@ -240,6 +698,98 @@ class Code(TextEnum):
     )
 
     # Evidence, archives, buckets and logs.
+    BUCKET_RUN = (
+        "E-BUCKET-RUN",
+        "The URL does not end in the name of a run. Give a URL such as gs://BUCKET/runs/ATTEMPT.",
+    )
+    EVIDENCE_UNREADABLE = (
+        "E-EVIDENCE-UNREADABLE",
+        "A file of the evidence is missing or cannot be read. Collect the run again.",
+    )
+    EVIDENCE_DAMAGED = (
+        "E-EVIDENCE-DAMAGED",
+        "A file of the evidence is damaged. Collect the run, or fetch its log, again.",
+    )
+    EVIDENCE_PLAN_CHANGED = (
+        "E-EVIDENCE-PLAN-CHANGED",
+        (
+            "The plan was changed after it was rendered, so the evidence proves nothing. Collect "
+            "the run again, or find out who changed the plan."
+        ),
+    )
+    EVIDENCE_NOT_PACKED = (
+        "E-EVIDENCE-NOT-PACKED",
+        "The file contains no packed evidence. Use the log of the pod with index 0.",
+    )
+    EVIDENCE_CUT_OFF = (
+        "E-EVIDENCE-CUT-OFF",
+        "The packed evidence in the log is incomplete. Fetch the log again.",
+    )
+    EVIDENCE_TOO_LARGE_FOR_LOG = (
+        "E-EVIDENCE-TOO-LARGE-FOR-LOG",
+        "The log has no records, because they were too many. Judge the evidence folder instead.",
+    )
+    EVIDENCE_NONE = (
+        "E-EVIDENCE-NONE",
+        (
+            "The path names no evidence. Evidence is a folder that `accept collect` or `accept "
+            "run` fetched, its archive, a saved log of the first host, or logs of nccl-tests."
+        ),
+    )
+    EVIDENCE_RUNNING = (
+        "E-EVIDENCE-RUNNING",
+        "The run has not ended, so there is no evidence to judge yet. Follow it with accept watch.",
+    )
+    EVIDENCE_NOT_COLLECTED = (
+        "E-EVIDENCE-NOT-COLLECTED",
+        "The run's evidence is still where it ran. Fetch it with accept collect.",
+    )
+    EVIDENCE_CHANGED = (
+        "E-EVIDENCE-CHANGED",
+        (
+            "Files differ from the checksums that the run wrote, or are missing or not listed. "
+            "Collect the run again, or find out who changed them."
+        ),
+    )
+    EVIDENCE_LOG_MISSING = (
+        "E-EVIDENCE-LOG-MISSING",
+        (
+            "The records name a raw log that is missing. Every figure is read from the logs, so "
+            "nothing can be judged without it. Collect the run again."
+        ),
+    )
+    EVIDENCE_NO_FOLDER = (
+        "E-EVIDENCE-NO-FOLDER",
+        (
+            "Reports are written beside the evidence, and an archive, a log or a bucket has no "
+            "such folder. Print one report with --format md or --format junit."
+        ),
+    )
+    DIFF_NOTHING_IN_COMMON = (
+        "E-DIFF-NOTHING-IN-COMMON",
+        (
+            "The two runs have no measurement of the same check, size and number of nodes, so "
+            "nothing can be compared. Compare runs of the same suite."
+        ),
+    )
+    EVIDENCE_GONE = (
+        "E-EVIDENCE-GONE",
+        (
+            "No evidence of the run exists on its hosts. Its retention time may be over, or it "
+            "was removed; run again."
+        ),
+    )
+    EVIDENCE_MODIFIED = (
+        "E-EVIDENCE-MODIFIED",
+        (
+            "Files of the evidence differ from the checksums that the coordinator wrote. The "
+            "copy on the host is kept; collect again."
+        ),
+    )
+    EVIDENCE_NO_PLAN = (
+        "E-EVIDENCE-NO-PLAN",
+        "The evidence archive contains no plan, so it cannot be judged. Collect again.",
+    )
     ARCHIVE_DAMAGED = (
         "E-ARCHIVE-DAMAGED",
         "The archive is damaged or incomplete. Collect the run again, or copy the archive again.",
@@ -363,76 +913,6 @@ class Code(TextEnum):
     LOGS_UNREADABLE = (
         "E-LOGS-UNREADABLE",
         "The operating system cannot read the file. The message has the reason. Name another file.",
-    )
-    EVIDENCE_UNREADABLE = (
-        "E-EVIDENCE-UNREADABLE",
-        "A file of the evidence is missing or cannot be read. Collect the run again.",
-    )
-    EVIDENCE_DAMAGED = (
-        "E-EVIDENCE-DAMAGED",
-        "A file of the evidence is damaged. Collect the run, or fetch its log, again.",
-    )
-    EVIDENCE_PLAN_CHANGED = (
-        "E-EVIDENCE-PLAN-CHANGED",
-        (
-            "The plan was changed after it was rendered, so the evidence proves nothing. Collect "
-            "the run again, or find out who changed the plan."
-        ),
-    )
-    EVIDENCE_NOT_PACKED = (
-        "E-EVIDENCE-NOT-PACKED",
-        "The file contains no packed evidence. Use the log of the pod with index 0.",
-    )
-    EVIDENCE_CUT_OFF = (
-        "E-EVIDENCE-CUT-OFF",
-        "The packed evidence in the log is incomplete. Fetch the log again.",
-    )
-    EVIDENCE_TOO_LARGE_FOR_LOG = (
-        "E-EVIDENCE-TOO-LARGE-FOR-LOG",
-        "The log has no records, because they were too many. Judge the evidence folder instead.",
-    )
-    EVIDENCE_NONE = (
-        "E-EVIDENCE-NONE",
-        (
-            "The path names no evidence. Evidence is a folder that `accept collect` or `accept "
-            "run` fetched, its archive, a saved log of the first host, or logs of nccl-tests."
-        ),
-    )
-    EVIDENCE_RUNNING = (
-        "E-EVIDENCE-RUNNING",
-        "The run has not ended, so there is no evidence to judge yet. Follow it with accept watch.",
-    )
-    EVIDENCE_NOT_COLLECTED = (
-        "E-EVIDENCE-NOT-COLLECTED",
-        "The run's evidence is still where it ran. Fetch it with accept collect.",
-    )
-    EVIDENCE_CHANGED = (
-        "E-EVIDENCE-CHANGED",
-        (
-            "Files differ from the checksums that the run wrote, or are missing or not listed. "
-            "Collect the run again, or find out who changed them."
-        ),
-    )
-    EVIDENCE_LOG_MISSING = (
-        "E-EVIDENCE-LOG-MISSING",
-        (
-            "The records name a raw log that is missing. Every figure is read from the logs, so "
-            "nothing can be judged without it. Collect the run again."
-        ),
-    )
-    EVIDENCE_NO_FOLDER = (
-        "E-EVIDENCE-NO-FOLDER",
-        (
-            "Reports are written beside the evidence, and an archive, a log or a bucket has no "
-            "such folder. Print one report with --format md or --format junit."
-        ),
-    )
-    DIFF_NOTHING_IN_COMMON = (
-        "E-DIFF-NOTHING-IN-COMMON",
-        (
-            "The two runs have no measurement of the same check, size and number of nodes, so "
-            "nothing can be compared. Compare runs of the same suite."
-        ),
     )
 
     # The program itself.

@@ -78,7 +78,7 @@ def parse_size(text: str) -> int:
     size = int(match[1]) * _UNITS[match[2]] if match else 0
     if size < 1:
         raise ValueError(
-            f"{text[:40]!r} is no size; write a whole number of bytes above 0, "
+            f"{text[:40]!r} is not a valid size; write a whole number of bytes above 0, "
             "or one with K, M, G or T (powers of 1024), such as 512K or 8G"
         )
     return size

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
+from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.evidence import TAR_DAMAGE
@@ -172,6 +173,24 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
             code=Code.ARCHIVE_DAMAGED,
             hint="collect the run again",
         ) from None
+
+
+def unpack_evidence(archive: Path, target: Path, *, source: str) -> Path:
+    """Unpack a run's evidence into the folder `target`, check it, and return its folder.
+
+    Raises BadEvidence as `unpack`, and if it contains no plan or was modified.
+    """
+    unpack(archive, target, source=source)
+    folder = target / "evidence"
+    if not (folder / evidence.PLAN).is_file():
+        raise BadEvidence(
+            f"{source} contains no plan", code=Code.EVIDENCE_NO_PLAN, hint="collect again"
+        )
+    if (folder / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(folder)):
+        raise BadEvidence(
+            f"{source}: {'; '.join(wrong[:3])}", code=Code.EVIDENCE_MODIFIED, hint="collect again"
+        )
+    return folder
 
 
 def _unpack(file: BinaryIO, target: Path) -> None:

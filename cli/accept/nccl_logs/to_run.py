@@ -16,8 +16,8 @@ from accept.core import checks, evidence, nccl_tests
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
+from accept.core.facts import GPUS, INVENTORY
 from accept.core.judge.completeness import host_list
-from accept.core.judge.crosscheck import GPUS
 from accept.core.judge.hosts import is_device
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import (
@@ -222,7 +222,7 @@ def _hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedM
         exit=0,
         facts=tuple(
             Fact(
-                name="inventory",
+                name=INVENTORY.name,
                 host=host,
                 value={"gpus": [{"index": i, "name": names[i]} for i in sorted(names)]},
             )
@@ -455,7 +455,7 @@ def _record(
     metrics = nccl_tests.table_metrics(table, names) if table else ()
     is_partial = bool(population.gpus) or population.kind in (GroupKind.RAILS, GroupKind.HALVES)
     facts = execution.measured.facts if execution.measured else ()
-    facts += tuple(Fact(name=GPUS, host=h, value=list(g)) for h, g in execution.gpus.items())
+    facts += tuple(Fact(name=GPUS.name, host=h, value=list(g)) for h, g in execution.gpus.items())
     return Record(
         step=step.id,
         checks=step.checks,

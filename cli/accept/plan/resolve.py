@@ -6,8 +6,8 @@ give the same run everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 
 from accept.config import (
     Loaded,
@@ -20,21 +20,39 @@ from accept.config import (
     site_expectations,
 )
 from accept.config.expectations import parse_expectation
-from accept.config.faults import read_plants
+from accept.config.faults import parse_faults
 from accept.config.fields import check_env
 from accept.config.floors import bounds
 from accept.config.hostlist import MOST_HOSTS, expand
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import remarks, without
+from accept.core.catalog.faults import Injector, fault_of
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Reference
 from accept.core.serde import Invalid, escaped, known
 from accept.core.text import count, duration
-from accept.plan.placement import check_image, check_results, gpus_of_pod, placed
-from accept.plan.steps import steps_of, within
+from accept.plan.placement import check_image, check_results, gpus_of_pod, include_nodes
+from accept.plan.steps import fit_budget, missing_gates, steps_of
 
 #: Longest wait for hosts, in seconds, by back end. Nodes of a cluster first pull an image.
 _START_SECONDS = {"local": 60.0, "ssh": 60.0, "kubernetes": 900.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterPlace:
+    """Location of a run in a cluster, from options; None: as in the site file or kubeconfig."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    #: The Helm release; None: one that is named after the attempt.
+    release: str | None = None
+
+    def override(self, other: ClusterPlace) -> ClusterPlace:
+        """Return this location, with the fields that `other` sets replaced."""
+        pairs = ((item.name, getattr(other, item.name)) for item in fields(other))
+        return replace(self, **{name: value for name, value in pairs if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +82,9 @@ class Options:
     budget: float | None = None
     hold: float = 0.0
     keep: float | None = None
-    plant: tuple[str, ...] = ()
-    #: Location of the run in a cluster: kubeconfig, context, namespace, release. It does not change
-    #: what runs.
-    place: dict[str, str] = field(default_factory=dict)
+    inject: tuple[str, ...] = ()
+    #: Location of the run in a cluster. It does not change what runs.
+    place: ClusterPlace = ClusterPlace()
     #: Use every node that matches and is free; the back end of the cluster finds their names.
     all_nodes: bool = False
     #: Name of the launch; empty: made from the time and a random number. It does not change what
@@ -96,7 +113,7 @@ class Resolved:
     #: Remarks for the user about this combination of settings, one line each.
     notes: tuple[str, ...] = ()
     #: Location of the run in a cluster, as in `Options`.
-    place: dict[str, str] = field(default_factory=dict)
+    place: ClusterPlace = ClusterPlace()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,16 +136,20 @@ def choose_target(options: Options, site: Site) -> Target:
     named = options.backend or site.backend
     if named is not None and named not in _START_SECONDS:
         raise BadInput(
-            f"back end {escaped(named)!r} does not exist", hint=known(named, _START_SECONDS)
+            f"back end {escaped(named)!r} does not exist",
+            code=Code.OPTION_BACKEND,
+            hint=known(named, _START_SECONDS),
         )
     if options.all_nodes and named not in (None, "kubernetes"):
         raise BadInput(
             f"--nodes all and back end {named}: only a cluster can list its free nodes",
+            code=Code.NODES_ALL,
             hint="name the hosts: --hosts a,b,c",
         )
     if options.all_nodes and options.hosts:
         raise BadInput(
             "--nodes all and --hosts exclude each other",
+            code=Code.NODES_ALL,
             hint="leave one out: --hosts names the nodes, --nodes all takes every free one",
         )
     hosts = options.hosts or expand(site.ssh.hosts)
@@ -140,11 +161,13 @@ def choose_target(options: Options, site: Site) -> Target:
         raise BadInput(
             "back end local tests only this machine, "
             f"but --hosts names {count(len(hosts), 'host')}",
+            code=Code.LOCAL_HOSTS,
             hint="leave the hosts out, or give --backend ssh",
         )
     if backend == "ssh" and not hosts:
         raise BadInput(
             "--backend ssh needs hosts" if options.backend else "back end ssh needs hosts",
+            code=Code.SSH_NO_HOSTS,
             hint="give --hosts a,b,c, or ssh.hosts in the site file",
         )
     nodes = _count_nodes(options, site, hosts, backend)
@@ -175,18 +198,26 @@ def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: st
         nodes = 1
     if nodes is None:
         raise BadInput(
-            "the number of nodes is unknown", hint="give --nodes NUMBER, or --hosts a,b,c"
+            "the number of nodes is unknown",
+            code=Code.NODES_UNKNOWN,
+            hint="give --nodes NUMBER, or --hosts a,b,c",
         )
     if not 1 <= nodes <= MOST_HOSTS:
-        raise BadInput(count(nodes, "node"), hint=f"from 1 to {MOST_HOSTS} are possible")
+        raise BadInput(
+            count(nodes, "node"),
+            code=Code.NODES_NUMBER,
+            hint=f"from 1 to {MOST_HOSTS} are possible",
+        )
     if hosts and options.nodes not in (None, len(hosts)):
         raise BadInput(
             f"--nodes {options.nodes}, but {count(len(hosts), 'host')} named",
+            code=Code.NODES_MISMATCH,
             hint="leave --nodes out",
         )
     if backend == "local" and nodes != 1:
         raise BadInput(
             f"{count(nodes, 'node')}, but back end local tests only this machine",
+            code=Code.LOCAL_HOSTS,
             hint="name the others: --hosts a,b,c",
         )
     return nodes
@@ -201,14 +232,18 @@ def resolve(options: Options) -> Resolved:
     target = choose_target(options, settings)
     backend, hosts, count = target.backend, target.hosts, target.nodes
     if count is None:
-        raise BadInput("--nodes all: the nodes are unknown", hint="name them: --nodes a,b,c")
+        raise BadInput(
+            "--nodes all: the nodes are unknown",
+            code=Code.NODES_UNKNOWN,
+            hint="name them: --nodes a,b,c",
+        )
     on_pods = backend == "kubernetes"
     per_pod = None
     if on_pods:
         check_results(settings.results, machine.value.kubernetes, settings.kubernetes)
-        pods = placed(settings.kubernetes, names=hosts, nodes=count)
+        pods = include_nodes(settings.kubernetes, names=hosts, nodes=count)
         settings = replace(settings, kubernetes=pods)
-    gpus = gpus_asked(machine.value, settings, options)
+    gpus = gpus_to_use(machine.value, settings, options)
     if on_pods:
         _check_gpus(machine.value, settings.kubernetes.gpus_per_pod)
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
@@ -226,7 +261,7 @@ def resolve(options: Options) -> Resolved:
     )
     deadline = options.deadline or settings.deadline or suite.value.deadline
     if options.budget is not None:
-        steps, dropped = within(options.budget, steps)
+        steps, dropped = fit_budget(options.budget, steps)
         skipped += dropped
         deadline = min(deadline, options.budget)
     planned = machine.value.planned(profile)
@@ -263,7 +298,7 @@ def resolve(options: Options) -> Resolved:
         user_scripts=scripts,
         gpus_per_pod=per_pod,
         notes=(
-            *_connectivity_note(suite.value),
+            *_gate_notes(suite.value),
             *ignored_notes,
             *remarks(_user_env(settings, options), machine.value, profile),
             *(_results_note(settings) if on_pods else ()),
@@ -272,18 +307,18 @@ def resolve(options: Options) -> Resolved:
         ),
         place=options.place,
     )
-    return plant(run, read_plants(options.plant, hosts))
+    return with_faults(run, parse_faults(options.inject, hosts))
 
 
-def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
-    """Return the run with faults to inject: in its plan, and for `sockets` in its settings."""
+def with_faults(run: Resolved, planted: tuple[str, ...]) -> Resolved:
+    """Return the run with faults to inject: in its plan, and if they need it in its settings."""
     env = run.env
-    if any(text.startswith("sockets@") for text in planted):
+    if any(fault_of(text).injector is Injector.SETTINGS for text in planted):
         env = {**env, **without("nics")}
     return replace(run, env=env, plan=replace(run.plan, planted=planted))
 
 
-def gpus_asked(machine: Machine, site: Site, options: Options) -> int | None:
+def gpus_to_use(machine: Machine, site: Site, options: Options) -> int | None:
     """Return how many GPUs of each node to use, from the option or else the site file; None: all.
 
     Raises BadInput if the machine cannot run with that number.
@@ -298,15 +333,14 @@ def _check_gpus(machine: Machine, count: int | None) -> None:
         try:
             check_gpus_per_node(machine, count)
         except Invalid as error:
-            raise BadInput(error.message, hint=error.hint) from None
+            raise BadInput(error.message, code=error.code, hint=error.hint) from None
 
 
-def _connectivity_note(suite: Suite) -> tuple[str, ...]:
-    """Return a note if `connectivity` is added to the suite."""
-    if any(entry.check == "connectivity" for entry in suite.checks):
-        return ()
-    reason = "all planned ranks must answer before anything is measured"
-    return (f"connectivity was added to suite {suite.name}: {reason}",)
+def _gate_notes(suite: Suite) -> Iterator[str]:
+    """Yield a note for each check that is added to the suite."""
+    for name in missing_gates(suite.checks):
+        reason = "all planned ranks must answer before anything is measured"
+        yield f"{name} was added to suite {suite.name}: {reason}"
 
 
 def _results_note(site: Site) -> tuple[str, ...]:
@@ -331,7 +365,9 @@ def _profile(machine: Machine, site: Site) -> str:
     name, profiles = site.nccl.profile, machine.nccl.profiles
     if name not in profiles:
         raise BadInput(
-            f"{machine.name} has no NCCL profile {escaped(name)!r}", hint=known(name, profiles)
+            f"{machine.name} has no NCCL profile {escaped(name)!r}",
+            code=Code.NCCL_PROFILE_UNKNOWN,
+            hint=known(name, profiles),
         )
     return name
 
@@ -349,13 +385,15 @@ def _parse_nccl(texts: Sequence[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals:
             raise BadInput(
-                f"--nccl {escaped(text)!r} is not a valid setting", hint="write --nccl KEY=VALUE"
+                f"--nccl {escaped(text)!r} is not a valid setting",
+                code=Code.OPTION_NCCL,
+                hint="write --nccl KEY=VALUE",
             )
         env[key] = value
     try:
         check_env(env, ())
     except Invalid as error:
-        raise BadInput(f"--nccl {error}", hint="write --nccl KEY=VALUE") from None
+        raise BadInput(f"--nccl {error}", code=error.code, hint="write --nccl KEY=VALUE") from None
     return {key: str(value) for key, value in env.items()}
 
 
@@ -384,7 +422,7 @@ def _expectations(
     try:
         from_options = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
-        raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
+        raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     # The command line replaces the same side of the same metric in the site file.
     replaced = {_subject(expectation) for expectation in from_options}
     from_site = [
@@ -403,7 +441,7 @@ def _expectations(
         note = f"{expectation.source}: {check} is expected, but suite {suite.name} does not run it"
         if expectation in from_options:
             hint = f"it runs {', '.join(suite_checks)}; use a suite that has {check}"
-            raise BadInput(note, hint=hint)
+            raise BadInput(note, code=Code.EXPECT_CHECK, hint=hint)
         notes.append(note)
     return tuple(kept), tuple(notes)
 

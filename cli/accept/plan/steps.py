@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accept.config import Loaded, Machine, Site, Suite, merge_parameters
+from accept.config import Loaded, Machine, Site, Suite
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
+from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause
-from accept.core.checks import load
+from accept.core.checks import load, names
 from accept.core.checks.check import Check, launch_seconds
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.groups import waves
 from accept.core.judge.robust_stats import DEFICIT, GROSS, rounds_for
@@ -33,8 +35,6 @@ from accept.core.text import duration, format_size, parse_size
 _TIMEOUT_FACTOR = 5.0
 #: Shortest such limit, in seconds.
 _SHORTEST_TIMEOUT = 120.0
-#: Checks that only read the state of the hosts and launch no ranks.
-_READ_ONLY = ("inventory", "health")
 
 
 def steps_of(
@@ -57,9 +57,8 @@ def steps_of(
     overrides = _parse_settings(settings)
     planned = machine.value.planned()
     ranks = gpus or planned.ranks or planned.gpus or 8
-    steps: list[Step] = []
+    drafts: list[_Draft] = []
     skipped: list[Skipped] = []
-    scripts: dict[str, str] = {}
     used = set()
     for index, entry in _ordered(suite.value.checks):
         check = load(entry.check)
@@ -84,12 +83,13 @@ def steps_of(
                 ("checks", index, "groups"),
                 f"{check.name} does not work on {groups}",
                 known(groups, check.groups),
+                code=Code.SUITE_CONTRADICTION,
             )
-        names = [f"n{i}" for i in range(nodes)]
+        hosts = [f"n{i}" for i in range(nodes)]
         round_count = (
             _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
         )
-        planned_waves = waves(groups, names, rounds=round_count, seed=seed, ranks=ranks)
+        planned_waves = waves(groups, hosts, rounds=round_count, seed=seed, ranks=ranks)
         if not planned_waves or (groups is GroupKind.RAILS and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
@@ -97,32 +97,79 @@ def steps_of(
         typed = read(check.params, params)
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)
         work = check.estimate(typed, largest, ranks) * len(planned_waves)
-        launching = launch_seconds(largest) * len(planned_waves) if "mpirun" in check.needs else 0.0
-        step = Step(
-            id="",
+        wave_start = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
+        draft = _Draft(
+            check=check,
             checks=(check.name,),
-            script=check.template,
             groups=groups,
             params=params,
             rounds=round_count,
             timeout=entry.timeout or 0.0,
-            estimate=work + launching,
+            estimate=work + wave_start * len(planned_waves),
             optional=entry.optional,
+            user_script=_user_script(suite.document, index, entry.script) if entry.script else "",
         )
-        if steps and check.launch and _shares_launch(steps[-1], step, check.launch):
-            last = steps[-1]
-            steps[-1] = replace(
+        if drafts and drafts[-1].can_also_run(draft):
+            last = drafts[-1]
+            drafts[-1] = replace(
                 last, checks=(*last.checks, check.name), estimate=last.estimate + work
             )
-            continue
-        steps.append(step)
-        if entry.script:
-            scripts[str(len(steps) - 1)] = _user_script(suite.document, index, entry.script)
+        else:
+            drafts.append(draft)
     _refuse_unused(overrides, used)
     # All numbers have the same width, so that sorting step ids gives their order.
-    width = len(str(10 * len(steps)))
-    named = tuple(_named(step, f"{10 * n:0{width}d}") for n, step in enumerate(steps, 1))
-    return named, tuple(skipped), {named[int(i)].id: text for i, text in scripts.items()}
+    width = len(str(10 * len(drafts)))
+    steps = tuple(draft.step(f"{10 * n:0{width}d}") for n, draft in enumerate(drafts, 1))
+    pairs = zip(steps, drafts, strict=True)
+    scripts = {step.id: draft.user_script for step, draft in pairs if draft.user_script}
+    return steps, tuple(skipped), scripts
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    """A step that has no number yet."""
+
+    #: The first of its checks.
+    check: Check
+    checks: tuple[str, ...]
+    groups: GroupKind
+    params: dict[str, Any]
+    rounds: int
+    #: The time limit of the suite; 0: none.
+    timeout: float
+    estimate: float
+    optional: bool
+    #: Text of the user's script; empty for other checks.
+    user_script: str
+
+    def can_also_run(self, other: _Draft) -> bool:
+        """Return True if the launch of this step can also run the check of `other`."""
+        settings = (self.groups, self.params, self.rounds, self.timeout, self.optional)
+        return (
+            bool(self.check.launch)
+            and self.check.launch == other.check.launch
+            and settings
+            == (other.groups, other.params, other.rounds, other.timeout, other.optional)
+            and other.check.name not in self.checks
+        )
+
+    def step(self, number: str) -> Step:
+        """Return the step with its id, script and time limit."""
+        name = self.check.launch or self.check.name
+        groups = "" if self.groups is GroupKind.ALL or self.check.read_only else f"-{self.groups}"
+        per_wave = self.estimate / max(1, self.rounds)
+        timeout = self.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
+        return Step(
+            id=f"{number}-{name}{groups}",
+            checks=self.checks,
+            script=f"steps/{number}-{name}{groups}.sh",
+            groups=self.groups,
+            params=self.params,
+            rounds=self.rounds,
+            timeout=round(timeout, 1),
+            estimate=self.estimate,
+            optional=self.optional,
+        )
 
 
 def _rounds(requested: str | int, machine: PlannedMachine, nodes: int) -> int:
@@ -133,6 +180,7 @@ def _rounds(requested: str | int, machine: PlannedMachine, nodes: int) -> int:
         except (ValueError, Invalid):
             raise BadInput(
                 f"--rounds {escaped(str(requested))!r} is not a valid number of rounds",
+                code=Code.OPTION_ROUNDS,
                 hint="write a number from 1 to 64, or auto",
             ) from None
     # Without a speed target only a node that is much slower than its peers is an outlier.
@@ -141,39 +189,22 @@ def _rounds(requested: str | int, machine: PlannedMachine, nodes: int) -> int:
 
 
 def _ordered(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
-    """Return the entries with their indices in the suite; `connectivity` precedes measurements.
+    """Return the entries with their indices in the suite: read-only checks, gates, then the others.
 
-    It is added if the suite lacks it: all planned ranks must answer before anything is measured.
+    A gate that the suite lacks is added: all planned ranks must answer before measurements.
     """
+    added = [(0, SuiteCheck(check=name)) for name in missing_gates(entries)]
     numbered = list(enumerate(entries))
-    read_only = [(i, e) for i, e in numbered if e.check in _READ_ONLY]
-    connectivity = [(i, e) for i, e in numbered if e.check == "connectivity"]
-    rest = [(i, e) for i, e in numbered if e.check not in (*_READ_ONLY, "connectivity")]
-    return [*read_only, *(connectivity or [(0, SuiteCheck(check="connectivity"))]), *rest]
+    read_only = [(i, e) for i, e in numbered if load(e.check).read_only]
+    gates = [(i, e) for i, e in numbered if load(e.check).gate]
+    rest = [(i, e) for i, e in numbered if not (load(e.check).read_only or load(e.check).gate)]
+    return [*read_only, *added, *gates, *rest]
 
 
-def _shares_launch(last: Step, step: Step, launch: str) -> bool:
-    """Return True if one launch can run the check of `step` after the checks of `last`."""
-    same = (last.groups, last.params, last.rounds, last.timeout, last.optional) == (
-        step.groups,
-        step.params,
-        step.rounds,
-        step.timeout,
-        step.optional,
-    )
-    return same and load(last.checks[0]).launch == launch and step.checks[0] not in last.checks
-
-
-def _named(step: Step, number: str) -> Step:
-    """Return the step with its id, script and time limit."""
-    name = load(step.checks[0]).launch or step.checks[0]
-    groups = (
-        "" if step.groups is GroupKind.ALL or step.checks[0] in _READ_ONLY else f"-{step.groups}"
-    )
-    step_id = f"{number}-{name}{groups}"
-    per_wave = step.estimate / max(1, step.rounds)
-    timeout = step.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
-    return replace(step, id=step_id, script=f"steps/{step_id}.sh", timeout=round(timeout, 1))
+def missing_gates(entries: Sequence[SuiteCheck]) -> tuple[str, ...]:
+    """Return the checks that every run has and that the suite lacks."""
+    listed = {entry.check for entry in entries}
+    return tuple(name for name in names() if load(name).gate and name not in listed)
 
 
 def _params(
@@ -189,16 +220,20 @@ def _params(
         try:
             _check_limits(read(check.params, values), values)
         except Invalid as error:
-            raise document.bad((*path, *error.path), error.message, error.hint) from None
-    merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (overrides, "--set"))
+            raise document.bad(
+                (*path, *error.path), error.message, error.hint, code=error.code
+            ) from None
+    merged = {key: value for values, _, _ in layers for key, value in values.items()}
     try:
-        params = read(check.params, merged)
+        params = read(check.params, {**merged, **overrides})
         _check_limits(params, overrides)
     except Invalid as error:
         # An error about several parameters has no path: one of the overrides caused it.
-        names = [show_path(error.path)] if error.path else list(overrides)
-        where = ", ".join(f"{check.name}.{name}" for name in names)
-        raise BadInput(f"--set {where}: {error.message}", hint=error.hint) from None
+        wrong = [show_path(error.path)] if error.path else list(overrides)
+        where = ", ".join(f"{check.name}.{name}" for name in wrong)
+        unknown = error.code is Code.KEY_UNKNOWN
+        code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
+        raise BadInput(f"--set {where}: {error.message}", code=code, hint=error.hint) from None
     data: dict[str, Any] = dump(params)
     return data
 
@@ -238,6 +273,7 @@ def _parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not equals or not dot or not param:
             raise BadInput(
                 f"--set {escaped(text)!r} is not a valid setting",
+                code=Code.PARAM_SYNTAX,
                 hint="write --set CHECK.PARAM=VALUE, such as all-reduce.max=1G",
             )
         result.setdefault(check, {})[param] = parse(f"value: {value}", name="--set").data["value"]
@@ -250,25 +286,28 @@ def _refuse_unused(overrides: dict[str, dict[str, Any]], used: set[str]) -> None
         if check not in used:
             raise BadInput(
                 f"--set {escaped(check)}…: the suite has no such check",
+                code=Code.PARAM_CHECK,
                 hint=known(check, sorted(used)),
             )
 
 
 def _user_script(document: Document, index: int, name: str) -> str:
     """Return the text of a user's script. Raises BadInput if it is unreadable or lacks `#!`."""
-    path = Path(document.name).parent / name
+    path, key = Path(document.name).parent / name, ("checks", index, "script")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise document.bad(("checks", index, "script"), f"{path} cannot be read: {error}") from None
+        raise document.bad(key, f"{path} cannot be read: {error}", code=Code.SUITE_SCRIPT) from None
     if not text.startswith("#!"):
         raise document.bad(
-            ("checks", index, "script"), f"{path} does not start with #!", "such as #!/bin/sh"
+            key, f"{path} does not start with #!", "such as #!/bin/sh", code=Code.SUITE_SCRIPT
         )
     return text
 
 
-def within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tuple[Skipped, ...]]:
+def fit_budget(
+    budget: float, steps: tuple[Step, ...]
+) -> tuple[tuple[Step, ...], tuple[Skipped, ...]]:
     """Return the steps that fit into `budget` seconds by their estimates, and the checks left out.
 
     The steps with the least worth are left out first. Raises BadInput if no step fits.
@@ -287,6 +326,8 @@ def within(budget: float, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tu
         ]
     if not kept:
         raise BadInput(
-            f"no step fits into a budget of {duration(budget)}", hint="give a longer --budget"
+            f"no step fits into a budget of {duration(budget)}",
+            code=Code.OPTION_BUDGET,
+            hint="give a longer --budget",
         )
     return tuple(kept), tuple(dropped)

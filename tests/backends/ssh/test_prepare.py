@@ -67,7 +67,7 @@ class TestAHostWithoutGpus:
     @pytest.fixture
     def host(self, tmp_path: Path) -> Path:
         """Return a folder with a bootstrap_host.sh that ends before sshd starts, without GPUs."""
-        for name in ("bootstrap_host.sh", "sshd.sh"):
+        for name in ("bootstrap_host.sh", "gpus.sh", "sshd.sh", "unpack.sh"):
             (tmp_path / name).write_text((resources.launchers() / name).read_text())
         (tmp_path / "tmp").mkdir()
         (tmp_path / "bin").mkdir()

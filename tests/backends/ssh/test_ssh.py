@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -16,15 +17,20 @@ from tests.factories.command_line import accept
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
 from accept.backends.job import Job
-from accept.backends.ssh import backend
-from accept.backends.ssh.client import call
+from accept.backends.ssh import backend, prepare
+from accept.backends.ssh.client import Reply, call
+from accept.backends.ssh.prepare import Absent, Ready
 from accept.config import Site, resources
 from accept.core import evidence
-from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence
+from accept.core.causes import Cause
+from accept.core.error_codes import Code
+from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NoEvidence
+from accept.core.model import Problem
 from accept.core.runner.ssh import MARKER
 from accept.core.serde import dump
 from accept.evidence import rundir
-from accept.plan.resolve import Options, Resolved, resolve
+from accept.plan.bundle import render
+from accept.plan.resolve import ClusterPlace, Options, Resolved, resolve
 
 GREETING = "Welcome to the lab!\nstarted ready 12 34\n"
 
@@ -158,8 +164,14 @@ class TestALoginShellThatPrintsText:
         assert not [n for n in backend.doctor(run, say=ignore) if n.what == "login shell"]
 
 
+def test_doctor_names_the_program_that_unpacks_the_archives(hosts: StandinSsh) -> None:
+    needs = backend.doctor(planned("h1"), say=ignore)
+    (need,) = (need for need in needs if need.what == "bzip2 or Python")
+    assert (need.good, need.found[:1]) == (True, "/")
+
+
 def planned(*names: str) -> Resolved:
-    return resolve(Options(machine="cpu", nodes=1, backend="ssh", hosts=names))
+    return resolve(Options(machine="cpu", nodes=len(names) or 1, backend="ssh", hosts=names))
 
 
 class TestCollect:
@@ -212,6 +224,18 @@ class TestCollect:
         backend.collect(job, folder=folder, say=ignore)
         assert not node.exists()
         assert [path.name for path in folder.iterdir()] == [rundir.EVIDENCE]
+
+    def test_of_modified_evidence_keeps_the_copy_on_the_host(
+        self, hosts: StandinSsh, folder: Path, node: Path, job: Job
+    ) -> None:
+        with (node / "evidence" / evidence.RECORDS).open("a") as file:
+            file.write("\n")
+        pack(node)
+        with pytest.raises(BadEvidence) as error:
+            backend.collect(job, folder=folder, say=ignore)
+        assert error.value.code == Code.EVIDENCE_MODIFIED
+        assert (node / "evidence.tar").is_file()
+        assert not (folder / rundir.EVIDENCE).exists()
 
     def test_of_a_run_that_goes_on_is_refused(
         self,
@@ -288,7 +312,7 @@ class TestWatch:
         lines: list[str] = []
         with pytest.raises(BrokenOff) as caught:
             backend.watch(job_in(folder), folder=node, say=lines.append)
-        assert "another user" in caught.value.message
+        assert caught.value.code == Code.SSH_FOREIGN_FOLDER
         assert lines == []
 
 
@@ -319,10 +343,23 @@ class TestDelete:
         job: Job,
         process: Callable[..., subprocess.Popen[bytes]],
     ) -> None:
-        rank, sshd, timer = process(ACCEPT_RUN="one"), process(), process(ACCEPT_GUARD=str(node))
+        rank = process(ACCEPT_RUN="one", ACCEPT_DIR=str(node))
+        sshd, timer = process(), process(ACCEPT_GUARD=str(node))
         (node / "sshd.pid").write_text(f"{sshd.pid} {start_of(sshd.pid)}\n")
         backend.delete(job, dry_run=False, say=ignore)
         assert [one.wait() for one in (rank, sshd, timer)] == [-15, -15, -15]
+
+    def test_does_not_touch_a_local_run_of_the_same_name(
+        self,
+        hosts: StandinSsh,
+        node: Path,
+        job: Job,
+        process: Callable[..., subprocess.Popen[bytes]],
+    ) -> None:
+        other = process(ACCEPT_RUN="one", ACCEPT_DIR="/home/user/runs/one/node")
+        backend.delete(job, dry_run=False, say=ignore)
+        assert not node.exists()
+        assert other.poll() is None
 
     def test_does_not_touch_a_process_that_only_has_the_same_id(
         self,
@@ -344,6 +381,7 @@ class TestDelete:
         (node / "kill.sh").write_text("echo 1\n")
         with pytest.raises(BrokenOff) as caught:
             backend.delete(job, dry_run=False, say=ignore)
+        assert caught.value.code == Code.SSH_NOT_REMOVED
         assert "process 1 " in caught.value.message
 
     def test_leaves_a_link_that_took_the_place_of_the_folder(
@@ -370,7 +408,7 @@ class TestDelete:
         stored(job_in(node, "h1", "h2"), folder)
         hosts.take_down("h2")
         done = accept("delete", "one", "--no-collect")
-        assert done.code == Exit.BROKEN_OFF
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.SSH_NOT_REMOVED)
         assert "h2" in done.err
         assert not node.exists()
 
@@ -410,7 +448,7 @@ class TestCancel:
         with pytest.raises(BrokenOff) as caught:
             backend.cancel(job_in(node, "h1", "h2"), folder=folder, say=ignore)
         assert verbs_sent(hosts) == [("h1", "stop")]
-        assert "accept delete one" in caught.value.hint
+        assert caught.value.code == Code.SSH_END_UNCONFIRMED
         assert node.exists()
 
     def test_leaves_the_other_hosts_if_the_first_keeps_a_process(
@@ -438,10 +476,78 @@ class TestAConnection:
         assert call((), "h1", "echo there", timeout=60).out == b"there\n"
 
 
+class TestSubmit:
+    def test_leaves_hosts_without_files_of_the_run_out_of_the_job(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Later commands would wait for them, and fail, although nothing is left there."""
+        ready = Ready(name="h1", port=1, addresses=(), python=(3, 11), busy=())
+        problem = Problem(cause=Cause.UNREACHABLE_TIMEOUT, message="no answer")
+        results: dict[str, Ready | Absent] = {
+            "h1": ready,
+            "h2": Absent(problem=problem, has_files=True),
+            "h3": Absent(problem=problem, has_files=False),
+        }
+        sent: list[bytes] = []
+
+        def call(*_: object, stdin: bytes, **__: object) -> Reply:
+            sent.append(stdin)
+            return Reply(exit=0, out=b"started\n", err="")
+
+        monkeypatch.setattr(backend, "make_ready", lambda *_, **__: results)
+        monkeypatch.setattr(backend, "call", call)
+        run = planned("h1", "h2", "h3")
+        job = backend.submit(run, render(run), attempt="one", folder=folder, say=ignore)
+        assert job.hosts == ("h1", "h2")
+        # The verdict names all of them.
+        assert [host["name"] for host in json.loads(sent[0])["hosts"]] == ["h1", "h2", "h3"]
+
+    @pytest.mark.parametrize(
+        ("error", "has_files"),
+        [
+            ("ssh: Could not resolve hostname h1: Name or service not known", False),
+            ("ssh: connect to host h1 port 22: Connection refused", False),
+            ("root@h1: Permission denied (publickey).", False),
+            ("Host key verification failed.", False),
+            ("ssh: connect to host h1 port 22: Connection timed out", True),
+        ],
+    )
+    def test_reports_whether_a_host_may_have_files(
+        self, error: str, *, has_files: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.absent(monkeypatch, tmp_path, error).has_files is has_files
+
+    def test_remembers_a_try_that_may_have_made_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        errors = ("Connection timed out", "Permission denied (publickey).")
+        assert self.absent(monkeypatch, tmp_path, *errors).has_files
+
+    def test_trusts_no_message_of_a_command_that_began(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        error = "mkdir: cannot create directory: Permission denied"
+        assert self.absent(monkeypatch, tmp_path, error, began=True).has_files
+
+    def absent(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, *errors: str, began: bool = False
+    ) -> Absent:
+        """Prepare a host that fails with one error after the other; the last one is final."""
+        replies = iter(Reply(exit=255, out=b"", err=error, began=began) for error in errors)
+        monkeypatch.setattr(prepare, "call", lambda *_, **__: next(replies))
+        run = planned("h1")
+        job = job_in(folder / "accept-one")
+        until = 0.0 if len(errors) == 1 else math.inf
+        result = prepare.make_ready(run, render(run), job, until=until, say=ignore)["h1"]
+        assert isinstance(result, Absent)
+        return result
+
+
 class TestWithoutHosts:
     def test_the_machine_cannot_be_detected(self) -> None:
         with pytest.raises(BadInput):
-            backend.detect((), Site(), {})
+            backend.detect((), Site(), ClusterPlace())
 
     def test_there_is_nothing_to_look_at(self) -> None:
         with pytest.raises(BadInput):

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import replace
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan
 from tests.factories.verdicts import (
     FLOOR,
-    GPU,
-    gpus,
-    hosts,
     hosts_record,
-    inventory_of,
     measured,
     plan,
     record,
@@ -27,7 +23,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause, Judgement
-from accept.core.checks import REGISTRY
+from accept.core.checks import REGISTRY, log_lines
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
 from accept.core.model import (
@@ -47,15 +43,11 @@ from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
 from accept.core.text import decimal, markdown, plain, visible
 
-EIGHT = hosts(8)
-INVENTORY = step("inventory", "each", number=10)
-ALL = step("all-reduce", "all", number=20)
-PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
-PLAN = plan(
+INVENTORY, LISTED = gpu_inventory()
+PLAN = gpu_plan(
     INVENTORY,
     ALL,
     PAIRS,
-    machine=GPU,
     references=(replace(FLOOR, lower=350.0),),
     skipped=(Skipped(check="train", reason="torch is not on h0", optional=True),),
 )
@@ -64,13 +56,9 @@ PLAN = plan(
 def degraded() -> Verdict:
     """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
-    listed = [
-        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
-        for i, h in enumerate(EIGHT)
-    ]
     records = [
         hosts_record(EIGHT),
-        *listed,
+        *LISTED,
         *measured(ALL, EIGHT, speed),
         *measured(PAIRS, EIGHT, speed),
     ]
@@ -334,20 +322,16 @@ def test_escaped_text_has_no_bare_markup(text: str) -> None:
 
 
 def test_a_step_is_summed_up_in_a_line_a_check() -> None:
-    assert report_text.measured(measured(PAIRS, EIGHT, slow("h5"))) == [
-        "all-reduce: 5 to 10 GB/s at 4M"
-    ]
+    assert log_lines(measured(PAIRS, EIGHT, slow("h5"))) == ["all-reduce: 5 to 10 GB/s at 4M"]
     train = step("train")
     speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
-    assert report_text.measured([record(train, EIGHT, speed)]) == [
-        "train: throughput 12346 samples/s"
-    ]
-    assert report_text.measured([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
+    assert log_lines([record(train, EIGHT, speed)]) == ["train: throughput 12346 samples/s"]
+    assert log_lines([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
 
 
 def test_measured_bears_anything() -> None:
-    odd: Any = Metric(check="x\x1b[2J", name="ping", value=float("inf"), unit="\n")
-    assert report_text.measured([record(ALL, EIGHT, odd)]) == ["x: ping inf"]
+    odd = Metric(check="connectivity", name="ping", value=float("inf"), unit="\n")
+    assert log_lines([record(step("connectivity"), EIGHT, odd)]) == ["connectivity: ping inf us"]
 
 
 def test_lines_that_are_shown_as_they_are_do_nothing_to_a_terminal() -> None:

@@ -58,6 +58,25 @@ def answered(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> Foun
     )
 
 
+def test_a_host_without_an_address_is_missing(tmp_path: Path) -> None:
+    found = asyncio.run(
+        asyncio.wait_for(
+            discover(
+                [Candidate(name="h0")],
+                folder=tmp_path,
+                attempt="one",
+                ranks=1,
+                topology="",
+                seconds=0.1,
+            ),
+            20.0,
+        )
+    )
+    assert [(problem.host, problem.cause) for problem in found.problems] == [
+        ("h0", "unreachable-dns")
+    ]
+
+
 @pytest.mark.parametrize("own", ["gpu 2", "*", "-oX", "a[$(x)]", "h\t2", "n" * 300, ""])
 def test_what_no_host_can_be_called_is_not_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str

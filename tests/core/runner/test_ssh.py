@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,3 +54,25 @@ def test_a_command_on_the_own_host_has_all_of_its_output(ask: Callable[..., Answ
 def test_a_remote_command_without_output_has_an_empty_answer(ask: Callable[..., Answer]) -> None:
     answer = ask("exit 3", text="Welcome\n")
     assert (answer.exit, answer.out) == (3, "")
+
+
+def test_a_command_that_outlives_its_timeout_leaves_no_error_on_the_console(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A process in another session keeps the output open, as the master of a connection does."""
+    descriptors = Path("/proc/self/fd")
+
+    async def outlive() -> int | None:
+        before = len([*descriptors.iterdir()])
+        answer = await run(
+            ["/bin/sh", "-c", "setsid sleep 600 & echo $!; exec sleep 600"], timeout=0.5
+        )
+        os.kill(int(answer.out), signal.SIGKILL)
+        # Its end closes the output, which asyncio notices a moment later.
+        while len([*descriptors.iterdir()]) > before:
+            await asyncio.sleep(0.01)
+        return answer.exit
+
+    assert asyncio.run(outlive()) is None
+    gc.collect()
+    assert caplog.records == []

@@ -19,7 +19,7 @@ from accept.config.kubernetes import RESULTS
 from accept.core.errors import NotStarted
 from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
-from accept.plan.resolve import Resolved
+from accept.plan.resolve import ClusterPlace, Resolved
 
 __all__ = [
     "attempt_name",
@@ -35,15 +35,15 @@ __all__ = [
 ]
 
 
-def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
+def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine of the cluster's nodes, from their labels. Raises NotStarted."""
     with before_start():
         return scheduling.detect_machine(Api(scheduling.resolve_place(place, site)))
 
 
-def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
+def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
     """Return the full name of the run, which is also that of its attempt. Raises BadInput."""
-    name = run_name(attempt, place.get("release", ""))
+    name = run_name(attempt, place.release or "")
     check_run_name(name, nodes)
     return name.full
 
@@ -59,7 +59,7 @@ def progress(job: Job, *, folder: Path) -> Progress:
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
     """Install the run. Raises NotStarted if the cluster has too few nodes for it now."""
-    release = run.place.get("release", "")
+    release = run.place.release or ""
     own = attempt.removeprefix(f"{release}-") if release else attempt
     name = run_name(own, release)
     check_run_name(name, run.plan.nodes or 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from accept.backends.kubernetes import rbac, scheduling
 from accept.backends.kubernetes import survey as cluster_survey
-from accept.backends.kubernetes.client import Api, before_start, find_place
+from accept.backends.kubernetes.client import Api, before_start
 from accept.config import Site, load_machine, load_site
 from accept.core.errors import BadInput, NotStarted
-from accept.plan.resolve import Options, gpus_asked
+from accept.plan.resolve import ClusterPlace, Options, gpus_to_use
 
 
 def free_nodes(options: Options) -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def free_nodes(options: Options) -> tuple[str, ...]:
         api = Api(scheduling.resolve_place(options.place, site))
         name = options.machine or scheduling.detect_machine(api)
         machine = load_machine(name).value
-        used = gpus_asked(machine, site, options)
+        used = gpus_to_use(machine, site, options)
         # If a machine states how many GPUs a node has, pods take whole nodes: see gpus_of_pod.
         per_pod = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
         names = scheduling.free_nodes(api, scheduling.pod_request(machine, site, per_pod))
@@ -32,22 +32,20 @@ def free_nodes(options: Options) -> tuple[str, ...]:
     return names
 
 
-def role(place: dict[str, str], site: Site) -> str:
+def role(place: ClusterPlace, site: Site) -> str:
     """Return the Role and RoleBinding that a run needs, as YAML."""
     try:
         namespace = scheduling.resolve_place(place, site).namespace
     except (NotStarted, BadInput):
         # The Role can be printed before there is any access, and without the Kubernetes client.
         # But a kubeconfig or context that the user names must exist.
-        if place.get("kubeconfig") or place.get("context"):
+        if place.kubeconfig or place.context:
             raise
-        namespace = place.get("namespace") or site.kubernetes.namespace or "default"
+        namespace = place.namespace or site.kubernetes.namespace or "default"
     return rbac.role_yaml(namespace)
 
 
-def survey(place: dict[str, str]) -> cluster_survey.Survey:
+def survey(place: ClusterPlace) -> cluster_survey.Survey:
     """Return what the cluster shows of what a site file needs. Raises NotStarted."""
     with before_start():
-        return cluster_survey.survey_cluster(
-            Api(find_place(**{key: value for key, value in place.items() if key != "release"}))
-        )
+        return cluster_survey.survey_cluster(Api(scheduling.resolve_place(place, Site())))

@@ -124,13 +124,8 @@ def copy_archive(
 
 def unpack_archive(archive: Path, scratch: Path, target: Path) -> None:
     """Unpack and check an archive. Raises BadEvidence if anything in it was modified."""
-    evidence_archive.unpack(archive, scratch / "all", source="the archive")
-    inner = scratch / "all" / "evidence"
-    if not (inner / evidence.PLAN).is_file():
-        raise BadEvidence("the archive from index 0 holds no plan", hint="collect again")
-    if (inner / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(inner)):
-        raise BadEvidence(f"the archive: {'; '.join(wrong[:3])}", hint="collect again")
-    inner.rename(target)
+    source = "the archive from index 0"
+    evidence_archive.unpack_evidence(archive, scratch / "all", source=source).rename(target)
 
 
 def release_coordinator(api: Api, pod: str) -> None:

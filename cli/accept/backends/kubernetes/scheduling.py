@@ -12,7 +12,7 @@ from accept.backends.kubernetes.client import Api, Place, find_place
 from accept.config import Machine, Site
 from accept.core.errors import NotStarted
 from accept.core.text import decimal, plain
-from accept.plan.resolve import Resolved
+from accept.plan.resolve import ClusterPlace, Resolved
 
 Object = Mapping[str, Any]
 
@@ -271,12 +271,12 @@ _OF_FLEX = [
 ]
 
 
-def resolve_place(place: Mapping[str, str], site: Site) -> Place:
+def resolve_place(place: ClusterPlace, site: Site) -> Place:
     """Return where a run goes: by the options, else the site file, else kubectl's own choice."""
     return find_place(
-        place.get("kubeconfig", ""),
-        place.get("context", ""),
-        place.get("namespace", "") or site.kubernetes.namespace or "",
+        place.kubeconfig or "",
+        place.context or "",
+        place.namespace or site.kubernetes.namespace or "",
     )
 
 

@@ -14,29 +14,29 @@ from accept.backends.job import Job
 from accept.backends.protocol import Phase, Progress, Say
 from accept.backends.requirements import (
     SECONDS,
-    TOOLS,
     Need,
     answers,
     machine_of,
     needs_of,
     scratch_lines,
+    survey_script,
     tool_lines,
 )
 from accept.backends.ssh import manage
 from accept.backends.ssh.client import access_of, call, last_line, on_all, ssh_options
 from accept.backends.ssh.collect import collect
 from accept.backends.ssh.delete import cancel, delete
-from accept.backends.ssh.prepare import Ready, make_ready
+from accept.backends.ssh.prepare import Absent, Ready, make_ready
 from accept.backends.ssh.watch import watch
 from accept.config import Site
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.model import Problem
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.serde import dump
-from accept.core.text import plain
+from accept.core.text import count, plain
 from accept.plan.bundle import Bundle
-from accept.plan.resolve import Resolved
+from accept.plan.resolve import ClusterPlace, Resolved
 
 __all__ = [
     "attempt_name",
@@ -52,18 +52,24 @@ __all__ = [
 ]
 
 _OLDEST_PYTHON = (3, 10)
+#: What every host needs for any run: key in the output of TOOLS, name for people, and advice.
+_NEEDED_ON_HOSTS = (
+    ("sshd", "sshd", "install the OpenSSH server"),
+    ("unpacker", "bzip2 or Python", "install bzip2, or a Python with the module bz2"),
+)
 
 
-def detect(hosts: tuple[str, ...], site: Site, place: dict[str, str]) -> str:
+def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine of the hosts: `gpu` if any reachable host has an NVIDIA GPU."""
     _refuse_no_hosts(hosts)
     options = ssh_options(site)
-    replies = on_all(hosts, lambda h: call(options, h, TOOLS, timeout=SECONDS))
+    replies = on_all(hosts, lambda h: call(options, h, survey_script(), timeout=SECONDS))
     tools = [answers(r.out.decode(errors="replace")) for r in replies.values() if r.exit == 0]
     if not tools:
         host, reply = next(iter(replies.items()))
         raise NotStarted(
             f"no host answers; {host}: {last_line(reply.err)}",
+            code=Code.SSH_NO_ANSWER,
             hint=f"try: ssh {host}; or give --machine",
         )
     return machine_of(*tools)
@@ -73,11 +79,12 @@ def _refuse_no_hosts(hosts: Sequence[str]) -> None:
     if not hosts:
         raise BadInput(
             "the ssh back end needs a list of hosts",
+            code=Code.SSH_NO_HOSTS,
             hint="give --hosts a,b,c or set ssh.hosts in the site file",
         )
 
 
-def attempt_name(attempt: str, place: dict[str, str], nodes: int) -> str:
+def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
     """Return the name unmodified."""
     return attempt
 
@@ -116,6 +123,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         if first is None:
             raise NotStarted(
                 "no host has Python 3.10 or newer, which the coordinator needs",
+                code=Code.SSH_NO_PYTHON,
                 hint="set tools.python in the site file",
             )
         candidates = tuple(_candidate(name, r, first) for name, r in results.items())
@@ -134,39 +142,45 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         )
         if not started.out.endswith(b"started\n"):
             raise NotStarted(
-                f"{first.name}: the coordinator did not start: {last_line(started.err)}"
+                f"{first.name}: the coordinator did not start: {last_line(started.err)}",
+                code=Code.SSH_NO_COORDINATOR,
+                hint=f"accept doctor --hosts {first.name} shows what the host lacks",
             )
     except BaseException:
         for host, leftovers in manage.end(options, run.hosts, run_folder).items():
             if leftovers.startswith("left"):
                 say(f"  {host}: {leftovers}")
         raise
-    return replace(job, first=first.name)
+    # Later commands ask every host of the job, and report those that do not answer.
+    hosts = tuple(h for h, r in results.items() if isinstance(r, Ready) or r.has_files)
+    return replace(job, first=first.name, hosts=hosts)
 
 
 def _refuse_unusable(
-    run: Resolved, results: Mapping[str, Ready | Problem], ready: list[Ready]
+    run: Resolved, results: Mapping[str, Ready | Absent], ready: list[Ready]
 ) -> None:
     """Raise NotStarted if too few hosts are ready, or if their GPUs are in use."""
-    problems = [p for p in results.values() if isinstance(p, Problem)]
+    problems = [r.problem for r in results.values() if isinstance(r, Absent)]
     if not ready or (problems and run.plan.require_all_nodes):
         shown = "; ".join(f"{p.message} ({p.cause})" for p in problems[:4])
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise NotStarted(
-            f"{len(ready)} of {len(results)} hosts can be used: {shown}{more}",
+            f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}{more}",
+            code=Code.SSH_HOSTS_UNUSABLE,
             hint="accept doctor shows what each host lacks",
         )
     if not run.plan.busy_ok and (busy := [f"{r.name}: {b}" for r in ready for b in r.busy]):
         raise NotStarted(
             f"GPUs are in use: {'; '.join(busy[:4])}",
+            code=Code.GPUS_IN_USE,
             hint="wait until they are idle, or give --busy-ok",
         )
 
 
-def _candidate(name: str, result: Ready | Problem, first: Ready) -> Candidate:
+def _candidate(name: str, result: Ready | Absent, first: Ready) -> Candidate:
     """Return a host as the coordinator on the host `first` looks for it."""
-    if isinstance(result, Problem):
-        return Candidate(name=name, problem=result)
+    if isinstance(result, Absent):
+        return Candidate(name=name, problem=result.problem)
     addresses = tuple(dict.fromkeys((name, *result.addresses)))
     return Candidate(name=name, addresses=addresses, port=result.port, local=name == first.name)
 
@@ -175,7 +189,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """Return what each host has for the run's checks."""
     _refuse_no_hosts(run.hosts)
     options = ssh_options(run.site)
-    command = tool_lines(run.site.tools) + TOOLS + scratch_lines(run.site.tools.scratch)
+    command = tool_lines(run.site.tools) + survey_script() + scratch_lines(run.site.tools.scratch)
     replies = on_all(run.hosts, lambda h: call(options, h, command, timeout=SECONDS))
     needs: list[Need] = []
     for host, reply in replies.items():
@@ -186,16 +200,17 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
             )
             continue
         tools = answers(reply.out.decode(errors="replace"))
-        sshd = (tools.get("sshd") or [""])[0]
-        needs.append(
-            Need(
-                host=host,
-                what="sshd",
-                good=bool(sshd),
-                found=sshd or "not found",
-                advice="" if sshd else "install the OpenSSH server",
+        for key, what, advice in _NEEDED_ON_HOSTS:
+            found = (tools.get(key) or [""])[0]
+            needs.append(
+                Need(
+                    host=host,
+                    what=what,
+                    good=bool(found),
+                    found=found or "not found",
+                    advice="" if found else advice,
+                )
             )
-        )
         needs += needs_of(host, tools, run)
         if greeting := plain(reply.greeting.decode(errors="replace"), 60):
             needs.append(

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from accept.backends.job import SshAccess
 from accept.config import Site
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.ssh import MARKER, PRINT_MARKER
 from accept.core.serde import Invalid
@@ -47,7 +48,7 @@ def access_of(site: Site) -> SshAccess:
     except Invalid as error:
         key = str(error.path[0])
         where = "ACCEPT_SSH_CONFIG" if key == "configFile" else f"ssh.{key} of the site file"
-        raise BadInput(f"{where}: {error.message}", hint=error.hint) from None
+        raise BadInput(f"{where}: {error.message}", code=Code.SSH_OPTION, hint=error.hint) from None
 
 
 def ssh_options(site: Site) -> tuple[str, ...]:
@@ -63,6 +64,8 @@ class Reply:
     exit: int | None
     out: bytes
     err: str
+    #: True if it is certain that the command began.
+    began: bool = False
     #: What the login shell printed before the command ran, such as the output of a `.bashrc`.
     greeting: bytes = b""
 
@@ -88,7 +91,13 @@ def call(
         # sshd drops connections at random when many arrive at once (MaxStartups).
         time.sleep(random.uniform(0.2, 1.5))
     greeting, found, out = done.stdout.partition(MARKER)
-    return Reply(exit=done.returncode, out=out if found else b"", err=err, greeting=greeting)
+    return Reply(
+        exit=done.returncode,
+        out=out if found else b"",
+        err=err,
+        began=bool(found),
+        greeting=greeting,
+    )
 
 
 def stream(
@@ -166,7 +175,9 @@ def _argv(options: Iterable[str], host: str, command: str) -> list[str]:
 
 
 def _no_ssh() -> NotStarted:
-    return NotStarted("ssh is not installed here", hint="install the OpenSSH client")
+    return NotStarted(
+        "ssh is not installed here", code=Code.SSH_MISSING, hint="install the OpenSSH client"
+    )
 
 
 def _quoted(command: str) -> str:

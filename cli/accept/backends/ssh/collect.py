@@ -12,9 +12,10 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.backends.ssh import manage
 from accept.backends.ssh.client import Reply, last_line
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BrokenOff, NoEvidence
 from accept.core.text import decimal
-from accept.evidence.archive import Announced, download, unpack
+from accept.evidence.archive import Announced, download, unpack_evidence
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -39,10 +40,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     say(f"fetching {announced.size / 1e6:.1f} MB of evidence from {job.first}")
     download(read_from, part, announced, source=source, say=say)
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
-        unpack(part, Path(scratch), source=source)
-        if not (Path(scratch) / "evidence" / "plan.json").is_file():
-            raise BadEvidence(f"{source} contains no plan", hint="collect again")
-        (Path(scratch) / "evidence").rename(target)
+        unpack_evidence(part, Path(scratch), source=source).rename(target)
     part.unlink()
     # The coordinator has ended the run on the other hosts, except on those it could not reach.
     for host, leftovers in manage.end(options, job.hosts, job.folder).items():
@@ -55,16 +53,19 @@ def _announced(job: Job, reply: Reply) -> Announced:
     if reply.exit == manage.STILL_RUNNING:
         raise BrokenOff(
             f"{job.attempt} is still running",
+            code=Code.RUN_STILL_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if reply.exit == manage.NO_EVIDENCE:
         raise NoEvidence(
             f"{job.first} has no evidence of {job.attempt}",
+            code=Code.EVIDENCE_GONE,
             hint="it may have been removed because its retention time is over; run again",
         )
     if reply.exit == manage.NOT_OURS:
         raise NoEvidence(
             f"{job.first}: {job.folder} belongs to another user",
+            code=Code.SSH_FOREIGN_FOLDER,
             hint="the run's own folder is gone; run again",
         )
     size, _, digest = reply.out.decode(errors="replace").strip().partition(" ")
@@ -72,6 +73,7 @@ def _announced(job: Job, reply: Reply) -> Announced:
     if reply.exit != 0 or count is None or not _SHA256.fullmatch(digest):
         raise BadEvidence(
             f"{job.first} cannot send the evidence of {job.attempt}: {last_line(reply.err)}",
+            code=Code.SSH_EVIDENCE_UNREADABLE,
             hint=f"check that the host answers: ssh {job.first}; then collect again",
         )
     return Announced(size=count, digest=digest)

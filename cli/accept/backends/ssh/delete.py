@@ -11,7 +11,9 @@ from accept.backends.protocol import Say
 from accept.backends.requirements import SECONDS
 from accept.backends.ssh import manage
 from accept.backends.ssh.client import call, on_all
+from accept.core.error_codes import Code
 from accept.core.errors import BrokenOff
+from accept.core.text import count
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
@@ -25,6 +27,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     for host, leftover in manage.end(options, (job.first,), job.folder, keep_evidence=True).items():
         raise BrokenOff(
             f"{host} did not confirm that {job.attempt} ended: {leftover}",
+            code=Code.SSH_END_UNCONFIRMED,
             hint="the other hosts were not changed, and clean up by themselves; "
             f"to remove everything: accept delete {job.attempt}",
         )
@@ -65,7 +68,9 @@ def _refuse_leftovers(job: Job, leftovers: Mapping[str, str], hint: str) -> None
         shown = "; ".join(f"{host}: {text}" for host, text in list(leftovers.items())[:4])
         more = f"; and {len(leftovers) - 4} more" if len(leftovers) > 4 else ""
         raise BrokenOff(
-            f"{job.attempt} is not removed from {len(leftovers)} of {len(job.hosts)} hosts: "
+            f"{job.attempt} is not removed from {len(leftovers)} of "
+            f"{count(len(job.hosts), 'host')}: "
             f"{shown}{more}",
+            code=Code.SSH_NOT_REMOVED,
             hint=hint,
         )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
-import tarfile
 import tempfile
 import time
 from collections.abc import Mapping
@@ -19,6 +17,7 @@ from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import Reply, call, last_line, on_all
 from accept.core import causes
 from accept.core.causes import Cause
+from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.model import Problem
 from accept.core.runner.discovery import ssh_cause
@@ -46,9 +45,18 @@ class Ready:
     busy: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """A host that cannot take part."""
+
+    problem: Problem
+    #: True if a try may have created files there.
+    has_files: bool
+
+
 def make_ready(
     run: Resolved, bundle: Bundle, job: Job, *, until: float, say: Say
-) -> Mapping[str, Ready | Problem]:
+) -> Mapping[str, Ready | Absent]:
     """Prepare all hosts in parallel, and retry until `until` (a time of time.monotonic).
 
     Return a result for each host. Raises NotStarted if this machine cannot make a key.
@@ -74,7 +82,9 @@ def make_ready(
             )
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotStarted(
-                f"ssh-keygen failed: {error}", hint="install the OpenSSH client here"
+                f"ssh-keygen failed: {error}",
+                code=Code.SSH_KEYGEN,
+                hint="install the OpenSSH client here",
             ) from None
         public = key.with_suffix(".pub").read_text(encoding="utf-8")
         secrets = {
@@ -84,26 +94,28 @@ def make_ready(
             "run": f"{job.attempt}\n".encode(),
         }
     options = job.ssh_access.options()
-    archive = bundle.archive()
     plan = run.plan
     life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)
     command = set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
     say(f"preparing {count(len(run.hosts), 'host')}")
 
-    def prepare(host: str) -> Ready | Problem:
-        extra = _tar({**secrets, "host": f"{host}\n".encode()})
-        is_announced = False
+    def prepare(host: str) -> Ready | Absent:
+        archive = bundle.archive({**secrets, "host": f"{host}\n".encode()})
+        is_announced = has_files = False
         while True:
             reply = call(
                 options,
                 host,
                 command.replace("@HOST@", quote(host)),
-                stdin=_joined(archive, extra),
+                stdin=archive,
                 timeout=SECONDS,
             )
             result = understood(host, reply)
-            if isinstance(result, Ready) or result.cause.row.permanent or time.monotonic() > until:
+            if isinstance(result, Ready):
                 return result
+            has_files = has_files or reply.began or not result.cause.row.no_login
+            if result.cause.row.permanent or time.monotonic() > until:
+                return Absent(problem=result, has_files=has_files)
             if not is_announced:
                 say(f"  waiting for {result.message} ({result.cause})")
                 is_announced = True
@@ -163,20 +175,3 @@ def understood(host: str, reply: Reply) -> Ready | Problem:
             last_line(reply.err) or f"it could not be prepared: exit {reply.exit}",
         )
     return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
-
-
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar archive of files that only their owner can read."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content), 0o600
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def _joined(archive: bytes, extra: bytes) -> bytes:
-    """Join two tar archives: remove the zero blocks at the end of the first, and append `extra`."""
-    content = archive.rstrip(b"\0")
-    return content + b"\0" * (-len(content) % 512) + extra

@@ -9,6 +9,7 @@ from pathlib import Path
 from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.backends.ssh import manage
+from accept.core.error_codes import Code
 from accept.core.errors import BrokenOff
 from accept.core.text import decimal
 
@@ -44,6 +45,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
         if failures > _MAX_FAILURES:
             raise BrokenOff(
                 f"{job.first} has not answered for several minutes; the run goes on there",
+                code=Code.SSH_NO_ANSWER,
                 hint=f"try later: accept watch {job.attempt}",
             )
         if failures == 2:
@@ -59,14 +61,17 @@ def _status(job: Job, how: str) -> int:
     if how == "dead":
         raise BrokenOff(
             f"the coordinator of {job.attempt} was killed, or {job.first} was restarted",
+            code=Code.RUN_COORDINATOR_DIED,
             hint=f"accept collect {job.attempt} fetches what was measured",
         )
     if how == "foreign":
         raise BrokenOff(
             f"{job.first}: {job.folder} belongs to another user",
+            code=Code.SSH_FOREIGN_FOLDER,
             hint="the run's own folder is gone; run again",
         )
     raise BrokenOff(
         f"{job.attempt} is no longer on {job.first}",
+        code=Code.SSH_RUN_GONE,
         hint="it was removed by a command, or after its retention time",
     )

@@ -221,8 +221,7 @@ def _compare_blocks(
 def _slow_blocks(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
 ) -> tuple[list[Outlier], Spread | None, int]:
-    """Return the smallest slow blocks, the spread of the first kind that has one, and the number
-    of all blocks."""
+    """Return the smallest slow blocks, the spread of their first kind, and the number of blocks."""
     slow: list[Outlier] = []
     first_spread, count = None, 0
     for records_of_kind in group_by_kind(evidence, records):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb, exp, expm1, log, log1p, sqrt
+from statistics import median
 
 #: Lowest number of values that can be compared with each other.
 FEWEST = 4
@@ -36,9 +37,6 @@ class Spread:
 
 def median_of(values: Iterable[float]) -> float:
     """Return the median of one value or more."""
-    # Imported here because commands that only plan load this module, too.
-    from statistics import median
-
     return median(values)
 
 
@@ -149,8 +147,7 @@ def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
 
 
 def _bad_partners(rounds: int) -> int:
-    """Return the number of bad partners that is exceeded with half of `_MISSED`, by the binomial
-    law."""
+    """Return the number of bad partners that is exceeded with half of `_MISSED` (binomial law)."""
     bad, tail = 0, 1 - (1 - BAD) ** rounds
     while tail > _MISSED / 2:
         bad += 1

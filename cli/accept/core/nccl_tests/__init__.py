@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import BinaryIO
 
+from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, NCCL_WARNINGS
 from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Log, Table
@@ -123,7 +124,7 @@ def facts(log: Log) -> tuple[Fact, ...]:
 def table_fact(table: Table) -> Fact:
     """Return the parameters of a table."""
     return Fact(
-        name="nccl-tests",
+        name=NCCL_TESTS.name,
         check=table.check,
         value={
             "version": table.version,
@@ -142,9 +143,9 @@ def table_fact(table: Table) -> Fact:
 
 def nccl_facts(log: Log) -> Iterator[Fact]:
     """Yield the networks, slow paths and warnings that NCCL reports."""
-    for name, paths in (("nccl-networks", log.networks), ("nccl-detours", log.detours)):
+    for name, paths in ((NCCL_NETWORKS.name, log.networks), (NCCL_DETOURS.name, log.detours)):
         if paths:
             value = {path: list(hosts) for path, hosts in paths.items()}
             yield Fact(name=name, value=value)
     if log.warnings:
-        yield Fact(name="nccl-warnings", value=list(log.warnings))
+        yield Fact(name=NCCL_WARNINGS.name, value=list(log.warnings))

@@ -102,26 +102,32 @@ async def run(
     assert process.stderr is not None
     out, err = bytearray(), bytearray()
     marker = MARKER if argv[-1].startswith(PRINT_MARKER) else b""
-    work = asyncio.gather(
-        _keep(process.stdout, out, heard, marker), _keep(process.stderr, err), process.wait()
-    )
+    work = [
+        asyncio.create_task(_keep(process.stdout, out, heard, marker)),
+        asyncio.create_task(_keep(process.stderr, err)),
+        asyncio.create_task(process.wait()),
+    ]
     try:
-        done, _ = await asyncio.wait({work}, timeout=timeout)
-        if not done and out and more:
+        _, pending = await asyncio.wait(work, timeout=timeout)
+        if pending and out and more:
             timeout += more
-            done, _ = await asyncio.wait({work}, timeout=more)
+            _, pending = await asyncio.wait(work, timeout=more)
+        if pending:
+            kill_session(process)
+            # Do not wait for processes that cannot be killed.
+            await asyncio.wait(work, timeout=1.0)
+            err[:] = f"no answer within {timeout:.0f} s".encode()
+        for task in work:
+            if task.done():
+                task.result()
     except asyncio.CancelledError:
         kill_session(process)
-        work.cancel()
         raise
-    if not done:
-        kill_session(process)
-        # Do not wait for processes that cannot be killed.
-        await asyncio.wait({work}, timeout=1.0)
-        work.cancel()
-        err[:] = f"no answer within {timeout:.0f} s".encode()
+    finally:
+        for task in work:
+            task.cancel()
     return Answer(
-        exit=process.returncode if done else None,
+        exit=None if pending else process.returncode,
         out=out.decode(errors="replace"),
         err=err.decode(errors="replace"),
     )
