@@ -40,7 +40,7 @@ setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## what `test` needs in addition
 
 setup-fast: .venv/.stamp-fast ## what `test-fast` and `lint` need: no Open MPI, no torch
 
-lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint
+lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint, codespell
 	@.ci/run lint
 
 bench: .venv/.stamp-dev ## measure the figures of benchmarks/README.md

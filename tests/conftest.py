@@ -53,6 +53,13 @@ settings.load_profile("here")
 
 
 @pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use an empty folder of runs instead of the user's, and return it."""
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Return tests.factories.chart_runs.values with tmp_path as its folder."""
     from tests.factories.chart_runs import values

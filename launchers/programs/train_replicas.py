@@ -46,7 +46,7 @@ def _plain_attention(torch: Any) -> AbstractContextManager[Any]:
 
 
 class Replicas:
-    """This rank's results of the comparisons, and those that are not analyzed yet."""
+    """Hold the rank's results of the comparisons, and those that are not analyzed yet."""
 
     def __init__(self, training: Any) -> None:
         self.training, self.torch = training, training.torch

@@ -35,18 +35,14 @@ from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.report.console import Terminal
 
+pytestmark = pytest.mark.usefixtures("runs")
+
 #: In the order of the flow.
 COMMANDS = (
     "doctor", "render", "submit", "watch", "collect", "judge", "report", "diff",
     "baseline", "run", "drill", "cancel", "delete", "init", "nodes", "list", "show", "schema",
     "chart",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
 
 
 class TestHelp:

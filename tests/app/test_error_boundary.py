@@ -17,11 +17,7 @@ from tests.factories.command_line import SOURCE, Done, accept, refused
 from accept.__main__ import main
 from accept.core.errors import Exit
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def in_shell(arguments: str, redirection: str) -> Done:
@@ -136,7 +132,7 @@ class TestOutputThatCannotBeWritten:
 
 class TestWithoutAHomeFolder:
     @pytest.fixture(autouse=True)
-    def homeless(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("ACCEPT_RUNS", "XDG_STATE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
         # A user without an entry in the passwd file, as in many containers.

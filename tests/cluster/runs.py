@@ -217,7 +217,7 @@ class Workstation:
         return folder.name
 
     def evidence_holds(self, done: Done, drill: str = "") -> None:
-        """The evidence is complete (judge checks every sum), and gives the same verdict again.
+        """Check that the evidence is complete and that judging it again gives the same verdict.
 
         So does the coordinator's saved console alone.
         """

@@ -12,10 +12,7 @@ from tests.factories.nccl_logs import TOP, corpus, slow, table
 
 from accept import config
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from accept.commands.drill_faults import FAULTS, Choice, Outcome, choose, outcom
 from accept.config.faults import FAULTS as ON_RANKS
 from accept.config.faults import read_plants
 from accept.core.catalog.faults import EVERYWHERE, ON_HOSTS
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.model import Fact, Plan, Problem, Record, State
@@ -115,7 +116,7 @@ def test_what_is_to_see_a_fault_is_named(
 def drilled(
     fault: str, planted: str, of: Plan, records: Sequence[Record], *, name: str = "planted"
 ) -> Outcome:
-    """What is said of a run with these records, in which the fault struck where it was planted."""
+    """Return the outcome of a run with these records, in which the fault struck as planned."""
     where = planted.partition("@")[2].partition(":")[0]
     mark = Fact(name=name, value=planted, check="hosts", host=where if where != "*" else None)
     marked = replace(records[0], facts=(*records[0].facts, mark))
@@ -128,8 +129,8 @@ EIGHT = hosts(8)
 PAIRED = plan(PAIRS)
 
 
-def told(cause: str, *names: str) -> list[Record]:
-    """A run in which one execution says a cause of some hosts."""
+def told(cause: Cause, *names: str) -> list[Record]:
+    """Return a run in which one execution has a problem with this cause on some hosts."""
     problems = tuple(Problem(cause=cause, message="m", host=name) for name in names)
     return [hosts_record(EIGHT), record(ALL, EIGHT, status=1, problems=problems)]
 
@@ -156,7 +157,7 @@ class TestCaught:
         assert (done.result, done.why) == ("missed", "not rejected: pass")
 
     def test_not_where_somebody_else_is_named_too(self) -> None:
-        done = drilled("hang", "hang@h3:0", plan(ALL), told("rank-hung", "h3", "h4"))
+        done = drilled("hang", "hang@h3:0", plan(ALL), told(Cause.RANK_HUNG, "h3", "h4"))
         assert (done.result, done.why) == ("missed", "rejected, but blamed on h4 too")
 
     @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ class TestCaught:
         self, gpus: Sequence[str], result: str
     ) -> None:
         said = tuple(
-            Problem(cause="wrong-data", message="m", host="h3", gpu=gpu, rank=int(gpu[-1], 16))
+            Problem(cause=Cause.WRONG_DATA, message="m", host="h3", gpu=gpu, rank=int(gpu[-1], 16))
             for gpu in gpus
         )
         records = [hosts_record(EIGHT), record(ALL, EIGHT, status=1, problems=said)]
@@ -175,8 +176,8 @@ class TestCaught:
 
     def test_what_mostly_follows_from_another_cause_is_no_other_cause(self) -> None:
         told_twice = (
-            Problem(cause="rank-hung", message="m", host="h3", rank=3),
-            Problem(cause="no-measurement", message="m", host="h3", gpu="2", rank=2),
+            Problem(cause=Cause.RANK_HUNG, message="m", host="h3", rank=3),
+            Problem(cause=Cause.NO_MEASUREMENT, message="m", host="h3", gpu="2", rank=2),
         )
         records = [
             hosts_record(EIGHT),
@@ -185,15 +186,15 @@ class TestCaught:
         assert drilled("hang", "hang@h3:3", plan(ALL), records).result == "caught"
 
     def test_not_where_nobody_is_named(self) -> None:
-        done = drilled("hang", "hang@h3:0", plan(ALL), told("timed-out"))
+        done = drilled("hang", "hang@h3:0", plan(ALL), told(Cause.TIMED_OUT))
         assert (done.result, done.why) == ("missed", "rejected, but blamed on nobody")
 
     def test_not_for_another_cause(self) -> None:
-        done = drilled("wrong", "wrong@h3:0", plan(ALL), told("rank-hung", "h3"))
+        done = drilled("wrong", "wrong@h3:0", plan(ALL), told(Cause.RANK_HUNG, "h3"))
         assert (done.result, done.why) == ("missed", "rejected, but for another cause: rank-hung")
 
     def test_not_where_the_fault_never_struck(self) -> None:
-        records = told("rank-hung", "h3")
+        records = told(Cause.RANK_HUNG, "h3")
         verdict = judge(plan(ALL), records, checks=REGISTRY, attempt="a")
         done = outcome(Choice(fault="hang", planted="hang@h3:0"), plan(ALL), records, verdict)
         assert (done.result, done.why) == ("missed", "the fault was never injected")
@@ -206,7 +207,7 @@ class TestCaught:
         assert (done.result, done.why) == ("caught", "transport-fallback")
 
     def test_a_host_that_is_away_by_any_name_it_has(self) -> None:
-        away = Problem(cause="unreachable-refused", message="m", check="hosts", host="pod-1")
+        away = Problem(cause=Cause.UNREACHABLE_REFUSED, message="m", check="hosts", host="pod-1")
         mark = Fact(name="planted", value="unreachable@#1", host="pod-1")
         records = [replace(hosts_record(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
         choice = Choice(fault="unreachable", planted="unreachable@#1")

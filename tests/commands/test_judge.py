@@ -14,13 +14,11 @@ import pytest
 from tests.factories import sample_evidence, verdicts
 from tests.factories.command_line import accept, program, refused
 
+from accept.commands.judge import JudgedVerdict
 from accept.core import evidence
+from accept.core.serde import dump, read
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 @pytest.fixture
@@ -39,6 +37,11 @@ class TestTheSameVerdict:
         assert {done.code for done in found} == {0}
         assert len({done.out for done in found}) == 1
         assert json.loads(found[0].out)["headline"] == "pass (no GPU tested)"
+
+    def test_as_json_it_has_the_type_of_its_schema(self, tmp_path: Path) -> None:
+        bad = sample_evidence.write(tmp_path / "bad", status=1)
+        found = accept("judge", bad, "--json").out
+        assert dump(read(JudgedVerdict, json.loads(found))) == json.loads(found)
 
     def test_without_a_path_it_is_the_last_run(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
@@ -79,7 +82,8 @@ class TestExpect:
             assert "site.yaml:12" in done.out
 
     def test_what_is_none_is_refused(self, folder: Path) -> None:
-        assert "is not a valid expectation" in refused("judge", folder, "--expect", "fast")
+        done = accept("judge", folder, "--expect", "fast")
+        assert (done.code, done.error) == (2, "E-OPTION-EXPECT")
 
 
 class TestSeveral:
@@ -115,8 +119,9 @@ class TestSeveral:
 class TestIncomplete:
     def test_a_file_that_was_edited_is_named(self, folder: Path) -> None:
         (folder / sample_evidence.record().log).write_text(sample_evidence.LOG.replace("7.5", "99"))
-        said = refused("judge", folder, code=6)
-        assert "logs/10-script/0-0.log was modified" in said
+        done = accept("judge", folder)
+        assert (done.code, done.error) == (6, "E-EVIDENCE-CHANGED")
+        assert "logs/10-script/0-0.log" in done.err
 
     @pytest.mark.parametrize(
         "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, sample_evidence.record().log]
@@ -150,12 +155,15 @@ class TestIncomplete:
         records = folder / evidence.RECORDS
         records.write_text(records.read_text().replace("logs/10-script/", "logs/../../"))
         evidence.write_checksums(folder)
-        assert "is missing" in refused("judge", folder, code=6)
+        done = accept("judge", folder)
+        assert (done.code, done.error) == (6, "E-EVIDENCE-LOG-MISSING")
 
     def test_a_run_that_was_not_collected_says_how(self, runs: Path) -> None:
         (runs / "one").mkdir(parents=True)
         (runs / "one" / "job.json").write_text("{}")
-        assert "accept collect one" in refused("judge", "one", code=6)
+        done = accept("judge", "one")
+        assert (done.code, done.error) == (6, "E-EVIDENCE-NOT-COLLECTED")
+        assert "accept collect one" in done.err
 
 
 @pytest.fixture
@@ -453,7 +461,8 @@ class TestReport:
 
     def test_of_an_archive_needs_a_form(self, tmp_path: Path, folder: Path) -> None:
         archive = sample_evidence.archive(folder, tmp_path / "evidence.tar")
-        assert "--format" in refused("report", archive)
+        done = accept("report", archive)
+        assert (done.code, done.error) == (2, "E-EVIDENCE-NO-FOLDER")
         assert accept("report", archive, "--format", "md").code == 0
 
 

@@ -16,7 +16,7 @@ from accept.config.floors import bounds
 from accept.config.machine import check_gpus_per_node
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Reference
+from accept.core.model import BoundKind, Reference
 from accept.core.serde import Invalid, dump, read
 
 MACHINE = """\
@@ -80,7 +80,7 @@ class TestMachine:
                 check="all-reduce",
                 metric="busbw",
                 unit="GB/s",
-                kind="floor",
+                kind=BoundKind.FLOOR,
                 source="https://example.org/figures",
                 value=400.0,
                 lower=240.0,
@@ -451,7 +451,7 @@ class TestExpectations:
             check="all-reduce",
             metric="busbw",
             unit="GB/s",
-            kind="expectation",
+            kind=BoundKind.EXPECTATION,
             source="--expect",
             value=380.0,
             lower=380.0,
@@ -487,8 +487,8 @@ class TestExpectations:
             ("all-reduce@8G>=fast", "'fast' is not a number"),
             ("all-reduce@8G>=nan", "'nan' is not a number"),
             ("all-reduce>=380", "all-reduce needs a size"),
-            ("all-reduce@8X>=380", "'8X' is no size"),
-            ("all-reduce@0>=380", "'0' is no size"),
+            ("all-reduce@8X>=380", "'8X' is not a valid size"),
+            ("all-reduce@0>=380", "'0' is not a valid size"),
             ("all-reduce.bw@8G>=380", "all-reduce has no metric 'bw'"),
             ("all-reduce@8G>=380 Gbit/s", "all-reduce busbw is measured in GB/s"),
             ("all-reduce@8G/0>=380", "invalid range: 0 to 0 nodes"),
@@ -533,18 +533,6 @@ class TestDurations:
     def test_mistakes_name_the_forms(self, text: str) -> None:
         with pytest.raises(ValueError, match="such as 90s, 15m or 1h30m"):
             parse_duration(text)
-
-
-class TestMerging:
-    def test_later_wins_and_its_origin_is_known(self) -> None:
-        values, origins = config.merge_parameters(
-            ({"max": "1G", "iters": 20}, "quick.yaml:9"),
-            ({"max": "8G"}, "a4-highgpu-8g.yaml:88"),
-            ({}, "site.yaml:1"),
-            ({"iters": 5}, "--set"),
-        )
-        assert values == {"max": "8G", "iters": 5}
-        assert origins == {"max": "a4-highgpu-8g.yaml:88", "iters": "--set"}
 
 
 class TestSchemas:

@@ -19,7 +19,7 @@ from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.judge import judge
-from accept.core.model import Fact, Metric, Plan, Record, State, Verdict
+from accept.core.model import Fact, Metric, Placement, Plan, Record, State, Verdict
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import junit
 from accept.core.report.text import table as table_of
@@ -96,11 +96,11 @@ def table(check: str, busbw: float) -> Sequence[Metric]:
             value=busbw * size / TOP,
             unit="GB/s",
             size=size,
-            placement="out",
+            placement=Placement.OUT,
         )
         for size in (TOP // 2, TOP)
     ]
-    right = Metric(check=check, name="wrong", value=0, unit="elements", placement="out")
+    right = Metric(check=check, name="wrong", value=0, unit="elements", placement=Placement.OUT)
     return (*rows, right)
 
 
@@ -137,7 +137,8 @@ class TestSixtyFourNodes:
             "busbw at 8G of 185.5 GB/s is outside >= 240 GB/s (floor) on h0, h1, h2, h3 and 60 more"
         )
         assert held.peak_share == pytest.approx(185.5 / 400)
-        assert "gpu-network-bandwidth" in held.source
+        assert held.bound is not None
+        assert "gpu-network-bandwidth" in held.bound.source
 
     def test_each_figure_stands_beside_its_share_of_the_peak(self) -> None:
         found = verdict(self.plan, 1.0)

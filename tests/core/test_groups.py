@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accept.core.groups import pair_rounds, waves
+from accept.core.model import GroupKind
 
 
 def names(n: int) -> tuple[str, ...]:
@@ -37,7 +38,7 @@ def test_all_rounds_together_are_all_pairs(n: int) -> None:
 
 @given(n=st.integers(1, 300), ranks=st.integers(1, 8))
 def test_rails_have_one_group_over_all_hosts_a_local_rank(n: int, ranks: int) -> None:
-    result = waves("rails", names(n), ranks=ranks)
+    result = waves(GroupKind.RAILS, names(n), ranks=ranks)
     if n == 1:
         assert result == ()
         return
@@ -48,7 +49,7 @@ def test_rails_have_one_group_over_all_hosts_a_local_rank(n: int, ranks: int) ->
 
 @given(n=st.integers(2, 300))
 def test_the_ladder_doubles_with_disjoint_blocks_and_ends_with_all(n: int) -> None:
-    result = waves("ladder", names(n))
+    result = waves(GroupKind.LADDER, names(n))
     assert result[-1][0].hosts == names(n)
     for step, wave in enumerate(result[:-1]):
         assert all(len(g.hosts) == 2 ** (step + 1) for g in wave)
@@ -58,17 +59,19 @@ def test_the_ladder_doubles_with_disjoint_blocks_and_ends_with_all(n: int) -> No
 
 @given(n=st.integers(2, 300))
 def test_halves_split_the_hosts(n: int) -> None:
-    ((first, second),) = waves("halves", names(n))
+    ((first, second),) = waves(GroupKind.HALVES, names(n))
     assert first.hosts + second.hosts == names(n)
     assert abs(len(first.hosts) - len(second.hosts)) <= 1
 
 
 @given(n=st.integers(1, 300))
 def test_all_is_one_group_and_each_is_one_group_a_host(n: int) -> None:
-    assert [[g.hosts for g in w] for w in waves("all", names(n))] == [[names(n)]]
-    assert [[g.hosts for g in w] for w in waves("each", names(n))] == [[(h,) for h in names(n)]]
+    assert [[g.hosts for g in w] for w in waves(GroupKind.ALL, names(n))] == [[names(n)]]
+    assert [[g.hosts for g in w] for w in waves(GroupKind.EACH, names(n))] == [
+        [(h,) for h in names(n)]
+    ]
 
 
-@pytest.mark.parametrize("kind", ["all", "each", "pairs", "rails", "ladder", "halves"])
-def test_no_hosts_give_no_waves(kind: str) -> None:
-    assert waves(kind, ()) == ()  # type: ignore[arg-type]
+@pytest.mark.parametrize("kind", GroupKind)
+def test_no_hosts_give_no_waves(kind: GroupKind) -> None:
+    assert waves(kind, ()) == ()

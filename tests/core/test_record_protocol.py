@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accept.core import record_protocol
-from accept.core.model import Fact, Metric, Parsed, Problem
+from accept.core.causes import Cause
+from accept.core.model import Fact, Metric, Parsed, Placement, Problem
 from accept.core.record_protocol import MAX_DEPTH, MAX_LINE, parse
 
 
@@ -45,7 +46,7 @@ def test_a_metric_has_a_number_a_unit_and_where_it_belongs() -> None:
             host="h1",
             rank=3,
             gpu="GPU-1",
-            placement="out",
+            placement=Placement.OUT,
             algorithm="ring",
         ),
     )
@@ -61,7 +62,7 @@ def test_a_fact_has_any_value() -> None:
 def test_a_problem_has_a_cause_and_a_message() -> None:
     parsed = parse([line(problem="wrong-data", message="3 elements", host="h1", rank=1, gpu="0")])
     assert parsed.problems == (
-        Problem(cause="wrong-data", message="3 elements", host="h1", rank=1, gpu="0"),
+        Problem(cause=Cause.WRONG_DATA, message="3 elements", host="h1", rank=1, gpu="0"),
     )
 
 
@@ -146,6 +147,14 @@ def test_a_number_beyond_all_bounds_is_a_problem() -> None:
         [b'ACCEPT {"metric": "a", "unit": "", "check": "c", "value": 1%s}\n' % (b"0" * 400)]
     )
     assert (parsed.metrics, causes(parsed)) == ((), ["unparsable"])
+
+
+def test_an_unknown_cause_is_kept_in_the_message() -> None:
+    parsed = parse([line(problem="gremlins\x1b[31m", message="seen"), line(problem="x" * 99)])
+    assert parsed.problems == (
+        Problem(cause=Cause.UNKNOWN, message="gremlins: seen"),
+        Problem(cause=Cause.UNKNOWN, message="x" * 63 + "…"),
+    )
 
 
 @pytest.mark.parametrize(

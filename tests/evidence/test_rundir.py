@@ -10,11 +10,7 @@ import pytest
 from accept.core.errors import BadInput
 from accept.evidence import rundir
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def test_they_are_in_the_users_state_folder_unless_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from tests.factories import verdicts
 from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
-from accept.core.model import Plan, Record, Step, Verdict
+from accept.core.model import GroupKind, Plan, Record, Step, Verdict
 from accept.core.serde import dump
 
-STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups="all")
+STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups=GroupKind.ALL)
 PLAN: Plan = verdicts.plan(STEP, nodes=1)
 #: The same plan with the hashes that rendering adds; older versions wrote plans like PLAN.
 HASHED_PLAN: Plan = replace(PLAN, files_hash="f" * 64)

@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
+from accept.core.causes import Cause
 from accept.core.groups import Wave, pair_rounds
 from accept.core.judge.pairs import Decoded, Sample, decode
 from accept.core.judge.remeasure import confirming, doubtful, meeting
@@ -46,12 +47,14 @@ class Cluster:
         shared: dict[int, float] = {}
         return [Sample(group.hosts, *self._pair(group.hosts, shared)) for group in wave]
 
-    def _pair(self, hosts: tuple[str, ...], shared: dict[int, float]) -> tuple[float | None, str]:
+    def _pair(
+        self, hosts: tuple[str, ...], shared: dict[int, float]
+    ) -> tuple[float | None, Cause | None]:
         slow = any(h in self.bad and self.chance.random() < self.often for h in hosts)
         if slow and self.deficit >= 1:
-            return None, "timed-out"
+            return None, Cause.TIMED_OUT
         level = math.log(1 - self.deficit) if slow else 0.0
-        return 100 * math.exp(level + self._noise(hosts, shared)), ""
+        return 100 * math.exp(level + self._noise(hosts, shared)), None
 
     def _noise(self, hosts: tuple[str, ...], shared: dict[int, float]) -> float:
         chance, sigma = self.chance, self.noise

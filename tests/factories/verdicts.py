@@ -7,8 +7,11 @@ from typing import Any
 
 from accept.core.groups import Group, Wave, waves
 from accept.core.model import (
+    BoundKind,
     Fact,
+    GroupKind,
     Metric,
+    Placement,
     Plan,
     PlannedMachine,
     Problem,
@@ -26,7 +29,7 @@ FLOOR = Reference(
     check="all-reduce",
     metric="busbw",
     unit="GB/s",
-    kind="floor",
+    kind=BoundKind.FLOOR,
     source="the machine's data sheet",
     lower=300.0,
     peak=400.0,
@@ -39,7 +42,7 @@ def hosts(count: int) -> tuple[str, ...]:
 
 def step(
     check: str = "all-reduce",
-    groups: Any = "all",
+    groups: str = "all",
     *,
     rounds: int = 1,
     number: int = 10,
@@ -49,7 +52,7 @@ def step(
         id=f"{number}-{check}-{groups}",
         checks=more.pop("checks", (check,)),
         script=f"steps/{number}.sh",
-        groups=groups,
+        groups=GroupKind(groups),
         params=more.pop("params", COLLECTIVE if check not in ("train", "inventory") else {}),
         rounds=rounds,
         **more,
@@ -90,7 +93,7 @@ def hosts_record(
 def table(check: str, busbw: float, *, top: int = TOP, wrong: float = 0) -> tuple[Metric, ...]:
     """Return the metrics of a complete nccl-tests table whose speeds grow with the size."""
     sizes = [size for size in (1 << 20, 2 << 20, 4 << 20) if size <= top]
-    placements = ("out", "in") if check not in ("alltoall", "sendrecv") else ("out",)
+    checked = [*Placement] if check not in ("alltoall", "sendrecv") else [Placement.OUT]
     rows = [
         Metric(
             check=check,
@@ -101,11 +104,11 @@ def table(check: str, busbw: float, *, top: int = TOP, wrong: float = 0) -> tupl
             placement=placement,
         )
         for size in sizes
-        for placement in ("out", "in")
+        for placement in Placement
     ]
     counts = [
         Metric(check=check, name="wrong", value=wrong, unit="elements", placement=placement)
-        for placement in placements
+        for placement in checked
     ]
     return (*rows, *counts)
 

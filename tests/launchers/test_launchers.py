@@ -719,7 +719,7 @@ class TestPodEntrypoint:
         assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""
 
     def test_may_have_no_python_to_ask(self, pod: Path) -> None:
-        """This is normal on all indices but 0."""
+        """Expect an empty answer, which is normal on all indices but 0."""
         assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
 
     def test_a_key_that_is_none_is_said(self, pod: Path) -> None:

@@ -23,14 +23,10 @@ from tests.factories import nccl_logs, sample_evidence
 from tests.factories.command_line import accept, program, refused
 from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, table
 
+pytestmark = pytest.mark.usefixtures("runs")
+
 Suspects = set[tuple[str, str]]
 EXPECTED = ("--expect", "all-reduce@4G>=200")
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
 
 
 @pytest.fixture
@@ -73,7 +69,7 @@ class TestWhatIsJudged:
 
     def test_what_no_log_can_show_is_not_tested_and_does_not_count(self, folder: Path) -> None:
         verdict = judged(corpus(folder))
-        reasons = {one["check"]: one["reason"] for one in verdict["not_tested"]}
+        reasons = {one["check"]: one["reason"] for one in verdict["notTested"]}
         assert reasons["train"] == reasons["inventory"] == "the logs do not show it"
         assert "train" not in {one["check"] for one in verdict["checks"]}
 

@@ -388,7 +388,19 @@ def show(
 @_command()
 def schema(
     what: Annotated[
-        Literal["machine", "site", "suite", "plan", "record", "verdict", "drill", "values"],
+        Literal[
+            "machine",
+            "site",
+            "suite",
+            "plan",
+            "record",
+            "verdict",
+            "drill",
+            "values",
+            "judge",
+            "report",
+            "diff",
+        ],
         typer.Argument(help="File or result that the schema describes."),
     ],
     **_: Any,

@@ -21,7 +21,7 @@ from accept.config.references import Figure
 from accept.core import checks
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.robust_stats import spread
-from accept.core.model import Record
+from accept.core.model import BoundKind, Record
 from accept.core.serde import dump
 from accept.core.text import plain
 from accept.report.console import Terminal
@@ -113,9 +113,11 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
     source = source if source and source.isprintable() and " " not in source else judged.plan.hash
     by_kind: dict[tuple[str, str, str, int, int | None], list[float]] = {}
     for measurement in measurements(judged.plan, judged.records):
-        check, metric, unit, _, hosts, ranks, size, value, _ = measurement
-        if check in checks.names() and metric in _METRICS and not ranks and value > 0:
-            by_kind.setdefault((check, metric, unit, len(hosts), size), []).append(value)
+        check, metric = measurement.check, measurement.metric
+        is_usable = metric in _METRICS and not measurement.ranks and measurement.value > 0
+        if is_usable and check in checks.names():
+            kind = (check, metric, measurement.unit, len(measurement.hosts), measurement.size)
+            by_kind.setdefault(kind, []).append(measurement.value)
     for (check, metric, unit, nodes, size), values in sorted(by_kind.items(), key=str):
         among = spread(values, judged.plan.machine.noise)
         required = min(share, max(among.share, 0.01)) if among else share
@@ -124,7 +126,7 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
             check=check,
             metric=metric,
             unit=unit,
-            kind="measured",
+            kind=BoundKind.MEASURED,
             source=f"run:{source}",
             value=float(f"{median(values):.6g}"),
             share=max(0.01, floor(required * 1000) / 1000),

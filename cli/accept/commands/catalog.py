@@ -11,13 +11,15 @@ from typing import Any
 from accept import backends, config
 from accept.backends.protocol import Phase
 from accept.commands import drill
+from accept.commands.diff import Diff
+from accept.commands.judge import JudgedVerdict, Reports
 from accept.config import floors, resources
 from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.serde import camel, dump, known, read
+from accept.core.serde import camel, dump, known, read, schema
 from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
 from accept.report.console import Terminal
@@ -126,12 +128,13 @@ def do_show(what: str, name: str, terminal: Terminal) -> int:
 
 def _show_cause(name: str, terminal: Terminal) -> int:
     """Print the section of docs/causes.md about a cause."""
-    if name not in causes.CAUSES:
-        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.CAUSES))
+    cause = causes.from_text(name)
+    if cause is None:
+        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.Cause))
     page = resources.causes().read_text(encoding="utf-8")
     section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
-    cause = causes.CAUSES[name]
-    data = {"cause": name, "meaning": cause.meaning, "action": cause.action, "section": section}
+    row = cause.row
+    data = {"cause": name, "meaning": row.meaning, "action": row.action, "section": section}
     terminal.result(data, f"{name}\n{section}")
     return Exit.PASS
 
@@ -161,7 +164,12 @@ def _nodes(figure: Figure) -> str:
     return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 
+#: The output of commands with --json, by the name of the command.
+_OUTPUTS: dict[str, type] = {"judge": JudgedVerdict, "report": Reports, "diff": Diff}
+
+
 def do_schema(what: str) -> int:
     """Print a JSON Schema, with and without --json."""
-    sys.stdout.write(json.dumps(config.schema_for(what), indent=1, ensure_ascii=False) + "\n")
+    described = schema(_OUTPUTS[what]) if what in _OUTPUTS else config.schema_for(what)
+    sys.stdout.write(json.dumps(described, indent=1, ensure_ascii=False) + "\n")
     return Exit.PASS

@@ -10,12 +10,21 @@ from accept.config.faults import FAULTS as ON_RANKS
 from accept.config.faults import Result
 from accept.core import checks
 from accept.core.catalog.faults import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
-from accept.core.causes import CONSEQUENCES
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.suspects import host_of
-from accept.core.model import Fact, Plan, Record, State, Step, Suspect, Verdict
+from accept.core.model import (
+    Fact,
+    GroupKind,
+    Plan,
+    Record,
+    State,
+    Step,
+    Suspect,
+    SuspectKind,
+    Verdict,
+)
 from accept.core.text import count
 
 #: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
@@ -27,38 +36,38 @@ class Fault:
     """What the fault does, and the causes for which a run with it should be rejected."""
 
     about: str
-    causes: frozenset[str]
+    causes: frozenset[Cause]
 
 
-_SLOW = frozenset({"slow-outlier", "below-reference", "intermittent"})
+_SLOW = frozenset(cause for cause in Cause if cause.row.slow)
 #: In the order in which a drill injects them.
 FAULTS: dict[str, Fault] = {
     "slow": Fault(about="a rank loses 50 ms before every operation", causes=_SLOW),
     "wrong": Fault(
         about="a rank contributes one wrong element",
-        causes=frozenset({"wrong-data", "parameters-differ", "gradients-differ"}),
+        causes=frozenset({Cause.WRONG_DATA, Cause.PARAMETERS_DIFFER, Cause.GRADIENTS_DIFFER}),
     ),
     "nan": Fault(
         about="a rank contributes one NaN element",
-        causes=frozenset({"wrong-data", "not-finite", "parameters-differ"}),
+        causes=frozenset({Cause.WRONG_DATA, Cause.NOT_FINITE, Cause.PARAMETERS_DIFFER}),
     ),
     "flip": Fault(
         about="one bit is flipped in a matrix product and in a memory pattern",
-        causes=frozenset({"wrong-result", "wrong-data"}),
+        causes=frozenset({Cause.WRONG_RESULT, Cause.WRONG_DATA}),
     ),
     # With a long step timeout the other ranks give up first, and the program counts as crashed.
-    "hang": Fault(about="a rank stops", causes=frozenset({"rank-hung", "crashed"})),
-    "die": Fault(about="a rank is killed", causes=frozenset({"crashed"})),
+    "hang": Fault(about="a rank stops", causes=frozenset({Cause.RANK_HUNG, Cause.CRASHED})),
+    "die": Fault(about="a rank is killed", causes=frozenset({Cause.CRASHED})),
     "sockets": Fault(
-        about="the settings disable the fast network", causes=frozenset({"transport-fallback"})
+        about="the settings disable the fast network", causes=frozenset({Cause.TRANSPORT_FALLBACK})
     ),
     "slow-link": Fault(about="a host sends at 20 Mbit/s", causes=_SLOW),
     "full-disk": Fault(
-        about="the disk of a host is full for its ranks", causes=frozenset({"disk-full"})
+        about="the disk of a host is full for its ranks", causes=frozenset({Cause.DISK_FULL})
     ),
     "unreachable": Fault(
         about="the coordinator connects to a closed port of a host",
-        causes=frozenset({"unreachable-refused", "unreachable-timeout"}),
+        causes=frozenset({Cause.UNREACHABLE_REFUSED, Cause.UNREACHABLE_TIMEOUT}),
     ),
 }
 
@@ -137,12 +146,17 @@ def _too_few_to_compare(hosts: int) -> str:
 
 def _largest_group(step: Step, hosts: int) -> int:
     """Return the number of hosts in the largest group of the step."""
-    return {"each": 1, "pairs": min(2, hosts), "halves": (hosts + 1) // 2}.get(step.groups, hosts)
+    largest = {
+        GroupKind.EACH: 1,
+        GroupKind.PAIRS: min(2, hosts),
+        GroupKind.HALVES: (hosts + 1) // 2,
+    }
+    return largest.get(step.groups, hosts)
 
 
 def _has_enough_ranks(plan: Plan, step: Step, fault: str, hosts: int) -> bool:
     """Return True if a group of the step has enough ranks to find the faulty one."""
-    ranks = _largest_group(step, hosts) * (1 if step.groups == "rails" else _ranks(plan))
+    ranks = _largest_group(step, hosts) * (1 if step.groups is GroupKind.RAILS else _ranks(plan))
     needed = (checks.load(check).faults.get(fault) for check in step.checks)
     return any(count is not None and ranks >= count for count in needed)
 
@@ -158,7 +172,7 @@ def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool
     See `judge.compare`. With `alone`, a step that measures each host alone counts, too; such a step
     uses no link between hosts.
     """
-    nodes = {"pairs": 2, "each": 1}.get(step.groups, 0)
+    nodes = {GroupKind.PAIRS: 2, GroupKind.EACH: 1}.get(step.groups, 0)
     if not nodes or (nodes == 1 and not alone):
         return False
     has_bound = any(
@@ -205,7 +219,7 @@ def blamed(verdict: Verdict) -> tuple[str, ...]:
     return tuple(f"{suspect.name}: {suspect.cause}" for suspect in verdict.suspects)
 
 
-def _expected(choice: Choice) -> frozenset[str]:
+def _expected(choice: Choice) -> frozenset[Cause]:
     return FAULTS[choice.fault].causes
 
 
@@ -213,7 +227,7 @@ def _facts(records: Sequence[Record], name: str) -> Iterator[Fact]:
     return (fact for record in records for fact in record.facts if fact.name == name)
 
 
-def _causes(verdict: Verdict) -> set[str]:
+def _causes(verdict: Verdict) -> set[Cause]:
     findings = (finding for check in verdict.checks for finding in check.findings)
     return {f.cause for f in findings if f.cause and f.state in (State.FAIL, State.DEGRADED)}
 
@@ -239,23 +253,23 @@ def _why_missed(choice: Choice, verdict: Verdict, targets: set[str]) -> str:
     if others:
         return f"rejected, but blamed on {', '.join(s.name for s in others)} too"
     causes = {suspect.cause for suspect in verdict.suspects}
-    if causes & expected and causes - expected <= CONSEQUENCES:
+    if causes & expected and all(cause.row.consequence for cause in causes - expected):
         return ""
     return _other_cause(causes - expected)
 
 
-def _other_cause(causes: set[str]) -> str:
+def _other_cause(causes: set[Cause]) -> str:
     return f"rejected, but for another cause: {', '.join(sorted(causes)) or 'none'}"
 
 
 def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
     """Return True if a suspect is one of `hosts`, or a GPU of one."""
-    return suspect.kind in ("node", "gpu") and host_of(suspect) in hosts
+    return suspect.kind in (SuspectKind.NODE, SuspectKind.GPU) and hosts.issuperset(suspect.hosts)
 
 
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
-    numbers = {s.name.rpartition(":")[2] if s.kind == "gpu" else "" for s in verdict.suspects}
+    numbers = {(s.device or "") if s.kind is SuspectKind.GPU else "" for s in verdict.suspects}
     faulty = choice.planted.rpartition(":")[2]
     comparable = choice.fault in ON_RANKS and all(number.isdigit() for number in numbers)
     return list(verdict.suspects) if comparable and faulty not in numbers else []

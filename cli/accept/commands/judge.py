@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from accept import backends
 from accept.backends.protocol import Phase
@@ -18,14 +17,25 @@ from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core import checks, evidence
 from accept.core.checks import REGISTRY, parse_log, with_problems_seen
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import nominal, read
-from accept.core.model import GroupKind, Plan, Record, State, Step, Verdict, worst_exit
+from accept.core.model import (
+    BoundKind,
+    GroupKind,
+    Plan,
+    Record,
+    Reference,
+    State,
+    Step,
+    Verdict,
+    worst_exit,
+)
 from accept.core.report import text as reports
 from accept.core.report.markdown import render_markdown
 from accept.core.runner.coordinator import HOSTS
-from accept.core.serde import Invalid, dump
+from accept.core.serde import Invalid
 from accept.core.text import count, plain
 from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
@@ -33,7 +43,8 @@ from accept.nccl_logs import to_run
 from accept.report.console import Terminal
 
 
-class Measurement(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
     """One value that one group of hosts measured."""
 
     check: str
@@ -66,8 +77,17 @@ def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
     metrics = [metric for metric in record.metrics if metric.check == check]
 
     def measurement(name: str, unit: str, size: int | None, value: float) -> Measurement:
-        where = (record.hosts, record.local_ranks)
-        return Measurement(check, name, unit, step.groups, *where, size, value, record.log)
+        return Measurement(
+            check=check,
+            metric=name,
+            unit=unit,
+            groups=step.groups,
+            hosts=record.hosts,
+            ranks=record.local_ranks,
+            size=size,
+            value=value,
+            log=record.log,
+        )
 
     if any(metric.name == "busbw" for metric in metrics):
         bandwidth = read(metrics, check)
@@ -77,11 +97,6 @@ def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
     for metric in metrics:
         if metric.rank is None and metric.size is None and abs(metric.value) < float("inf"):
             yield measurement(metric.name, metric.unit, None, metric.value)
-
-
-def _measurement_as_json(measurement: Measurement) -> dict[str, Any]:
-    hosts, ranks = list(measurement.hosts), list(measurement.ranks)
-    return {**measurement._asdict(), "hosts": hosts, "ranks": ranks}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +135,20 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     if not rundir.is_own(folder):
         return BadEvidence(
             f"{folder} holds no evidence",
+            code=Code.EVIDENCE_NONE,
             hint="ask whoever ran it for the folder `evidence`, which accept collect fetched there",
         )
     progress = backends.progress_of(folder)
     if progress.phase is Phase.RUNNING:
         return BadEvidence(
             f"{folder.name} is still {progress.text}",
+            code=Code.EVIDENCE_RUNNING,
             hint=f"follow it: accept watch {name}",
         )
     return BadEvidence(
-        f"the evidence of {folder.name} was not collected", hint=f"fetch it: accept collect {name}"
+        f"the evidence of {folder.name} was not collected",
+        code=Code.EVIDENCE_NOT_COLLECTED,
+        hint=f"fetch it: accept collect {name}",
     )
 
 
@@ -140,8 +159,9 @@ def _of_file(path: Path) -> Evidence:
             return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
     with path.open("rb") as lines:
         plan, records, verdict = evidence.unpack(lines, str(path))
-    attempt, broken_off = verdict.attempt, verdict.broken_off
-    return Evidence(plan=plan, records=records, attempt=attempt, broken_off=broken_off)
+    return Evidence(
+        plan=plan, records=records, attempt=verdict.attempt, broken_off=verdict.broken_off
+    )
 
 
 def unpack(archive: Path, target: Path) -> None:
@@ -151,7 +171,11 @@ def unpack(archive: Path, target: Path) -> None:
     """
     evidence_archive.unpack(archive, target, source=str(archive))
     if not (target / "evidence").is_dir():
-        raise BadEvidence(f"{archive} holds no evidence", hint="it should hold a folder `evidence`")
+        raise BadEvidence(
+            f"{archive} holds no evidence",
+            code=Code.EVIDENCE_NONE,
+            hint="it should hold a folder `evidence`",
+        )
 
 
 def _of_folder(folder: Path) -> Evidence:
@@ -167,6 +191,7 @@ def _of_folder(folder: Path) -> Evidence:
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise BadEvidence(
                 f"{folder}: {'; '.join(wrong[:3])}{more}",
+                code=Code.EVIDENCE_CHANGED,
                 hint="collect the run again, or ask who changed it",
             )
         broken_off = evidence.read_interruption(folder)
@@ -213,6 +238,7 @@ def _parse_log_again(folder: Path, record: Record) -> Record:
     if lines is None:
         raise BadEvidence(
             f"{folder / record.log} is missing, but the records contain {record.step}",
+            code=Code.EVIDENCE_LOG_MISSING,
             hint="collect the run again",
         )
     parsed = parse_log(record.checks, lines, record.hosts)
@@ -266,7 +292,7 @@ def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) 
     loaded = load(path)
     plan = loaded.plan
     if other_machine is not None:
-        expectations = (bound for bound in plan.references if bound.kind == "expectation")
+        expectations = (bound for bound in plan.references if bound.kind is BoundKind.EXPECTATION)
         references = (*expectations, *bounds(other_machine, gpus_per_node=plan.gpus_used))
         plan = replace(plan, machine=other_machine.planned(), references=references)
     plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.broken_off)
@@ -295,7 +321,8 @@ def _judged(
     try:
         expectations = tuple(parse_expectation(text, source="--expect") for text in expect)
     except Invalid as error:
-        raise BadInput(f"--expect: {error.message}", hint=error.hint) from None
+        message = f"--expect: {error.message}"
+        raise BadInput(message, code=Code.OPTION_EXPECT, hint=error.hint) from None
     plan = replace(plan, references=(*expectations, *plan.references))
     return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, broken_off=broken_off)
 
@@ -314,49 +341,86 @@ def text(judged: Judged, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def as_json(judged: Judged) -> dict[str, Any]:
-    """Return the verdict with its measurements and references: `accept judge --json`."""
+@dataclass(frozen=True, kw_only=True)
+class NotTested:
+    """A check that did not run or was not planned, or a collective without a check."""
+
+    check: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedFile:
+    """A file that was left out."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedVerdict(Verdict):
+    """The output of `accept judge --json`: a verdict, and what it rests on."""
+
+    #: One value for each execution.
+    metrics: tuple[Measurement, ...]
+    #: References and expectations of the checks that ran.
+    references: tuple[Reference, ...]
+    not_tested: tuple[NotTested, ...]
+    #: Only if logs of nccl-tests were judged.
+    skipped: tuple[SkippedFile, ...]
+    #: Remarks for people, one line each.
+    notes: tuple[str, ...]
+
+
+def with_measurements(judged: Judged) -> JudgedVerdict:
+    """Return the verdict with its measurements and references."""
     judged_checks = {check for step in judged.plan.steps for check in step.checks}
-    measured = measurements(judged.plan, judged.records)
-    return {
-        **dump(judged.verdict),
-        "metrics": [_measurement_as_json(measurement) for measurement in measured],
-        "references": [dump(ref) for ref in judged.plan.references if ref.check in judged_checks],
-        "not_tested": _not_tested(judged, judged_checks),
-        "skipped": [{"file": file, "reason": why} for file, why in judged.skipped],
-        "notes": list(judged.notes),
-    }
+    return JudgedVerdict(
+        **vars(judged.verdict),
+        metrics=tuple(measurements(judged.plan, judged.records)),
+        references=tuple(ref for ref in judged.plan.references if ref.check in judged_checks),
+        not_tested=tuple(_not_tested(judged, judged_checks)),
+        skipped=tuple(SkippedFile(file=file, reason=why) for file, why in judged.skipped),
+        notes=judged.notes,
+    )
 
 
-def _not_tested(judged: Judged, judged_checks: set[str]) -> list[dict[str, str]]:
-    """Return checks that did not run or were not planned, and collectives without a check."""
-    reasons = {
-        check.check: next((f.message for f in check.findings if f.state is check.state), "")
-        for check in judged.verdict.checks
-        if check.state is State.NOT_TESTED
-    }
+def _not_tested(judged: Judged, judged_checks: set[str]) -> Iterator[NotTested]:
+    for check in judged.verdict.checks:
+        if check.state is State.NOT_TESTED:
+            reason = next((f.message for f in check.findings if f.state is check.state), "")
+            yield NotTested(check=check.check, reason=reason)
     not_planned = "the logs do not show it" if judged.plan.origin else "not part of the run"
     planned = judged_checks | {check.check for check in judged.verdict.checks}
-    for name in (*checks.names(), *judged.unjudged):
+    for name in dict.fromkeys((*checks.names(), *judged.unjudged)):
         if name not in planned and name != "script":
-            reasons[name] = "no check judges that" if name in judged.unjudged else not_planned
-    return [{"check": check, "reason": reason} for check, reason in reasons.items()]
+            reason = "no check judges that" if name in judged.unjudged else not_planned
+            yield NotTested(check=name, reason=reason)
 
 
-def report(judged: Judged, form: str) -> str:
-    """Return the report as `md` or `junit`; with `files`, write all files and return their paths.
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """The output of `accept report --json`: the files that it wrote, or the one that it printed."""
 
-    Raises BadInput if there is no folder for the files.
+    files: tuple[str, ...] | None = None
+    md: str | None = None
+    junit: str | None = None
+
+
+def write_reports(judged: Judged) -> tuple[str, ...]:
+    """Write the verdict and all reports beside the evidence, and return the paths.
+
+    Raises BadInput if there is no folder for them.
     """
-    if form == "md":
-        return render_markdown(judged.verdict, judged.plan)
-    if form == "junit":
-        return reports.junit(judged.verdict)
     if judged.folder is None:
-        raise BadInput("there is no folder to write to", hint="give --format md or --format junit")
+        raise BadInput(
+            "there is no folder to write to",
+            code=Code.EVIDENCE_NO_FOLDER,
+            hint="give --format md or --format junit",
+        )
     evidence.write_judgement(judged.folder, judged.plan, judged.verdict)
     names = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
-    return "\n".join(str(judged.folder / name) for name in names)
+    return tuple(str(judged.folder / name) for name in names)
 
 
 def do_judge(
@@ -369,7 +433,7 @@ def do_judge(
     """Judge evidence or nccl-tests logs, and return the worst exit code."""
     results = judge_paths(paths or ("last",), expect=expect, machine=machine)
     if terminal.json:
-        values = [as_json(judged) for judged in results]
+        values = [with_measurements(judged) for judged in results]
         terminal.result(values if len(values) > 1 else values[0], "")
     else:
         for judged in results:
@@ -380,9 +444,13 @@ def do_judge(
 def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     """Write report.md and junit.xml beside the evidence, or print one of them."""
     judged = judge_path(name, expect=())
-    written = report(judged, form)
     if form == "files":
-        terminal.result({"files": written.splitlines()}, written)
+        files = write_reports(judged)
+        terminal.result(Reports(files=files), "\n".join(files))
+    elif form == "md":
+        page = render_markdown(judged.verdict, judged.plan)
+        terminal.result(Reports(md=page), page)
     else:
-        terminal.result({form: written}, written)
+        xml = reports.junit(judged.verdict)
+        terminal.result(Reports(junit=xml), xml)
     return Exit.PASS

@@ -103,7 +103,7 @@ def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -
         raise
     collect(folder, terminal)
     judged = judge.judge_path(str(folder), expect=())
-    judge.report(judged, "files")
+    judge.write_reports(judged)
     return judged
 
 

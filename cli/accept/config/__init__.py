@@ -34,7 +34,6 @@ __all__ = [
     "load_machine",
     "load_site",
     "load_suite",
-    "merge_parameters",
     "names",
     "schema_for",
     "site_expectations",
@@ -148,22 +147,6 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
         code=Code.MACHINE_UNKNOWN if kind == "machines" else Code.SUITE_UNKNOWN,
         hint=hint,
     )
-
-
-def merge_parameters(
-    *layers: tuple[dict[str, Any], str],
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Merge the parameters of a check; return them and the origin of each.
-
-    A layer is (parameters, origin), and later layers win. Origins are for messages, such as
-    "site.yaml:12" or "--set".
-    """
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for parameters, origin in layers:
-        values.update(parameters)
-        origins.update(dict.fromkeys(parameters, origin))
-    return values, origins
 
 
 def schema_for(what: str) -> dict[str, Any]:

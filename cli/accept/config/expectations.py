@@ -9,7 +9,7 @@ from typing import Annotated
 
 from accept.core import checks
 from accept.core.checks.gemm_memory import TYPES
-from accept.core.model import Reference
+from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Invalid, Text, escaped, known
 from accept.core.text import parse_size
 
@@ -120,7 +120,7 @@ def parse_expectation(text: str, *, source: str) -> Reference:
         check=check,
         metric=metric,
         unit=unit,
-        kind="expectation",
+        kind=BoundKind.EXPECTATION,
         source=source,
         value=bound,
         lower=bound if match["sign"] == ">=" else None,

@@ -19,7 +19,7 @@ from accept.config.machine import Machine, Nics
 from accept.config.references import Figure
 from accept.config.yaml_file import read_file
 from accept.core.checks import load
-from accept.core.model import Reference
+from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Doc
 from accept.core.text import parse_size
 
@@ -129,7 +129,7 @@ def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure
             continue
         yield Figure(
             check=check,
-            kind="floor",
+            kind=BoundKind.FLOOR,
             value=value,
             share=floor.share,
             peak=peak,
@@ -162,7 +162,7 @@ def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
             check=check,
             metric=floor.metric,
             unit=METRICS[check][floor.metric],
-            kind="floor",
+            kind=BoundKind.FLOOR,
             value=rate,
             share=floor.share,
             peak=rate,

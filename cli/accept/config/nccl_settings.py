@@ -15,6 +15,8 @@ from accept.config import resources
 from accept.config.fields import Url
 from accept.config.machine import Machine
 from accept.config.yaml_file import read_file
+from accept.core.error_codes import Code
+from accept.core.errors import warning
 from accept.core.serde import escaped, nearest
 from accept.core.text import decimal
 
@@ -68,7 +70,7 @@ def without(path: str) -> dict[str, str]:
 
 
 def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[str, ...]:
-    """Return one line for each setting that is unknown or contradicts the machine.
+    """Return one warning for each setting that is unknown or contradicts the machine.
 
     `given` holds only the user's settings, because the settings of the profile are intended.
     """
@@ -76,13 +78,12 @@ def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[s
     transport = machine.planned(profile).transport
     network = given.get("NCCL_NET", "")
     if transport and network and transport.lower() not in network.lower():
-        lines.append(
-            f"NCCL_NET={escaped(network)}: {machine.name} should use the network {transport}"
-        )
+        message = f"NCCL_NET={escaped(network)}: {machine.name} should use the network {transport}"
+        lines.append(warning(Code.NCCL_CONTRADICTION, message))
     level = given.get("NCCL_DEBUG", "INFO").upper()
     if transport and level not in ("INFO", "TRACE"):
         effect = "the logs will not show which network NCCL used: the verdict is inconclusive"
-        lines.append(f"NCCL_DEBUG={escaped(level)}: {effect}")
+        lines.append(warning(Code.NCCL_DEBUG, f"NCCL_DEBUG={escaped(level)}: {effect}"))
     return tuple(dict.fromkeys(lines))
 
 
@@ -96,7 +97,8 @@ def _unknown(given: Mapping[str, str]) -> Iterator[str]:
             continue
         close = nearest(name.upper(), known_names)
         hint = f"did you mean {close}?" if close else "does a plugin read it?"
-        yield f"{escaped(name)} is not a known NCCL setting: {hint}"
+        message = f"{escaped(name)} is not a known NCCL setting: {hint}"
+        yield warning(Code.NCCL_SETTING_UNKNOWN, message)
 
 
 def _turned_off(given: Mapping[str, str], machine: Machine, profile: str) -> Iterator[str]:
@@ -110,7 +112,8 @@ def _turned_off(given: Mapping[str, str], machine: Machine, profile: str) -> Ite
     for off in settings().turns_off:
         value = given.get(off.name, "")
         if value in off.values and has[off.path]:
-            yield f"{off.name}={value} contradicts {machine.name}: {_EFFECTS[off.path]}"
+            message = f"{off.name}={value} contradicts {machine.name}: {_EFFECTS[off.path]}"
+            yield warning(Code.NCCL_CONTRADICTION, message)
 
 
 def _channels(given: Mapping[str, str], machine: Machine) -> Iterator[str]:
@@ -123,4 +126,5 @@ def _channels(given: Mapping[str, str], machine: Machine) -> Iterator[str]:
         if sign * (channels - nics.count) > 0:
             side = "more than" if sign > 0 else "fewer than"
             effect = "several share a NIC" if sign > 0 else "some NICs carry nothing"
-            yield f"{name}={channels}: {side} the {nics.count} NICs of {machine.name}, {effect}"
+            message = f"{name}={channels}: {side} the {nics.count} NICs of {machine.name}, {effect}"
+            yield warning(Code.NCCL_CHANNELS, message)

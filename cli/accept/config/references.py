@@ -64,7 +64,7 @@ class Figure:
         """Raise Invalid for a figure without a bound, and for keys that contradict each other."""
         check_parameters({self.check: {}}, ())
         check_metric(self.check, self.metric, self.unit)
-        if self.kind == "expectation":
+        if self.kind is BoundKind.EXPECTATION:
             message = "expectations belong in a site file, not in a machine"
             raise _contradiction("kind", message, "use `expect:`")
         if self.share is not None and (self.value is None or self.lower is not None):

@@ -56,7 +56,7 @@ class SuiteCheck:
                 known(self.check, checks.names()),
                 code=Code.CHECK_UNKNOWN,
             )
-        if self.rounds != "auto" and self.rounds > 1 and self.groups != "pairs":
+        if self.rounds != "auto" and self.rounds > 1 and self.groups is not GroupKind.PAIRS:
             message = "only `groups: pairs` has rounds"
             raise Invalid(("rounds",), message, code=Code.SUITE_CONTRADICTION)
         is_script = self.check == "script"

@@ -1,255 +1,519 @@
 """Define the closed list of causes. Every failed node, step or check has one of them.
 
-Each cause has one line with its meaning and one with the next action. `docs/causes.md` has a
-section for each: how to confirm it by hand, and what to report to the provider.
+Everything that the program knows about a cause is in its row. `docs/causes.md` has a section for
+each: how to confirm it by hand, and what to report to the provider.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+
+from accept.core.text import TextEnum
 
 
-class Cause(NamedTuple):
-    """The meaning of a cause and the next action, one line each."""
+class Owner(TextEnum):
+    """A party that has to act on a cause."""
 
+    #: The operators of the host.
+    NODE = "node"
+    #: The person who started the run: settings, limits, tools, the list of hosts.
+    USER = "user"
+    #: The operators of the network.
+    FABRIC = "fabric"
+    #: The provider or vendor that replaces hardware.
+    PROVIDER = "provider"
+
+
+class Judgement(TextEnum):
+    """The kind of comparison that leads to a finding."""
+
+    #: Everything planned ran, and left complete output.
+    COMPLETENESS = "completeness"
+    #: Results are correct.
+    CORRECTNESS = "correctness"
+    #: Values reach their bounds.
+    ABSOLUTE = "absolute"
+    #: Groups are compared with their peers in the same run.
+    POPULATION = "population"
+    #: Hosts are equal to each other and to their machine type.
+    CONSISTENCY = "consistency"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Describe one cause. The default of each flag is right for most causes."""
+
+    #: The name in JSON, on screens and in `docs/causes.md`.
+    text: str
+    #: One line each: the meaning, and the next action.
     meaning: str
     action: str
+    owner: Owner
+    #: The judgement that a problem of this cause belongs to.
+    judgement: Judgement = Judgement.COMPLETENESS
+    #: It explains all other problems of its execution. When a host dies, the ranks that wait for it
+    #: hang, and the launcher ends the others.
+    root_cause: bool = False
+    #: It usually follows from another cause, and then adds no information.
+    consequence: bool = False
+    #: It only reports that results are missing, which a failed launch explains.
+    no_result: bool = False
+    #: It ends a launch, whichever of its checks was running.
+    ends_launch: bool = False
+    #: It excludes the host from the rest of the run.
+    loses_host: bool = False
+    #: No connection to the host could be made.
+    unreachable: bool = False
+    #: Another try to prepare the host gives the same result.
+    permanent: bool = False
+    #: A GPU is missing or unusable.
+    no_gpu: bool = False
+    #: It may follow from such a GPU and is then not blamed, as every consequence.
+    follows_no_gpu: bool = False
+    #: A GPU or CPU computed wrong numbers.
+    wrong_numbers: bool = False
+    #: A value is too low.
+    slow: bool = False
+    #: Only the comparison with peers shows that.
+    relative: bool = False
+    #: The check did not run. Nothing is known to be bad.
+    not_tested: bool = False
+    #: The value cannot be judged.
+    not_judged: bool = False
 
 
-CAUSES: dict[str, Cause] = {
+class Cause(TextEnum):
+    """The closed list of causes, one row each.
+
+    If several causes accuse a suspect with equal strength, the one that is listed first counts.
+    """
+
+    row: Row
+
+    def __new__(cls, row: Row) -> Cause:
+        """Create the member of a row: its text, with the row as an attribute."""
+        member = str.__new__(cls, row.text)
+        member._value_ = row.text
+        member.row = row
+        return member
+
+    @property
+    def code(self) -> str:
+        """Return the stable code of findings with this cause, such as `W-RANK-HUNG`."""
+        return f"W-{self.value.upper()}"
+
     # A host that never took part.
-    "unreachable-dns": Cause(
-        "the host's name has no address",
-        "check the name, and that the host exists; `getent hosts NAME` from the first host",
-    ),
-    "unreachable-refused": Cause(
-        "the host answers, but nothing listens on its ssh port",
-        "start the host's sshd, or find out why it stopped",
-    ),
-    "unreachable-timeout": Cause(
-        "the host did not answer before the deadline",
-        "check that it is powered on, then check routes and firewalls between the hosts",
-    ),
-    "key-refused": Cause(
-        "the host refused the ssh key",
-        "install the key for that user, and read the host's sshd log",
-    ),
-    "host-key-mismatch": Cause(
-        "the host key differs from the pinned one: another machine, or a reinstalled host",
-        "find out which machine has that name now, then update known_hosts",
-    ),
+    UNREACHABLE_DNS = Row(
+        text="unreachable-dns",
+        meaning="the host's name has no address",
+        action="check the name, and that the host exists; `getent hosts NAME` from the first host",
+        owner=Owner.USER,
+        unreachable=True,
+        permanent=True,
+    )
+    UNREACHABLE_REFUSED = Row(
+        text="unreachable-refused",
+        meaning="the host answers, but nothing listens on its ssh port",
+        action="start the host's sshd, or find out why it stopped",
+        owner=Owner.NODE,
+        unreachable=True,
+    )
+    UNREACHABLE_TIMEOUT = Row(
+        text="unreachable-timeout",
+        meaning="the host did not answer before the deadline",
+        action="check that it is powered on, then check routes and firewalls between the hosts",
+        owner=Owner.NODE,
+        unreachable=True,
+    )
+    KEY_REFUSED = Row(
+        text="key-refused",
+        meaning="the host refused the ssh key",
+        action="install the key for that user, and read the host's sshd log",
+        owner=Owner.USER,
+        permanent=True,
+    )
+    HOST_KEY_MISMATCH = Row(
+        text="host-key-mismatch",
+        meaning="the host key differs from the pinned one: another machine, or a reinstalled host",
+        action="find out which machine has that name now, then update known_hosts",
+        owner=Owner.USER,
+        permanent=True,
+    )
     # A host or a rank that was lost during the run.
-    "host-died": Cause(
-        "the host stopped answering during a step",
-        "read its console and system log, remove it, and ask the provider to replace it",
-    ),
-    "rank-hung": Cause(
-        "a rank stopped making progress while the others waited for it",
-        "check the host's kernel log, its GPU (Xid) and NIC errors, then run the step again",
-    ),
-    "timed-out": Cause(
-        "the step exceeded its time limit, and no single rank could be blamed",
-        "read the step's log; if its ranks still made progress, give the step a longer "
+    HOST_DIED = Row(
+        text="host-died",
+        meaning="the host stopped answering during a step",
+        action="read its console and system log, remove it, and ask the provider to replace it",
+        owner=Owner.PROVIDER,
+        root_cause=True,
+        ends_launch=True,
+        loses_host=True,
+    )
+    RANK_HUNG = Row(
+        text="rank-hung",
+        meaning="a rank stopped making progress while the others waited for it",
+        action="check the host's kernel log, its GPU (Xid) and NIC errors, then run the step again",
+        owner=Owner.NODE,
+        ends_launch=True,
+    )
+    TIMED_OUT = Row(
+        text="timed-out",
+        meaning="the step exceeded its time limit, and no single rank could be blamed",
+        action="read the step's log; if its ranks still made progress, give the step a longer "
         "`timeout`; run `pairs` over the same hosts to find slow or stuck hosts",
-    ),
-    "crashed": Cause(
-        "a program ended with an error",
-        "read the end of the step's log",
-    ),
-    "launch-failed": Cause(
-        "the ranks could not be started",
-        "read the step's log; check that MPI is the same on all hosts and may open connections",
-    ),
-    "rank-count": Cause(
-        "the ranks that took part are not exactly the planned ones",
-        "check the host file and slots; MPI may have run on the first host only",
-    ),
-    "unkillable": Cause(
-        "a process of a step could not be killed because it hangs in the kernel",
-        "reboot the host; find the driver that hangs in its kernel log",
-    ),
+        owner=Owner.USER,
+        consequence=True,
+        ends_launch=True,
+    )
+    CRASHED = Row(
+        text="crashed",
+        meaning="a program ended with an error",
+        action="read the end of the step's log",
+        owner=Owner.USER,
+        consequence=True,
+        ends_launch=True,
+    )
+    LAUNCH_FAILED = Row(
+        text="launch-failed",
+        meaning="the ranks could not be started",
+        action="read the step's log; check that MPI is the same on all hosts and may open "
+        "connections",
+        owner=Owner.USER,
+        consequence=True,
+        permanent=True,
+    )
+    RANK_COUNT = Row(
+        text="rank-count",
+        meaning="the ranks that took part are not exactly the planned ones",
+        action="check the host file and slots; MPI may have run on the first host only",
+        owner=Owner.USER,
+        follows_no_gpu=True,
+    )
+    UNKILLABLE = Row(
+        text="unkillable",
+        meaning="a process of a step could not be killed because it hangs in the kernel",
+        action="reboot the host; find the driver that hangs in its kernel log",
+        owner=Owner.NODE,
+        root_cause=True,
+        ends_launch=True,
+        loses_host=True,
+    )
     # Wrong results.
-    "wrong-data": Cause(
-        "data arrived wrong: memory, a GPU, a link or a NIC corrupts data silently",
-        "take the host out of use at once; run the step again without it to be sure",
-    ),
-    "wrong-result": Cause(
-        "a GPU (or CPU) computed wrong numbers from correct data, without an error",
-        "take the GPU out of use at once; run `gemm` on its host again to be sure",
-    ),
-    "not-finite": Cause(
-        "a result is not a finite number",
-        "read the step's log; suspect the device that computed it",
-    ),
-    "parameters-differ": Cause(
-        "after training, the model of one rank differs from the other ranks' model",
-        "take the host out of use; its GPU or memory computes or receives wrong numbers",
-    ),
-    "gradients-differ": Cause(
-        "a rank computes a different gradient from the same samples and parameters",
-        "take the GPU out of use; run the step again without it to be sure",
-    ),
-    "loss-differs": Cause(
-        "the training loss differs from that of healthy hardware with this seed",
-        "run `train` on each host alone and compare the curves to find the host that differs",
-    ),
-    "loss-not-falling": Cause(
-        "the training loss did not fall as far as on healthy hardware",
-        "run `train` on each host alone to find the host that fails",
-    ),
+    WRONG_DATA = Row(
+        text="wrong-data",
+        meaning="data arrived wrong: memory, a GPU, a link or a NIC corrupts data silently",
+        action="take the host out of use at once; run the step again without it to be sure",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.CORRECTNESS,
+    )
+    WRONG_RESULT = Row(
+        text="wrong-result",
+        meaning="a GPU (or CPU) computed wrong numbers from correct data, without an error",
+        action="take the GPU out of use at once; run `gemm` on its host again to be sure",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.CORRECTNESS,
+        wrong_numbers=True,
+    )
+    NOT_FINITE = Row(
+        text="not-finite",
+        meaning="a result is not a finite number",
+        action="read the step's log; suspect the device that computed it",
+        owner=Owner.NODE,
+        judgement=Judgement.CORRECTNESS,
+        wrong_numbers=True,
+    )
+    PARAMETERS_DIFFER = Row(
+        text="parameters-differ",
+        meaning="after training, the model of one rank differs from the other ranks' model",
+        action="take the host out of use; its GPU or memory computes or receives wrong numbers",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.CORRECTNESS,
+    )
+    GRADIENTS_DIFFER = Row(
+        text="gradients-differ",
+        meaning="a rank computes a different gradient from the same samples and parameters",
+        action="take the GPU out of use; run the step again without it to be sure",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.CORRECTNESS,
+    )
+    LOSS_DIFFERS = Row(
+        text="loss-differs",
+        meaning="the training loss differs from that of healthy hardware with this seed",
+        action="run `train` on each host alone and compare the curves to find the host that "
+        "differs",
+        owner=Owner.USER,
+        judgement=Judgement.CORRECTNESS,
+    )
+    LOSS_NOT_FALLING = Row(
+        text="loss-not-falling",
+        meaning="the training loss did not fall as far as on healthy hardware",
+        action="run `train` on each host alone to find the host that fails",
+        owner=Owner.USER,
+        judgement=Judgement.CORRECTNESS,
+    )
     # Too slow.
-    "below-reference": Cause(
-        "a measurement is below what this machine should reach",
-        "check the NCCL settings and the transport first, then run `pairs` to find a slow host",
-    ),
-    "slow-outlier": Cause(
-        "clearly slower than its peers in the same run",
-        "replace the host, or have its links, NICs and GPUs (clocks, throttling) checked",
-    ),
-    "intermittent": Cause(
-        "slow in some of its executions and fine in others, in the same run",
-        "measure it again, several times; check the error counters of its links and its clocks",
-    ),
-    "transport-fallback": Cause(
-        "NCCL used another network than expected, or a slower path: sockets, no RDMA",
-        "check that the network plugin is installed and its settings reached the ranks",
-    ),
+    BELOW_REFERENCE = Row(
+        text="below-reference",
+        meaning="a measurement is below what this machine should reach",
+        action="check the NCCL settings and the transport first, then run `pairs` to find a "
+        "slow host",
+        owner=Owner.USER,
+        follows_no_gpu=True,
+        slow=True,
+    )
+    SLOW_OUTLIER = Row(
+        text="slow-outlier",
+        meaning="clearly slower than its peers in the same run",
+        action="replace the host, or have its links, NICs and GPUs (clocks, throttling) checked",
+        owner=Owner.NODE,
+        follows_no_gpu=True,
+        slow=True,
+        relative=True,
+    )
+    INTERMITTENT = Row(
+        text="intermittent",
+        meaning="slow in some of its executions and fine in others, in the same run",
+        action="measure it again, several times; check the error counters of its links and its "
+        "clocks",
+        owner=Owner.NODE,
+        follows_no_gpu=True,
+        slow=True,
+        relative=True,
+    )
+    TRANSPORT_FALLBACK = Row(
+        text="transport-fallback",
+        meaning="NCCL used another network than expected, or a slower path: sockets, no RDMA",
+        action="check that the network plugin is installed and its settings reached the ranks",
+        owner=Owner.USER,
+        follows_no_gpu=True,
+    )
     # Missing or damaged output.
-    "incomplete-log": Cause(
-        "the output is cut off",
-        "run the step again; if it was killed, look for the out-of-memory killer and full disks",
-    ),
-    "no-measurement": Cause(
-        "a step ended without its measurement",
-        "read the step's log",
-    ),
-    "unparsable": Cause(
-        "a line of the output cannot be read",
-        "read the step's log; if it looks right, report it as a defect of accept",
-    ),
-    "top-size-missing": Cause(
-        "the largest message was never measured, so the full speed is unknown",
-        "check for too little memory, or lower the check's `max`",
-    ),
-    "evidence-missing": Cause(
-        "a planned execution has no record",
-        "collect the evidence again; if it is gone, run again",
-    ),
+    INCOMPLETE_LOG = Row(
+        text="incomplete-log",
+        meaning="the output is cut off",
+        action="run the step again; if it was killed, look for the out-of-memory killer and "
+        "full disks",
+        owner=Owner.USER,
+        consequence=True,
+        no_result=True,
+    )
+    NO_MEASUREMENT = Row(
+        text="no-measurement",
+        meaning="a step ended without its measurement",
+        action="read the step's log",
+        owner=Owner.USER,
+        consequence=True,
+        no_result=True,
+    )
+    UNPARSABLE = Row(
+        text="unparsable",
+        meaning="a line of the output cannot be read",
+        action="read the step's log; if it looks right, report it as a defect of accept",
+        owner=Owner.USER,
+        consequence=True,
+        no_result=True,
+    )
+    TOP_SIZE_MISSING = Row(
+        text="top-size-missing",
+        meaning="the largest message was never measured, so the full speed is unknown",
+        action="check for too little memory, or lower the check's `max`",
+        owner=Owner.USER,
+        follows_no_gpu=True,
+    )
+    EVIDENCE_MISSING = Row(
+        text="evidence-missing",
+        meaning="a planned execution has no record",
+        action="collect the evidence again; if it is gone, run again",
+        owner=Owner.USER,
+        not_tested=True,
+    )
     # Problems of the host that existed before the run.
-    "disk-full": Cause(
-        "a disk that the run writes to is full",
-        "free space in the run folder's file system",
-    ),
-    "gpu-missing": Cause(
-        "the host shows fewer GPUs than the machine has",
-        "search the kernel log for Xid errors and GPUs off the bus; have the host repaired",
-    ),
-    "gpu-unusable": Cause(
-        "a GPU is on the PCI bus, but the driver does not show it or it is not usable",
-        "check that the driver is loaded (`nvidia-smi`), then read the kernel log",
-    ),
-    "gpu-busy": Cause(
-        "other processes use a GPU, so it is not measured",
-        "wait for them, end them, or add `--busy-ok`",
-    ),
-    "gpu-duplicate": Cause(
-        "one GPU appears twice: two names for one host, or two ranks on one GPU",
-        "check the list of hosts for aliases, and the GPUs that each rank sees",
-    ),
-    "gpu-ecc": Cause(
-        "the GPU had memory errors that it could not correct",
-        "have the GPU reset or replaced; it may return wrong data",
-    ),
+    DISK_FULL = Row(
+        text="disk-full",
+        meaning="a disk that the run writes to is full",
+        action="free space in the run folder's file system",
+        owner=Owner.NODE,
+        root_cause=True,
+        permanent=True,
+    )
+    GPU_MISSING = Row(
+        text="gpu-missing",
+        meaning="the host shows fewer GPUs than the machine has",
+        action="search the kernel log for Xid errors and GPUs off the bus; have the host repaired",
+        owner=Owner.PROVIDER,
+        permanent=True,
+        no_gpu=True,
+    )
+    GPU_UNUSABLE = Row(
+        text="gpu-unusable",
+        meaning="a GPU is on the PCI bus, but the driver does not show it or it is not usable",
+        action="check that the driver is loaded (`nvidia-smi`), then read the kernel log",
+        owner=Owner.NODE,
+        no_gpu=True,
+    )
+    GPU_BUSY = Row(
+        text="gpu-busy",
+        meaning="other processes use a GPU, so it is not measured",
+        action="wait for them, end them, or add `--busy-ok`",
+        owner=Owner.USER,
+    )
+    GPU_DUPLICATE = Row(
+        text="gpu-duplicate",
+        meaning="one GPU appears twice: two names for one host, or two ranks on one GPU",
+        action="check the list of hosts for aliases, and the GPUs that each rank sees",
+        owner=Owner.USER,
+        judgement=Judgement.CONSISTENCY,
+    )
+    GPU_ECC = Row(
+        text="gpu-ecc",
+        meaning="the GPU had memory errors that it could not correct",
+        action="have the GPU reset or replaced; it may return wrong data",
+        owner=Owner.PROVIDER,
+    )
     # Errors of devices during a step.
-    "gpu-xid": Cause(
-        "the driver reported an error of the GPU or of an NVSwitch (Xid) while a step ran",
-        "look up the number in NVIDIA's Xid catalog; have the GPU reset or replaced",
-    ),
-    "gpu-row-remap": Cause(
-        "the GPU remapped a damaged part of its memory",
-        "reset the GPU; if it happens again or the remapping failed, have the GPU replaced",
-    ),
-    "gpu-throttled": Cause(
-        "the GPU was slowed by heat or by its power supply",
-        "check its cooling and the host's power supplies; compare it with its neighbors",
-    ),
-    "nvlink-errors": Cause(
-        "an NVLink replayed data, had to recover, or was lost",
-        "reset the GPUs; if it happens again, have the GPU, its baseboard or cable replaced",
-    ),
-    "pcie-errors": Cause(
-        "the GPU's PCIe link has more replays than a healthy link",
-        "have the GPU reseated, then its riser or the GPU replaced",
-    ),
-    "pcie-degraded": Cause(
-        "a PCIe link is narrower or slower than the hardware supports",
-        "reboot the host; if that does not help, have the card reseated or replaced",
-    ),
-    "link-down": Cause(
-        "a network link went down or came back slower while a step ran",
-        "check the cable and the port at its other end, and read the switch's log",
-    ),
-    "nic-errors": Cause(
-        "a network port has more errors than a healthy link",
-        "have the cable or transceiver cleaned or replaced, then the port",
-    ),
-    "host-errors": Cause(
-        "the host's memory had uncorrectable errors",
-        "have the named memory module replaced",
-    ),
-    "inventory-mismatch": Cause(
-        "the host differs from the others or from its machine type",
-        "check the named property by hand; have the host corrected or removed",
-    ),
-    "clock-skew": Cause(
-        "the host's clock differs from the others'",
-        "start time synchronisation (chrony, systemd-timesyncd) on the host",
-    ),
-    "memlock-limited": Cause(
-        "locked memory is limited, so RDMA cannot register its buffers",
-        "raise the limit (`ulimit -l unlimited`) for the user that starts the ranks",
-    ),
+    GPU_XID = Row(
+        text="gpu-xid",
+        meaning="the driver reported an error of the GPU or of an NVSwitch (Xid) while a step ran",
+        action="look up the number in NVIDIA's Xid catalog; have the GPU reset or replaced",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+    )
+    GPU_ROW_REMAP = Row(
+        text="gpu-row-remap",
+        meaning="the GPU remapped a damaged part of its memory",
+        action="reset the GPU; if it happens again or the remapping failed, have the GPU replaced",
+        owner=Owner.NODE,
+        judgement=Judgement.ABSOLUTE,
+    )
+    GPU_THROTTLED = Row(
+        text="gpu-throttled",
+        meaning="the GPU was slowed by heat or by its power supply",
+        action="check its cooling and the host's power supplies; compare it with its neighbors",
+        owner=Owner.NODE,
+        judgement=Judgement.ABSOLUTE,
+    )
+    NVLINK_ERRORS = Row(
+        text="nvlink-errors",
+        meaning="an NVLink replayed data, had to recover, or was lost",
+        action="reset the GPUs; if it happens again, have the GPU, its baseboard or cable replaced",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+    )
+    PCIE_ERRORS = Row(
+        text="pcie-errors",
+        meaning="the GPU's PCIe link has more replays than a healthy link",
+        action="have the GPU reseated, then its riser or the GPU replaced",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+    )
+    PCIE_DEGRADED = Row(
+        text="pcie-degraded",
+        meaning="a PCIe link is narrower or slower than the hardware supports",
+        action="reboot the host; if that does not help, have the card reseated or replaced",
+        owner=Owner.NODE,
+        judgement=Judgement.ABSOLUTE,
+    )
+    LINK_DOWN = Row(
+        text="link-down",
+        meaning="a network link went down or came back slower while a step ran",
+        action="check the cable and the port at its other end, and read the switch's log",
+        owner=Owner.FABRIC,
+        judgement=Judgement.ABSOLUTE,
+    )
+    NIC_ERRORS = Row(
+        text="nic-errors",
+        meaning="a network port has more errors than a healthy link",
+        action="have the cable or transceiver cleaned or replaced, then the port",
+        owner=Owner.FABRIC,
+        judgement=Judgement.ABSOLUTE,
+    )
+    HOST_ERRORS = Row(
+        text="host-errors",
+        meaning="the host's memory had uncorrectable errors",
+        action="have the named memory module replaced",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+    )
+    INVENTORY_MISMATCH = Row(
+        text="inventory-mismatch",
+        meaning="the host differs from the others or from its machine type",
+        action="check the named property by hand; have the host corrected or removed",
+        owner=Owner.NODE,
+        judgement=Judgement.CONSISTENCY,
+    )
+    CLOCK_SKEW = Row(
+        text="clock-skew",
+        meaning="the host's clock differs from the others'",
+        action="start time synchronisation (chrony, systemd-timesyncd) on the host",
+        owner=Owner.NODE,
+        judgement=Judgement.CONSISTENCY,
+    )
+    MEMLOCK_LIMITED = Row(
+        text="memlock-limited",
+        meaning="locked memory is limited, so RDMA cannot register its buffers",
+        action="raise the limit (`ulimit -l unlimited`) for the user that starts the ranks",
+        owner=Owner.NODE,
+    )
     # Not tested, or not judged.
-    "tool-missing": Cause(
-        "a program that the check needs is missing",
-        "install it on the host, or set its path in the site file; `accept doctor` lists all",
-    ),
-    "over-budget": Cause(
-        "the time budget was too small for it",
-        "raise `--budget`",
-    ),
-    "no-reference": Cause(
-        "no expected value is known for the measurement",
-        "state what it should be: `--expect 'CHECK@SIZE>=VALUE'`, or `expect:` in the site file",
-    ),
-    "script-failed": Cause(
-        "the user's script ended with a status other than 0",
-        "read the script's log",
-    ),
-}
+    TOOL_MISSING = Row(
+        text="tool-missing",
+        meaning="a program that the check needs is missing",
+        action="install it on the host, or set its path in the site file; `accept doctor` lists "
+        "all",
+        owner=Owner.USER,
+        permanent=True,
+        not_tested=True,
+    )
+    OVER_BUDGET = Row(
+        text="over-budget",
+        meaning="the time budget was too small for it",
+        action="raise `--budget`",
+        owner=Owner.USER,
+        not_tested=True,
+    )
+    NO_REFERENCE = Row(
+        text="no-reference",
+        meaning="no expected value is known for the measurement",
+        action="state what it should be: `--expect 'CHECK@SIZE>=VALUE'`, or `expect:` in the "
+        "site file",
+        owner=Owner.USER,
+        not_judged=True,
+    )
+    SCRIPT_FAILED = Row(
+        text="script-failed",
+        meaning="the user's script ended with a status other than 0",
+        action="read the script's log",
+        owner=Owner.USER,
+        ends_launch=True,
+    )
+    # Not on this list: reported by a program or an evidence folder of another version.
+    UNKNOWN = Row(
+        text="unknown-cause",
+        meaning="the reported cause is not on the list of this version of accept",
+        action="read the message, which starts with the reported cause, and the step's log",
+        owner=Owner.USER,
+    )
 
-#: Causes of checks that did not run. Nothing is known to be broken.
-NOT_TESTED = frozenset({"tool-missing", "over-budget", "evidence-missing"})
 
-#: Causes that usually follow from another one and then add no information.
-CONSEQUENCES = frozenset(
-    {"crashed", "timed-out", "launch-failed", "incomplete-log", "no-measurement", "unparsable"}
-)
+_BY_TEXT = {cause.row.text: cause for cause in Cause}
 
 
-#: Causes of an unusable GPU, and the causes that may follow and are then not blamed.
-NO_GPU = frozenset({"gpu-missing", "gpu-unusable"})
-FOLLOWS_NO_GPU = CONSEQUENCES | {
-    *("rank-count", "below-reference", "slow-outlier", "intermittent"),
-    *("transport-fallback", "top-size-missing"),
-}
+def from_text(text: str) -> Cause | None:
+    """Return the cause called `text`; None if there is none."""
+    return _BY_TEXT.get(text)
 
 
-def meaning(cause: str) -> str:
-    """Return the meaning of `cause` as one line, also for an unknown cause."""
-    return CAUSES[cause].meaning if cause in CAUSES else "a cause that is not on the list"
+def from_code(code: str) -> Cause | None:
+    """Return the cause with this code; None if there is none."""
+    return next((cause for cause in Cause if cause.code == code), None)
 
 
-def action(cause: str) -> str:
-    """Return the next action for `cause` as one line."""
-    return CAUSES[cause].action if cause in CAUSES else "read the step's log"
+def reported(text: str, message: str) -> tuple[Cause, str]:
+    """Return the cause called `text`, and the message.
+
+    If the cause is unknown, the message starts with its text.
+    """
+    cause = from_text(text)
+    if cause is not None:
+        return cause, message
+    return Cause.UNKNOWN, f"{text[:64]}: {message}" if message else text[:64]

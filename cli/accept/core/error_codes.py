@@ -6,10 +6,10 @@ time. `accept show error CODE` prints the row.
 
 from __future__ import annotations
 
-from enum import Enum
+from accept.core.text import TextEnum
 
 
-class Code(str, Enum):
+class Code(TextEnum):
     """A stable code: `E-` for an error that ends a command, `W-` for a warning.
 
     Codes have the form E-AREA-PROBLEM. A code keeps its meaning for ever: a new problem gets a new
@@ -25,9 +25,6 @@ class Code(str, Enum):
         member._value_ = code
         member.explanation = explanation
         return member
-
-    def __str__(self) -> str:
-        return str(self.value)
 
     # Command line and host lists.
     HOSTLIST_SYNTAX = (
@@ -62,6 +59,13 @@ class Code(str, Enum):
     SCHEMA_UNKNOWN = (
         "E-SCHEMA-UNKNOWN",
         "No JSON Schema has this name. The message lists the names.",
+    )
+    OPTION_EXPECT = (
+        "E-OPTION-EXPECT",
+        (
+            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
+            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
+        ),
     )
 
     # Configuration files: machines, suites, sites.
@@ -155,6 +159,28 @@ class Code(str, Enum):
             "its profiles; `default` must exist."
         ),
     )
+    NCCL_SETTING_UNKNOWN = (
+        "W-NCCL-SETTING-UNKNOWN",
+        "NCCL and the known plugins read no setting with this name. Check the spelling.",
+    )
+    NCCL_CONTRADICTION = (
+        "W-NCCL-CONTRADICTION",
+        (
+            "An NCCL setting turns off or replaces a path that the machine should use, so the run "
+            "measures something else. Remove the setting, or select a profile without the path."
+        ),
+    )
+    NCCL_CHANNELS = (
+        "W-NCCL-CHANNELS",
+        "The number of channels does not fit the number of NICs of the machine.",
+    )
+    NCCL_DEBUG = (
+        "W-NCCL-DEBUG",
+        (
+            "With this NCCL_DEBUG the logs do not show the network, so the verdict is "
+            "inconclusive. Use INFO or TRACE."
+        ),
+    )
     SUITE_UNKNOWN = (
         "E-SUITE-UNKNOWN",
         (
@@ -245,10 +271,6 @@ class Code(str, Enum):
             "Every step of the suite takes longer than --budget. Give a longer budget, or use a "
             "shorter suite."
         ),
-    )
-    OPTION_EXPECT = (
-        "E-OPTION-EXPECT",
-        "--expect cannot be read. Write CHECK.METRIC>=VALUE, such as all-reduce.busbw@8G>=380.",
     )
     OPTION_NCCL = (
         "E-OPTION-NCCL",
@@ -507,16 +529,48 @@ class Code(str, Enum):
             "was removed; run again."
         ),
     )
-    EVIDENCE_MODIFIED = (
-        "E-EVIDENCE-MODIFIED",
+    EVIDENCE_NONE = (
+        "E-EVIDENCE-NONE",
         (
-            "Files of the evidence differ from the checksums that the coordinator wrote. The "
-            "copy on the host is kept; collect again."
+            "The path names no evidence. Evidence is a folder that `accept collect` or `accept "
+            "run` fetched, its archive, a saved log of the first host, or logs of nccl-tests."
         ),
     )
-    EVIDENCE_NO_PLAN = (
-        "E-EVIDENCE-NO-PLAN",
-        "The evidence archive contains no plan, so it cannot be judged. Collect again.",
+    EVIDENCE_RUNNING = (
+        "E-EVIDENCE-RUNNING",
+        "The run has not ended, so there is no evidence to judge yet. Follow it with accept watch.",
+    )
+    EVIDENCE_NOT_COLLECTED = (
+        "E-EVIDENCE-NOT-COLLECTED",
+        "The run's evidence is still where it ran. Fetch it with accept collect.",
+    )
+    EVIDENCE_CHANGED = (
+        "E-EVIDENCE-CHANGED",
+        (
+            "Files differ from the checksums that the run wrote, or are missing or not listed. "
+            "Collect the run again, or find out who changed them."
+        ),
+    )
+    EVIDENCE_LOG_MISSING = (
+        "E-EVIDENCE-LOG-MISSING",
+        (
+            "The records name a raw log that is missing. Every figure is read from the logs, so "
+            "nothing can be judged without it. Collect the run again."
+        ),
+    )
+    EVIDENCE_NO_FOLDER = (
+        "E-EVIDENCE-NO-FOLDER",
+        (
+            "Reports are written beside the evidence, and an archive, a log or a bucket has no "
+            "such folder. Print one report with --format md or --format junit."
+        ),
+    )
+    DIFF_NOTHING_IN_COMMON = (
+        "E-DIFF-NOTHING-IN-COMMON",
+        (
+            "The two runs have no measurement of the same check, size and number of nodes, so "
+            "nothing can be compared. Compare runs of the same suite."
+        ),
     )
 
     # The program itself.

@@ -40,6 +40,11 @@ class AcceptError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
 
+def warning(code: Code, message: str) -> str:
+    """Return the line that warns the user of something that does not prevent the run."""
+    return f"warning[{code}]: {message}"
+
+
 class BadInput(AcceptError):
     """An option, a file or a value is invalid."""
 

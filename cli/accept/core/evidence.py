@@ -20,7 +20,7 @@ from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
 from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
-from accept.core.serde import dump, read, to_json
+from accept.core.serde import dump, fields_of, read, to_json
 
 T = TypeVar("T")
 
@@ -76,6 +76,15 @@ class RunEnd:
     schema: int
     #: Reason why the run was interrupted; empty if it was not.
     interruption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredVerdict:
+    """The part of a stored verdict that is used again; verdicts of all versions have these keys."""
+
+    headline: str
+    attempt: str
+    broken_off: str
 
 
 def write(path: Path, text: str) -> None:
@@ -145,9 +154,10 @@ def _refuse_changed_plan(plan: Plan, data: Mapping[str, object], source: str) ->
         )
 
 
-def read_verdict(folder: Path) -> Verdict:
-    """Read the verdict. Raise BadEvidence if it is missing or unreadable."""
-    return _parse(Verdict, read_text(folder / VERDICT), str(folder / VERDICT))
+def read_verdict(folder: Path) -> StoredVerdict:
+    """Read the verdict of any version. Raise BadEvidence if it is missing or unreadable."""
+    path = folder / VERDICT
+    return _parse(StoredVerdict, read_text(path), str(path), other_keys=True)
 
 
 def read_interruption(folder: Path) -> str:
@@ -295,7 +305,7 @@ def is_packed(path: Path) -> bool:
     return False
 
 
-def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...], Verdict]:
+def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...], StoredVerdict]:
     """Read the packed evidence in a saved console or pod log, whose lines may have prefixes.
 
     Raise BadEvidence if the markers are missing, the text is damaged, or the records were left out.
@@ -345,7 +355,7 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         return (
             plan,
             tuple(read(Record, r) for r in data["records"]),
-            read(Verdict, data["verdict"]),
+            read(StoredVerdict, _keys_of(StoredVerdict, data["verdict"])),
         )
     except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise BadEvidence(
@@ -371,9 +381,17 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def _parse(cls: type[T], text: str, source: str) -> T:
+def _keys_of(cls: type[T], data: object) -> object:
+    """Return the part of a JSON object that `cls` has fields for."""
+    kept = {key for _, key, _ in fields_of(cls)}
+    return {k: data[k] for k in data if k in kept} if isinstance(data, dict) else data
+
+
+def _parse(cls: type[T], text: str, source: str, *, other_keys: bool = False) -> T:
+    """Parse JSON text. With `other_keys`, keys that `cls` has no fields for are ignored."""
     try:
-        return read(cls, json.loads(text))
+        data = json.loads(text)
+        return read(cls, _keys_of(cls, data) if other_keys else data)
     except (ValueError, RecursionError) as error:
         raise BadEvidence(
             f"{source}: {error}",

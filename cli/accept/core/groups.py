@@ -33,17 +33,17 @@ def waves(
     two hosts return no waves for one host.
     """
     hosts = tuple(hosts)
-    if kind == "all":
+    if kind is GroupKind.ALL:
         return ((Group(hosts=hosts),),) if hosts else ()
-    if kind == "each":
+    if kind is GroupKind.EACH:
         return (tuple(Group(hosts=(h,)) for h in hosts),) if hosts else ()
     if len(hosts) < 2:
         return ()
-    if kind == "pairs":
+    if kind is GroupKind.PAIRS:
         return pair_rounds(hosts, rounds=rounds, seed=seed)
-    if kind == "rails":
+    if kind is GroupKind.RAILS:
         return (tuple(Group(hosts=hosts, local_ranks=(r,)) for r in range(ranks)),)
-    if kind == "ladder":
+    if kind is GroupKind.LADDER:
         return _ladder(hosts)
     middle = len(hosts) // 2
     return ((Group(hosts=hosts[:middle]), Group(hosts=hosts[middle:])),)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.model import Problem
 
 
@@ -16,7 +17,7 @@ class _Sign(NamedTuple):
     """A text that launchers print, and its meaning."""
 
     text: bytes
-    cause: str
+    cause: Cause
     message: str
     #: Matches the name of the host after the text; None if the text is not followed by one.
     host: re.Pattern[bytes] | None = None
@@ -24,13 +25,15 @@ class _Sign(NamedTuple):
     over: bool = False
 
 
-_FAILED = "launch-failed"
+_FAILED = Cause.LAUNCH_FAILED
 _NAME = rb"([\w.-]{1,255})(?=[:\s]|$)"
 _HOST = re.compile(_NAME)
 _ON_NODE = re.compile(rb"[^\n]{0,80}? failed on node " + _NAME)
 
 _SIGNS = (
-    _Sign(b"not enough slots available", "rank-count", "the launcher has fewer slots than ranks"),
+    _Sign(
+        b"not enough slots available", Cause.RANK_COUNT, "the launcher has fewer slots than ranks"
+    ),
     _Sign(
         b"A daemon failed to report back",
         _FAILED,
@@ -55,9 +58,9 @@ _SIGNS = (
     _Sign(b"ssh: Could not resolve hostname ", _FAILED, "ssh knows no such host", _HOST),
     _Sign(b"srun: error: Task launch for ", _FAILED, "Slurm could not launch on it", _ON_NODE),
     _Sign(b"srun: error: Node failure on ", _FAILED, "Slurm lost it", _HOST),
-    _Sign(b" DUE TO TIME LIMIT", "timed-out", "Slurm ended the job at its time limit"),
+    _Sign(b" DUE TO TIME LIMIT", Cause.TIMED_OUT, "Slurm ended the job at its time limit"),
     _Sign(b" DUE TO NODE FAILURE", _FAILED, "Slurm ended the job because a node failed"),
-    _Sign(b"No space left on device", "disk-full", "nothing more can be written"),
+    _Sign(b"No space left on device", Cause.DISK_FULL, "nothing more can be written"),
 )
 #: Upper limit of problems per log.
 _MAX_PROBLEMS = 64

@@ -8,18 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
+from accept.core import causes
+from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
+from accept.core.text import TextEnum
 
 SCHEMA = 1
 
-GroupKind = Literal["all", "each", "pairs", "rails", "ladder", "halves"]
-BoundKind = Literal["measured", "spec", "floor", "expectation"]
+
+class GroupKind(TextEnum):
+    """A division of the hosts of a step into groups."""
+
+    ALL = "all"
+    EACH = "each"
+    PAIRS = "pairs"
+    RAILS = "rails"
+    LADDER = "ladder"
+    HALVES = "halves"
 
 
-class State(str, Enum):
+class BoundKind(TextEnum):
+    """The origin of a bound."""
+
+    MEASURED = "measured"
+    SPEC = "spec"
+    FLOOR = "floor"
+    #: A requirement of the user.
+    EXPECTATION = "expectation"
+    #: The peers in the same run. No reference is of this kind.
+    POPULATION = "population"
+
+
+class Placement(TextEnum):
+    """The buffer of a collective's result: another than its input, or the same."""
+
+    OUT = "out"
+    IN = "in"
+
+
+class SuspectKind(TextEnum):
+    """The parts of a cluster that a verdict can blame, in the order of reports."""
+
+    NODE = "node"
+    GPU = "gpu"
+    NIC = "nic"
+    RAIL = "rail"
+    SWITCH = "switch"
+    LINK = "link"
+
+
+class Strength(TextEnum):
+    """The strength of the evidence against a suspect, strongest first."""
+
+    STRONG = "strong"
+    MODERATE = "moderate"
+    WEAK = "weak"
+
+
+class State(TextEnum):
     """State of a verdict or of one check. Only `pass` is accepted."""
 
     PASS = "pass"
@@ -94,10 +142,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A check of the suite that the plan leaves out, and the reason."""
+    """A check of the suite that the plan leaves out, and the reason for people."""
 
     check: str
     reason: str
+    #: A cause that a user can act on; None if the check does not apply, or in plans of 0.1.
+    cause: Cause | None = None
     optional: bool = False
 
 
@@ -183,8 +233,8 @@ class Metric:
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
-    #: "out" or "in" (of place), for collectives.
-    placement: str | None = None
+    #: Only for collectives.
+    placement: Placement | None = None
     algorithm: str | None = None
 
 
@@ -203,13 +253,22 @@ class Fact:
 class Problem:
     """Something that went wrong, with a cause from the closed list (`accept.core.causes`)."""
 
-    cause: str
+    cause: Cause
     message: str
     check: str | None = None
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
     nic: str | None = None
+
+    @staticmethod
+    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+        """Return JSON data of any version with a cause that this version knows."""
+        text, message = data.get("cause"), data.get("message")
+        if not isinstance(text, str) or not isinstance(message, str):
+            return data
+        cause, message = causes.reported(text, message)
+        return {**data, "cause": cause.value, "message": message}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,26 +307,29 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The limits of a measurement, both inclusive, and their source. None: no limit."""
+
+    lower: float | None = None
+    upper: float | None = None
+    kind: BoundKind
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One comparison: the measured value, the required value, and the resulting state."""
 
     check: str
-    #: completeness, correctness, absolute, population or consistency.
-    judgement: str
+    judgement: Judgement
     state: State
     message: str
-    cause: str | None = None
+    cause: Cause | None = None
     metric: str | None = None
     value: float | None = None
     unit: str = ""
     size: int | None = None
-    #: The limit that was violated; if none was, the lower limit or else the upper one.
-    bound: float | None = None
-    #: Both limits.
-    lower: float | None = None
-    upper: float | None = None
-    bound_kind: str = ""
-    source: str = ""
+    bound: Bound | None = None
     #: Share of the theoretical peak, 0 to 1; None if no peak is known.
     peak_share: float | None = None
     peak: float | None = None
@@ -276,16 +338,40 @@ class Finding:
     evidence: tuple[str, ...] = ()
 
 
+#: Kind, hosts and device of a suspect.
+Part = tuple[SuspectKind, tuple[str, ...], str | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
     """A part of the cluster that the verdict blames, with cause and strength of the evidence."""
 
-    kind: Literal["node", "gpu", "nic", "rail", "link", "switch"]
-    name: str
-    cause: str
-    strength: Literal["strong", "moderate", "weak"]
+    kind: SuspectKind
+    #: The host of a node, GPU or NIC, the two of a link, the known ones of a switch, in the run's
+    #: order; none of a rail.
+    hosts: tuple[str, ...]
+    #: Number of a GPU or rail (a local rank), name of a NIC; None for other kinds.
+    device: str | None = None
+    #: Name for people: "h1:3" for a GPU, "h1 - h2" for a link, "h1 .. h8" for a switch, "rail 2".
+    name: str = field(init=False)
+    cause: Cause
+    strength: Strength
     why: str
     evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind is SuspectKind.RAIL:
+            name = f"rail {self.device}"
+        elif self.kind is SuspectKind.SWITCH:
+            name = " .. ".join((*self.hosts[:1], *self.hosts[-1:]))
+        else:
+            name = " - ".join(self.hosts) + (f":{self.device}" if self.device else "")
+        object.__setattr__(self, "name", name)
+
+    @property
+    def part(self) -> Part:
+        """The identity of the blamed part: equal if suspects differ only in cause and evidence."""
+        return self.kind, self.hosts, self.device
 
 
 @dataclass(frozen=True, kw_only=True)

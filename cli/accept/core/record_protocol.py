@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from accept.core.model import Fact, Metric, Parsed, Problem
+from accept.core import causes
+from accept.core.causes import Cause
+from accept.core.model import Fact, Metric, Parsed, Placement, Problem
 from accept.core.text import plain
 
 #: Upper limit of a record in bytes; the inventory of a host takes a few thousand.
@@ -25,7 +27,8 @@ MAX_DEPTH = 32
 _MARK = b"ACCEPT {"
 _NON_FINITE = {"nan", "inf", "-inf", "infinity", "-infinity"}
 #: Longest text of each label, in characters.
-_TEXT_LIMITS = {"check": 64, "host": 255, "gpu": 128, "placement": 16, "algorithm": 64}
+_TEXT_LIMITS = {"check": 64, "host": 255, "gpu": 128, "algorithm": 64}
+_PLACEMENTS = {placement.value: placement for placement in Placement}
 
 
 def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
@@ -50,7 +53,7 @@ def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
         count += 1
         if count > MAX_RECORDS:
             message = f"more than {MAX_RECORDS} records: the rest was not read"
-            problems.append(Problem(cause="unparsable", message=message, check=check))
+            problems.append(Problem(cause=Cause.UNPARSABLE, message=message, check=check))
             break
         _read(text[len(_MARK) - 1 :], check, metrics, facts, problems)
     return Parsed(metrics=tuple(metrics), facts=tuple(facts), problems=tuple(problems))
@@ -79,12 +82,13 @@ def _read(
     if _is_deeper(data, MAX_DEPTH):
         problems.append(_bad(check, f"nested too deeply: {_excerpt(text)}"))
         return
-    labels = {key: data.get(key) for key in (*_TEXT_LIMITS, "rank", "size")}
+    labels = {key: data.get(key) for key in (*_TEXT_LIMITS, "placement", "rank", "size")}
     invalid = [k for k, v in labels.items() if v is not None and not _is_valid(k, v)]
     if invalid:
         problems.append(_bad(check, f"invalid {invalid[0]}: {_excerpt(text)}"))
         return
     labels["check"] = labels["check"] or check
+    labels["placement"] = _PLACEMENTS.get(labels["placement"])
     if isinstance(data.get("metric"), str):
         _metric(data, labels, metrics, problems, text)
     elif isinstance(data.get("fact"), str) and "value" in data:
@@ -97,9 +101,10 @@ def _read(
         )
     elif isinstance(data.get("problem"), str):
         message = plain(str(data.get("message", "")), 500)
+        cause, message = causes.reported(plain(data["problem"], 64), message)
         problems.append(
             Problem(
-                cause=data["problem"][:64],
+                cause=cause,
                 message=message,
                 **_selected(labels, "check", "host", "rank", "gpu"),
             )
@@ -118,7 +123,7 @@ def _metric(
     name, value, unit = data["metric"][:64], data.get("value"), data.get("unit", "")
     if isinstance(value, str) and value.lower() in _NON_FINITE:
         where = _selected(labels, "check", "host", "rank", "gpu")
-        problems.append(Problem(cause="not-finite", message=f"{name} is {value}", **where))
+        problems.append(Problem(cause=Cause.NOT_FINITE, message=f"{name} is {value}", **where))
     elif isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(unit, str):
         problems.append(_bad(labels["check"], f"{name} is not a number: {_excerpt(text)}"))
     elif abs(value) > 1e300:
@@ -153,6 +158,8 @@ def _is_deeper(data: object, levels: int) -> bool:
 def _is_valid(key: str, value: object) -> bool:
     if key in _TEXT_LIMITS:
         return isinstance(value, str) and len(value) <= _TEXT_LIMITS[key] and value.isprintable()
+    if key == "placement":
+        return isinstance(value, str) and value in _PLACEMENTS
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
@@ -165,4 +172,6 @@ def _excerpt(text: bytes) -> str:
 
 
 def _bad(check: str | None, message: str) -> Problem:
-    return Problem(cause="unparsable", message=f"a record is not readable: {message}", check=check)
+    return Problem(
+        cause=Cause.UNPARSABLE, message=f"a record is not readable: {message}", check=check
+    )

@@ -159,6 +159,7 @@ class Text:
 def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
     """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
 
+    A dataclass may have a static method `adapt` that changes data of another version before.
     Raise Invalid with `path`, extended by the path inside `data`.
     """
     try:
@@ -171,6 +172,7 @@ def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
 def dump(value: Any) -> Any:
     """Return plain data from which `read` restores `value`.
 
+    A field with `init=False` is written, but not restored: the class derives it from the others.
     Fields that are None are left out if None is their default. Keys of mappings are sorted and
     fields keep their order, so that equal values give equal bytes.
     """
@@ -505,12 +507,14 @@ def _is_intended(member: Any, data: Any) -> bool:
 def _dataclass(cls: type[Any]) -> _Kind:
     readers = {key: (item.name, _kind(hint).read) for item, key, hint in fields_of(cls)}
     required_keys = {key: item.name for item, key, _ in fields_of(cls) if _is_required(item)}
+    derived = {item.name for item, _, _ in fields_of(cls) if not item.init}
+    adapt = getattr(cls, "adapt", None)
 
     def read_dataclass(data: Any) -> Any:
         if not isinstance(data, dict):
             raise _wrong("a mapping", data, f"known keys: {', '.join(readers)}")
         values = {}
-        for key, item in data.items():
+        for key, item in (adapt(data) if adapt else data).items():
             entry = readers.get(_key(key))
             if entry is None:
                 hint = known(key, readers, "known keys")
@@ -524,6 +528,8 @@ def _dataclass(cls: type[Any]) -> _Kind:
         if missing:
             message = f"{'keys' if missing[1:] else 'key'} missing: {', '.join(missing)}"
             raise Invalid((), message, code=Code.KEY_MISSING)
+        for name in derived:
+            del values[name]
         try:
             return cls(**values)
         except Invalid:

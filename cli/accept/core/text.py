@@ -1,12 +1,20 @@
-"""Make untrusted text safe to show; format counts, durations and sizes; parse sizes."""
+"""Make untrusted text safe to show; format and parse counts, durations and sizes; text enums."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from enum import Enum
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$])")
+
+
+class TextEnum(str, Enum):
+    """A closed set of texts. `enum.StrEnum` needs Python 3.11."""
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 def plain(text: object, most: int = 400) -> str:
@@ -70,7 +78,7 @@ def parse_size(text: str) -> int:
     size = int(match[1]) * _UNITS[match[2]] if match else 0
     if size < 1:
         raise ValueError(
-            f"{text[:40]!r} is no size; write a whole number of bytes above 0, "
+            f"{text[:40]!r} is not a valid size; write a whole number of bytes above 0, "
             "or one with K, M, G or T (powers of 1024), such as 512K or 8G"
         )
     return size

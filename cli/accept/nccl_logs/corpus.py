@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.errors import BadEvidence
 from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.json import UNKNOWN_BUS
@@ -75,7 +76,7 @@ def gather(paths: Sequence[Path]) -> Logs:
     for log, named in others:
         if should_be_log(log):
             message = f"the log is not usable: {log.reason}"
-            problem = Problem(cause="incomplete-log", message=message)
+            problem = Problem(cause=Cause.INCOMPLETE_LOG, message=message)
             logs.append(Read(file=log.file, problems=(problem,)))
         elif named:
             raise BadEvidence(
@@ -172,7 +173,7 @@ def _execution(table: Measured, number: _Numbering) -> Execution:
     fewer = [host for host, numbers in gpus.items() if len(numbers) < usual]
     problems = tuple(
         Problem(
-            cause="gpu-missing",
+            cause=Cause.GPU_MISSING,
             message=f"{len(gpus[host])} GPUs of {host} took part, {usual} of most hosts",
             host=host,
             check=table.check,
@@ -226,7 +227,7 @@ def populations(
     without_rows = []
     for execution in executions:
         key = Population(
-            kind="ladder" if execution.hosts in blocks else _kind(execution, len(hosts)),
+            kind=GroupKind.LADDER if execution.hosts in blocks else _kind(execution, len(hosts)),
             check=execution.check or UNKNOWN,
             gpus=0 if execution.count == all_gpus else execution.count,
             crossed=_is_crossed(execution),
@@ -237,7 +238,7 @@ def populations(
             len(rails.get(check_and_hosts, ())) > 1 and execution.count == 1 and not key.crossed
         )
         if is_rail and (len(execution.hosts) > 2 or len(hosts) == 2):
-            key = key._replace(kind="rails", hosts=check_and_hosts[1])
+            key = key._replace(kind=GroupKind.RAILS, hosts=check_and_hosts[1])
         table = execution.measured.table if execution.measured else None
         if table is None or table.min_bytes is None or not table.rows:
             without_rows.append((key, table, execution))
@@ -291,8 +292,8 @@ def _check_and_hosts(execution: Execution) -> tuple[str | None, tuple[str, ...]]
 def _kind(execution: Execution, all_hosts: int) -> GroupKind:
     if execution.measured and len({device.group for device in execution.measured.devices}) > 1:
         # Several groups ran at once, and share one result.
-        return "halves"
+        return GroupKind.HALVES
     hosts = len(execution.hosts)
     if hosts < 3:
-        return "pairs" if hosts == 2 else "each"
-    return "all" if hosts == all_hosts else "ladder"
+        return GroupKind.PAIRS if hosts == 2 else GroupKind.EACH
+    return GroupKind.ALL if hosts == all_hosts else GroupKind.LADDER

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.nccl_logs.corpus import Execution, Logs
 from accept.nccl_logs.hosts import HostNames
@@ -101,7 +102,7 @@ def _missing_at_end(
         return
     for check in usual[len(present) :]:
         message = f"the log ends before {check}, which the other logs of its kind contain"
-        problem = Problem(cause="incomplete-log", message=message, check=check)
+        problem = Problem(cause=Cause.INCOMPLETE_LOG, message=message, check=check)
         last = executions[-1]
         yield Execution(
             file=log.file, check=check, hosts=last.hosts, gpus=last.gpus, problems=(problem,)

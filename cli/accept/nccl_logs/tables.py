@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from accept.core import launcher_errors, nccl_tests
+from accept.core.causes import Cause
 from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.table import COLLECTIVES, Device, Log, Row, Table
@@ -63,12 +64,12 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
             return Read(file=name, reason=JSON)
     else:
         log = nccl_tests.parse(launcher_errors.watch(whole, launch), collective=_named(name))
-    problems = tuple(p for p in log.problems if p.cause != "unparsable" or log.tables)
+    problems = tuple(p for p in log.problems if p.cause is not Cause.UNPARSABLE or log.tables)
     if not log.tables:
         said = (*launch, *problems)
         if not said and log.nccl_lines:
             text = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
-            said = (Problem(cause="no-measurement", message=text),)
+            said = (Problem(cause=Cause.NO_MEASUREMENT, message=text),)
         reason = NO_TABLE if start.strip() else EMPTY
         return Read(file=name, problems=said, reason="" if said else reason)
     if len(log.tables) == 1:

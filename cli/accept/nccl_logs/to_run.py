@@ -15,6 +15,7 @@ from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
 from accept.core import checks, evidence, nccl_tests
+from accept.core.causes import Cause
 from accept.core.errors import BadEvidence
 from accept.core.judge.completeness import host_list
 from accept.core.judge.crosscheck import GPUS
@@ -267,7 +268,7 @@ def _missing_gpus(executions: Sequence[Execution]) -> Iterator[Problem]:
                     f"{host} has {count(gpus_shown, 'GPU')} in all logs, "
                     f"{hosts} of {len(counts)} hosts have {usual}"
                 )
-                yield Problem(cause="gpu-missing", message=message, host=host)
+                yield Problem(cause=Cause.GPU_MISSING, message=message, host=host)
 
 
 def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem]:
@@ -286,11 +287,11 @@ def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem
         device = next(iter(unexpected.values()))[0]
         count = f"{len(unexpected)} of {len(names)} hosts"
         message = f"{count} have {device}, {expected}; try another --machine"
-        yield Problem(cause="inventory-mismatch", message=message)
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message)
         return
     for host, devices in unexpected.items():
         message = f"{host} has {devices[0]}, {expected}"
-        yield Problem(cause="inventory-mismatch", message=message, host=host)
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
 
 
 def _is_unexpected(device: str, machine: PlannedMachine) -> bool:
@@ -304,12 +305,12 @@ def _is_unexpected(device: str, machine: PlannedMachine) -> bool:
 #: Many logs show their own noise, so no machine needs a larger assumed noise than this.
 _MAX_NOISE = 0.01
 _WORDS: dict[GroupKind, str] = {
-    "each": "single-node",
-    "pairs": "pair",
-    "rails": "rail",
-    "ladder": "block",
-    "all": "all-node",
-    "halves": "split",
+    GroupKind.EACH: "single-node",
+    GroupKind.PAIRS: "pair",
+    GroupKind.RAILS: "rail",
+    GroupKind.LADDER: "block",
+    GroupKind.ALL: "all-node",
+    GroupKind.HALVES: "split",
 }
 
 
@@ -452,7 +453,7 @@ def _record(
             for metric in nccl_tests.metrics(log, names=("busbw", "wrong", *metric_names))
             if metric.size is None or top is None or metric.size <= top
         )
-    is_partial = bool(population.gpus) or population.kind in ("rails", "halves")
+    is_partial = bool(population.gpus) or population.kind in (GroupKind.RAILS, GroupKind.HALVES)
     facts = execution.measured.facts if execution.measured else ()
     facts += tuple(Fact(name=GPUS, host=h, value=list(g)) for h, g in execution.gpus.items())
     return Record(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accept.config import Loaded, Machine, Site, Suite, merge_parameters
+from accept.config import Loaded, Machine, Site, Suite
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
+from accept.core.causes import Cause
 from accept.core.checks import load
 from accept.core.checks.check import Check, launch_seconds
 from accept.core.error_codes import Code
@@ -86,9 +87,11 @@ def steps_of(
                 code=Code.SUITE_CONTRADICTION,
             )
         names = [f"n{i}" for i in range(nodes)]
-        round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups == "pairs" else 1
+        round_count = (
+            _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
+        )
         planned_waves = waves(groups, names, rounds=round_count, seed=seed, ranks=ranks)
-        if not planned_waves or (groups == "rails" and ranks == 1):
+        if not planned_waves or (groups is GroupKind.RAILS and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
             continue
@@ -215,9 +218,9 @@ def _params(
             raise document.bad(
                 (*path, *error.path), error.message, error.hint, code=error.code
             ) from None
-    merged, _ = merge_parameters(*((values, "") for values, _, _ in layers), (overrides, "--set"))
+    merged = {key: value for values, _, _ in layers for key, value in values.items()}
     try:
-        params = read(check.params, merged)
+        params = read(check.params, {**merged, **overrides})
         _check_limits(params, overrides)
     except Invalid as error:
         # An error about several parameters has no path: one of the overrides caused it.
@@ -312,7 +315,10 @@ def fit_budget(
         total = sum(step.estimate for step in kept)
         rest = duration(total)
         reason = f"over the budget of {duration(budget)} (the rest is estimated at {rest})"
-        dropped += [Skipped(check=c, reason=reason, optional=step.optional) for c in step.checks]
+        dropped += [
+            Skipped(check=check, reason=reason, cause=Cause.OVER_BUDGET, optional=step.optional)
+            for check in step.checks
+        ]
     if not kept:
         raise BadInput(
             f"no step fits into a budget of {duration(budget)}",

@@ -105,7 +105,7 @@ def zone(*values: str) -> dict[str, Any]:
 
 
 class TestAnAffinity:
-    """https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity"""
+    """Follow https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/ ."""
 
     NODE = {"metadata": {"name": "n1", "labels": {"zone": "a", "generation": "4"}}}
 

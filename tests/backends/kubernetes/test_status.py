@@ -20,6 +20,7 @@ from tests.factories.kubernetes import (
 from accept.backends.kubernetes.dump import scrubbed
 from accept.backends.kubernetes.status import (
     Pod,
+    PodPhase,
     State,
     has_started,
     read_pod,
@@ -137,7 +138,7 @@ class TestTheEnd:
     def test_is_not_there_without_a_condition_that_is_true(self) -> None:
         one = job(3, ("Failed", "x", ""))
         one["status"]["conditions"][0]["status"] = "False"
-        assert read_state(jobset=None, job=one, pods=[]).ended == ""
+        assert read_state(jobset=None, job=one, pods=[]).ended is None
 
 
 class TestSuspension:
@@ -232,7 +233,7 @@ class TestWhatIsKeptOfAnObject:
 
 
 def test_index_0_is_the_newest_where_a_queue_let_the_run_in_again() -> None:
-    old = Pod(name="a", index=0, phase="ended", code=5, created="2026-01-01T00:00:00Z")
-    new = Pod(name="Z", index=0, phase="running", created="2026-01-01T00:09:00Z")
+    old = Pod(name="a", index=0, phase=PodPhase.ENDED, code=5, created="2026-01-01T00:00:00Z")
+    new = Pod(name="Z", index=0, phase=PodPhase.RUNNING, created="2026-01-01T00:09:00Z")
     assert State(there=True, pods=(old, new)).first is new
     assert State(there=True, pods=(new, old)).first is new

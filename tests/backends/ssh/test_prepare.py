@@ -9,8 +9,9 @@ import pytest
 from tests.factories.command_line import refused
 
 from accept.backends.ssh.client import Reply
-from accept.backends.ssh.prepare import _FINAL, Ready, set_up, understood
+from accept.backends.ssh.prepare import Ready, set_up, understood
 from accept.config import resources
+from accept.core.causes import Cause
 from accept.core.model import Problem
 
 
@@ -33,6 +34,15 @@ def test_parts_of_a_version_that_are_no_numbers_are_left_out() -> None:
     found = said(f"port 22\npython 3.²{'.' + '9' * 5000}\nready\n")
     assert isinstance(found, Ready)
     assert found.python == (3,)
+
+
+def test_an_unknown_cause_is_kept_in_the_message() -> None:
+    reply = Reply(exit=1, out=b"problem gremlins seen at night\n", err="")
+    problem = understood("h1", reply)
+    assert problem == Problem(
+        cause=Cause.UNKNOWN, message="h1: gremlins: seen at night", check="hosts", host="h1"
+    )
+    assert not Cause.UNKNOWN.row.permanent
 
 
 def test_the_name_of_a_folder_is_never_a_command(tmp_path: Path) -> None:
@@ -78,7 +88,7 @@ class TestAHostWithoutGpus:
 
     def test_is_refused(self, host: Path) -> None:
         assert self.cause(host, "gpus") == "gpu-missing"
-        assert "gpu-missing" in _FINAL
+        assert Cause.GPU_MISSING.row.permanent
 
     def test_is_good_enough_for_a_machine_without(self, host: Path) -> None:
         assert self.cause(host) != "gpu-missing"

@@ -22,6 +22,7 @@ from accept.backends.ssh.client import Reply, call
 from accept.backends.ssh.prepare import Absent, Ready
 from accept.config import Site, resources
 from accept.core import evidence
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NoEvidence
 from accept.core.model import Problem
@@ -232,7 +233,7 @@ class TestCollect:
         pack(node)
         with pytest.raises(BadEvidence) as error:
             backend.collect(job, folder=folder, say=ignore)
-        assert error.value.code == Code.EVIDENCE_MODIFIED
+        assert error.value.code == Code.EVIDENCE_CHANGED
         assert (node / "evidence.tar").is_file()
         assert not (folder / rundir.EVIDENCE).exists()
 
@@ -481,7 +482,7 @@ class TestSubmit:
     ) -> None:
         """Later commands would wait for them, and fail, although nothing is left there."""
         ready = Ready(name="h1", port=1, addresses=(), python=(3, 11), busy=())
-        problem = Problem(cause="unreachable-timeout", message="no answer")
+        problem = Problem(cause=Cause.UNREACHABLE_TIMEOUT, message="no answer")
         results: dict[str, Ready | Absent] = {
             "h1": ready,
             "h2": Absent(problem=problem, has_files=True),

@@ -215,7 +215,7 @@ class Cluster:
         return self.kubectl(*arguments, stdin=stdin).stdout
 
     def read(self, path: str) -> str:
-        """What the API server answers to a GET. Raises OSError.
+        """Return the API server's answer to a GET. Raises OSError.
 
         For what is asked again and again: no process is started for it. Asks again when the server
         says to, as kubectl does: it takes a moment until it has the objects of a new CRD.
@@ -244,7 +244,7 @@ class Cluster:
 
     @contextmanager
     def namespace(self, *, wait: bool = False) -> Iterator[str]:
-        """A namespace of its own, deleted afterwards with all that is in it.
+        """Yield a new namespace, and delete it afterwards with everything in it.
 
         `wait`: until it is gone, so that what comes next has the machine to itself.
         """

@@ -205,12 +205,12 @@ class Desk(Workstation):
         self.cluster.kubectl("-n", self.namespace, *words)
 
     def pods(self) -> dict[int, dict[str, Any]]:
-        """The pods by their index."""
+        """Return the pods by their index."""
         key = "batch.kubernetes.io/job-completion-index"
         return {int(p["metadata"]["annotations"][key]): p for p in self.objects("pods")}
 
     def log(self, index: int = 0, *, stamped: bool = False) -> str:
-        """What a pod said, each line after its time if `stamped`; nothing before it has started."""
+        """Return the log of a pod, with times if `stamped`; empty before the pod has started."""
         name = self.pods().get(index, {}).get("metadata", {}).get("name")
         asked = f"pods/{name}/log?container=accept&timestamps={str(stamped).lower()}"
         try:

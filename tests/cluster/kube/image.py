@@ -42,12 +42,12 @@ func main() {
 
 
 def archives() -> tuple[Path, ...]:
-    """The files that every node's containerd imports, made now where they are missing."""
+    """Return the files that every node's containerd imports; make them if they are missing."""
     return pause(), base()
 
 
 def base() -> Path:
-    """The archive of `BASE`. Raises NotBuilt with what debootstrap said."""
+    """Return the archive of `BASE`. Raises NotBuilt with the output of debootstrap."""
     key = hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:12]
     made = cache() / f"pod-base-{key}.tar"
     with alone("image"):
@@ -77,7 +77,7 @@ def debian(root: Path, suite: str, packages: Sequence[str]) -> None:
 
 
 def pause() -> Path:
-    """The archive of the image that holds a pod's namespaces: one program that waits for ever."""
+    """Return the archive of the pause image, whose one program waits for ever."""
     made = cache() / f"pod-pause-{hashlib.sha256(_PAUSE_SOURCE.encode()).hexdigest()[:12]}.tar"
     with alone("image"):
         if not made.exists():

@@ -42,12 +42,12 @@ state = "{FOLDER}/containerd-state"
 
 
 def pods(index: int) -> str:
-    """The subnet of the pods of the node with this index."""
+    """Return the subnet of the pods of the node with this index."""
     return f"10.244.{index}.0/24"
 
 
 def kubelet_config(dns: str, group: str) -> str:
-    """The kubelet's configuration. `group` is the cgroup all its pods are in.
+    """Return the kubelet's configuration. `group` is the cgroup of all its pods.
 
     It says every two seconds that it lives, by a lease, which costs less than all of its status.
     """
@@ -112,7 +112,7 @@ def prepare(
 
 
 def group(hosts: Hosts, name: str) -> str:
-    """The cgroup of a node's pods; it is the one thing of a node that lies outside of it."""
+    """Return the cgroup of a node's pods, the only part of a node that is outside of it."""
     return f"{hosts.state.name}-{name}"
 
 

@@ -35,13 +35,13 @@ FOREIGN = Path(__file__).with_name("foreign")
 
 
 def locations() -> tuple[str, ...]:
-    """kubeconform's options for every kind that the chart makes."""
+    """Return the options of kubeconform for every kind that the chart makes."""
     foreign = str(FOREIGN / LAYOUT)
     return ("-schema-location", location(), "-schema-location", foreign)
 
 
 def location() -> str:
-    """What kubeconform's `-schema-location` takes for the test cluster's kinds; made once."""
+    """Return kubeconform's `-schema-location` for the kinds of the test cluster; make it once."""
     code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     target = cache() / f"schemas-{KUBERNETES.version}-{JOBSET.version}-{code}"
     # Both first: each of them holds the lock of its own accord.
@@ -80,7 +80,7 @@ def write(
 
 
 def _file(group: str, version: str, kind: str) -> str:
-    """The name under which kubeconform looks for a kind: of the group, the first word."""
+    """Return the name under which kubeconform looks for a kind: of the group, the first word."""
     words = (kind, group.partition(".")[0], version)
     return "-".join(word.lower() for word in words if word) + ".json"
 

@@ -11,7 +11,18 @@ from tests.factories import verdicts
 from accept.core.checks import REGISTRY, load, parse_log
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import LATENCY, read
-from accept.core.model import Fact, Metric, Plan, Record, Reference, State, Step, Verdict
+from accept.core.model import (
+    BoundKind,
+    Fact,
+    Metric,
+    Placement,
+    Plan,
+    Record,
+    Reference,
+    State,
+    Step,
+    Verdict,
+)
 
 SIZES = (8, 16, 32)
 PARAMS = {"min": "8", "max": "32", "factor": 2, "iters": 100, "warmup": 20, "noise": 0.1}
@@ -19,7 +30,7 @@ UPPER = Reference(
     check="latency",
     metric="time",
     unit="us",
-    kind="measured",
+    kind=BoundKind.MEASURED,
     source="somebody",
     value=13.0,
     upper=40.0,
@@ -66,11 +77,11 @@ def times(microseconds: float, *, wrong: float = 0) -> tuple[Metric, ...]:
             placement=placement,
         )
         for size in SIZES
-        for placement in ("out", "in")
+        for placement in Placement
     ]
     right = [
         Metric(check="latency", name="wrong", value=wrong, unit="elements", placement=placement)
-        for placement in ("out", "in")
+        for placement in Placement
     ]
     return (*found, *right)
 
@@ -136,7 +147,7 @@ def test_all_slow_alike_fail_by_the_bound() -> None:
 
 @pytest.mark.parametrize(
     ("bound", "expected"),
-    [(UPPER, State.INCONCLUSIVE), (replace(UPPER, kind="expectation"), State.FAIL)],
+    [(UPPER, State.INCONCLUSIVE), (replace(UPPER, kind=BoundKind.EXPECTATION), State.FAIL)],
     ids=["of nccl-tests", "expected"],
 )
 def test_times_of_nccl_tests_bound_no_other_program(bound: Reference, expected: State) -> None:

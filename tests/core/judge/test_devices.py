@@ -15,6 +15,7 @@ from accept import config
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.core import checks
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge as judge_run
 from accept.core.judge.evidence import Evidence, Judged
@@ -305,7 +306,7 @@ def test_the_users_own_expectation_goes_first() -> None:
     wanted = parse_expectation("gemm.bf16>=900", source="--expect")
     found = judged(records(), references=(wanted, *bounds(MACHINE)))
     assert failed(found) == {"below-reference"}
-    assert any(f.bound_kind == "expectation" for f in found.verdict.findings)
+    assert any(f.bound and f.bound.kind == "expectation" for f in found.verdict.findings)
 
 
 def test_without_any_bound_it_is_inconclusive_and_says_what_to_add() -> None:
@@ -390,7 +391,7 @@ def test_a_gpu_whose_digest_is_not_that_of_its_equals_is_named() -> None:
 
 def test_what_a_problem_says_already_its_digest_does_not_say_again() -> None:
     wrong = Problem(
-        cause="wrong-result", message="GPU 1 of h0", check="gemm", host="h0", rank=1, gpu="1"
+        cause=Cause.WRONG_RESULT, message="GPU 1 of h0", check="gemm", host="h0", rank=1, gpu="1"
     )
 
     def facts(host: str, gpu: int) -> list[Fact]:
@@ -439,7 +440,9 @@ def test_ways_that_are_not_compared_must_have_been_measured_by_all(name: str) ->
 def broken(rank: int, check: str) -> tuple[Problem, ...]:
     said = f"GPU {rank} of h1 failed in copies"
     return (
-        Problem(cause="crashed", message=said, check=check, host="h1", rank=rank, gpu=str(rank)),
+        Problem(
+            cause=Cause.CRASHED, message=said, check=check, host="h1", rank=rank, gpu=str(rank)
+        ),
     )
 
 
@@ -564,7 +567,7 @@ def test_facts_that_are_damaged_are_no_reason_to_end(value: Any) -> None:
 
 def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
     broke = Problem(
-        cause="crashed", message="GPU 4 of h1 failed", check="gemm", host="h1", rank=4, gpu="4"
+        cause=Cause.CRASHED, message="GPU 4 of h1 failed", check="gemm", host="h1", rank=4, gpu="4"
     )
     gone = only(("h1", 4), None)
     found = verdict(records(gone, problems=(broke,), status=1))
@@ -574,7 +577,7 @@ def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
 
 def test_a_wrong_gpu_is_in_the_first_line() -> None:
     wrong = Problem(
-        cause="wrong-result",
+        cause=Cause.WRONG_RESULT,
         message="GPU 4 of h1: 1 of 9",
         check="gemm",
         host="h1",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from accept.core.causes import Cause
 from accept.core.groups import pair_rounds
 from accept.core.judge.outliers import outliers
 from accept.core.judge.pairs import Sample, decode
@@ -161,7 +162,7 @@ def test_all_pairs_slow_accuses_nobody() -> None:
 
 def test_dead_pairs_count_like_slow_ones_and_give_their_cause() -> None:
     samples = [
-        sample if "h5" not in sample.hosts else Sample(sample.hosts, None, "timed-out")
+        sample if "h5" not in sample.hosts else Sample(sample.hosts, None, Cause.TIMED_OUT)
         for sample in pairs(8, 3, set())
     ]
     decoded = decode(samples, NOISE)
@@ -170,7 +171,7 @@ def test_dead_pairs_count_like_slow_ones_and_give_their_cause() -> None:
 
 def test_wrong_data_accuse_however_fast_they_came() -> None:
     samples = [
-        sample if "h5" not in sample.hosts else Sample(sample.hosts, 100.0, "wrong-data")
+        sample if "h5" not in sample.hosts else Sample(sample.hosts, 100.0, Cause.WRONG_DATA)
         for sample in pairs(8, 3, set())
     ]
     decoded = decode(samples, NOISE)
@@ -180,8 +181,8 @@ def test_wrong_data_accuse_however_fast_they_came() -> None:
 def test_three_hosts_are_enough_where_pairs_are_dead() -> None:
     """Three hosts are too few to compare speeds, but failed pairs need no comparison."""
     samples = [
-        Sample(("a", "b"), None, "crashed"),
-        Sample(("b", "c"), None, "crashed"),
+        Sample(("a", "b"), None, Cause.CRASHED),
+        Sample(("b", "c"), None, Cause.CRASHED),
         Sample(("a", "c"), 100.0),
     ]
     assert [node.hosts for node in decode(samples, NOISE).nodes] == [("b",)]
@@ -284,7 +285,9 @@ def measured(draw: st.DrawFn) -> list[Sample]:
     count = draw(st.integers(2, 12))
     names = [f"h{i}" for i in range(count)]
     waves = pair_rounds(names, rounds=draw(st.integers(1, 6)), seed=draw(st.integers(0, 99)))
-    values = st.sampled_from([(100.0, ""), (100.0, ""), (94.0, ""), (50.0, ""), (None, "crashed")])
+    values = st.sampled_from(
+        [(100.0, None), (100.0, None), (94.0, None), (50.0, None), (None, Cause.CRASHED)]
+    )
     met = [Sample(group.hosts, None) for wave in waves for group in wave]
     return [s._replace(value=v, cause=c) for s in met for v, c in [draw(values)]]
 
@@ -320,7 +323,7 @@ def test_nobody_without_a_bad_pair_is_accused_or_unknown(samples: list[Sample]) 
             Sample,
             st.lists(st.sampled_from("abcdef"), max_size=4).map(tuple),
             st.none() | st.floats(0, 1e9),
-            st.sampled_from(["", "wrong-data", "crashed"]),
+            st.sampled_from([None, Cause.WRONG_DATA, Cause.CRASHED]),
         )
     ),
     st.none() | st.floats(0, 1e9),
@@ -342,7 +345,7 @@ def test_the_slow_one_of_eight_stands_out() -> None:
 
 def test_wrong_data_in_one_of_several_executions_is_shown_by_that_one() -> None:
     samples = [Sample((f"h{i % 8}",), 100.0) for i in range(24)]
-    samples[10] = samples[10]._replace(value=None, cause="wrong-data")
+    samples[10] = samples[10]._replace(value=None, cause=Cause.WRONG_DATA)
     ((index, one),) = outliers(samples, NOISE).bad.items()
     assert (index, one.cause) == (10, "wrong-data")
 

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from tests.factories.judging import EIGHT, blamed, causes, judged
 from tests.factories.verdicts import CPU, GPU, hosts_record, plan, record, step
 
-from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step, Verdict
+from accept.core.causes import Cause
+from accept.core.model import (
+    Fact,
+    GroupKind,
+    Metric,
+    PlannedMachine,
+    Problem,
+    Record,
+    State,
+    Step,
+    Verdict,
+)
 
 TRAIN = step("train", params={"ratio": 0.5})
 
@@ -52,7 +63,7 @@ def test_the_loss_must_fall_to_its_share(last: float, state: State) -> None:
 
 
 def test_a_rank_whose_parameters_differ_is_named() -> None:
-    differ = Problem(cause="parameters-differ", message="", check="train", host="h6", rank=12)
+    differ = Problem(cause=Cause.PARAMETERS_DIFFER, message="", check="train", host="h6", rank=12)
     verdict = trained(2.0, 0.4, differ, status=7)
     assert blamed(verdict) == {("node", "h6", "parameters-differ")}
     assert verdict.state is State.FAIL
@@ -141,7 +152,7 @@ def test_a_small_model_whose_steps_are_the_cpus_accuses_no_gpu() -> None:
 
 def digested(odd: str, device: str = "CPU") -> Verdict:
     """Judge a training on each single host; the host `odd` got another gradient on `device`."""
-    alone = replace(TRAIN, groups="each")
+    alone = replace(TRAIN, groups=GroupKind.EACH)
 
     def one(host: str) -> Record:
         values = {"loss-first": 2.0, "loss-last": 0.4, "throughput": 900.0}

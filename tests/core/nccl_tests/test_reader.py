@@ -19,7 +19,7 @@ from tests.factories.paths import TESTS
 from tests.factories.real_logs import FOLDERS, PUBLISHED, folder_name
 
 from accept.core import nccl_tests
-from accept.core.model import Metric
+from accept.core.model import Metric, Placement
 from accept.core.nccl_tests import Log, Table, bus_factor, metrics, nccl_info, parse, read
 from accept.core.nccl_tests import reader as nccl_tests_reader
 from accept.core.nccl_tests.reader import Reader
@@ -529,7 +529,12 @@ def test_metrics_can_be_chosen() -> None:
 def test_metrics_made_in_haste_equal_others() -> None:
     found = metrics(parse(CLEAN), names=("busbw",))[0]
     made = Metric(
-        check="all-reduce", name="busbw", value=34.03, unit="GB/s", size=1 << 20, placement="out"
+        check="all-reduce",
+        name="busbw",
+        value=34.03,
+        unit="GB/s",
+        size=1 << 20,
+        placement=Placement.OUT,
     )
     assert found == made
     assert vars(found) == vars(made)

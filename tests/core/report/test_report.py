@@ -11,13 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan
 from tests.factories.verdicts import (
     FLOOR,
-    GPU,
-    gpus,
-    hosts,
     hosts_record,
-    inventory_of,
     measured,
     plan,
     record,
@@ -26,16 +23,18 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.core.causes import Cause, Judgement
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
 from accept.core.model import (
+    Bound,
+    BoundKind,
     CheckVerdict,
     Finding,
     Metric,
     Plan,
     Problem,
-    Reference,
     Skipped,
     State,
     Suspect,
@@ -45,15 +44,11 @@ from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
 from accept.core.text import decimal, markdown, plain, visible
 
-EIGHT = hosts(8)
-INVENTORY = step("inventory", "each", number=10)
-ALL = step("all-reduce", "all", number=20)
-PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
-PLAN = plan(
+INVENTORY, LISTED = gpu_inventory()
+PLAN = gpu_plan(
     INVENTORY,
     ALL,
     PAIRS,
-    machine=GPU,
     references=(replace(FLOOR, lower=350.0),),
     skipped=(Skipped(check="train", reason="torch is not on h0", optional=True),),
 )
@@ -62,13 +57,9 @@ PLAN = plan(
 def degraded() -> Verdict:
     """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
-    listed = [
-        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
-        for i, h in enumerate(EIGHT)
-    ]
     records = [
         hosts_record(EIGHT),
-        *listed,
+        *LISTED,
         *measured(ALL, EIGHT, speed),
         *measured(PAIRS, EIGHT, speed),
     ]
@@ -83,7 +74,7 @@ def passing() -> Verdict:
 
 
 def inconclusive() -> Verdict:
-    of = plan(ALL, references=(Reference(**{**vars(FLOOR), "kind": "expectation", "size": 1}),))
+    of = plan(ALL, references=(replace(FLOOR, kind=BoundKind.EXPECTATION, size=1),))
     return judge(
         of, [hosts_record(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
     )
@@ -96,7 +87,7 @@ def found_by(*findings: Finding) -> str:
     return report_text.table(replace(passing(), state=check.state, checks=(check,)))
 
 
-def finding(state: State, cause: str, judgement: str = "completeness") -> Finding:
+def finding(state: State, cause: Cause, judgement: Judgement = Judgement.COMPLETENESS) -> Finding:
     message = f"because of {cause}"
     return Finding(
         check="all-reduce", judgement=judgement, state=state, cause=cause, message=message
@@ -129,14 +120,14 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_what_follows_from_something_else_is_not_shown_beside_it() -> None:
-    slow_one = finding(State.FAIL, "below-reference", "absolute")
-    shown = found_by(slow_one, finding(State.FAIL, "crashed"))
+    slow_one = finding(State.FAIL, Cause.BELOW_REFERENCE, Judgement.ABSOLUTE)
+    shown = found_by(slow_one, finding(State.FAIL, Cause.CRASHED))
     assert ("because of below-reference" in shown, "because of crashed" in shown) == (True, False)
 
 
 def test_what_is_less_grave_hides_no_failure() -> None:
-    unheld = finding(State.INCONCLUSIVE, "no-reference", "absolute")
-    assert "because of crashed" in found_by(unheld, finding(State.FAIL, "crashed"))
+    unheld = finding(State.INCONCLUSIVE, Cause.NO_REFERENCE, Judgement.ABSOLUTE)
+    assert "because of crashed" in found_by(unheld, finding(State.FAIL, Cause.CRASHED))
 
 
 def test_that_data_were_not_checked_is_always_shown() -> None:
@@ -230,7 +221,7 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 
 
 def evil() -> tuple[Verdict, Plan]:
-    said = Problem(cause="crashed", message=EVIL, check="all-reduce", host=EVIL)
+    said = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, planted=(EVIL,))
     records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
     return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of
@@ -268,7 +259,7 @@ FINDINGS = st.builds(
     message=ANY,
     cause=st.none() | ANY,
     value=st.none() | st.floats(),
-    source=ANY,
+    bound=st.none() | st.builds(Bound, source=ANY),
     peak_share=st.none() | st.floats(),
     hosts=st.lists(ANY, max_size=2).map(tuple),
     evidence=st.lists(ANY, max_size=2).map(tuple),
@@ -298,7 +289,8 @@ VERDICTS = st.builds(
         st.builds(
             Suspect,
             kind=st.sampled_from(["node", "gpu", "rail", "link", "switch"]),
-            name=ANY,
+            hosts=st.lists(ANY, max_size=3).map(tuple),
+            device=st.none() | ANY,
             cause=ANY,
             strength=st.sampled_from(["strong", "weak"]),
             why=ANY,

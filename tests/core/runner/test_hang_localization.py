@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import programs  # noqa: F401  # makes the programs importable
 
+from accept.core.causes import Cause
 from accept.core.runner.execute import (
     STILL_SECONDS,
     Place,
@@ -86,7 +87,7 @@ class TestWhereTheyAre:
 
 class TestWhoStopped:
     def test_the_rank_behind_is_named(self) -> None:
-        (named,) = stopped(at(9, 9, 4, 9), "rank-hung")
+        (named,) = stopped(at(9, 9, 4, 9), Cause.RANK_HUNG)
         assert (named.cause, named.host, named.rank) == ("rank-hung", "h3", 2)
         assert named.message == (
             "rank 2 on h3 stopped at operation 4 (all_reduce 8); others wait in 9"
@@ -94,12 +95,12 @@ class TestWhoStopped:
 
     def test_the_last_of_several_behind_is_named(self) -> None:
         """Each rank waits for the next one."""
-        assert [one.host for one in stopped(at(9, 8, 4, 8), "rank-hung")] == ["h3"]
+        assert [one.host for one in stopped(at(9, 8, 4, 8), Cause.RANK_HUNG)] == ["h3"]
 
     def test_nobody_is_where_all_are_at_the_same_place_or_most_are_behind(self) -> None:
-        assert stopped(at(9, 9, 9), "rank-hung") == ()
-        assert stopped(at(9, 4, 4, 4), "rank-hung") == ()
-        assert stopped([], "rank-hung") == ()
+        assert stopped(at(9, 9, 9), Cause.RANK_HUNG) == ()
+        assert stopped(at(9, 4, 4, 4), Cause.RANK_HUNG) == ()
+        assert stopped([], Cause.RANK_HUNG) == ()
 
     def test_one_that_entered_something_just_now_shows_that_all_go_on(self) -> None:
         ranks = at(1, 1, 0)

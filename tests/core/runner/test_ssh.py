@@ -60,7 +60,6 @@ def test_a_command_that_outlives_its_timeout_leaves_no_error_on_the_console(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A process in another session keeps the output open, as the master of a connection does."""
-
     descriptors = Path("/proc/self/fd")
 
     async def outlive() -> int | None:

@@ -19,7 +19,7 @@ def fake_torch(
     first_kernel: Callable[[], float] = lambda: 1.0,
     uuid: str | None = "12ab",
 ) -> Any:
-    """A module in the shape of torch. `fp8_returns`: tensors that its product of fp8 returns.
+    """Make a module like torch; `fp8_returns` are the results of its product of fp8.
 
     `first_kernel` is what happens where a GPU is used for the first time.
     """

@@ -171,7 +171,7 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 
 def window(*own: float, steps: int = 20) -> tuple[list[Summary], list[float]]:
-    """What ranks with these own times say of so many steps, which all take the longest of them."""
+    """Return the reports of ranks with these times of their own; steps take the longest one."""
     whole = max(own)
     ranks = [[Split(whole=whole, input=0.0, own=each, communication=0.0)] * steps for each in own]
     return [summary(each) for each in ranks], [whole] * steps
@@ -354,7 +354,7 @@ def rows(labels: int) -> bytes:
 
 
 def pickled(labels: str) -> bytes:
-    """The same as CIFAR's Python version has them."""
+    """Return the same data as CIFAR's Python version stores it."""
     numpy = pytest.importorskip("numpy")
     data = numpy.repeat(numpy.arange(4, dtype=numpy.uint8), 3072).reshape(4, 3072)
     return pickle.dumps({b"data": data, labels.encode(): [0, 1, 2, 3]}, protocol=2)
@@ -467,7 +467,7 @@ Made = Callable[..., Any]
 
 @pytest.fixture
 def made(torch: Any) -> Iterator[Made]:
-    """made(*ARGUMENTS): the training that a command line asks for, on the only rank."""
+    """Return a function that makes the training of a command line, on the only rank."""
     import torch.distributed as dist
 
     import train
@@ -491,7 +491,7 @@ def reference(training: Any) -> tuple[list[float], float]:
 
 
 def loss_now(training: Any) -> float:
-    """The mean loss of the batch of this step, before it."""
+    """Return the mean loss of the batch of this step, before it."""
     first = training.step_now * training.batch
     with training.torch.no_grad():
         pieces = [training.take(first + piece.start, len(piece)) for piece in training.pieces]
@@ -521,7 +521,7 @@ def test_resnet50_begins_where_its_reference_curve_does_and_learns(made: Made) -
 
 
 def records(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The last of each metric and fact that was printed, by name."""
+    """Return the last printed value of each metric and fact, by name."""
     lines = capsys.readouterr().out.splitlines()
     told = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
     return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in told}

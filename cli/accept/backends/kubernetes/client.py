@@ -100,7 +100,7 @@ class ApiError(AcceptError):
     """An error that the API returned; `status` is 0 if it did not answer."""
 
     #: Before a run is submitted the code is 4, see `before_start`.
-    code = Exit.BROKEN_OFF
+    exit = Exit.BROKEN_OFF
 
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)

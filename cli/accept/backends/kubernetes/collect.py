@@ -12,7 +12,13 @@ from pathlib import Path
 from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.dump import describe
-from accept.backends.kubernetes.status import MAIN_CONTAINER, State, place_of_job, query_state
+from accept.backends.kubernetes.status import (
+    MAIN_CONTAINER,
+    PodPhase,
+    State,
+    place_of_job,
+    query_state,
+)
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
@@ -42,7 +48,7 @@ def take_archive(
     reported = False
     while True:
         first = state.first
-        if first is None or first.phase != "running":
+        if first is None or first.phase is not PodPhase.RUNNING:
             return ""
         try:
             done = execute(
@@ -145,7 +151,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     place = folder / rundir.EVIDENCE
     state = query_state(api, job.attempt)
     first = state.first
-    alive = first is not None and first.phase == "running" and not state.ended
+    alive = first is not None and first.phase is PodPhase.RUNNING and not state.ended
     if alive and written_exit_code(api, state) is None:
         raise BrokenOff(
             f"{job.attempt} is still running",

@@ -17,6 +17,7 @@ from accept.backends.kubernetes.status import (
     DOMAINS_GROUP,
     JOBSET_GROUP,
     MAIN_CONTAINER,
+    PodPhase,
     object_path,
     place_of_job,
     query_state,
@@ -111,9 +112,9 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     api = Api(place_of_job(job))
     state = query_state(api, job.attempt)
     first = state.first
-    if not state.there or state.ended or (first is not None and first.phase == "ended"):
+    if not state.there or state.ended or (first is not None and first.phase is PodPhase.ENDED):
         return
-    if first is not None and first.phase == "running":
+    if first is not None and first.phase is PodPhase.RUNNING:
         say("cancel: the coordinator ends what it started")
         if _stop_coordinator(api, job.attempt, first.name, say=say):
             return
@@ -158,7 +159,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
                 return False
             time.sleep(1.0)
             continue
-        if state.ended or state.first is None or state.first.phase != "running":
+        if state.ended or state.first is None or state.first.phase is not PodPhase.RUNNING:
             return True
         if written_exit_code(api, state) is not None:
             return True

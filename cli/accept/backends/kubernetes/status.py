@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from accept.backends.job import Job
@@ -20,6 +22,23 @@ _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _STARTING_REASONS = ("ContainerCreating", "PodInitializing", "")
 
 
+class PodPhase(StrEnum):
+    """The phase of a pod of a run."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    ENDED = "ended"
+    #: It is being deleted while it runs.
+    LEAVING = "leaving"
+
+
+class End(StrEnum):
+    """The end of a Job or JobSet, in the words of its conditions."""
+
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pod:
     """One pod of the run."""
@@ -27,8 +46,7 @@ class Pod:
     name: str
     #: Its index in the Job; -1 if unknown.
     index: int
-    #: `waiting`, `running`, `ended`, or `leaving` (being deleted while it runs).
-    phase: str
+    phase: PodPhase
     node: str = ""
     #: Why it waits or ended, for people; empty if nothing is wrong so far.
     why: str = ""
@@ -65,7 +83,7 @@ def _main_state(pod: Object) -> Object:
     return next((c.get("state") or {} for c in containers if c.get("name") == MAIN_CONTAINER), {})
 
 
-def _phase(pod: Object, event_text: str) -> tuple[str, str, int | None]:
+def _phase(pod: Object, event_text: str) -> tuple[PodPhase, str, int | None]:
     status = pod.get("status", {})
     containers = status.get("containerStatuses") or []
     main = _main_state(pod)
@@ -74,17 +92,18 @@ def _phase(pod: Object, event_text: str) -> tuple[str, str, int | None]:
         code = ended.get("exitCode")
         why = ended.get("reason") or ""
         why = "" if why in ("Completed", "Error") else f"{why} {ended.get('message') or ''}"
-        return "ended", _disruption(status) or why, code
+        return PodPhase.ENDED, _disruption(status) or why, code
     if status.get("phase") in ("Failed", "Succeeded"):
         # The kubelet refused or evicted it, or its node is lost: no container has a state.
         reason = f"{status.get('reason') or status['phase']}: {status.get('message') or ''}"
-        return "ended", _disruption(status) or reason, None
+        return PodPhase.ENDED, _disruption(status) or reason, None
     leaving = bool(pod.get("metadata", {}).get("deletionTimestamp"))
     if leaving:
-        return "leaving", _disruption(status) or "being deleted", None
+        return PodPhase.LEAVING, _disruption(status) or "being deleted", None
     if "running" in main:
-        return "running", "", None
-    return "waiting", _why_waiting(status, [*_init_statuses(status), *containers], event_text), None
+        return PodPhase.RUNNING, "", None
+    why = _why_waiting(status, [*_init_statuses(status), *containers], event_text)
+    return PodPhase.WAITING, why, None
 
 
 def _init_statuses(status: Object) -> list[Any]:
@@ -161,15 +180,15 @@ class State:
     suspended: str = ""
     #: Why there are no pods; empty if there are, or if the reason is unknown.
     stuck: str = ""
-    #: `Completed` or `Failed`; empty until that is decided.
-    ended: str = ""
+    #: None until that is decided.
+    ended: End | None = None
     reason: str = ""
 
     @property
     def first(self) -> Pod | None:
         """The pod of index 0, the coordinator; the newest if a queue admitted the run again."""
         found = (p for p in self.pods if p.index == 0)
-        return max(found, key=lambda p: (p.created, p.phase != "leaving"), default=None)
+        return max(found, key=lambda p: (p.created, p.phase is not PodPhase.LEAVING), default=None)
 
 
 def read_state(
@@ -185,7 +204,8 @@ def read_state(
     owner = jobset or job
     if owner is None:
         return State(there=False, pods=_pods(pods, event_texts))
-    ended, reason = "", ""
+    ended: End | None = None
+    reason = ""
     for workload_object in filter(None, (jobset, job)):
         if not ended:
             ended, reason = _end(workload_object)
@@ -216,16 +236,16 @@ def _wanted(jobset: Object | None, job: Object | None) -> int:
     return total
 
 
-def _end(owner: Object) -> tuple[str, str]:
-    """Return how a Job or JobSet ended, and why; empty texts if it has not ended."""
+def _end(owner: Object) -> tuple[End | None, str]:
+    """Return how a Job or JobSet ended, and why; None and "" if it has not ended."""
     conditions = owner.get("status", {}).get("conditions") or ()
     true = {c["type"]: c for c in conditions if c.get("status") == "True"}
-    for kinds, name in ((_FAILURE, "Failed"), (_SUCCESS, "Completed")):
+    for kinds, end in ((_FAILURE, End.FAILED), (_SUCCESS, End.COMPLETED)):
         for kind in kinds:
             if kind in true:
                 reason, message = true[kind].get("reason") or "", true[kind].get("message") or ""
-                return name, plain(f"{reason}: {message}" if message else reason, 300)
-    return "", ""
+                return end, plain(f"{reason}: {message}" if message else reason, 300)
+    return None, ""
 
 
 def _suspended(owner: Object, workload: Object | None) -> str:
@@ -282,10 +302,8 @@ def state_lines(state: State) -> tuple[str, ...]:
     if state.stuck:
         shown_lines.append(f"no pods yet: {state.stuck}")
     if state.pods:
-        count = {"running": 0, "waiting": 0, "ended": 0, "leaving": 0}
-        for pod in state.pods:
-            count[pod.phase] += 1
-        shown = ", ".join(f"{n} {phase}" for phase, n in count.items() if n)
+        count = Counter(pod.phase for pod in state.pods)
+        shown = ", ".join(f"{count[phase]} {phase}" for phase in PodPhase if count[phase])
         shown_lines.append(
             f"pods: {shown}, of {state.wanted}" if state.wanted else f"pods: {shown}"
         )
@@ -301,7 +319,7 @@ def waiting_reasons(state: State) -> tuple[str, ...]:
     """Return why pods wait or ended: one line for each reason, with its pods."""
     grouped: dict[str, list[str]] = {}
     for pod in state.pods:
-        if pod.why and pod.phase != "running":
+        if pod.why and pod.phase is not PodPhase.RUNNING:
             on = f" on {pod.node}" if pod.node else ""
             # The same reason may differ only in the name of the pod.
             grouped.setdefault(pod.why.replace(pod.name, "it"), []).append(f"{pod.name}{on}")
@@ -315,7 +333,7 @@ def waiting_reasons(state: State) -> tuple[str, ...]:
 def has_started(state: State) -> bool:
     """Return whether the coordinator's container has ever run."""
     first = state.first
-    return first is not None and (first.ran or first.phase == "ended") and bool(first.node)
+    return first is not None and (first.ran or first.phase is PodPhase.ENDED) and bool(first.node)
 
 
 #: The label of everything that belongs to a run.
@@ -386,7 +404,7 @@ def query_state(api: Api, name: str) -> State:
     if state.ended or not state.there:
         return state
     workload = _workload(api, jobset or job or {}) if state.suspended else None
-    waiting = [p.name for p in state.pods if p.phase == "waiting"][:_MAX_PODS_WITH_EVENTS]
+    waiting = [p.name for p in state.pods if p.phase is PodPhase.WAITING][:_MAX_PODS_WITH_EVENTS]
     if not state.pods and not state.suspended:
         waiting = [str(o["metadata"]["name"]) for o in (jobset, job) if o]
     if not waiting and workload is None:

@@ -12,6 +12,7 @@ from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError, execute
 from accept.backends.kubernetes.status import (
     MAIN_CONTAINER,
+    PodPhase,
     State,
     has_started,
     place_of_job,
@@ -136,7 +137,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             if time.monotonic() - ended > _GRACE or state.first is None:
                 _finish(console, say, whole=True)
                 return Exit.BROKEN_OFF
-        leaving = first is not None and first.phase == "leaving"
+        leaving = first is not None and first.phase is PodPhase.LEAVING
         # A queue that evicts the run suspends it. The time for a start begins when it is admitted.
         if state.suspended or (has_started(state) and not leaving):
             begun = time.monotonic()
@@ -153,14 +154,14 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
 def _code(state: State) -> int | None:
     """Return the exit code of the coordinator; None until its container has ended."""
     first = state.first
-    if first is None or first.phase != "ended":
+    if first is None or first.phase is not PodPhase.ENDED:
         return None
     return Exit.BROKEN_OFF if first.code is None else first.code
 
 
 def written_exit_code(api: Api, state: State) -> int | None:
     """Return the exit code that the coordinator wrote to a file; None if there is none yet."""
-    if state.first is None or state.first.phase != "running":
+    if state.first is None or state.first.phase is not PodPhase.RUNNING:
         return None
     try:
         done = execute(

@@ -15,6 +15,8 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import Reply, call, last_line, on_all
+from accept.core import causes
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.model import Problem
@@ -28,19 +30,14 @@ from accept.plan.resolve import Resolved
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)
 #: Seconds that a guard waits after all planned times, while the coordinator judges and packs.
 _SLACK = 300.0
-#: Causes for which another try would give the same result.
-_FINAL = (
-    "key-refused",
-    "host-key-mismatch",
-    "unreachable-dns",
-    "disk-full",
-    "tool-missing",
-    "gpu-missing",
-    "launch-failed",
-)
 #: Causes for which nothing was created on a host, if no command began there. After a timeout, a
 #: command may have run without this machine noticing.
-_NOTHING_CREATED = ("key-refused", "host-key-mismatch", "unreachable-dns", "unreachable-refused")
+_NOTHING_CREATED = (
+    Cause.KEY_REFUSED,
+    Cause.HOST_KEY_MISMATCH,
+    Cause.UNREACHABLE_DNS,
+    Cause.UNREACHABLE_REFUSED,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +122,7 @@ def make_ready(
             if isinstance(result, Ready):
                 return result
             has_files = has_files or reply.began or result.cause not in _NOTHING_CREATED
-            if result.cause in _FINAL or time.monotonic() > until:
+            if result.cause.row.permanent or time.monotonic() > until:
                 return Absent(problem=result, has_files=has_files)
             if not is_announced:
                 say(f"  waiting for {result.message} ({result.cause})")
@@ -174,14 +171,15 @@ def understood(host: str, reply: Reply) -> Ready | Problem:
             busy=tuple(values.get("busy", ())),
         )
     if "problem" in values:
-        cause, _, message = values["problem"][0].partition(" ")
+        text, _, message = values["problem"][0].partition(" ")
+        cause, message = causes.reported(text, message)
     elif "no space left" in reply.err.lower():
-        cause, message = "disk-full", last_line(reply.err)
+        cause, message = Cause.DISK_FULL, last_line(reply.err)
     elif reply.exit in (255, None):
         cause, message = ssh_cause(reply.err), last_line(reply.err)
     else:
         cause, message = (
-            "launch-failed",
+            Cause.LAUNCH_FAILED,
             last_line(reply.err) or f"it could not be prepared: exit {reply.exit}",
         )
     return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)

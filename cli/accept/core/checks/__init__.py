@@ -88,8 +88,7 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
     metrics = tuple(metric for part in parts for metric in part.metrics)
     problems = [problem for part in parts for problem in part.problems]
     if launch_problems and not metrics:
-        no_results = ("unparsable", "no-measurement", "incomplete-log")
-        rest = (problem for problem in problems if problem.cause not in no_results)
+        rest = (problem for problem in problems if not problem.cause.row.no_result)
         problems = [*launch_problems, *rest]
     problems = [_with_known_host(problem, hosts) for problem in problems]
     return Parsed(metrics=metrics, facts=tuple(facts), problems=_deduplicated(problems))

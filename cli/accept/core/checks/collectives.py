@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from accept.core.causes import NOT_TESTED
+from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
 from accept.core.judge import collective
 from accept.core.judge.collective_metrics import LATENCY, message_sizes, read
 from accept.core.judge.evidence import Evidence, Judged, Score
 from accept.core.judge.summary import params_of
-from accept.core.model import Parsed, Record, Step
+from accept.core.model import GroupKind, Parsed, Record, Step
 from accept.core.text import parse_size
 
 #: As `Check.faults`. Ranks that hang, die or are slow show only next to ranks that wait for them.
@@ -72,7 +72,7 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     if not record_lines:
         return tables
     records = record_protocol.parse(record_lines)
-    never_ran = any(problem.cause in NOT_TESTED for problem in records.problems)
+    never_ran = any(problem.cause.row.not_tested for problem in records.problems)
     return Parsed(
         metrics=tables.metrics + records.metrics,
         facts=tables.facts + records.facts,
@@ -103,7 +103,7 @@ def _joined(lines: Iterable[bytes]) -> Iterator[bytes]:
 def score_of(check: str) -> Score:
     """Return a `Check.score`: the bus bandwidth in GB/s at the largest planned size."""
 
-    def score(record: Record, step: Step) -> tuple[float | None, str]:
+    def score(record: Record, step: Step) -> tuple[float | None, Cause | None]:
         return collective.score(read(record.metrics, check), step)
 
     return score
@@ -116,7 +116,14 @@ def make(name: str, title: str, worth: int) -> Check:
         summary=f"{title}: bandwidth, and every element of every rank is checked",
         template="collectives.sh.j2",
         params=Params,
-        groups=("all", "each", "pairs", "rails", "ladder", "halves"),
+        groups=(
+            GroupKind.ALL,
+            GroupKind.EACH,
+            GroupKind.PAIRS,
+            GroupKind.RAILS,
+            GroupKind.LADDER,
+            GroupKind.HALVES,
+        ),
         needs=("mpirun", "nccl-tests-or-torch"),
         launch="collectives",
         worth=worth,
@@ -174,7 +181,7 @@ LATENCY_CHECK = Check(
     template="collectives.sh.j2",
     runs="all_reduce",
     params=LatencyParams,
-    groups=("all", "each", "pairs"),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS),
     needs=("mpirun", "nccl-tests-or-torch"),
     worth=40,
     estimate=estimate,

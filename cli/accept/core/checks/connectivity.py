@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import record_protocol
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Parsed, Problem, Record, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, Record, State
 from accept.core.text import count
 
 
@@ -66,22 +67,22 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
         ranks_seen = f"{count(len(answers), 'rank')} on {count(len(answered), 'host')}"
         message = f"{ranks_seen} answered, {record.ranks} on "
         message += f"{len(record.hosts)} planned"
-        yield Problem(cause="rank-count", message=message)
+        yield Problem(cause=Cause.RANK_COUNT, message=message)
     for name in record.hosts:
         if answered[name] != per_host:
             message = f"{count(answered[name], 'rank')} answered on {name}, {per_host} planned"
-            yield Problem(cause="rank-count", message=message, host=name)
+            yield Problem(cause=Cause.RANK_COUNT, message=message, host=name)
     owners: dict[str, str | None] = {}
     for (host, rank), value in answers.items():
         uuid = value.get("gpu")
         if isinstance(uuid, str) and uuid:
             if uuid in owners:
                 message = f"rank {rank} uses GPU {uuid}, and so does another rank on {owners[uuid]}"
-                yield Problem(cause="gpu-duplicate", message=message, host=host, rank=rank)
+                yield Problem(cause=Cause.GPU_DUPLICATE, message=message, host=host, rank=rank)
             owners.setdefault(uuid, host)
         elif evidence.plan.machine.gpus != 0:
             message = f"rank {rank} on {host} has no GPU"
-            yield Problem(cause="gpu-missing", message=message, host=host, rank=rank)
+            yield Problem(cause=Cause.GPU_MISSING, message=message, host=host, rank=rank)
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -121,7 +122,7 @@ def _network_notes(evidence: Evidence) -> Iterator[Finding]:
         unique_hosts = tuple(dict.fromkeys(hosts))
         yield Finding(
             check=evidence.check,
-            judgement="consistency",
+            judgement=Judgement.CONSISTENCY,
             state=State.PASS,
             message=f"{choice} on {completeness.host_list(unique_hosts)}",
             hosts=unique_hosts,
@@ -144,7 +145,7 @@ CONNECTIVITY = Check(
     summary="exactly the planned ranks answer over MPI; latency between every two hosts",
     template="connectivity.sh.j2",
     params=Params,
-    groups=("all", "each", "pairs", "halves"),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     needs=("sh", "mpirun"),
     worth=90,
     estimate=estimate,

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from accept.core import record_protocol
+from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
 from accept.core.judge.completeness import device_label
 from accept.core.judge.consistency import digest_problems, missing_digest_problems
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
-from accept.core.model import Parsed, Problem
+from accept.core.model import GroupKind, Parsed, Problem
 from accept.core.text import parse_size
 
 #: Data types of `gemm`, in the order they are measured.
@@ -92,7 +93,7 @@ def judge_gemm(evidence: Evidence) -> Judged:
     measured = Measured(
         unit="TFLOP/s",
         rates=types,
-        wrong={f"{name}-wrong": "wrong-result" for name in types},
+        wrong={f"{name}-wrong": Cause.WRONG_RESULT for name in types},
         others=tuple(f"{name}{suffix}" for name in types for suffix in ("-p5", "-alone")),
         needed=tuple(filter(None, params.types.split(","))) or types[:1] or TYPES[:1],
     )
@@ -105,7 +106,7 @@ GEMM = Check(
     summary="matrix products on every GPU: TFLOP/s over time, and every element is checked",
     template="devices.sh.j2",
     params=Params,
-    groups=("each",),
+    groups=(GroupKind.EACH,),
     needs=("mpirun", "torch"),
     launch="devices",
     worth=70,
@@ -124,7 +125,7 @@ WAYS = ("host-to-device", "device-to-host")
 MEASURED = Measured(
     unit="GB/s",
     rates=("copy", "triad"),
-    wrong={"wrong": "wrong-data"},
+    wrong={"wrong": Cause.WRONG_DATA},
     others=("copy-p5", "copy-alone", "p2p-out", "p2p-in"),
     needed=("copy", "triad", "tested"),
     uneven=(*WAYS, "p2p-least"),
@@ -156,7 +157,7 @@ def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
                 message = f"{m.value:.1%} of the memory of {device} was tested"
                 message += f"; at least {least:.0%} is required" if m.gpu else ""
                 yield Problem(
-                    cause="no-measurement", message=message, host=m.host, rank=m.rank, gpu=m.gpu
+                    cause=Cause.NO_MEASUREMENT, message=message, host=m.host, rank=m.rank, gpu=m.gpu
                 )
 
 
@@ -186,7 +187,7 @@ def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
             message = f"{device} used PCIe generation {generation} with {width} lanes for data; "
             message += f"it supports generation {latest} with {widest} lanes"
             yield Problem(
-                cause="pcie-degraded", message=message, host=fact.host, rank=fact.rank, gpu=gpu
+                cause=Cause.PCIE_DEGRADED, message=message, host=fact.host, rank=fact.rank, gpu=gpu
             )
 
 
@@ -195,7 +196,7 @@ MEMORY = Check(
     summary="memory of every GPU: bandwidth, a pattern test of nearly all of it, copies in and out",
     template="devices.sh.j2",
     params=Params,
-    groups=("each",),
+    groups=(GroupKind.EACH,),
     needs=("mpirun", "torch"),
     launch="devices",
     worth=65,

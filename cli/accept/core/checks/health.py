@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from accept.core import record_protocol
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
 from accept.core.health_readings import Reading, reading_of
 from accept.core.judge import completeness, health
@@ -20,7 +21,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, State
 from accept.core.serde import camel
 from accept.core.text import count
 
@@ -100,10 +101,10 @@ def judge(evidence: Evidence) -> Judged:
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
 
 
-def _finding(state: State, message: str, cause: str | None, hosts: Iterable[str] = ()) -> Finding:
+def _finding(state: State, message: str, cause: Cause | None, hosts: Iterable[str] = ()) -> Finding:
     return Finding(
         check="health",
-        judgement="consistency" if state is State.PASS else "completeness",
+        judgement=Judgement.CONSISTENCY if state is State.PASS else Judgement.COMPLETENESS,
         state=state,
         cause=cause,
         message=message,
@@ -128,7 +129,7 @@ def _unread(
             hosts_by_reason.setdefault("GPUs (the driver shows none)", []).append(host)
     for reason, hosts in hosts_by_reason.items():
         message = f"not read on {completeness.host_list(hosts)}: {reason}"
-        yield _finding(State.NOT_TESTED, message, "tool-missing", hosts)
+        yield _finding(State.NOT_TESTED, message, Cause.TOOL_MISSING, hosts)
     unread_hosts = {host for hosts in hosts_by_reason.values() for host in hosts}
     later: dict[str, tuple[str, str]] = {}
     for change in changes:
@@ -137,7 +138,7 @@ def _unread(
                 later.setdefault(change.host, (change.when, reason))
     for host, (when, reason) in later.items():
         message = f"{when}: not read on {host}: {reason}; check whether nvidia-smi hangs there"
-        yield _finding(State.NOT_TESTED, message, "no-measurement", (host,))
+        yield _finding(State.NOT_TESTED, message, Cause.NO_MEASUREMENT, (host,))
 
 
 def _makes_blind(evidence: Evidence, reason: str) -> bool:
@@ -156,7 +157,7 @@ def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
     missing = [sweep for sweep in planned if sweep not in recorded]
     if missing:
         message = f"{len(missing)} of {len(planned)} readings have no record"
-        yield _finding(State.NOT_TESTED, message, "evidence-missing")
+        yield _finding(State.NOT_TESTED, message, Cause.EVIDENCE_MISSING)
 
 
 def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
@@ -177,7 +178,7 @@ HEALTH = Check(
     summary="new errors of GPUs, links, NICs and memory while the steps run",
     template="health.sh.j2",
     params=Params,
-    groups=("each",),
+    groups=(GroupKind.EACH,),
     needs=("sh",),
     worth=90,
     estimate=estimate,

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accept.core import record_protocol
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.consistency import Inventory
@@ -35,7 +36,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.hosts import gpus_of
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Parsed, Problem, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,8 @@ def judge(evidence: Evidence) -> Judged:
     ]
     problems += [
         Problem(
-            cause="no-measurement", message=f"{completeness.host_list(hosts)} reported no inventory"
+            cause=Cause.NO_MEASUREMENT,
+            message=f"{completeness.host_list(hosts)} reported no inventory",
         )
         for hosts in silent
     ]
@@ -136,9 +138,9 @@ def _unknown_domain(evidence: Evidence, inventory: Inventory) -> list[Finding]:
     return [
         Finding(
             check="inventory",
-            judgement="absolute",
+            judgement=Judgement.ABSOLUTE,
             state=State.INCONCLUSIVE,
-            cause="no-measurement",
+            cause=Cause.NO_MEASUREMENT,
             message="no host reports the NVLink domain of its GPUs, so the bounds for NVLink "
             "between hosts were not applied; check with "
             "nvidia-smi --query-gpu=fabric.clusterUuid,fabric.cliqueId",
@@ -149,7 +151,7 @@ def _unknown_domain(evidence: Evidence, inventory: Inventory) -> list[Finding]:
 def _note(problem: Problem) -> Finding:
     return Finding(
         check="inventory",
-        judgement="consistency",
+        judgement=Judgement.CONSISTENCY,
         state=State.PASS,
         message=f"{problem.host}: {problem.message}" if problem.host else problem.message,
         hosts=(problem.host,) if problem.host else (),
@@ -169,7 +171,7 @@ INVENTORY = Check(
     summary="GPUs, memory, network, limits and versions of each host; differences are findings",
     template="inventory.sh.j2",
     params=Params,
-    groups=("each",),
+    groups=(GroupKind.EACH,),
     needs=("sh",),
     worth=100,
     estimate=estimate,

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from accept.core import record_protocol
+from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
-from accept.core.model import Parsed, Problem, Record
+from accept.core.model import GroupKind, Parsed, Problem, Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ def _failed(record: Record) -> Problem:
     hosts = completeness.host_list(record.hosts)
     message = f"step {record.step} on {hosts} ended with status {record.exit}"
     host = record.hosts[0] if len(record.hosts) == 1 else None
-    return Problem(cause="script-failed", message=message, host=host)
+    return Problem(cause=Cause.SCRIPT_FAILED, message=message, host=host)
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -74,7 +75,7 @@ SCRIPT = Check(
     summary="your own script: its exit status and the metrics it prints",
     template="script.sh.j2",
     params=Params,
-    groups=("all", "each", "pairs", "halves"),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     needs=("sh",),
     worth=50,
     estimate=estimate,

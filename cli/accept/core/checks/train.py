@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accept.core import record_protocol
+from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
 from accept.core.judge import bounds, completeness, stragglers
 from accept.core.judge.collective_metrics import number
@@ -18,7 +19,7 @@ from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Parsed, Problem, Record
+from accept.core.model import GroupKind, Parsed, Problem, Record
 
 #: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")
@@ -145,7 +146,7 @@ def _last_fact(record: Record, name: str) -> dict[str, object]:
 
 
 def _problems(record: Record, params: Params) -> Iterator[Problem]:
-    if record.exit != 0 or any(p.cause == "tool-missing" for p in record.problems):
+    if record.exit != 0 or any(p.cause is Cause.TOOL_MISSING for p in record.problems):
         return
     values = _values(record)
     where = f"in step {record.step} on {completeness.host_list(record.hosts)}"
@@ -162,22 +163,22 @@ def _problems(record: Record, params: Params) -> Iterator[Problem]:
         missing.append("comparison of the ranks")
     if missing:
         message = f"training {where} reported no {', '.join(missing)}"
-        yield Problem(cause="no-measurement", message=message)
+        yield Problem(cause=Cause.NO_MEASUREMENT, message=message)
         return
     first, last = values["loss-first"], values["loss-by" if params.by else "loss-last"]
     fell = first > 0 and last <= params.ratio * first
-    if not fell and not any(p.cause == "loss-not-falling" for p in record.problems):
+    if not fell and not any(p.cause is Cause.LOSS_NOT_FALLING for p in record.problems):
         by = f" by step {params.by}" if params.by else ""
         message = f"the loss went from {number(first)} to {number(last)}{by} {where}; at most "
         message += f"{params.ratio:g} of the first loss is allowed"
-        yield Problem(cause="loss-not-falling", message=message)
+        yield Problem(cause=Cause.LOSS_NOT_FALLING, message=message)
     if has_reference and not values["curve-deviation"] <= values["curve-tolerance"]:
         deviation, tolerance = number(values["curve-deviation"]), number(values["curve-tolerance"])
         message = f"the loss curve {where} deviates from the reference curve by {deviation} of the "
         message += f"first loss; at most {tolerance} is allowed"
-        yield Problem(cause="loss-differs", message=message)
+        yield Problem(cause=Cause.LOSS_DIFFERS, message=message)
     if values["throughput"] <= 0:
-        yield Problem(cause="no-measurement", message=f"throughput is not above 0 {where}")
+        yield Problem(cause=Cause.NO_MEASUREMENT, message=f"throughput is not above 0 {where}")
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -187,7 +188,7 @@ def judge(evidence: Evidence) -> Judged:
     }
     problems = [p for record in evidence.records for p in _problems(record, params[record.step])]
     # The program compares the ranks of one execution; this compares those of different ones.
-    differing = tuple(digest_problems(evidence, "gradients-differ"))
+    differing = tuple(digest_problems(evidence, Cause.GRADIENTS_DIFFER))
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, more=[*problems, *differing])
     findings += bounds.findings(evidence)
@@ -223,7 +224,7 @@ TRAIN = Check(
     summary="a training run: the loss falls, and all ranks have the same gradients and parameters",
     template="train.sh.j2",
     params=Params,
-    groups=("all", "each", "pairs", "halves"),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     needs=("mpirun", "torch"),
     worth=60,
     estimate=estimate,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from accept.core.causes import CONSEQUENCES
+from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.judge import bounds, groups, hosts, summary
 from accept.core.judge.completeness import problem_findings
@@ -15,7 +15,7 @@ from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst_state
-from accept.core.judge.suspects import HOSTS_STEP, ends, from_records, host_of, merged
+from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
 from accept.core.judge.topology import find_blocks
 from accept.core.model import (
     EXITS,
@@ -29,6 +29,7 @@ from accept.core.model import (
     State,
     Step,
     Suspect,
+    SuspectKind,
     Verdict,
     worst_exit,
 )
@@ -194,7 +195,7 @@ def _split_by_check(
 def _is_done(rules: CheckRules | None, name: str, record: Record, step: Step) -> bool:
     """Return True if a check of a shared launch measured everything and has no problem."""
     score = rules.score if rules is not None else None
-    value, bad = score(record, step) if score else (1.0 if record.metrics else None, "")
+    value, bad = score(record, step) if score else (1.0 if record.metrics else None, None)
     return value is not None and not bad and all(p.check != name for p in record.problems)
 
 
@@ -217,10 +218,10 @@ def _judge_check(evidence: Evidence, checks: Checks) -> Judged:
         return Judged(verdict_of(evidence, problem_findings(evidence)))
     finding = Finding(
         check=evidence.check,
-        judgement="completeness",
+        judgement=Judgement.COMPLETENESS,
         state=State.NOT_TESTED,
         message=f"this version of accept has no check {evidence.check!r}",
-        cause="tool-missing",
+        cause=Cause.TOOL_MISSING,
     )
     return Judged(
         CheckVerdict(
@@ -273,7 +274,7 @@ def _without_consequences(record: Record) -> Record:
     """Remove the consequences of a failure from a log of two hosts: either may be the cause."""
     if len(record.hosts) != 2:
         return record
-    kept = tuple(p for p in record.problems if p.cause not in CONSEQUENCES)
+    kept = tuple(p for p in record.problems if not p.cause.row.consequence)
     return replace(record, problems=kept)
 
 
@@ -317,7 +318,7 @@ def _passes_without(
             return False
         evidence = evidences.get(verdict.check)
         failed = [f for f in verdict.findings if f.state is State.FAIL]
-        if evidence is None or any(f.judgement == "completeness" for f in failed):
+        if evidence is None or any(f.judgement is Judgement.COMPLETENESS for f in failed):
             return False
         kept = tuple(r for r in evidence.records if not any(_took_part(s, r) for s in suspects))
         kept_steps = {record.step for record in kept}
@@ -335,7 +336,8 @@ def _passes_without(
 
 def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
     """Remove the metrics and facts of accused hosts from a record."""
-    accused = {host_of(suspect) for suspect in suspects if suspect.kind in ("node", "gpu", "nic")}
+    one_host = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+    accused = {host for s in suspects if s.kind in one_host for host in s.hosts}
     return replace(
         record,
         metrics=tuple(m for m in record.metrics if m.host not in accused),
@@ -345,12 +347,9 @@ def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
 
 def _took_part(suspect: Suspect, record: Record) -> bool:
     """Return True if a suspect took part in an execution."""
-    if suspect.kind == "rail":
-        rail = suspect.name.rpartition(" ")[2]
-        return not record.local_ranks or rail in map(str, record.local_ranks)
-    if suspect.kind in ("link", "switch"):
-        return set(ends(suspect)) <= set(record.hosts)
-    return host_of(suspect) in record.hosts
+    if suspect.kind is SuspectKind.RAIL:
+        return not record.local_ranks or suspect.device in {*map(str, record.local_ranks)}
+    return {*suspect.hosts[:1], *suspect.hosts[-1:]} <= set(record.hosts)
 
 
 __all__ = ["HOSTS_STEP", "failures", "judge"]

@@ -12,14 +12,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from accept.core.causes import Cause, Judgement
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
+    Bound,
+    BoundKind,
     CheckVerdict,
     Finding,
     Metric,
+    Placement,
     Plan,
     Record,
     Reference,
@@ -71,7 +75,11 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
         ]
         measured_bounds.update(measurements)
     for bound in bounds:
-        if bound.kind == "expectation" and bound not in measured_bounds and not evidence.partial:
+        if (
+            bound.kind is BoundKind.EXPECTATION
+            and bound not in measured_bounds
+            and not evidence.partial
+        ):
             result.append(unmeasured_finding(evidence.check, bound))
     return result
 
@@ -86,7 +94,7 @@ def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
     known |= {skipped.check for skipped in plan.skipped}
     by_check: dict[str, list[Finding]] = {}
     for bound in plan.references if not plan.planted else ():
-        if bound.kind == "expectation" and bound.check not in known:
+        if bound.kind is BoundKind.EXPECTATION and bound.check not in known:
             by_check.setdefault(bound.check, []).append(unmeasured_finding(bound.check, bound))
     for check, unmeasured in by_check.items():
         yield CheckVerdict(check=check, state=State.INCONCLUSIVE, findings=tuple(unmeasured))
@@ -96,9 +104,9 @@ def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
     """Return the finding that a check has no bound; `expectation` is an example of one."""
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.INCONCLUSIVE,
-        cause="no-reference",
+        cause=Cause.NO_REFERENCE,
         message=f"{check} has no bound on this machine{reason}; add one: --expect '{expectation}'",
     )
 
@@ -107,18 +115,14 @@ def unmeasured_finding(check: str, bound: Reference) -> Finding:
     """Return the finding that nothing was measured for a bound."""
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.INCONCLUSIVE,
         message=f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}",
-        cause="no-measurement",
+        cause=Cause.NO_MEASUREMENT,
         metric=bound.metric,
         unit=bound.unit,
         size=bound.size,
-        bound=_violated_side(bound),
-        lower=bound.lower,
-        upper=bound.upper,
-        bound_kind=bound.kind,
-        source=bound.source,
+        bound=_bound(bound),
     )
 
 
@@ -166,7 +170,7 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
 
     A lower expectation replaces the lower side of references, an upper one their upper side.
     """
-    expectations = [bound for bound in bounds if bound.kind == "expectation"]
+    expectations = [bound for bound in bounds if bound.kind is BoundKind.EXPECTATION]
     if not expectations:
         return list(bounds)
     has_lower = any(bound.lower is not None for bound in expectations)
@@ -178,7 +182,7 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
             upper=None if has_upper else bound.upper,
         )
         for bound in bounds
-        if bound.kind != "expectation"
+        if bound.kind is not BoundKind.EXPECTATION
     )
     return expectations + [b for b in rest if b.lower is not None or b.upper is not None]
 
@@ -220,7 +224,7 @@ def _same_program(bound: Reference, record: Record) -> bool:
     operation from Python takes longer; the fact `program` names it. Expectations apply to all.
     """
     other_program = any(fact.name == "program" for fact in record.facts)
-    return not other_program or bound.metric != "time" or bound.kind == "expectation"
+    return not other_program or bound.metric != "time" or bound.kind is BoundKind.EXPECTATION
 
 
 def _collect(
@@ -238,7 +242,10 @@ def _collect(
     metrics = [
         m
         for m in record.metrics
-        if m.name in names and m.check == check and m.placement != "in" and abs(m.value) < _ABSURD
+        if m.name in names
+        and m.check == check
+        and m.placement is not Placement.IN
+        and abs(m.value) < _ABSURD
     ]
     top_sizes: dict[str, int] = {}
     for metric in metrics:
@@ -279,19 +286,15 @@ def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) 
     text += f" on {device or host_list(record.hosts)}"
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.FAIL if bad else State.PASS,
         message=f"{bound.metric}{_at(bound.size)} of {text}",
-        cause="below-reference" if bad else None,
+        cause=Cause.BELOW_REFERENCE if bad else None,
         metric=bound.metric,
         value=value,
         unit=bound.unit,
         size=bound.size,
-        bound=_violated_side(bound, value),
-        lower=bound.lower,
-        upper=bound.upper,
-        bound_kind=bound.kind,
-        source=bound.source,
+        bound=_bound(bound),
         peak_share=value / bound.peak if bound.peak else None,
         peak=bound.peak,
         peak_source=(bound.peak_source or bound.source) if bound.peak else "",
@@ -306,10 +309,13 @@ def _holds(bound: Reference, value: float) -> bool:
     )
 
 
-def _violated_side(bound: Reference, value: float | None = None) -> float | None:
-    """Return the side of a bound that `value` violates, else its lower side if it has one."""
-    too_high = value is not None and bound.upper is not None and value > bound.upper
-    return bound.upper if bound.lower is None or too_high else bound.lower
+def _bound(reference: Reference) -> Bound:
+    return Bound(
+        lower=reference.lower,
+        upper=reference.upper,
+        kind=reference.kind,
+        source=reference.source,
+    )
 
 
 def sources(bound_findings: Sequence[Finding]) -> list[str]:
@@ -319,31 +325,31 @@ def sources(bound_findings: Sequence[Finding]) -> list[str]:
     """
     texts: dict[str, Finding] = {}
     for finding in sorted(bound_findings, key=lambda f: f.state is State.PASS):
-        lower, upper = finding.lower, finding.upper
-        if lower is None and upper is None:
+        bound = finding.bound
+        if bound is None:
             continue
-        metric_and_size = finding.metric, finding.size
-        same = [f for f in texts.values() if (f.metric, f.size) == metric_and_size]
+        subject = finding.metric, finding.size
+        same = [f.bound for f in texts.values() if f.bound and (f.metric, f.size) == subject]
         other_side = same and (
-            (lower is not None and all(f.lower is None for f in same))
-            or (upper is not None and all(f.upper is None for f in same))
+            (bound.lower is not None and all(b.lower is None for b in same))
+            or (bound.upper is not None and all(b.upper is None for b in same))
         )
         if len(texts) < 2 or other_side:
-            bound = f"{finding.metric} {_sides(lower, upper)} {finding.unit}"
-            texts.setdefault(f"{bound}, {finding.bound_kind}: {finding.source}", finding)
+            text = f"{finding.metric} {_sides(bound)} {finding.unit}"
+            texts.setdefault(f"{text}, {bound.kind}: {bound.source}", finding)
     peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in bound_findings if f.peak]
     return [*texts, *list(dict.fromkeys(peaks))[:2]]
 
 
 def bound_text(bound: Reference) -> str:
     """Return a bound for people: ">= 360 GB/s (floor)"."""
-    return f"{_sides(bound.lower, bound.upper)} {bound.unit} ({bound.kind})"
+    return f"{_sides(_bound(bound))} {bound.unit} ({bound.kind})"
 
 
-def _sides(lower: float | None, upper: float | None) -> str:
+def _sides(bound: Bound) -> str:
     """Return the sides of a bound: ">= 1", "<= 2" or ">= 1 and <= 2"."""
-    parts = [f">= {number(lower)}"] if lower is not None else []
-    parts += [f"<= {number(upper)}"] if upper is not None else []
+    parts = [f">= {number(bound.lower)}"] if bound.lower is not None else []
+    parts += [f"<= {number(bound.upper)}"] if bound.upper is not None else []
     return " and ".join(parts)
 
 

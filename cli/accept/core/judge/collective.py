@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from accept.core.causes import Cause, Judgement
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import (
     BANDWIDTH,
@@ -16,14 +17,26 @@ from accept.core.judge.collective_metrics import (
     reached,
     read,
 )
-from accept.core.judge.crosscheck import SLOW, explained_by_place, place_finding
+from accept.core.judge.crosscheck import explained_by_place, place_finding
 from accept.core.judge.evidence import Evidence, Judged, Score
 from accept.core.judge.groups import Comparison, compare
 from accept.core.judge.robust_stats import FEWEST, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.judge.topology import ambiguous_hosts, split_by_distance
-from accept.core.model import Finding, PlannedMachine, Problem, Record, State, Step, Suspect
+from accept.core.model import (
+    Bound,
+    BoundKind,
+    Finding,
+    PlannedMachine,
+    Problem,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 from accept.core.text import count, format_size
 
 #: Facts that list, by network or path, the hosts that used it.
@@ -34,21 +47,20 @@ _SLOW_PATHS = {
     "P2P off": "says that P2P is disabled between its GPUs",
 }
 _NETWORK_PATH = "moved data between its GPUs over the network"
-#: Key of the finding that results were not checked; its cause is `no-measurement`.
-_UNCHECKED = "unchecked"
-_CORRECTNESS = ("wrong-data", "not-finite", _UNCHECKED)
+#: Kind of the finding that results were not checked.
+_UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
 
 
-def score(reading: Reading, step: Step) -> tuple[float | None, str]:
+def score(reading: Reading, step: Step) -> tuple[float | None, Cause | None]:
     """Return the value by which groups are compared, and a cause; see `Score`.
 
     The value is None unless the planned sizes were measured and checked.
     """
     if reading.wrong:
-        return reading.value, "wrong-data"
+        return reading.value, Cause.WRONG_DATA
     # Without checks by plan (`-c 0`), unchecked results are no fault of a group.
     unchecked = reading.unchecked and step.params.get("check", 1)
-    return (reading.value if reached(reading, step) and not unchecked else None), ""
+    return (reading.value if reached(reading, step) and not unchecked else None), None
 
 
 def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) -> Judged:
@@ -60,7 +72,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     readings = {id(record): read(record.metrics, check, measure) for record in evidence.records}
     promised = evidence.plan.machine.speed_promised
 
-    def record_score(record: Record, step: Step) -> tuple[float | None, str]:
+    def record_score(record: Record, step: Step) -> tuple[float | None, Cause | None]:
         return score(readings[id(record)], step)
 
     findings = completeness.step_findings(evidence)
@@ -75,19 +87,19 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         comparisons = _comparisons(evidence, record_score, measure, noise)
     suspects = list(from_problems(fallbacks, "", len(evidence.hosts)))
     excused_by_step = [explained_by_place(check, c, evidence.shares) for c in comparisons]
-    excused_names = {suspect.name for excused in excused_by_step for suspect in excused}
+    excused_parts = {suspect.part for excused in excused_by_step for suspect in excused}
     for comparison, excused in zip(comparisons, excused_by_step, strict=True):
         own = _proven(comparison.suspects, promised=promised)
         if evidence.plan.origin and comparison.groups < FEWEST:
-            own = [suspect for suspect in own if suspect.cause != "slow-outlier"]
+            own = [suspect for suspect in own if suspect.cause is not Cause.SLOW_OUTLIER]
         if excused:
             findings.append(place_finding(check, comparison, excused))
-        own = [s for s in own if s.name not in excused_names or s.cause not in SLOW]
+        own = [s for s in own if s.part not in excused_parts or not s.cause.row.relative]
         suspects += own
         findings.append(_population_finding(check, comparison, own, measure))
         if promised and comparison.uneven and not own and not measure.inverse:
             findings.append(_uneven_finding(check, comparison, measure))
-    accused = {suspect.name for suspect in suspects}
+    accused = {host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts}
     for step in evidence.steps if promised else ():
         findings += ambiguous_hosts(evidence, step, accused)
     single_rank = False
@@ -137,7 +149,9 @@ def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
     return [
         suspect
         for suspect in suspects
-        if promised or suspect.strength != "weak" or suspect.cause != "slow-outlier"
+        if promised
+        or suspect.strength is not Strength.WEAK
+        or suspect.cause is not Cause.SLOW_OUTLIER
     ]
 
 
@@ -158,25 +172,20 @@ def _population_finding(
                 text += f"a node {comparison.detectable:.1%} slow would be detected"
         if comparison.unknown:
             text += f"; {completeness.host_list(comparison.unknown)} could not be judged"
-        return Finding(check=check, judgement="population", state=State.PASS, message=text)
+        return Finding(check=check, judgement=Judgement.POPULATION, state=State.PASS, message=text)
     names = completeness.host_list([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(peers.limit)}" if peers else ""
-    bound = _shown(peers.limit, measure) if peers else None
     return Finding(
         check=check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=State.FAIL,
         cause=suspects[0].cause,
         message=f"{what}: outliers: {names}{limit}",
         metric=measure.metric,
         unit=measure.unit,
-        bound=bound,
-        lower=None if measure.inverse else bound,
-        upper=bound if measure.inverse else None,
-        bound_kind="population" if peers else "",
-        source=f"median of {peers.count} in this run" if peers else "",
-        hosts=tuple(s.name for s in suspects if s.kind == "node"),
+        bound=_population_bound(peers, measure) if peers else None,
+        hosts=tuple(host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts),
         evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
     )
 
@@ -186,7 +195,7 @@ def _uneven_finding(check: str, comparison: Comparison, measure: Measure) -> Fin
     median = f" around {measure.text(peers.median)}" if peers else ""
     return Finding(
         check=check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=State.INCONCLUSIVE,
         message=f"step {comparison.step.id}: {comparison.groups} groups that should be equal fall "
         f"apart{median}, by more than noise explains: many are slow, or they are of several kinds. "
@@ -194,8 +203,12 @@ def _uneven_finding(check: str, comparison: Comparison, measure: Measure) -> Fin
     )
 
 
-def _shown(value: float, measure: Measure) -> float:
-    return 1e6 / value if measure.inverse and value > 0 else value
+def _population_bound(peers: Spread, measure: Measure) -> Bound:
+    source = f"median of {peers.count} in this run"
+    if not measure.inverse:
+        return Bound(lower=peers.limit, kind=BoundKind.POPULATION, source=source)
+    longest = 1e6 / peers.limit if peers.limit > 0 else peers.limit
+    return Bound(upper=longest, kind=BoundKind.POPULATION, source=source)
 
 
 def _beyond(peers: Spread, measure: Measure) -> str:
@@ -208,38 +221,42 @@ def _beyond(peers: Spread, measure: Measure) -> str:
 
 
 def _result_findings(
-    evidence: Evidence, readings: dict[int, Reading], known: set[str]
+    evidence: Evidence, readings: dict[int, Reading], known: set[Cause]
 ) -> list[Finding]:
     """Return findings on results that are wrong, unchecked, missing, or lack the largest size.
 
     Causes in `known` have a finding already.
     """
     steps = {step.id: step for step in evidence.steps}
-    by_kind: dict[str, list[tuple[Record, str]]] = {}
+    by_kind: dict[tuple[Cause, Judgement], list[tuple[Record, str]]] = {}
+
+    def add(cause: Cause, record: Record, text: str) -> None:
+        by_kind.setdefault((cause, cause.row.judgement), []).append((record, text))
+
     names = {} if evidence.plan.origin else completeness.hosts_by_short_name(evidence)
     for record in evidence.records:
         reading = readings[id(record)]
         if reading.wrong:
-            by_kind.setdefault("wrong-data", []).append((record, _wrong_text(reading.wrong)))
+            add(Cause.WRONG_DATA, record, _wrong_text(reading.wrong))
         if reading.damaged:
             text = "a number is not finite"
-            by_kind.setdefault("not-finite", []).append((record, text))
+            add(Cause.NOT_FINITE, record, text)
         if record.exit != 0:
             continue
         for text in _rank_mismatches(evidence, names, record):
-            by_kind.setdefault("rank-count", []).append((record, text))
+            add(Cause.RANK_COUNT, record, text)
         has_problem = any(p.check in (None, evidence.check) for p in record.problems)
         if reading.unchecked:
             by_kind.setdefault(_UNCHECKED, []).append((record, "the results were not checked"))
         elif reading.value is None and not has_problem:
-            by_kind.setdefault("no-measurement", []).append((record, "nothing was measured"))
+            add(Cause.NO_MEASUREMENT, record, "nothing was measured")
         elif reading.value is not None and not reached(reading, steps[record.step]):
             text = f"the largest message measured is {format_size(reading.top)}"
-            by_kind.setdefault("top-size-missing", []).append((record, text))
+            add(Cause.TOP_SIZE_MISSING, record, text)
     return [
-        _result_finding(evidence.check, kind, records)
+        _result_finding(evidence.check, *kind, records)
         for kind, records in by_kind.items()
-        if kind not in known
+        if kind == _UNCHECKED or kind[0] not in known
     ]
 
 
@@ -262,15 +279,17 @@ def _rank_mismatches(
             yield from completeness.host_mismatches(evidence, names, record, listed)
 
 
-def _result_finding(check: str, kind: str, records: Sequence[tuple[Record, str]]) -> Finding:
+def _result_finding(
+    check: str, cause: Cause, judgement: Judgement, records: Sequence[tuple[Record, str]]
+) -> Finding:
     first, text = records[0]
     others = len(records) - 1
     more = f" (and in {count(others, 'more group')})" if others else ""
     return Finding(
         check=check,
-        judgement="correctness" if kind in _CORRECTNESS else "completeness",
+        judgement=judgement,
         state=State.FAIL,
-        cause="no-measurement" if kind == _UNCHECKED else kind,
+        cause=cause,
         message=f"{text} in step {first.step} on {completeness.host_list(first.hosts)}{more}",
         hosts=tuple(dict.fromkeys(host for record, _ in records for host in record.hosts)),
         evidence=tuple(dict.fromkeys(record.log for record, _ in records if record.log))[:8],
@@ -284,7 +303,7 @@ def transport_problems(evidence: Evidence) -> Iterator[Problem]:
     """Yield the hosts that used another network, or a slower path, than the machine promises."""
     for text, host in dict.fromkeys(_fallbacks(evidence)):
         known = host if host in evidence.hosts else None
-        yield Problem(cause="transport-fallback", message=f"{host} {text}", host=known)
+        yield Problem(cause=Cause.TRANSPORT_FALLBACK, message=f"{host} {text}", host=known)
 
 
 def transport_unknown(evidence: Evidence) -> list[Finding]:
@@ -296,9 +315,9 @@ def transport_unknown(evidence: Evidence) -> list[Finding]:
     return [
         Finding(
             check=evidence.check,
-            judgement="correctness",
+            judgement=Judgement.CORRECTNESS,
             state=State.INCONCLUSIVE,
-            cause="no-measurement",
+            cause=Cause.NO_MEASUREMENT,
             message="the logs do not show which network NCCL used (expected "
             f"{evidence.plan.machine.transport}); rerun with NCCL_DEBUG=INFO",
         )
@@ -372,7 +391,7 @@ def _single_rank_finding(check: str) -> Finding:
     """Return the finding on a run of one rank: its results were correct, but it has no peer."""
     return Finding(
         check=check,
-        judgement="absolute",
+        judgement=Judgement.ABSOLUTE,
         state=State.NOT_TESTED,
         message="one rank has no peer: nothing between GPUs or nodes was tested",
     )

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from accept.core.judge.robust_stats import median_of
-from accept.core.model import Metric, Step
+from accept.core.model import Metric, Placement, Step
 from accept.core.text import parse_size
 
 #: In place, these collectives overwrite what they send, so results cannot be checked.
@@ -99,17 +99,17 @@ def read(metrics: Iterable[Metric], check: str, measure: Measure = BANDWIDTH) ->
     good = [metric for metric in measured if abs(metric.value) < _ABSURD]
     damaged = len(measured) - len(good)
     speeds = {(metric.size or 0, metric.placement): metric.value for metric in good}
-    counts: dict[str | None, float] = {}
+    counts: dict[Placement | None, float] = {}
     for metric in own:
         if metric.name == "wrong":
             counts[metric.placement] = counts.get(metric.placement, 0.0) + abs(metric.value)
     if check in _UNCHECKED_IN_PLACE:
-        counts["in"] = 0.0
+        counts[Placement.IN] = 0.0
     top = max((size for size, _ in speeds), default=0)
     if measure.inverse:
         value = _calls_per_second(speeds)
     else:
-        value = speeds.get((top, "out"))
+        value = speeds.get((top, Placement.OUT))
         if value is None and speeds:
             value = min(speed for (size, _), speed in speeds.items() if size == top)
     unchecked = {placement or "" for _, placement in speeds} - {key or "" for key in counts}
@@ -117,9 +117,11 @@ def read(metrics: Iterable[Metric], check: str, measure: Measure = BANDWIDTH) ->
     return Reading(value, top, wrong, tuple(sorted(unchecked)), damaged)
 
 
-def _calls_per_second(times: dict[tuple[int, str | None], float]) -> float | None:
+def _calls_per_second(times: dict[tuple[int, Placement | None], float]) -> float | None:
     """Return calls per second, from the median of times in microseconds."""
-    out = [value for (_, placement), value in times.items() if placement == "out" and value > 0]
+    out = [
+        value for (_, placement), value in times.items() if placement is Placement.OUT and value > 0
+    ]
     out = out or [value for value in times.values() if value > 0]
     return 1e6 / median_of(out) if out else None
 

@@ -6,18 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from accept.core.causes import Cause, Judgement
 from accept.core.groups import Wave, waves
 from accept.core.judge.evidence import Evidence, Score
-from accept.core.judge.summary import judgement_of, state_of
-from accept.core.model import Finding, Plan, Problem, Record, State, Step
+from accept.core.judge.summary import state_of
+from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
 from accept.core.text import count
 
 #: Group kinds that need two hosts.
-_NEED_TWO = ("pairs", "rails", "ladder", "halves")
-#: Causes that end a launch, whichever of its checks was running.
-_LAUNCH_ENDINGS = frozenset(
-    {"crashed", "timed-out", "rank-hung", "host-died", "unkillable", "script-failed"}
-)
+_NEED_TWO = (GroupKind.PAIRS, GroupKind.RAILS, GroupKind.LADDER, GroupKind.HALVES)
 
 
 # Planned executions
@@ -48,7 +45,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
         findings.append(
             Finding(
                 check=evidence.check,
-                judgement="completeness",
+                judgement=Judgement.COMPLETENESS,
                 state=State.FAIL,
                 cause=evidence.lost[lost[0]],
                 message=f"step {step.id} did not run on {host_list(lost)} (lost before the step)",
@@ -57,7 +54,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
         )
     unrecorded = [host for host in absent if host not in evidence.lost]
     # With an odd number of hosts, one host sits out each round of pairs.
-    odd = step.groups == "pairs" and (len(evidence.hosts) - len(lost)) % 2
+    odd = step.groups is GroupKind.PAIRS and (len(evidence.hosts) - len(lost)) % 2
     if unrecorded and not (odd and len(unrecorded) == 1):
         message = f"step {step.id} has no record of {host_list(unrecorded)}"
         return [*findings, _not_run(evidence.check, message, evidence.broken_off)]
@@ -76,9 +73,9 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
 def _not_run(check: str, message: str, broken_off: str) -> Finding:
     return Finding(
         check=check,
-        judgement="completeness",
+        judgement=Judgement.COMPLETENESS,
         state=State.NOT_TESTED,
-        cause=None if broken_off else "evidence-missing",
+        cause=None if broken_off else Cause.EVIDENCE_MISSING,
         message=message,
     )
 
@@ -87,7 +84,7 @@ def _planned_waves(
     evidence: Evidence, step: Step, hosts: tuple[str, ...], records: Sequence[Record]
 ) -> tuple[Wave, ...]:
     ranks = 1
-    if step.groups == "rails":
+    if step.groups is GroupKind.RAILS:
         seen = max((rank for record in records for rank in record.local_ranks), default=0) + 1
         ranks = _planned_ranks(evidence.plan) or seen
     return waves(step.groups, hosts, rounds=step.rounds, seed=evidence.plan.seed, ranks=ranks)
@@ -116,9 +113,9 @@ def _rank_count(evidence: Evidence) -> Iterator[Finding]:
         started = f"{count(first.ranks, 'rank')} on {host_list(first.hosts)}"
         yield Finding(
             check=evidence.check,
-            judgement="completeness",
+            judgement=Judgement.COMPLETENESS,
             state=State.FAIL,
-            cause="rank-count",
+            cause=Cause.RANK_COUNT,
             message=f"step {first.step} started {started} (planned: {expected}); "
             f"{len(wrong)} of {len(evidence.records)} executions have a wrong number of ranks",
             evidence=tuple(dict.fromkeys(record.log for record, _ in wrong if record.log))[:8],
@@ -183,7 +180,7 @@ def problem_findings(
     its own, a failure of the shared launch belongs to the other checks.
     """
     steps = {step.id: step for step in evidence.steps}
-    by_cause: dict[str, list[tuple[Problem, str, tuple[str, ...]]]] = {}
+    by_cause: dict[Cause, list[tuple[Problem, str, tuple[str, ...]]]] = {}
 
     def add(problem: Problem, log: str, hosts: tuple[str, ...]) -> None:
         by_cause.setdefault(problem.cause, []).append((problem, log, hosts))
@@ -191,23 +188,23 @@ def problem_findings(
     for record in evidence.records:
         if record.exit == 0 and not record.problems:
             continue
-        value, bad = score(record, steps[record.step]) if score is not None else (None, "")
+        value, bad = score(record, steps[record.step]) if score is not None else (None, None)
         problems = [p for p in record.problems if p.check in (None, evidence.check)]
-        wrong = bad == "wrong-data" or any(p.cause == "wrong-data" for p in problems)
+        wrong = bad is Cause.WRONG_DATA or any(p.cause is Cause.WRONG_DATA for p in problems)
         done = value is not None and len(record.checks) > 1
         for problem in problems:
-            ended = problem.check is None and problem.cause in _LAUNCH_ENDINGS
-            if not ended or not (done or (wrong and problem.cause == "crashed")):
+            ended = problem.check is None and problem.cause.row.ends_launch
+            if not ended or not (done or (wrong and problem.cause is Cause.CRASHED)):
                 add(problem, record.log, record.hosts)
         if record.exit != 0 and not problems and not done and not wrong:
-            add(Problem(cause="crashed", message=_exit_text(record)), record.log, record.hosts)
+            add(Problem(cause=Cause.CRASHED, message=_exit_text(record)), record.log, record.hosts)
     for problem in more:
         add(problem, "", ())
     return [merge_findings(evidence.check, cause, found) for cause, found in by_cause.items()]
 
 
 def merge_findings(
-    check: str, cause: str, problems: Sequence[tuple[Problem, str, tuple[str, ...]]]
+    check: str, cause: Cause, problems: Sequence[tuple[Problem, str, tuple[str, ...]]]
 ) -> Finding:
     """Return one finding on problems of one cause, each with its log and the hosts that took part.
 
@@ -218,7 +215,7 @@ def merge_findings(
     first = problems[0][0].message or cause
     return Finding(
         check=check,
-        judgement=judgement_of(cause),
+        judgement=cause.row.judgement,
         state=state_of(cause),
         cause=cause,
         message=first if len(problems) == 1 else f"{first} (and {len(problems) - 1} more)",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import gpus_of, is_device
@@ -19,8 +20,6 @@ _MEMORY_STEP = 1 << 30
 #: Versions that must be equal because ranks of several hosts communicate.
 _VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
 
-#: Causes of wrong results: a device with one of them needs no problem about its digest.
-_WRONG_RESULTS = ("wrong-result", "not-finite")
 #: Fields of a digest fact that are texts.
 _DIGEST_TEXTS = ("type", "exact", "random", "device", "software")
 
@@ -53,22 +52,22 @@ def gpu_problems(
     for host, value in inventory.items():
         if not _driver_answered(value):
             text = "nvidia-smi did not answer in time; does it hang, or is persistence mode off?"
-            yield Problem(cause="gpu-unusable", message=text, host=host)
+            yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
             continue
         gpus = gpus_of(value)
         on_bus = whole(value.get("pciNvidia"))
         if given is None and on_bus > len(gpus):
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
-            yield Problem(cause="gpu-unusable", message=f"{text}{len(gpus)}", host=host)
+            yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}", host=host)
         if len(gpus) < required:
             shown = count(len(gpus), "GPU") if gpus else "no GPU"
             text = f"the host shows {shown}, and {expected}"
-            yield Problem(cause="gpu-missing", message=text, host=host)
+            yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
         for index, gpu in enumerate(gpus):
             yield from _gpu_problems(host, gpu, machine, owner)
             measured = machine.gpus != 0 and (used is None or index < used)
             if measured and not busy_ok and (text := _busy(gpu, busy_mib)):
-                yield Problem(cause="gpu-busy", message=text, host=host, gpu=gpu_name(gpu))
+                yield Problem(cause=Cause.GPU_BUSY, message=text, host=host, gpu=gpu_name(gpu))
 
 
 def _driver_answered(value: dict[str, Any]) -> bool:
@@ -84,16 +83,16 @@ def _gpu_problems(
     if isinstance(uuid, str) and uuid:
         if uuid in owner:
             text = f"GPU {uuid} was seen on {owner[uuid]} already"
-            yield Problem(cause="gpu-duplicate", message=text, host=host, gpu=name)
+            yield Problem(cause=Cause.GPU_DUPLICATE, message=text, host=host, gpu=name)
         owner.setdefault(uuid, host)
     errors = whole(gpu.get("eccUncorrected"))
     if errors:
         text = f"GPU {name} has counted {count(errors, 'uncorrected memory error')}"
-        yield Problem(cause="gpu-ecc", message=text, host=host, gpu=name)
+        yield Problem(cause=Cause.GPU_ECC, message=text, host=host, gpu=name)
     device = gpu.get("name")
     if machine.device and isinstance(device, str) and not is_device(machine.device, device):
         text = f"GPU {name} is a {device}, the machine has {machine.device}"
-        yield Problem(cause="inventory-mismatch", message=text, host=host)
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
 def gpu_name(gpu: dict[str, Any]) -> str:
@@ -137,12 +136,12 @@ def differences(inventory: Inventory) -> Iterator[Problem]:
         (usual, count), *_ = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         if count * 2 <= len(known):
             kinds = ", ".join(sorted(counts)[:4])
-            yield Problem(cause="inventory-mismatch", message=f"{name} differs: {kinds}")
+            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=f"{name} differs: {kinds}")
             continue
         for host, value in known.items():
             if value != usual:
                 message = f"{name} is {value}, on {count} of {len(known)} hosts it is {usual}"
-                yield Problem(cause="inventory-mismatch", message=message, host=host)
+                yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
 
 
 def _properties(value: dict[str, Any]) -> dict[str, str | None]:
@@ -187,7 +186,7 @@ def nic_problems(inventory: Inventory, machine: PlannedMachine) -> Iterator[Prob
         if up < machine.rdma_devices:
             text = f"{up} RDMA devices of {machine.rdma_gbps:g} Gbit/s are up, the machine has "
             text += str(machine.rdma_devices)
-            yield Problem(cause="inventory-mismatch", message=text, host=host)
+            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
 def _rdma(value: dict[str, Any]) -> list[dict[str, Any]]:
@@ -211,7 +210,7 @@ def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]
     for host, offset in known.items():
         if abs(offset - centre) > limit:
             text = f"its clock is {offset - centre:+.3g} s from the median, {limit:g} s are allowed"
-            yield Problem(cause="clock-skew", message=text, host=host)
+            yield Problem(cause=Cause.CLOCK_SKEW, message=text, host=host)
 
 
 def memlock_problems(inventory: Inventory) -> Iterator[Problem]:
@@ -220,7 +219,7 @@ def memlock_problems(inventory: Inventory) -> Iterator[Problem]:
         limit = value.get("memlock")
         if limit != "unlimited" and value.get("ipcLock") is not True:
             text = f"locked memory is limited to {_text(limit)} KiB"
-            yield Problem(cause="memlock-limited", message=text, host=host)
+            yield Problem(cause=Cause.MEMLOCK_LIMITED, message=text, host=host)
 
 
 # Digests of results
@@ -235,7 +234,7 @@ class _Digest(NamedTuple):
     digest: str
 
 
-def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator[Problem]:
+def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> Iterator[Problem]:
     """Yield the devices whose digest differs from that of most peers, as problems of `cause`.
 
     All devices have the same digest of the known product (`exact`). Devices of the same name and
@@ -246,7 +245,11 @@ def digest_problems(evidence: Evidence, cause: str = "wrong-result") -> Iterator
     groups: dict[tuple[str, ...], list[_Digest]] = {}
     for record in evidence.records:
         gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
-        known = {(p.host, p.rank) for p in record.problems if p.cause in (*_WRONG_RESULTS, cause)}
+        known = {
+            (p.host, p.rank)
+            for p in record.problems
+            if p.cause.row.wrong_numbers or p.cause is cause
+        }
         for fact in record.facts:
             is_digest = fact.name == "digest" and fact.check == evidence.check
             if is_digest and (fact.host, fact.rank) not in known:
@@ -293,7 +296,7 @@ def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
             if missing:
                 label = device_label(metric.host, metric.rank, metric.gpu)
                 yield Problem(
-                    cause="no-measurement",
+                    cause=Cause.NO_MEASUREMENT,
                     message=f"{label} reported no digest of the {kind} product "
                     f"({', '.join(missing)})",
                     host=metric.host,

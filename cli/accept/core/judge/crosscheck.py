@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from accept.core.causes import Judgement
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
 from accept.core.judge.groups import Comparison, to_sample
 from accept.core.judge.robust_stats import median_of, spread
-from accept.core.judge.suspects import host_of
 from accept.core.judge.topology import DISTANCE, split_by_distance
-from accept.core.model import Finding, Record, State, Suspect
+from accept.core.model import Finding, GroupKind, Record, State, Strength, Suspect, SuspectKind
 
 #: The fact that lists the GPUs of a host that took part; without it, all of them did.
 GPUS = "gpus"
-#: Causes that mean slowness.
-SLOW = ("slow-outlier", "intermittent")
 #: One execution in this many may contradict the GPU that is named.
 _EXECUTIONS_PER_EXCEPTION = 10
 
@@ -58,12 +56,14 @@ def explained_by_place(
     They are slow only in this collective, while a slow host is slow in all. A single host that
     loses more speed than distance explains remains a suspect.
     """
-    if comparison.step.groups != "pairs" or comparison.spread is None:
+    if comparison.step.groups is not GroupKind.PAIRS or comparison.spread is None:
         return ()
     median = comparison.spread.median
     deficits = [_own_deficit(s, check, median, by_log) for s in comparison.suspects]
     excused = tuple(s for s, much in zip(comparison.suspects, deficits, strict=True) if much)
-    solid = len(excused) == 1 and excused[0].strength == "strong" and max(deficits) > DISTANCE
+    solid = (
+        len(excused) == 1 and excused[0].strength is Strength.STRONG and max(deficits) > DISTANCE
+    )
     return () if solid else excused
 
 
@@ -73,12 +73,12 @@ def place_finding(check: str, comparison: Comparison, suspects: Sequence[Suspect
     verb = "is" if len(suspects) == 1 else "are"
     return Finding(
         check=check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=State.INCONCLUSIVE,
         message=f"step {comparison.step.id}: {names} {verb} slow in {check} only; the other "
         "collectives in the same logs are as fast as those of the peers. The place in the network "
         "may explain it",
-        hosts=tuple(suspect.name for suspect in suspects if suspect.kind == "node"),
+        hosts=tuple(host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts),
         evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
     )
 
@@ -87,19 +87,19 @@ def without_explained(
     suspects: Sequence[Suspect], by_log: Mapping[str, Sequence[Share]]
 ) -> tuple[Suspect, ...]:
     """Return the suspects that no stronger one explains; a GPU replaces its node if it is known."""
-    strong = {host_of(suspect) for suspect in suspects if suspect.strength == "strong"}
+    strong = {host for s in suspects if s.strength is Strength.STRONG for host in s.hosts[:1]}
     kept = [suspect for suspect in suspects if not _is_explained(suspect, strong, by_log)]
     shares = [share for shares_of_log in by_log.values() for share in shares_of_log]
-    return tuple(_narrowed(s, shares) if s.kind == "node" else s for s in kept)
+    return tuple(_narrowed(s, shares) if s.kind is SuspectKind.NODE else s for s in kept)
 
 
 def _own_deficit(
     suspect: Suspect, check: str, median: float, by_log: Mapping[str, Sequence[Share]]
 ) -> float:
     """Return the deficit of a host in logs in which another collective is not slow; else 0."""
-    host = host_of(suspect)
+    host = suspect.hosts[0]
     by_check: dict[str, list[Share]] = {}
-    for log in suspect.evidence if suspect.cause in SLOW else ():
+    for log in suspect.evidence if suspect.cause.row.relative else ():
         for share in by_log.get(log, ()):
             if host in share.record.hosts:
                 by_check.setdefault(share.check, []).append(share)
@@ -121,9 +121,12 @@ def _is_explained(
     suspect: Suspect, strong: set[str], by_log: Mapping[str, Sequence[Share]]
 ) -> bool:
     """Return True if a strong suspect took part in every execution that accuses a weaker one."""
-    if suspect.strength == "strong" or suspect.kind not in ("node", "link"):
+    if suspect.strength is Strength.STRONG or suspect.kind not in (
+        SuspectKind.NODE,
+        SuspectKind.LINK,
+    ):
         return False
-    others = strong - {host_of(suspect)}
+    others = strong.difference(suspect.hosts[:1])
     logs = [by_log.get(log, ()) for log in suspect.evidence]
     return bool(logs) and all(
         any(not others.isdisjoint(share.record.hosts) for share in shares) for shares in logs
@@ -132,8 +135,8 @@ def _is_explained(
 
 def _narrowed(suspect: Suspect, shares: Sequence[Share]) -> Suspect:
     """Name the GPUs of a node that took part in its slow executions only, with few exceptions."""
-    logs = set(suspect.evidence)
-    own = [share for share in shares if suspect.name in share.record.hosts]
+    (host,), logs = suspect.hosts, set(suspect.evidence)
+    own = [share for share in shares if host in share.record.hosts]
     accusing = [1 - s.share for s in own if s.record.log in logs and s.share < 1]
     if not accusing:
         return suspect
@@ -148,8 +151,8 @@ def _narrowed(suspect: Suspect, shares: Sequence[Share]) -> Suspect:
         for share in clear
         if 1 - share.share <= deficit / 2 and (len(share.record.hosts) > 1) in kinds
     ]
-    runs = [(_gpus(share.record, suspect.name), True) for share in slow]
-    runs += [(_gpus(share.record, suspect.name), False) for share in normal]
+    runs = [(_gpus(share.record, host), True) for share in slow]
+    runs += [(_gpus(share.record, host), False) for share in normal]
     every = {gpu for gpus, _ in runs for gpu in gpus or ()}
     exceptions = {
         gpu: sum((gpus is None or gpu in gpus) is not is_slow for gpus, is_slow in runs)
@@ -164,8 +167,8 @@ def _narrowed(suspect: Suspect, shares: Sequence[Share]) -> Suspect:
         return replace(suspect, why=f"{suspect.why}; only when its GPUs {names} took part")
     return replace(
         suspect,
-        kind="gpu",
-        name=f"{suspect.name}:{likely[0]}",
+        kind=SuspectKind.GPU,
+        device=str(likely[0]),
         why=f"{suspect.why}; only when its GPU {likely[0]} took part",
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from accept.core.causes import Cause, Judgement
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label
@@ -15,7 +16,19 @@ from accept.core.judge.pairs import Sample
 from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Metric, Problem, Record, State, Step, Suspect
+from accept.core.model import (
+    Bound,
+    BoundKind,
+    Finding,
+    Metric,
+    Problem,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 
 #: Noise of metrics that differ between healthy devices: the limit is half of the median.
 _UNEVEN_NOISE = 0.5 / SIGMAS
@@ -35,7 +48,7 @@ class Measured:
     #: Metrics of speed that the results table shows; higher is better.
     rates: tuple[str, ...]
     #: Counts that are required and must be 0 -> the cause if one is not 0.
-    wrong: Mapping[str, str]
+    wrong: Mapping[str, Cause]
     #: Other metrics of speed; if one device has them, all must.
     others: tuple[str, ...]
     #: Metrics that every device must have.
@@ -65,7 +78,7 @@ class Device(NamedTuple):
 class _Slow:
     """The metrics in which a device is slow, and a text for each."""
 
-    cause: str
+    cause: Cause
     texts: list[str] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)
 
@@ -86,8 +99,8 @@ def judge_devices(
     problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
     complete = {id(d.record) for d in devices} - {id(d.record) for d, _ in incomplete}
 
-    def score(record: Record, _step: Step) -> tuple[float | None, str]:
-        return (1.0 if id(record) in complete else None), ""
+    def score(record: Record, _step: Step) -> tuple[float | None, Cause | None]:
+        return (1.0 if id(record) in complete else None), None
 
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, score=score, more=problems)
@@ -141,7 +154,7 @@ def _is_plausible(metric: Metric) -> bool:
     return abs(metric.value) < _ABSURD and (metric.value > 0 or metric.unit in ("count", ""))
 
 
-def _problem(cause: str, device: Device, predicate: str) -> Problem:
+def _problem(cause: Cause, device: Device, predicate: str) -> Problem:
     """Return a problem of a device; `predicate` completes the sentence that the device begins."""
     message = f"{device} {predicate}"
     return Problem(cause=cause, message=message, host=device.host, rank=device.rank, gpu=device.gpu)
@@ -153,7 +166,8 @@ def _wrong(devices: Sequence[Device], measured: Measured) -> Iterator[Problem]:
         known = {p.cause for p in device.record.problems if p.rank == device.rank}
         for name, cause in measured.wrong.items():
             count = device.values.get(name, 0.0)
-            if count and not known & {cause, "wrong-data", "wrong-result", "not-finite"}:
+            explained = any(c in (cause, Cause.WRONG_DATA) or c.row.wrong_numbers for c in known)
+            if count and not explained:
                 elements = "1 wrong element" if count == 1 else f"{number(count)} wrong elements"
                 yield _problem(cause, device, f"computed {elements} ({name})")
 
@@ -184,7 +198,7 @@ def _unexplained(
         explained = any(p.rank in (None, device.rank) for p in problems)
         if not explained and device.record.exit is not None:
             missing = f"no {', '.join(lacking[:4])}" if names else "nothing"
-            yield _problem("no-measurement", device, f"measured {missing}")
+            yield _problem(Cause.NO_MEASUREMENT, device, f"measured {missing}")
 
 
 def _without_measurement(
@@ -202,7 +216,7 @@ def _without_measurement(
         check = evidence.check
         yield bounds.no_bound_finding(check, f"{check}.{rate}>={measured.unit}")
     for bound in bounds.bounds_of(evidence):
-        if bound.kind != "expectation" and bound.metric not in {*names, *excused}:
+        if bound.kind is not BoundKind.EXPECTATION and bound.metric not in {*names, *excused}:
             yield bounds.unmeasured_finding(evidence.check, bound)
 
 
@@ -222,7 +236,12 @@ def _left_out(evidence: Evidence) -> list[Finding]:
     text = "; ".join(f"{name}: {why}" for name, why in list(reasons)[:_MAX_NOTES])
     message = f"not measured: {text}"
     return [
-        Finding(check=evidence.check, judgement="completeness", state=State.PASS, message=message)
+        Finding(
+            check=evidence.check,
+            judgement=Judgement.COMPLETENESS,
+            state=State.PASS,
+            message=message,
+        )
     ]
 
 
@@ -256,7 +275,7 @@ def _compare(
             continue
         bound = bounds.highest_lower_bound(evidence, 1, name)
         samples = [
-            Sample((d.host,), d.values[name], "", d.record.log, (d.rank,)) for d in with_metric
+            Sample((d.host,), d.values[name], None, d.record.log, (d.rank,)) for d in with_metric
         ]
         uneven = name in measured.uneven
         metric_noise = max(noise, _UNEVEN_NOISE) if uneven else noise
@@ -285,10 +304,11 @@ def _unit(device: Device, measured: Measured, name: str) -> str:
 def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
     texts = "; ".join(slow.texts[:3]) + _only_together(device, slow.metrics)
     return Suspect(
-        kind="gpu" if device.gpu else "node",
-        name=f"{device.host}:{device.gpu}" if device.gpu else device.host,
+        kind=SuspectKind.GPU if device.gpu else SuspectKind.NODE,
+        hosts=(device.host,),
+        device=device.gpu or None,
         cause=slow.cause,
-        strength="strong",
+        strength=Strength.STRONG,
         why=f"{evidence.check}: {texts}{_throttling(device, slow.metrics)}",
         evidence=(device.record.log,) if device.record.log else (),
     )
@@ -336,15 +356,15 @@ def _population(
     if suspects:
         names = completeness.host_list([suspect.name for suspect in suspects])
         first = next((peers for _, peers, _ in spreads if peers), None)
-        hosts = dict.fromkeys(s.name.rpartition(":")[0] or s.name for s in suspects)
+        source = f"median of {first.count} in this run" if first else ""
         return Finding(
             check=evidence.check,
-            judgement="population",
+            judgement=Judgement.POPULATION,
             state=State.FAIL,
             cause=suspects[0].cause,
             message=f"{names}: {suspects[0].why}",
-            source=f"median of {first.count} in this run" if first else "",
-            hosts=tuple(hosts),
+            bound=Bound(kind=BoundKind.POPULATION, source=source) if first else None,
+            hosts=tuple(dict.fromkeys(host for s in suspects for host in s.hosts)),
             evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
         )
     compared = [(name, peers) for name, peers, _ in spreads if peers]
@@ -357,4 +377,6 @@ def _population(
     else:
         count = max((count for _, _, count in spreads), default=0)
         text = f"{count} devices: too few to compare ({FEWEST} needed)"
-    return Finding(check=evidence.check, judgement="population", state=State.PASS, message=text)
+    return Finding(
+        check=evidence.check, judgement=Judgement.POPULATION, state=State.PASS, message=text
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.model import CheckVerdict, Plan, Record, Step, Suspect
 
 
@@ -32,7 +33,7 @@ class Evidence:
     #: Requested hosts that never answered.
     missing: tuple[str, ...] = ()
     #: Hosts lost during the run -> the cause.
-    lost: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, Cause] = field(default_factory=dict)
     #: Host -> its place, as the machine's `topology` reported it: `row/rack/host`.
     places: Mapping[str, str] = field(default_factory=dict)
     #: NVLink domains of more than one host.
@@ -67,8 +68,8 @@ class Evidence:
 
 
 #: (record, its step) -> the value by which groups of the same kind are compared, higher is better,
-#: and the cause that makes it invalid ("wrong-data") or "". The value is None if it is missing.
-Score = Callable[[Record, Step], tuple[float | None, str]]
+#: and the cause that makes it invalid (`wrong-data`) or None. The value is None if it is missing.
+Score = Callable[[Record, Step], tuple[float | None, Cause | None]]
 
 
 class Judged(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from accept.core import causes
+from accept.core.causes import Cause, Judgement
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
@@ -13,11 +13,22 @@ from accept.core.judge.outliers import Outlier, Outliers, is_frequent, outliers
 from accept.core.judge.pairs import Accusation, Sample, decode
 from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
 from accept.core.judge.summary import state_of
-from accept.core.judge.suspects import LINK, SWITCH, Kind, root_problems
-from accept.core.model import Finding, Record, State, Step, Suspect
+from accept.core.judge.suspects import root_problems
+from accept.core.model import (
+    Finding,
+    GroupKind,
+    Record,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 
+#: Strength of the evidence if only the comparison of groups shows the suspect; weak for others.
+_STRENGTHS = {SuspectKind.NODE: Strength.STRONG, SuspectKind.RAIL: Strength.MODERATE}
 #: Number of nodes in a group -> the lowest score that the group may have, or None.
-Bound = Callable[[int], float | None]
+LowestScore = Callable[[int], float | None]
 
 
 class Comparison(NamedTuple):
@@ -54,11 +65,11 @@ def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | 
     if any(state_of(problem.cause) is State.NOT_TESTED for problem in problems):
         return None
     value, cause = score(record, step)
-    if any(problem.cause == "wrong-data" for problem in problems):
-        cause = "wrong-data"
+    if any(problem.cause is Cause.WRONG_DATA for problem in problems):
+        cause = Cause.WRONG_DATA
     if not cause and value is None:
-        cause = next((p.cause for p in (*root_problems(problems), *problems)), "")
-        cause = cause or ("no-measurement" if record.exit == 0 else "crashed")
+        cause = next((p.cause for p in (*root_problems(problems), *problems)), None)
+        cause = cause or (Cause.NO_MEASUREMENT if record.exit == 0 else Cause.CRASHED)
     return Sample(record.hosts, value, cause, record.log, record.local_ranks)
 
 
@@ -84,20 +95,20 @@ def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Re
 # Comparison by group kind
 
 
-def compare(evidence: Evidence, score: Score, bound: Bound) -> list[Comparison]:
+def compare(evidence: Evidence, score: Score, lowest: LowestScore) -> list[Comparison]:
     """Compare the groups of each step of a check whose group kind allows it."""
     comparisons = []
     for step in evidence.steps:
         records = evidence.of_step(step)
         if not records:
             continue
-        if step.groups == "pairs":
-            comparisons.append(_compare_pairs(evidence, score, step, records, bound(2)))
-        elif step.groups == "each":
-            comparisons.append(_compare_hosts(evidence, score, step, records, bound(1)))
-        elif step.groups == "rails":
+        if step.groups is GroupKind.PAIRS:
+            comparisons.append(_compare_pairs(evidence, score, step, records, lowest(2)))
+        elif step.groups is GroupKind.EACH:
+            comparisons.append(_compare_hosts(evidence, score, step, records, lowest(1)))
+        elif step.groups is GroupKind.RAILS:
             comparisons.append(_compare_rails(evidence, score, step, records))
-        elif step.groups == "ladder":
+        elif step.groups is GroupKind.LADDER:
             comparisons.append(_compare_blocks(evidence, score, step, records))
     return comparisons
 
@@ -112,10 +123,10 @@ def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
 def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
     """Return the single hosts, or blocks of a ladder, that are outliers among their peers."""
     records = evidence.of_step(step)
-    if step.groups == "ladder":
+    if step.groups is GroupKind.LADDER:
         blocks, _, _ = _slow_blocks(evidence, score, step, records)
         return [Group(hosts=block.sample.hosts) for block in blocks]
-    if step.groups != "each":
+    if step.groups is not GroupKind.EACH:
         return []
     samples = to_samples(evidence, score, step, records)
     found = outliers(samples, evidence.plan.machine.noise)
@@ -129,16 +140,15 @@ def _compare_pairs(
     decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
     order = {host: index for index, host in enumerate(evidence.hosts)}
 
-    def in_run_order(accusation: Accusation) -> list[str]:
-        return sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
+    def accused(kind: SuspectKind, accusation: Accusation) -> Suspect:
+        hosts = sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
+        return _accused(kind, hosts, evidence.check, accusation)
 
-    suspects = [_accused("node", node.hosts[0], evidence.check, node) for node in decoded.nodes]
-    for link in decoded.links:
-        suspects.append(_accused("link", LINK.join(in_run_order(link)), evidence.check, link))
-    for switch in decoded.switches:
-        hosts = in_run_order(switch)
-        name = f"{hosts[0]}{SWITCH}{hosts[-1]}"
-        suspects.append(_accused("switch", name, evidence.check, switch))
+    suspects = [
+        *(accused(SuspectKind.NODE, node) for node in decoded.nodes),
+        *(accused(SuspectKind.LINK, link) for link in decoded.links),
+        *(accused(SuspectKind.SWITCH, switch) for switch in decoded.switches),
+    ]
     healthy, detectable = decoded.spread, None
     if healthy is not None and healthy.median > 0:
         sigma = healthy.sigma / healthy.median
@@ -152,7 +162,7 @@ def _compare_hosts(
     samples = to_samples(evidence, score, step, records)
     found = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = [
-        _outlying("node", outlier.sample.hosts[0], evidence.check, outlier)
+        _outlying(SuspectKind.NODE, outlier.sample.hosts, evidence.check, outlier)
         for outlier in found.bad.values()
         if len(outlier.sample.hosts) == 1
     ]
@@ -171,10 +181,12 @@ def _compare_rails(
         pairs = [r for r in records if r.local_ranks == (rank,) and r not in rails]
         nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
         suspects += [
-            _accused("gpu", f"{node.hosts[0]}:{rank}", evidence.check, node) for node in nodes
+            _accused(SuspectKind.GPU, node.hosts, evidence.check, node, device=str(rank))
+            for node in nodes
         ]
         if not nodes:
-            suspects.append(_outlying("rail", f"rail {rank}", evidence.check, outlier))
+            rail = _outlying(SuspectKind.RAIL, (), evidence.check, outlier, device=str(rank))
+            suspects.append(rail)
     return Comparison(step, tuple(suspects), len(samples), found.spread)
 
 
@@ -201,17 +213,15 @@ def _compare_blocks(
     suspects = []
     for block in blocks:
         hosts = block.sample.hosts
-        kind: Kind = "link" if len(hosts) == 2 else "switch" if len(hosts) > 2 else "node"
-        name = {2: LINK.join(hosts), 1: hosts[0]}.get(len(hosts), f"{hosts[0]}{SWITCH}{hosts[-1]}")
-        suspects.append(_outlying(kind, name, evidence.check, block))
+        kind = {1: SuspectKind.NODE, 2: SuspectKind.LINK}.get(len(hosts), SuspectKind.SWITCH)
+        suspects.append(_outlying(kind, hosts, evidence.check, block))
     return Comparison(step, tuple(suspects), count, first_spread)
 
 
 def _slow_blocks(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
 ) -> tuple[list[Outlier], Spread | None, int]:
-    """Return the smallest slow blocks, the spread of the first kind that has one, and the number
-    of all blocks."""
+    """Return the smallest slow blocks, the spread of their first kind, and the number of blocks."""
     slow: list[Outlier] = []
     first_spread, count = None, 0
     for records_of_kind in group_by_kind(evidence, records):
@@ -227,25 +237,41 @@ def _slow_blocks(
     return slow, first_spread, count
 
 
-def _outlying(kind: Kind, name: str, check: str, outlier: Outlier) -> Suspect:
+def _outlying(
+    kind: SuspectKind,
+    hosts: Sequence[str],
+    check: str,
+    outlier: Outlier,
+    *,
+    device: str | None = None,
+) -> Suspect:
     """Return a suspect that an outlier among its peers accuses."""
     share = f": {outlier.share}" if outlier.share else ""
     log = outlier.sample.log
     return Suspect(
         kind=kind,
-        name=name,
+        hosts=tuple(hosts),
+        device=device,
         cause=outlier.cause,
-        strength={"node": "strong", "rail": "moderate"}.get(kind, "weak"),  # type: ignore[arg-type]
-        why=f"{check}: {causes.meaning(outlier.cause)}{share}",
+        strength=_STRENGTHS.get(kind, Strength.WEAK),
+        why=f"{check}: {outlier.cause.row.meaning}{share}",
         evidence=(log,) if log else (),
     )
 
 
-def _accused(kind: Kind, name: str, check: str, accusation: Accusation) -> Suspect:
+def _accused(
+    kind: SuspectKind,
+    hosts: Sequence[str],
+    check: str,
+    accusation: Accusation,
+    *,
+    device: str | None = None,
+) -> Suspect:
     """Return a suspect that pairs of hosts accuse."""
     return Suspect(
         kind=kind,
-        name=name,
+        hosts=tuple(hosts),
+        device=device,
         cause=accusation.cause,
         strength=accusation.strength,
         why=f"{check}: {accusation.why}",
@@ -262,7 +288,7 @@ def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]
     Pairs are left out: `decode` judges all their executions together.
     """
     for step in evidence.steps if evidence.plan.machine.speed_promised else ():
-        if step.groups == "pairs":
+        if step.groups is GroupKind.PAIRS:
             continue
         # Logs without host names may be of different hosts.
         named = [record for record in evidence.of_step(step) if record.hosts]
@@ -308,9 +334,9 @@ def _finding(
 ) -> Finding:
     return Finding(
         check=evidence.check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=state,
-        cause="intermittent",
+        cause=Cause.INTERMITTENT,
         message=f"step {step.id}: {host_list(slow[0].hosts)} reached {text}",
         hosts=slow[0].hosts,
         evidence=tuple(dict.fromkeys(sample.log for sample in slow if sample.log))[:8],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.health_readings import STATE, Change, Reading
 from accept.core.model import Fact, Problem, Record, Step
 from accept.core.serde import read
@@ -32,7 +33,7 @@ class Limits:
 class Rule(NamedTuple):
     """The cause that the growth of a counter means, and the limit of the growth."""
 
-    cause: str
+    cause: Cause
     #: Name of the limit; "none": no growth is allowed.
     allows: str = "none"
 
@@ -40,31 +41,31 @@ class Rule(NamedTuple):
 #: Counter -> its rule. Other counters are only reported after the run: corrected errors, packets
 #: that were dropped or resent because buffers were full, a GPU at its power limit.
 RULES = {
-    "ecc-uncorrected": Rule("gpu-ecc"),
-    "ecc-uncorrected-aggregate": Rule("gpu-ecc"),
-    "rows-remapped-uncorrected": Rule("gpu-row-remap"),
-    "pages-retired-double": Rule("gpu-row-remap"),
-    "limited-thermal": Rule("gpu-throttled", "time"),
-    "limited-board": Rule("gpu-throttled", "time"),
-    "limited-reliability": Rule("gpu-throttled", "time"),
-    "nvlink-replay": Rule("nvlink-errors"),
-    "nvlink-recovery": Rule("nvlink-errors"),
-    "nvlink-recovery-failed": Rule("nvlink-errors"),
-    "nvlink-crc-flit": Rule("nvlink-errors", "crc"),
-    "nvlink-crc-data": Rule("nvlink-errors", "crc"),
-    "pcie-replay": Rule("pcie-errors", "replays"),
-    "link_downed": Rule("link-down"),
-    "carrier_down_count": Rule("link-down"),
-    "link_error_recovery": Rule("nic-errors"),
-    "local_link_integrity_errors": Rule("nic-errors"),
-    "excessive_buffer_overrun_errors": Rule("nic-errors"),
-    "port_rcv_errors": Rule("nic-errors", "bits"),
-    "symbol_error": Rule("nic-errors", "bits"),
-    "rx_icrc_encapsulated": Rule("nic-errors", "bits"),
-    "rx_errors": Rule("nic-errors", "bits"),
-    "tx_errors": Rule("nic-errors", "bits"),
-    "rx_crc_errors": Rule("nic-errors", "bits"),
-    "ue_count": Rule("host-errors"),
+    "ecc-uncorrected": Rule(Cause.GPU_ECC),
+    "ecc-uncorrected-aggregate": Rule(Cause.GPU_ECC),
+    "rows-remapped-uncorrected": Rule(Cause.GPU_ROW_REMAP),
+    "pages-retired-double": Rule(Cause.GPU_ROW_REMAP),
+    "limited-thermal": Rule(Cause.GPU_THROTTLED, "time"),
+    "limited-board": Rule(Cause.GPU_THROTTLED, "time"),
+    "limited-reliability": Rule(Cause.GPU_THROTTLED, "time"),
+    "nvlink-replay": Rule(Cause.NVLINK_ERRORS),
+    "nvlink-recovery": Rule(Cause.NVLINK_ERRORS),
+    "nvlink-recovery-failed": Rule(Cause.NVLINK_ERRORS),
+    "nvlink-crc-flit": Rule(Cause.NVLINK_ERRORS, "crc"),
+    "nvlink-crc-data": Rule(Cause.NVLINK_ERRORS, "crc"),
+    "pcie-replay": Rule(Cause.PCIE_ERRORS, "replays"),
+    "link_downed": Rule(Cause.LINK_DOWN),
+    "carrier_down_count": Rule(Cause.LINK_DOWN),
+    "link_error_recovery": Rule(Cause.NIC_ERRORS),
+    "local_link_integrity_errors": Rule(Cause.NIC_ERRORS),
+    "excessive_buffer_overrun_errors": Rule(Cause.NIC_ERRORS),
+    "port_rcv_errors": Rule(Cause.NIC_ERRORS, "bits"),
+    "symbol_error": Rule(Cause.NIC_ERRORS, "bits"),
+    "rx_icrc_encapsulated": Rule(Cause.NIC_ERRORS, "bits"),
+    "rx_errors": Rule(Cause.NIC_ERRORS, "bits"),
+    "tx_errors": Rule(Cause.NIC_ERRORS, "bits"),
+    "rx_crc_errors": Rule(Cause.NIC_ERRORS, "bits"),
+    "ue_count": Rule(Cause.HOST_ERRORS),
 }
 #: The counters that are read between the steps.
 WATCHED = frozenset(RULES)
@@ -72,15 +73,15 @@ WATCHED = frozenset(RULES)
 _MAX_NAMED = 6
 #: Level -> the cause that its loss means.
 LEVELS = {
-    "active": "link-down",
-    "rate": "link-down",
-    "pcie-width": "pcie-degraded",
-    "pcie-speed": "pcie-degraded",
-    "pcie-generation": "pcie-degraded",
-    "nvlinks": "nvlink-errors",
-    "remap-pending": "gpu-row-remap",
-    "remap-failure": "gpu-row-remap",
-    "reasons": "gpu-throttled",
+    "active": Cause.LINK_DOWN,
+    "rate": Cause.LINK_DOWN,
+    "pcie-width": Cause.PCIE_DEGRADED,
+    "pcie-speed": Cause.PCIE_DEGRADED,
+    "pcie-generation": Cause.PCIE_DEGRADED,
+    "nvlinks": Cause.NVLINK_ERRORS,
+    "remap-pending": Cause.GPU_ROW_REMAP,
+    "remap-failure": Cause.GPU_ROW_REMAP,
+    "reasons": Cause.GPU_THROTTLED,
 }
 #: Xids that faulty programs cause on healthy GPUs: the list of NVIDIA's device plugin
 #: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
@@ -137,15 +138,15 @@ def problems(sweep: Said, limits: Limits) -> Iterator[Problem]:
     if sweep.total:
         return
     if change.rebooted:
-        yield Problem(cause="host-died", message=f"{sweep.when}: {host} rebooted", host=host)
+        yield Problem(cause=Cause.HOST_DIED, message=f"{sweep.when}: {host} rebooted", host=host)
     for title in change.gone:
         kind, _, name = title.partition(" ")
-        cause = {"gpu": "gpu-missing", "rdma": "link-down"}.get(kind)
+        cause = {"gpu": Cause.GPU_MISSING, "rdma": Cause.LINK_DOWN}.get(kind)
         if cause:
             message = f"{sweep.when}: {title} of {host} disappeared"
             yield _problem(cause, sweep, title, message)
     for title in {**change.counters, **change.levels}:
-        by_cause: dict[str, list[str]] = {}
+        by_cause: dict[Cause, list[str]] = {}
         for name, grown in change.counters.get(title, {}).items():
             if cause := blamed(change, title, name, grown, limits):
                 by_cause.setdefault(cause, []).append(_growth_text(name, grown, change.seconds))
@@ -217,14 +218,14 @@ def allowed(rule: Rule, limits: Limits, *, seconds: float, gbps: float | None) -
     return limits.limited_share * seconds * 1e9 if rule.allows == "time" else 0.0
 
 
-def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits) -> str:
-    """Return the cause that a counter's growth means, or "" if the growth is allowed."""
+def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits) -> Cause | None:
+    """Return the cause that a counter's growth means, or None if the growth is allowed."""
     rule = RULES.get(counter.partition(".")[0])
     if rule is None or not _is_judged(change, title):
-        return ""
+        return None
     gbps = change.rates.get(title)
     limit = allowed(rule, limits, seconds=change.seconds, gbps=gbps)
-    return rule.cause if grown > limit else ""
+    return rule.cause if grown > limit else None
 
 
 def _is_judged(change: Change, title: str) -> bool:
@@ -242,7 +243,7 @@ def _sentence(sweep: Said, title: str, texts: Sequence[str]) -> str:
     return f"{sweep.when}: {', '.join(texts)} {verb} seen on {title} of {sweep.host}{state}"
 
 
-def _problem(cause: str, sweep: Said, title: str, message: str) -> Problem:
+def _problem(cause: Cause, sweep: Said, title: str, message: str) -> Problem:
     kind, _, name = title.partition(" ")
     return Problem(
         cause=cause,
@@ -265,10 +266,12 @@ def _event_problems(sweep: Said, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
     if kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"
-        yield _problem("gpu-xid", sweep, where, _sentence(sweep, where, [f"Xid {code}"]))
+        yield _problem(Cause.GPU_XID, sweep, where, _sentence(sweep, where, [f"Xid {code}"]))
     elif kind == "sxid" and fatal:
         switch = f"the NVSwitch at {pci}"
-        yield _problem("gpu-xid", sweep, switch, _sentence(sweep, switch, [f"SXid {code} (fatal)"]))
+        yield _problem(
+            Cause.GPU_XID, sweep, switch, _sentence(sweep, switch, [f"SXid {code} (fatal)"])
+        )
 
 
 def _growth_text(counter: str, grown: int, seconds: float) -> str:

@@ -8,20 +8,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accept.core import causes
+from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import host_list, merge_findings
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.summary import judgement_of, worst_state
+from accept.core.judge.summary import worst_state
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import CheckVerdict, Finding, Plan, Problem, Record, Skipped, State
+from accept.core.model import (
+    CheckVerdict,
+    Finding,
+    GroupKind,
+    Plan,
+    Problem,
+    Record,
+    Skipped,
+    State,
+)
 
 #: Words that name a card instead of a module of a chip: NVIDIA H200 NVL, NVIDIA H100 PCIe.
 _CARDS = ("nvl", "pcie")
-#: Causes that exclude a host from the rest of the run.
-_LOSSES = frozenset({"host-died", "unkillable"})
 #: The fact with which the coordinator records a host that it excluded; its value is the cause.
 LEFT_OUT = "left-out-host"
 #: Group kinds whose groups are compared with each other.
-_COMPARED_GROUPS = frozenset({"each", "pairs", "ladder"})
+_COMPARED_GROUPS = frozenset({GroupKind.EACH, GroupKind.PAIRS, GroupKind.LADDER})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +39,7 @@ class Found:
     present: tuple[str, ...]
     missing: tuple[str, ...]
     #: Hosts lost during the run -> the cause.
-    lost: dict[str, str]
+    lost: dict[str, Cause]
     #: Problems of the step that found the hosts; in a run made from logs, also of present hosts.
     problems: tuple[Problem, ...]
     #: Places of the hosts that reported one.
@@ -51,9 +59,11 @@ def find(records: Sequence[Record]) -> Found:
     present = dict.fromkeys(first.hosts if first else ()) | seen
     problems = first.problems if first else ()
     missing = dict.fromkeys(p.host for p in problems if p.host and p.host not in present)
-    lost = {p.host: p.cause for r in records for p in r.problems if p.host and p.cause in _LOSSES}
+    lost = {
+        p.host: p.cause for r in records for p in r.problems if p.host and p.cause.row.loses_host
+    }
     lost |= {
-        fact.host: str(fact.value)
+        fact.host: causes.reported(str(fact.value), "")[0]
         for record in records
         if record.step == HOSTS_STEP
         for fact in record.facts
@@ -111,7 +121,7 @@ def verdict(
     own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
     findings = [merge_findings("hosts", problem.cause, [_without_log(problem)]) for problem in own]
     gone = {*found.missing, *found.lost}
-    by_cause: dict[str, list[Problem]] = {}
+    by_cause: dict[Cause, list[Problem]] = {}
     for problem in dict.fromkeys(unreported):
         if problem not in own and problem.host not in gone:
             by_cause.setdefault(problem.cause, []).append(problem)
@@ -122,14 +132,14 @@ def verdict(
     known = len(found.present) + len(found.missing)
     # If nothing was recorded, nothing is known about the hosts, which is not their fault.
     if plan.nodes is not None and known < plan.nodes and (found.recorded or known):
-        findings.append(_finding("rank-count", f"{known} of {plan.nodes} hosts were found", ()))
+        findings.append(_finding(Cause.RANK_COUNT, f"{known} of {plan.nodes} hosts were found", ()))
     findings += [
         _finding(cause, _lost_text(host, cause), (host,)) for host, cause in found.lost.items()
     ]
     untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     untested = "no host took part" if not known else untested
     if untested:
-        findings.append(_finding("evidence-missing", untested, (), State.NOT_TESTED))
+        findings.append(_finding(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
     if plan.origin:
         findings += _uncompared(plan, records)
         measured, against = f"{len(found.present)} in the logs", ""
@@ -147,10 +157,10 @@ def verdict(
     )
 
 
-def _lost_text(host: str, cause: str) -> str:
-    if cause in _LOSSES:
+def _lost_text(host: str, cause: Cause) -> str:
+    if cause.row.loses_host:
         return f"{host} was lost during the run"
-    return f"{host} was excluded from the rest of the run: {causes.meaning(cause)}"
+    return f"{host} was excluded from the rest of the run: {cause.row.meaning}"
 
 
 def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
@@ -172,7 +182,7 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
     if compared and uncompared:
         yield Finding(
             check="hosts",
-            judgement="population",
+            judgement=Judgement.POPULATION,
             state=State.INCONCLUSIVE,
             message=f"{host_list(uncompared)} cannot be compared with others: fewer than {FEWEST} "
             "logs have the same sizes, number of GPUs and GPU name",
@@ -186,11 +196,11 @@ def _without_log(problem: Problem) -> tuple[Problem, str, tuple[str, ...]]:
 
 
 def _finding(
-    cause: str, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
+    cause: Cause, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
 ) -> Finding:
     return Finding(
         check="hosts",
-        judgement=judgement_of(cause),
+        judgement=cause.row.judgement,
         state=state,
         cause=cause,
         message=message,
@@ -218,12 +228,11 @@ def with_skipped(
 
 
 def _skipped(step: Skipped) -> CheckVerdict:
-    over_budget = "budget" in step.reason
     finding = Finding(
         check=step.check,
-        judgement="completeness",
+        judgement=Judgement.COMPLETENESS,
         state=State.NOT_TESTED,
-        cause="over-budget" if over_budget else None,
+        cause=step.cause,
         message=step.reason,
     )
     return CheckVerdict(
@@ -235,9 +244,9 @@ def no_gpu_seen() -> CheckVerdict:
     """Return the verdict for a machine with GPUs on which everything passed and no GPU was seen."""
     finding = Finding(
         check="hosts",
-        judgement="completeness",
+        judgement=Judgement.COMPLETENESS,
         state=State.INCONCLUSIVE,
-        cause="gpu-missing",
+        cause=Cause.GPU_MISSING,
         message="no check detected a GPU; add inventory or connectivity to the suite",
     )
     return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))

@@ -7,6 +7,7 @@ from math import hypot
 from types import MappingProxyType
 from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.judge.pairs import Sample
 from accept.core.judge.robust_stats import SIGMAS, Spread, median_of, spread
 
@@ -21,7 +22,7 @@ class Outlier(NamedTuple):
     """A bad member of a population, the sample that shows it, and the spread of its peers."""
 
     sample: Sample
-    cause: str
+    cause: Cause
     peers: Spread | None
     #: For an intermittent outlier: the number of slow executions, and of all its executions.
     slow_of: tuple[int, int] | None = None
@@ -71,7 +72,7 @@ def outliers(
         group = (sample.hosts, sample.ranks)
         if group not in wrong:
             shown[group] = index
-        if sample.cause == "wrong-data":
+        if sample.cause is Cause.WRONG_DATA:
             wrong.add(group)
         elif sample.value is not None and not sample.cause:
             values.setdefault(group, {})[index] = sample.value
@@ -87,7 +88,7 @@ def outliers(
         if group in wrong or group not in best or best[group] < limit:
             sample = samples[index]
             below = sample.value is not None and sample.value < floor
-            cause = sample.cause or ("below-reference" if below else "slow-outlier")
+            cause = sample.cause or (Cause.BELOW_REFERENCE if below else Cause.SLOW_OUTLIER)
             bad[index] = Outlier(sample, cause, peers)
     for group, slow in _slow_executions(values, peers) if peers else ():
         slowest = min(slow, key=values[group].__getitem__)
@@ -95,7 +96,7 @@ def outliers(
         if shown[group] in bad:
             continue
         if is_frequent(*slow_of):
-            bad[slowest] = Outlier(samples[slowest], "intermittent", peers, slow_of)
+            bad[slowest] = Outlier(samples[slowest], Cause.INTERMITTENT, peers, slow_of)
         else:
             rare[slowest] = slow_of
     if len(shown) > 1 and len(bad) * 2 > len(shown):

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.judge.robust_stats import (
     DEAD_SIGMAS,
     FALSE_ALARMS,
@@ -26,8 +27,7 @@ from accept.core.judge.robust_stats import (
     surprise,
     threshold,
 )
-
-Strength = Literal["strong", "moderate", "weak"]
+from accept.core.model import Strength
 
 #: Smallest switch that is accused: with fewer hosts, each host being bad is as likely.
 _MIN_SWITCH_HOSTS = 3
@@ -41,8 +41,8 @@ class Sample(NamedTuple):
     hosts: tuple[str, ...]
     #: The measured value, higher is better; None: nothing was measured.
     value: float | None
-    #: Cause that makes it bad whatever its value ("" if none): failed, wrong data.
-    cause: str = ""
+    #: Cause that makes it bad whatever its value: failed, wrong data.
+    cause: Cause | None = None
     #: Path of the raw log.
     log: str = ""
     #: Local ranks of each host that took part; empty: all.
@@ -54,7 +54,7 @@ class Accusation(NamedTuple):
 
     hosts: tuple[str, ...]
     strength: Strength
-    cause: str
+    cause: Cause
     why: str
     logs: tuple[str, ...]
 
@@ -288,8 +288,8 @@ class _Search:
         bad, cleared = self._bad_pairs(suspicion), len(self._cleared(suspicion))
         unshared = [p for p in bad if len(self.accused.intersection(p.hosts)) == 1] or bad
         cause = _gravest_cause(unshared)
-        if suspicion.intermittent and cause == "slow-outlier":
-            cause = "intermittent"
+        if suspicion.intermittent and cause is Cause.SLOW_OUTLIER:
+            cause = Cause.INTERMITTENT
         count = len(suspicion.pairs)
         if len(suspicion.hosts) > 1:
             where = f"{len(bad)} of the {count} pairs across its border"
@@ -297,14 +297,14 @@ class _Search:
             where = "its only pair" if count == 1 else f"each of its {count} pairs"
         else:
             where = f"{len(bad)} of its {count} pairs"
-        detail = f" ({cause})" if cause not in ("slow-outlier", "intermittent") else ""
+        detail = f" ({cause})" if not cause.row.relative else ""
         best = max((pair.value for pair in bad if pair.value is not None), default=None)
         if not detail and best is not None and healthy and healthy.median:
             detail = f"; the best of them is {best / healthy.median:.0%} of the median"
         partners = "partner was" if cleared == 1 else "partners were"
         return Accusation(
             hosts=suspicion.hosts,
-            strength="strong" if cleared >= 2 else "moderate",
+            strength=Strength.STRONG if cleared >= 2 else Strength.MODERATE,
             cause=cause,
             why=f"bad in {where}, while {cleared} {partners} fine elsewhere{detail}",
             logs=tuple(dict.fromkeys(pair.log for pair in unshared if pair.log)),
@@ -345,18 +345,21 @@ class _Search:
     def _link(self, indices: Sequence[int]) -> Accusation:
         pairs = [self.pairs[index] for index in indices]
         cause = _gravest_cause(pairs)
+        is_proven = cause is not Cause.SLOW_OUTLIER or len(pairs) > 1
         return Accusation(
             hosts=pairs[0].hosts,
-            strength="moderate" if cause != "slow-outlier" or len(pairs) > 1 else "weak",
+            strength=Strength.MODERATE if is_proven else Strength.WEAK,
             cause=cause,
             why=f"the pair was bad ({cause}), and neither host alone explains it",
             logs=tuple(pair.log for pair in pairs if pair.log),
         )
 
 
-def _gravest_cause(pairs: Sequence[Sample]) -> str:
+def _gravest_cause(pairs: Sequence[Sample]) -> Cause:
     """Return the gravest cause of bad pairs: wrong data, then failures, then slowness."""
     causes = [pair.cause for pair in pairs if pair.cause]
-    if "wrong-data" in causes:
-        return "wrong-data"
-    return max(set(causes), key=lambda cause: (causes.count(cause), cause), default="slow-outlier")
+    if Cause.WRONG_DATA in causes:
+        return Cause.WRONG_DATA
+    return max(
+        set(causes), key=lambda cause: (causes.count(cause), cause), default=Cause.SLOW_OUTLIER
+    )

@@ -13,7 +13,7 @@ from accept.core.judge.groups import scored, slow_groups, slow_rails, to_samples
 from accept.core.judge.pairs import Sample, decode
 from accept.core.judge.robust_stats import CANDIDATES
 from accept.core.judge.topology import find_blocks, split_by_distance
-from accept.core.model import Plan, Record, Step
+from accept.core.model import GroupKind, Plan, Record, Step
 
 #: Rounds of pairs that follow a slow rail: three name one host without accusing another.
 _RAIL_ROUNDS = 3
@@ -55,7 +55,7 @@ def waves_again(
         for name in step.checks
     ]
     with_scores = list(scored(evidences, checks))
-    if step.groups == "rails":
+    if step.groups is GroupKind.RAILS:
         slow = {
             rank for evidence, score in with_scores for rank in slow_rails(evidence, score, step)
         }
@@ -65,7 +65,7 @@ def waves_again(
             for rank in sorted(slow)
             for wave in rounds
         )
-    if step.groups != "pairs":
+    if step.groups is not GroupKind.PAIRS:
         groups = [g for evidence, score in with_scores for g in slow_groups(evidence, score, step)]
         return (tuple(dict.fromkeys(groups)),) if groups else ()
     blocks = domains or find_blocks(with_scores, places)

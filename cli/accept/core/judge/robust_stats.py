@@ -149,8 +149,7 @@ def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
 
 
 def _bad_partners(rounds: int) -> int:
-    """Return the number of bad partners that is exceeded with half of `_MISSED`, by the binomial
-    law."""
+    """Return the number of bad partners that is exceeded with half of `_MISSED` (binomial law)."""
     bad, tail = 0, 1 - (1 - BAD) ** rounds
     while tail > _MISSED / 2:
         bad += 1

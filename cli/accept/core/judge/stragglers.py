@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.robust_stats import FEWEST, GROSS, spread
-from accept.core.model import Finding, Metric, Record, State, Suspect
+from accept.core.model import (
+    Bound,
+    BoundKind,
+    Finding,
+    Metric,
+    Record,
+    State,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.
@@ -85,10 +96,11 @@ def _suspects(
             named = rank.gpu and not full_host
             result.append(
                 Suspect(
-                    kind="gpu" if named else "node",
-                    name=f"{host}:{rank.gpu}" if named else host,
-                    cause="slow-outlier",
-                    strength="moderate",
+                    kind=SuspectKind.GPU if named else SuspectKind.NODE,
+                    hosts=(host,),
+                    device=rank.gpu if named else None,
+                    cause=Cause.SLOW_OUTLIER,
+                    strength=Strength.MODERATE,
                     why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it "
                     f"computes for {rank.value:.3g} s a step, the median is {median:.3g} s",
                     evidence=(record.log,) if record.log else (),
@@ -112,18 +124,19 @@ def _finding(
     text = f"none computes for more than {longest:.3g} s a step, the median is {median:.3g} s"
     return Finding(
         check=check,
-        judgement="population",
+        judgement=Judgement.POPULATION,
         state=State.FAIL if slow else State.PASS,
         message=f"{what}: {names} {'keep' if len(slow) > 1 else 'keeps'} the others waiting"
         if slow
         else f"{what}: {text}",
-        cause="slow-outlier" if slow else None,
+        cause=Cause.SLOW_OUTLIER if slow else None,
         metric=metric,
         unit="s",
-        bound=longest if limit > 0 else None,
-        upper=longest if limit > 0 else None,
-        bound_kind="population",
-        source=f"median of {count} in this run",
+        bound=Bound(
+            upper=longest if limit > 0 else None,
+            kind=BoundKind.POPULATION,
+            source=f"median of {count} in this run",
+        ),
         hosts=tuple(dict.fromkeys(rank.host or "" for rank in slow)),
         evidence=(record.log,) if slow and record.log else (),
     )

@@ -5,36 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from accept.core import causes
-from accept.core.causes import CAUSES, CONSEQUENCES, action, meaning
+from accept.core.causes import Cause, Judgement
 from accept.core.judge.evidence import Evidence
-from accept.core.model import WORST_FIRST, CheckVerdict, Finding, State, Verdict
+from accept.core.model import WORST_FIRST, CheckVerdict, Finding, State, SuspectKind, Verdict
 from accept.core.serde import read
 
 P = TypeVar("P")
 
 #: Highest numbers of suspects or checks in the headline, and of lines of advice.
 _MAX_NAMED, _MAX_ADVICE = 3, 20
-
-_CORRECTNESS = frozenset(
-    {
-        "wrong-data",
-        "wrong-result",
-        "not-finite",
-        "parameters-differ",
-        "gradients-differ",
-        "loss-differs",
-        "loss-not-falling",
-    }
-)
-_CONSISTENCY = frozenset({"inventory-mismatch", "clock-skew", "gpu-duplicate"})
-#: Causes of devices that violate their absolute bounds.
-_ABSOLUTE = frozenset(
-    {
-        *("gpu-xid", "gpu-row-remap", "gpu-throttled", "nvlink-errors", "pcie-errors"),
-        *("pcie-degraded", "link-down", "nic-errors", "host-errors"),
-    }
-)
 
 
 # States
@@ -46,20 +25,11 @@ def worst_state(states: Iterable[State]) -> State:
     return next((state for state in WORST_FIRST if state in present), State.PASS)
 
 
-def state_of(cause: str) -> State:
+def state_of(cause: Cause) -> State:
     """Return the state of a check with a problem of this cause."""
-    if cause in causes.NOT_TESTED:
+    if cause.row.not_tested:
         return State.NOT_TESTED
-    return State.INCONCLUSIVE if cause == "no-reference" else State.FAIL
-
-
-def judgement_of(cause: str) -> str:
-    """Return the judgement that a problem of this cause belongs to."""
-    if cause in _CORRECTNESS:
-        return "correctness"
-    if cause in _ABSOLUTE:
-        return "absolute"
-    return "consistency" if cause in _CONSISTENCY else "completeness"
+    return State.INCONCLUSIVE if cause.row.not_judged else State.FAIL
 
 
 def verdict_of(
@@ -74,7 +44,7 @@ def verdict_of(
         findings = (
             Finding(
                 check=evidence.check,
-                judgement="completeness",
+                judgement=Judgement.COMPLETENESS,
                 state=State.NOT_TESTED,
                 message="needs two hosts, and this run has one",
             ),
@@ -152,8 +122,8 @@ def _advice(verdict: Verdict) -> Iterator[str]:
     advised = set()
     for suspect in verdict.suspects:
         advised.add(suspect.cause)
-        kind = "" if suspect.kind == "rail" else f"{suspect.kind} "
-        yield f"{kind}{suspect.name}: {meaning(suspect.cause)}; {action(suspect.cause)}"
+        kind = "" if suspect.kind is SuspectKind.RAIL else f"{suspect.kind} "
+        yield f"{kind}{suspect.name}: {_explained(suspect.cause)}"
     if verdict.state is State.DEGRADED:
         return
     order = {state: index for index, state in enumerate(WORST_FIRST)}
@@ -161,9 +131,12 @@ def _advice(verdict: Verdict) -> Iterator[str]:
         for finding in check.findings:
             if finding.state is State.PASS or (check.optional and finding.state is not State.FAIL):
                 continue
-            cause = finding.cause or ""
-            if verdict.suspects and cause in CONSEQUENCES:
+            cause = finding.cause
+            if cause is None or cause in advised or (verdict.suspects and cause.row.consequence):
                 continue
-            if cause in CAUSES and cause not in advised:
-                advised.add(cause)
-                yield f"{check.check}: {meaning(cause)}; {action(cause)}"
+            advised.add(cause)
+            yield f"{check.check}: {_explained(cause)}"
+
+
+def _explained(cause: Cause) -> str:
+    return f"{cause.row.meaning}; {cause.row.action}"

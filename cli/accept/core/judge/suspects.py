@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from dataclasses import replace
 
-from accept.core import causes
-from accept.core.judge.pairs import Strength
+from accept.core.causes import Cause
 from accept.core.judge.summary import state_of
-from accept.core.model import Problem, Record, State, Suspect
+from accept.core.model import Part, Problem, Record, State, Strength, Suspect, SuspectKind
 
-Kind = Literal["node", "gpu", "nic", "rail", "link", "switch"]
-
-_STRENGTHS: tuple[Strength, ...] = ("strong", "moderate", "weak")
-_KINDS: tuple[Kind, ...] = ("node", "gpu", "nic", "rail", "switch", "link")
+#: Worst first, or in the order of reports.
+_CAUSES, _STRENGTHS, _KINDS = tuple(Cause), tuple(Strength), tuple(SuspectKind)
 #: The step that finds the hosts and checks which of them are still alive.
 HOSTS_STEP = "00-hosts"
 
 #: Highest number of logs of one suspect.
 _MAX_LOGS = 8
-#: Separators of the two hosts of a link, and of the first and last host of a switch.
-LINK, SWITCH = " - ", " .. "
-
-#: Root causes. When a host dies, the ranks that wait for it hang, and the launcher ends the others.
-#: So if an execution reports one of these, its other problems accuse nobody.
-_ROOT_CAUSES = frozenset({"host-died", "disk-full", "unkillable"})
 
 
 def root_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return the problems of one execution that name a host and do not follow from others."""
+    """Return the problems of one execution that name a host and do not follow from others.
+
+    If an execution reports a root cause, its other problems accuse nobody.
+    """
     naming = [p for p in problems if p.host and state_of(p.cause) is State.FAIL]
-    root = tuple(p for p in naming if p.cause in _ROOT_CAUSES)
-    consequences = tuple(
-        p for p in naming if p.cause in causes.CONSEQUENCES and p.cause not in _ROOT_CAUSES
-    )
+    root = tuple(p for p in naming if p.cause.row.root_cause)
+    consequences = tuple(p for p in naming if p.cause.row.consequence)
     others = tuple(p for p in naming if p not in root and p not in consequences)
     return root or others or consequences
 
@@ -52,7 +44,7 @@ def from_records(records: Iterable[Record], host_count: int) -> Iterator[Suspect
 
 def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Iterator[Suspect]:
     """Yield the suspects that problems name; `host_count` as for `from_records`."""
-    hosts: dict[str, set[str]] = {}
+    hosts: dict[Cause, set[str]] = {}
     for problem in problems:
         if problem.host:
             hosts.setdefault(problem.cause, set()).add(problem.host)
@@ -60,14 +52,14 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
         shared = len(hosts.get(problem.cause, ()))
         if not problem.host or (shared > 1 and shared * 2 > host_count):
             continue
-        kind: Kind = "gpu" if problem.gpu else "nic" if problem.nic else "node"
-        device = problem.gpu or problem.nic
+        host_or_nic = SuspectKind.NIC if problem.nic else SuspectKind.NODE
         yield Suspect(
-            kind=kind,
-            name=f"{problem.host}:{device}" if device else problem.host,
+            kind=SuspectKind.GPU if problem.gpu else host_or_nic,
+            hosts=(problem.host,),
+            device=problem.gpu or problem.nic or None,
             cause=problem.cause,
-            strength="moderate" if problem.cause in causes.CONSEQUENCES else "strong",
-            why=problem.message or causes.meaning(problem.cause),
+            strength=Strength.MODERATE if problem.cause.row.consequence else Strength.STRONG,
+            why=problem.message or problem.cause.row.meaning,
             evidence=(log,) if log else (),
         )
 
@@ -78,71 +70,51 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
     A missing GPU is graver than its consequences, such as a value below its bound. A link or switch
     that an accused node explains is left out.
     """
-    gravest_first = list(causes.CAUSES)
-    groups: dict[tuple[Kind, str], list[Suspect]] = {}
+    by_part: dict[Part, list[Suspect]] = {}
     for suspect in suspects:
-        groups.setdefault((suspect.kind, suspect.name), []).append(suspect)
+        by_part.setdefault(suspect.part, []).append(suspect)
     result = []
-    for (kind, name), same in groups.items():
-        no_gpu = any(suspect.cause in causes.NO_GPU for suspect in same)
+    for same in by_part.values():
+        no_gpu = any(suspect.cause.row.no_gpu for suspect in same)
         same.sort(
             key=lambda s: (
-                no_gpu and s.cause in causes.FOLLOWS_NO_GPU,
+                no_gpu and (s.cause.row.consequence or s.cause.row.follows_no_gpu),
                 _STRENGTHS.index(s.strength),
-                _index(gravest_first, s.cause),
+                _CAUSES.index(s.cause),
             )
         )
         first = same[0]
         evidence = dict.fromkeys(log for suspect in same for log in suspect.evidence)
         others = tuple(dict.fromkeys(s.cause for s in same if s.cause != first.cause))
         result.append(
-            Suspect(
-                kind=kind,
-                name=name,
-                cause=first.cause,
-                strength=first.strength,
+            replace(
+                first,
                 why=first.why + (f" (also {', '.join(others[:4])})" if others else ""),
                 evidence=tuple(evidence)[:_MAX_LOGS],
             )
         )
     order = {host: index for index, host in enumerate(hosts)}
-    nodes = {s.name for s in result if s.kind == "node" and s.strength != "weak"}
+    blamed = (s for s in result if s.kind is SuspectKind.NODE and s.strength is not Strength.WEAK)
+    nodes = {host for suspect in blamed for host in suspect.hosts}
     kept = [
-        s for s in result if s.kind not in ("link", "switch") or not _explained(s, nodes, order)
+        s
+        for s in result
+        if s.kind not in (SuspectKind.LINK, SuspectKind.SWITCH) or not _explained(s, nodes, order)
     ]
     kept.sort(
         key=lambda s: (
             _STRENGTHS.index(s.strength),
             _KINDS.index(s.kind),
-            order.get(host_of(s), len(order)),
+            [order.get(host, len(order)) for host in s.hosts],
             s.name,
         )
     )
     return tuple(kept)
 
 
-def host_of(suspect: Suspect) -> str:
-    """Return the host of a node, GPU or NIC, the first host of a link or switch, "" for a rail."""
-    if suspect.kind == "rail":
-        return ""
-    return suspect.name.rpartition(":")[0] if suspect.kind in ("gpu", "nic") else ends(suspect)[0]
-
-
-def ends(suspect: Suspect) -> tuple[str, ...]:
-    """Return the two hosts of a link, the first and last host of a switch, else the name."""
-    if suspect.kind in ("link", "switch"):
-        return tuple(suspect.name.split(LINK if suspect.kind == "link" else SWITCH))
-    return (suspect.name,)
-
-
-def _index(values: Sequence[str], value: str) -> int:
-    return values.index(value) if value in values else len(values)
-
-
 def _explained(suspect: Suspect, nodes: set[str], order: dict[str, int]) -> bool:
     """Return True if an accused node explains a bad link, or a bad block of neighbours."""
-    first, last = ends(suspect)[0], ends(suspect)[-1]
-    if suspect.kind == "link":
-        return first in nodes or last in nodes
-    places = range(order.get(first, 0), order.get(last, -1) + 1)
+    if suspect.kind is SuspectKind.LINK:
+        return not nodes.isdisjoint(suspect.hosts)
+    places = range(order.get(suspect.hosts[0], 0), order.get(suspect.hosts[-1], -1) + 1)
     return any(order.get(node) in places for node in nodes)

@@ -13,12 +13,13 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log
 
+from accept.core.causes import Judgement
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.groups import to_samples
 from accept.core.judge.pairs import Sample
 from accept.core.judge.robust_stats import FEWEST, median_of, spread
-from accept.core.model import Finding, Record, State, Step
+from accept.core.model import Finding, GroupKind, Record, State, Step
 
 #: A smaller difference between near and far pairs, as a share, is not due to distance.
 _MIN_DISTANCE = 0.02
@@ -42,7 +43,7 @@ def find_blocks(
         (evidence.plan.machine.noise, to_samples(evidence, score, step, evidence.of_step(step)))
         for evidence, score in scored
         for step in evidence.steps
-        if step.groups in ("pairs", "each")
+        if step.groups in (GroupKind.PAIRS, GroupKind.EACH)
     ]
     shares: dict[tuple[int, str], float] | None = None
     for _, samples in sorted(steps, key=lambda item: -len(item[1])):
@@ -105,7 +106,7 @@ def split_by_distance(evidence: Evidence, step: Step) -> list[Evidence]:
     for record in evidence.of_step(step):
         together = any(block.issuperset(record.hosts) for block in evidence.near)
         (near if together else far).append(record)
-    parts = [near, far] if near and far and step.groups == "pairs" else [[*near, *far]]
+    parts = [near, far] if near and far and step.groups is GroupKind.PAIRS else [[*near, *far]]
     return [replace(evidence, steps=(step,), records=tuple(part)) for part in parts]
 
 
@@ -120,7 +121,9 @@ def ambiguous_hosts(evidence: Evidence, step: Step, accused: Collection[str]) ->
         return
     in_blocks = frozenset[str]().union(*evidence.near)
     partners: dict[str, set[str]] = {}
-    for record in evidence.of_step(step) if evidence.near and step.groups == "pairs" else ():
+    for record in (
+        evidence.of_step(step) if evidence.near and step.groups is GroupKind.PAIRS else ()
+    ):
         for host in set(record.hosts) - in_blocks:
             partners.setdefault(host, set()).update(record.hosts)
     hosts = [
@@ -134,7 +137,7 @@ def ambiguous_hosts(evidence: Evidence, step: Step, accused: Collection[str]) ->
         verb = "is slower in all its pairs" if len(hosts) == 1 else "are slower in all their pairs"
         yield Finding(
             check=evidence.check,
-            judgement="population",
+            judgement=Judgement.POPULATION,
             state=State.INCONCLUSIVE,
             message=f"step {step.id}: {host_list(hosts)} {verb}: slow, or on another switch. "
             "A `topology` command in the machine's file would show which",

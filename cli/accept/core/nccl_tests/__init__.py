@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import BinaryIO
 
-from accept.core.model import Fact, Metric, Parsed
+from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Device, Log, Row, Side, Table, bus_factor
 
@@ -90,8 +90,8 @@ def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
         if table.alone or table.split or check is None:
             continue
         for place, sides in (
-            ("out", [row.out_of_place for row in table.rows]),
-            ("in", [row.in_place for row in table.rows]),
+            (Placement.OUT, [row.out_of_place for row in table.rows]),
+            (Placement.IN, [row.in_place for row in table.rows]),
         ):
             sized = [(row[0], side) for row, side in zip(table.rows, sides, strict=True) if side]
             if "busbw" in names:
@@ -108,7 +108,7 @@ def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
 
 
 @lru_cache(maxsize=256)
-def _model(check: str, name: str, placement: str) -> dict[str, object]:
+def _model(check: str, name: str, placement: Placement) -> dict[str, object]:
     """Return the fields of a metric, to be completed with value and size."""
     unit = _UNITS[name]
     return vars(Metric(check=check, name=name, value=0.0, unit=unit, placement=placement))

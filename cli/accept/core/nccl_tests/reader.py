@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.core.nccl_tests.lines import (
     BY_WIDTH,
@@ -238,7 +239,7 @@ class Tables:
         if alone:
             problems.append(
                 Problem(
-                    cause="rank-count",
+                    cause=Cause.RANK_COUNT,
                     message=f"{alone} processes each ran alone (Rank 0 x {alone}); "
                     "nccl-tests was built without MPI, or started without it",
                     check=next((table.check for table in tables if table.check), None),
@@ -246,13 +247,13 @@ class Tables:
             )
         if not tables and not quiet:
             problems.append(
-                Problem(cause="unparsable", message="the log has no nccl-tests results table")
+                Problem(cause=Cause.UNPARSABLE, message="the log has no nccl-tests results table")
             )
         if self._left_out:
             what = " and ".join(self._left_out)
             problems.append(
                 Problem(
-                    cause="unparsable",
+                    cause=Cause.UNPARSABLE,
                     message=f"the log has more {what} than are kept; the rest was ignored",
                 )
             )
@@ -289,7 +290,15 @@ _SIGN = re.compile(rb"Test |Invalid number|noticed that|srun: error|Exit code:")
 _NEWLINE = 10
 #: What `int` takes as the beginning of a size.
 _ROW_BEGINS = b"+0123456789"
-_CAUSES = ("gpu-missing", "crashed", "crashed", "timed-out", "crashed", "crashed", "crashed")
+_CAUSES = (
+    Cause.GPU_MISSING,
+    Cause.CRASHED,
+    Cause.CRASHED,
+    Cause.TIMED_OUT,
+    Cause.CRASHED,
+    Cause.CRASHED,
+    Cause.CRASHED,
+)
 #: Groups of `_FAILURE` from this one on are messages of launchers: Open MPI 4 and 5, Slurm.
 _LAUNCHER, _EXIT = 4, 6
 #: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) is no
@@ -456,7 +465,7 @@ class Reader:
             return True
         cause, host, message = _CAUSES[kind], "", text_of(found[0])
         if kind == _EXIT:
-            cause = "timed-out" if found[kind] == b"4" else cause
+            cause = Cause.TIMED_OUT if found[kind] == b"4" else cause
             message = f"a rank ended with {text_of(found[kind])}"
             message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
         elif kind:

@@ -11,7 +11,8 @@ from itertools import pairwise
 from math import isfinite
 from typing import NamedTuple
 
-from accept.core.model import Problem
+from accept.core.causes import Cause
+from accept.core.model import Placement, Problem
 from accept.core.nccl_tests.lines import BY_WIDTH, Layout, word
 
 #: The programs of nccl-tests, `NAME_perf`.
@@ -74,9 +75,9 @@ class Row(NamedTuple):
     out_of_place: Side | None
     in_place: Side | None
 
-    def sides(self) -> tuple[tuple[str, Side | None], tuple[str, Side | None]]:
-        """Return both placements with their names in metrics."""
-        return ("out", self.out_of_place), ("in", self.in_place)
+    def sides(self) -> tuple[tuple[Placement, Side | None], tuple[Placement, Side | None]]:
+        """Return both placements."""
+        return (Placement.OUT, self.out_of_place), (Placement.IN, self.in_place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +310,7 @@ def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
                     break
             else:
                 sides.append(None)
-                where = f"{row.size} B ({'in' if place == 'in' else 'out-of'}-place)"
+                where = _at(row.size, place)
                 text = f"the time at {where} is {side.time} us and busbw is {side.busbw} GB/s"
                 not_finite.append(text)
         else:
@@ -446,7 +447,7 @@ class TableBuilder:
         ):
             yield "its sizes are not the requested ones"
 
-    def _correctness(self) -> Iterator[tuple[str, str]]:
+    def _correctness(self) -> Iterator[tuple[Cause, str]]:
         """Yield (cause, message) for wrong, unchecked and non-finite results."""
         wrong, unchecked = [], []
         by_design = self.collective in UNCHECKED_IN_PLACE
@@ -456,21 +457,21 @@ class TableBuilder:
                     continue
                 if side.wrong is not None:
                     wrong.append(f"{_count(side.wrong, 'element')} wrong at {_at(row.size, where)}")
-                elif not (by_design and where == "in"):
+                elif not (by_design and where is Placement.IN):
                     unchecked.append(_at(row.size, where))
         if len({*self.groups}) > 1:
             message = "several groups ran at once and the table has only their mean; "
             message += "the results of each group are in the file of -I 1 -J FILE"
-            yield "no-measurement", message
+            yield Cause.NO_MEASUREMENT, message
         if self.bounds and not wrong:
             wrong.append(f"the footer reports {self.bounds} values out of bounds")
         if wrong:
-            yield "wrong-data", _some(wrong)
+            yield Cause.WRONG_DATA, _some(wrong)
         if unchecked:
-            where = _some(unchecked)
-            yield "no-measurement", f"the results were not checked (#wrong is N/A) at {where}"
+            sizes = _some(unchecked)
+            yield Cause.NO_MEASUREMENT, f"the results were not checked (#wrong is N/A) at {sizes}"
         if self.not_finite:
-            yield "not-finite", _some(self.not_finite)
+            yield Cause.NOT_FINITE, _some(self.not_finite)
 
     def lonely(self) -> bool:
         """Return True if rank 0 is the only rank in the list of devices."""
@@ -483,7 +484,7 @@ class TableBuilder:
         name, check = self.collective or "nccl-tests", check_of(self.collective)
         causes = [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness()]
         if missing and not alone:
-            causes.append(("incomplete-log", f"a table of {name} is incomplete: {missing}"))
+            causes.append((Cause.INCOMPLETE_LOG, f"a table of {name} is incomplete: {missing}"))
         problems = tuple(Problem(cause=c, message=m, check=check) for c, m in causes)
         return Table(
             collective=self.collective,
@@ -526,9 +527,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
 
 
-def _at(size: int, where: str) -> str:
+def _at(size: int, where: Placement) -> str:
     """Return the position of a number in a table: "1024 B (in-place)"."""
-    return f"{size} B ({'in' if where == 'in' else 'out-of'}-place)"
+    return f"{size} B ({'in' if where is Placement.IN else 'out-of'}-place)"
 
 
 def _some(messages: list[str]) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accept.core.causes import CAUSES
+from accept.core.causes import Cause
 from accept.core.judge.collective_metrics import number
-from accept.core.model import Plan, State, Verdict
+from accept.core.model import GroupKind, Plan, State, Verdict
 from accept.core.report.text import excused
 from accept.core.text import markdown as escaped
 
@@ -49,7 +49,7 @@ def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
         yield from ("", "## What to do next", "")
         for line in verdict.advice:
             yield f"- {escaped(line)}"
-    if causes := [cause for cause in CAUSES if cause in _causes(verdict)]:
+    if causes := [cause for cause in Cause if cause in _causes(verdict)]:
         yield from ("", "How to confirm each by hand, and what to tell the provider:", "")
         for cause in causes:
             yield f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
@@ -102,12 +102,12 @@ def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:
                 finding.state.value,
                 _cause(finding.cause or ""),
                 escaped(finding.message) + peak,
-                escaped(finding.source),
+                escaped(finding.bound.source if finding.bound else ""),
                 escaped(", ".join(finding.evidence[:3])),
             )
 
 
-def _causes(verdict: Verdict) -> set[str | None]:
+def _causes(verdict: Verdict) -> set[Cause | None]:
     """Return the causes of all suspects and of all findings that are not a pass."""
     findings = (f for check in verdict.checks for f in check.findings)
     bad = {f.cause for f in findings if f.state is not State.PASS}
@@ -120,7 +120,7 @@ def _cause(cause: str) -> str:
 
 def _steps(plan: Plan) -> Iterator[tuple[str, ...]]:
     for step in plan.steps:
-        rounds = f" x {step.rounds}" if step.groups == "pairs" else ""
+        rounds = f" x {step.rounds}" if step.groups is GroupKind.PAIRS else ""
         yield (
             escaped(step.id),
             escaped(", ".join(step.checks)),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from xml.etree import ElementTree
 
-from accept.core.causes import CONSEQUENCES
+from accept.core.causes import Judgement
 from accept.core.judge.collective_metrics import LATENCY, number, read
 from accept.core.judge.summary import worst_state
 from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
@@ -35,8 +35,8 @@ def finding_text(finding: Finding, checks: Sequence[str] = ()) -> str:
     kind = f" [{plain(finding.cause or finding.judgement, 40)}]"
     check_names = ", ".join(dict.fromkeys(checks)) or finding.check
     text = f"{plain(check_names, 100)}{kind}: {plain(finding.message)}"
-    if finding.source:
-        text += f"; source: {plain(finding.source, 200)}"
+    if finding.bound and finding.bound.source:
+        text += f"; source: {plain(finding.bound.source, 200)}"
     if finding.evidence:
         text += f"; see {plain(', '.join(finding.evidence[:3]), 200)}"
     return text
@@ -111,7 +111,8 @@ def _is_consequence(finding: Finding) -> bool:
 
     Only findings about completeness may: results that were not checked need their own line.
     """
-    return finding.cause in CONSEQUENCES and finding.judgement == "completeness"
+    is_completeness = finding.judgement is Judgement.COMPLETENESS
+    return is_completeness and finding.cause is not None and finding.cause.row.consequence
 
 
 def _more(count: int) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from accept.core import evidence
 from accept.core.catalog.faults import NOT_PLANTED
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.errors import Exit
 from accept.core.groups import Wave, waves
@@ -357,12 +358,13 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
             message = f"{name} shows no GPU and takes no further part"
             _say(f"  left out: {message} (gpu-missing)")
             state.lost[name] = Problem(
-                cause="gpu-missing", message=message, check="hosts", host=name
+                cause=Cause.GPU_MISSING, message=message, check="hosts", host=name
             )
         # The record counts as part of the health sweep before this step.
         number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
         facts = [
-            Fact(name=LEFT_OUT, value="gpu-missing", check="hosts", host=name) for name in missing
+            Fact(name=LEFT_OUT, value=Cause.GPU_MISSING.value, check="hosts", host=name)
+            for name in missing
         ]
         problems = [state.lost[name] for name in missing]
         state.keep_asked(number, began, facts=facts, problems=problems)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accept.core.causes import Cause
 from accept.core.model import Fact, Metric, Problem
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
 
@@ -34,11 +35,11 @@ _DRIVER_FOLDER = "/usr/local/nvidia/bin"
 
 #: Text in the errors of ssh -> cause; the first match counts.
 _SSH_ERRORS = (
-    ("host key verification failed", "host-key-mismatch"),
-    ("host identification has changed", "host-key-mismatch"),
-    ("permission denied", "key-refused"),
-    ("could not resolve hostname", "unreachable-dns"),
-    ("connection refused", "unreachable-refused"),
+    ("host key verification failed", Cause.HOST_KEY_MISMATCH),
+    ("host identification has changed", Cause.HOST_KEY_MISMATCH),
+    ("permission denied", Cause.KEY_REFUSED),
+    ("could not resolve hostname", Cause.UNREACHABLE_DNS),
+    ("connection refused", Cause.UNREACHABLE_REFUSED),
 )
 
 
@@ -86,15 +87,15 @@ class _Reachable:
 class _Failure:
     """Why an attempt to reach a host failed."""
 
-    cause: str
+    cause: Cause
     reason: str
 
 
-def ssh_cause(text: str) -> str:
+def ssh_cause(text: str) -> Cause:
     """Return the cause that matches the errors `text` of ssh."""
     lowered = text.lower()
     causes = (cause for phrase, cause in _SSH_ERRORS if phrase in lowered)
-    return next(causes, "unreachable-timeout")
+    return next(causes, Cause.UNREACHABLE_TIMEOUT)
 
 
 async def discover(
@@ -177,7 +178,9 @@ def _split(
         elif result.host.name in reachable:
             message = f"{candidate.name} is on {result.host.name}, which already takes part"
             problems.append(
-                Problem(cause="launch-failed", message=message, check="hosts", host=candidate.name)
+                Problem(
+                    cause=Cause.LAUNCH_FAILED, message=message, check="hosts", host=candidate.name
+                )
             )
         else:
             reachable[result.host.name] = result
@@ -221,7 +224,9 @@ async def _find_host(
         return candidate.problem
     if not candidate.local and not candidate.addresses:
         message = f"{candidate.name} has no address"
-        return Problem(cause="unreachable-dns", message=message, check="hosts", host=candidate.name)
+        return Problem(
+            cause=Cause.UNREACHABLE_DNS, message=message, check="hosts", host=candidate.name
+        )
     pause = 0.25
     failure: _Failure | None = None
     while failure is None or time.monotonic() < until:
@@ -249,7 +254,7 @@ async def _find_host(
                 )
             if isinstance(result, _Reachable):
                 return result
-            if failure is None and not candidate.local and result.cause.startswith("unreachable"):
+            if failure is None and not candidate.local and result.cause.row.unreachable:
                 # A knock shows the reason more precisely than the messages of ssh.
                 knocked = await _knock(ip, candidate.port)
                 result = result if isinstance(knocked, str) else knocked
@@ -266,9 +271,11 @@ async def _addresses(address: str, port: int) -> list[str] | _Failure:
     try:
         targets = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return _Failure("unreachable-dns", f"{address} does not resolve: {error.strerror or error}")
+        return _Failure(
+            Cause.UNREACHABLE_DNS, f"{address} does not resolve: {error.strerror or error}"
+        )
     numeric = [str(target[0]) for *_, target in targets[:4]]
-    return numeric or _Failure("unreachable-dns", f"{address} has no address")
+    return numeric or _Failure(Cause.UNREACHABLE_DNS, f"{address} has no address")
 
 
 async def _resolve(address: str, port: int) -> str | _Failure:
@@ -285,18 +292,18 @@ async def _knock(address: str, port: int) -> str | _Failure:
     addresses = await _addresses(address, port)
     if isinstance(addresses, _Failure):
         return addresses
-    failure = _Failure("unreachable-dns", f"{address} has no address")
+    failure = _Failure(Cause.UNREACHABLE_DNS, f"{address} has no address")
     for ip in addresses:
         try:
             reader, writer = await asyncio.wait_for(
                 asyncio.open_connection(ip, port), _CONNECT_SECONDS
             )
         except asyncio.TimeoutError:
-            failure = _Failure("unreachable-timeout", f"{ip} port {port} does not answer")
+            failure = _Failure(Cause.UNREACHABLE_TIMEOUT, f"{ip} port {port} does not answer")
             continue
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
-            cause = "unreachable-refused" if refused else "unreachable-timeout"
+            cause = Cause.UNREACHABLE_REFUSED if refused else Cause.UNREACHABLE_TIMEOUT
             failure = _Failure(cause, f"{ip} port {port}: {error.strerror or error}")
             continue
         try:
@@ -307,7 +314,7 @@ async def _knock(address: str, port: int) -> str | _Failure:
             writer.close()
         if banner.startswith(b"SSH-"):
             return ip
-        failure = _Failure("unreachable-refused", f"{ip} port {port} is not an ssh server")
+        failure = _Failure(Cause.UNREACHABLE_REFUSED, f"{ip} port {port} is not an ssh server")
     return failure
 
 
@@ -341,12 +348,12 @@ async def _probe(
         return _Failure(ssh_cause(answer.err), _reason(answer))
     if lines[1] != host.name:
         return _Failure(
-            "unreachable-timeout",
+            Cause.UNREACHABLE_TIMEOUT,
             f"{host.address}:{host.port} is another host: {lines[1][:100]}",
         )
     name, clock = _NAME.fullmatch(lines[5].strip()), _clock(lines[0])
     if name is None or clock is None or not _GPU_COUNT.fullmatch(lines[4]):
-        return _Failure("launch-failed", f"unexpected answer {answer.out[:200]!r}")
+        return _Failure(Cause.LAUNCH_FAILED, f"unexpected answer {answer.out[:200]!r}")
     hostname = _HOSTNAME.fullmatch(lines[2].strip())
     # The host read its clock between `began` and `ended`: times in that span show no offset.
     clock_offset = clock - ended if clock > ended else min(0.0, clock - began)

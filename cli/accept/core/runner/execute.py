@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core import evidence, record_protocol
+from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
 from accept.core.groups import Group, Wave
 from accept.core.model import Parsed, Problem, Record, Step
@@ -87,7 +88,7 @@ def moving(ranks: Sequence[Place]) -> bool:
     return any(place.idle < max(STILL_SECONDS, place.own) for place in ranks)
 
 
-def stopped(ranks: Sequence[Place], cause: str) -> tuple[Problem, ...]:
+def stopped(ranks: Sequence[Place], cause: Cause) -> tuple[Problem, ...]:
     """Return the ranks that never entered the operation the others wait in, as problems of `cause`.
 
     Ranks are reported only if they are behind the furthest rank and a minority.
@@ -185,12 +186,12 @@ async def _locate_hang(
         for place in places(host.name, answer.out, ago)
     ]
     if outcome.exit is not None:
-        return (*outcome.problems, *stopped(ranks, "crashed"))
+        return (*outcome.problems, *stopped(ranks, Cause.CRASHED))
     if not moving(ranks):
-        return (*outcome.problems, *stopped(ranks, "rank-hung"))
+        return (*outcome.problems, *stopped(ranks, Cause.RANK_HUNG))
     note = "its ranks were still working: they are slow, or the step needs a longer timeout"
     return tuple(
-        replace(p, message=f"{p.message}, but {note}") if p.cause == "timed-out" else p
+        replace(p, message=f"{p.message}, but {note}") if p.cause is Cause.TIMED_OUT else p
         for p in outcome.problems
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accept.core import evidence
+from accept.core.causes import Cause
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Metric, Plan, Problem, Record
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
@@ -125,7 +126,7 @@ async def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tup
                 f"ssh ended with exit status {answer.exit}"
             ]
             message = f"{host.name} answered before, but no longer does: {reason[0][:200]}"
-            problem = Problem(cause="host-died", message=message, check="hosts", host=host.name)
+            problem = Problem(cause=Cause.HOST_DIED, message=message, check="hosts", host=host.name)
             state.lost[host.name] = problem
             problems.append(problem)
     return tuple(problems)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core.catalog.faults import for_ranks
+from accept.core.causes import Cause
 from accept.core.groups import Group
 from accept.core.launcher_errors import is_over
 from accept.core.model import Problem, Step
@@ -76,7 +77,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
             )
             first_output.cancel()
         reason = await _wait(state, step, hosts, copying, failed)
-        late = reason is not None and reason.cause == "timed-out" and state.is_over()
+        late = reason is not None and reason.cause is Cause.TIMED_OUT and state.is_over()
         status = await process.wait() if reason is None else None
     except asyncio.CancelledError:
         if process is not None:
@@ -134,10 +135,11 @@ async def _wait(
             launch_until = min(launch_until, now + _ENDING_SECONDS)
         if now >= launch_until:
             message = f"{step.id} was ended: its launch failed, and mpirun did not end"
-            return Problem(cause="launch-failed", message=message)
+            return Problem(cause=Cause.LAUNCH_FAILED, message=message)
         if now >= until:
             return Problem(
-                cause="timed-out", message=f"{step.id} did not end within {duration(step.timeout)}"
+                cause=Cause.TIMED_OUT,
+                message=f"{step.id} did not end within {duration(step.timeout)}",
             )
         await asyncio.wait({copying}, timeout=min(_LOOK, max(0.01, until - now)))
         if copying.done():
@@ -147,7 +149,7 @@ async def _wait(
         # This includes hosts whose loss another group of the wave has noticed first.
         names = ", ".join(h.name for h in silent if h.name in state.lost)
         if names:
-            return Problem(cause="crashed", message=f"{step.id} was ended: it lost {names}")
+            return Problem(cause=Cause.CRASHED, message=f"{step.id} was ended: it lost {names}")
 
 
 async def _copy(
@@ -195,6 +197,6 @@ async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, 
             pids = " ".join(answer.out.split()[:20])
             reason = f"processes {pids} survive KILL" if pids else "the kill was not confirmed"
             message = f"{name}: {reason}; the host is left out now"
-            state.lost[name] = Problem(cause="unkillable", message=message, host=name)
+            state.lost[name] = Problem(cause=Cause.UNKILLABLE, message=message, host=name)
             problems.append(state.lost[name])
     return tuple(problems)
