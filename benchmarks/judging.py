@@ -18,7 +18,7 @@ from accept.core import checks
 from accept.core.checks import REGISTRY
 from accept.core.groups import pair_rounds
 from accept.core.judge import judge
-from accept.core.model import Fact, Plan, PlannedMachine, Record, Step
+from accept.core.model import Fact, GroupKind, Plan, PlannedMachine, Record, Step
 from benchmarks import Row
 from benchmarks.nccl_text import table_text
 
@@ -29,7 +29,7 @@ _STEP = Step(
     id="10-all-reduce-pairs",
     checks=("all-reduce",),
     script="steps/10.sh",
-    groups="pairs",
+    groups=GroupKind.PAIRS,
     params={"min": "512M", "max": "8G", "factor": 2, "iters": 20, "warmup": 5, "dtype": "float"},
     rounds=ROUNDS,
 )

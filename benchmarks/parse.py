@@ -21,7 +21,7 @@ from accept.commands.judge import _no_garbage_collection
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import pair_rounds
 from accept.core.judge import judge
-from accept.core.model import Plan, PlannedMachine, Record, State, Step, Verdict
+from accept.core.model import GroupKind, Plan, PlannedMachine, Record, State, Step, Verdict
 from accept.core.nccl_tests import metrics, parse, read
 from benchmarks import Row
 from benchmarks.nccl_text import COLLECTIVES, table_text
@@ -134,7 +134,7 @@ def planned(logs: int) -> Plan:
         id="10-collectives-pairs",
         checks=tuple(name.replace("_", "-") for name in COLLECTIVES),
         script="steps/10-collectives-pairs.sh",
-        groups="pairs",
+        groups=GroupKind.PAIRS,
         rounds=-(-logs // (len(NODES) // 2)),
         params={"min": "1G", "max": "8G", "factor": 2, "iters": 20, "warmup": 5, "dtype": "float"},
     )
@@ -162,9 +162,9 @@ def figures(logs: int = LOGS, megabytes: int = 100) -> list[Figure]:
     chosen = ("busbw", "wrong")
     jobs: list[tuple[str, Callable[[bytes], object], list[bytes], float | None]] = [
         (f"{logs:,} small logs, tables", parse, small, 20.0),
-        ("… with all metrics and facts", read, small, 20.0),
+        ("… with all metrics and facts", read, small, None),
         ("… with busbw and wrong only", lambda log: metrics(parse(log), names=chosen), small, None),
-        ("one large log full of NCCL lines", parse, large, 100.0),
+        ("one large log full of NCCL lines", parse, large, 20.0),
         ("… with mpirun's tags", parse, tagged, None),
     ]
     found = []

@@ -72,8 +72,8 @@ def measure(arguments: str) -> tuple[float, float]:
 
     options = options_of([*arguments.split(), "--device", "cpu"])
     me, progress = rank_io.identity(), rank_io.Progress(0)
-    plant, device = torch_io.begin(me, progress, options)
-    training = Training(options, me, plant, progress, device)
+    injected, device = torch_io.begin(me, progress, options)
+    training = Training(options, me, injected, progress, device)
 
     def seconds(turn: Callable[[], None]) -> float:
         began = time.perf_counter()

@@ -1,9 +1,10 @@
 #!/bin/sh
-# inject_fault.sh FAULT ...: injects a fault of a drill into this host; runs in the run's folder. Only the
-# coordinator calls it, and only if the plan asks for it. Prints `planted`, or the reason why it cannot.
-#   full-disk RANKS          writes of the ranks' progress fail with ENOSPC
-#   slow-link SECONDS PEER   limits traffic out of the interface towards PEER to RATE, for at most SECONDS
-#   undo                     ends slow-link; prints `undone`, or what is left
+# inject_fault.sh FAULT RANKS SECONDS PEER: injects a fault of a drill into this host; runs in the run's folder. Only
+# the coordinator calls it, and only if the plan has the fault. Prints `injected`, or the reason why it cannot.
+# RANKS are those of the run, SECONDS is its time limit, PEER is the address of another host.
+#   full-disk   writes of the ranks' progress fail with ENOSPC
+#   slow-link   limits traffic out of the interface towards PEER to RATE, for at most SECONDS
+#   undo        ends slow-link; prints `undone`, or what is left
 # slow-link needs root, tc, CAP_NET_ADMIN, and an interface without traffic shaping.
 RATE=20mbit
 ACCEPT_DIR=$(pwd)
@@ -32,10 +33,10 @@ case $1 in
             n=$((n + 1))
         done
         # shellcheck disable=SC2016 # expanded when env.sh is read
-        printf '# Planted: full-disk\nACCEPT_PROGRESS=${ACCEPT_PROGRESS:+$ACCEPT_DIR/full}\n' >> env.sh
-        echo planted ;;
+        printf '# Injected: full-disk\nACCEPT_PROGRESS=${ACCEPT_PROGRESS:+$ACCEPT_DIR/full}\n' >> env.sh
+        echo injected ;;
     slow-link)
-        ACCEPT_PEERS=$3
+        ACCEPT_PEERS=$4
         interface=${ACCEPT_INTERFACE:-$(route_interface)}
         [ -n "$interface" ] || refuse "no interface leads to the other hosts"
         [ "$(id -u)" = 0 ] || refuse "only root may shape $interface"
@@ -44,11 +45,11 @@ case $1 in
             *" 0: "*) ;;
             *) refuse "somebody shapes $interface already: $(queues "$interface" | head -n 1)" ;;
         esac
-        setsid /bin/sh ./inject_fault.sh keep "$2" "$interface" </dev/null >inject_fault.log 2>&1 &
+        setsid /bin/sh ./inject_fault.sh keep "$3" "$interface" </dev/null >inject_fault.log 2>&1 &
         keeper=$!
         until [ -e slow ] || ! kill -0 "$keeper" 2>/dev/null; do sleep 0.05; done
         [ -e slow ] || refuse "tc: $(tail -n 1 inject_fault.log)"
-        echo planted ;;
+        echo injected ;;
     keep)
         # This process carries the mark of the run, so whatever ends the run ends it too.
         queues "$3" > before

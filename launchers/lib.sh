@@ -7,10 +7,10 @@
 
 ACCEPT_EXEC=${ACCEPT_EXEC:-by-hand}
 ACCEPT_LOCAL_RANKS=${ACCEPT_LOCAL_RANKS:-}
-ACCEPT_PLANT=${ACCEPT_PLANT:-}
+ACCEPT_INJECT=${ACCEPT_INJECT:-}
 ACCEPT_PROGRESS=$ACCEPT_DIR/progress/$ACCEPT_EXEC
 ACCEPT_WORK=$ACCEPT_DIR/exec/$ACCEPT_EXEC
-export ACCEPT_DIR ACCEPT_EXEC ACCEPT_LOCAL_RANKS ACCEPT_PLANT ACCEPT_PROGRESS
+export ACCEPT_DIR ACCEPT_EXEC ACCEPT_LOCAL_RANKS ACCEPT_INJECT ACCEPT_PROGRESS
 
 # shellcheck source=/dev/null
 . "$ACCEPT_DIR/env.sh"
@@ -82,7 +82,7 @@ launch() {
     [ -n "$version" ] || stop tool-missing "no Open MPI mpirun on PATH ($PATH)"
     pick_interface
     set -- "$ACCEPT_SHELL" "$ACCEPT_DIR/rank.sh" "$@"
-    for name in DIR EXEC RUN PEERS PLANT PROGRESS LOCAL_RANKS MASTER_ADDR MASTER_PORT; do
+    for name in DIR EXEC RUN PEERS INJECT PROGRESS LOCAL_RANKS MASTER_ADDR MASTER_PORT; do
         eval "value=\${ACCEPT_$name:-}"
         # shellcheck disable=SC2154 # set by the eval
         [ -z "$value" ] || set -- -x "ACCEPT_$name" "$@"

@@ -90,8 +90,8 @@ absent=" $("${python:-false}" -c 'from importlib.util import find_spec
 print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))' 2>/dev/null) "
 without=''
 lacking() { without="$without${without:+; }$1 ($2)"; }
-case $absent in *" torch "*) lacking torch 'train, gemm and memory fail, and collectives where there are no nccl-tests' ;; esac
-case $absent in *" mpi4py "*) lacking mpi4py 'connectivity fails' ;; esac
+case $absent in *" torch "*) lacking torch 'checks that need it fail' ;; esac
+case $absent in *" mpi4py "*) lacking mpi4py 'the latency between hosts is not measured' ;; esac
 # nccl-tests measures GPUs only; the collectives step looks for it in the same folders.
 if [ -e "${ACCEPT_DEV:-/dev}/nvidiactl" ]; then
     (

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
-import gc
 import os
 import re
 import sys
+import traceback
 from pathlib import Path
 
-from accept.app.commands import app
-from accept.app.declare import with_only_command
+from accept.app.commands import call
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
+from accept.core.text import visible
 
 #: Both script names; shell completion needs the one that was called.
 _NAMES = ("accept", "gpu-accept")
@@ -22,10 +21,6 @@ _NAMES = ("accept", "gpu-accept")
 
 def main() -> None:
     """Run a command, and turn every failure into one message and a documented exit code."""
-    # Almost no startup object becomes garbage; searching them takes a tenth of the startup time.
-    gc.set_threshold(50_000)
-    # Skip the search that Python makes at exit.
-    atexit.register(gc.freeze)
     try:
         code = _call()
     except AcceptError as error:
@@ -53,11 +48,8 @@ def _call() -> int:
     """Run the command that the command line names, and return its exit code."""
     _check_streams()
     script = Path(sys.argv[0]).name
-    code = 0
     try:
-        with_only_command(app, "".join(sys.argv[1:2]))(
-            prog_name=script if script in _NAMES else _NAMES[0]
-        )
+        code = call(script if script in _NAMES else _NAMES[0], sys.argv[1:])
     except SystemExit as exit_:
         # Typer turns a broken pipe into exit code 1, which is not documented.
         if isinstance(exit_.__context__, BrokenPipeError):
@@ -90,12 +82,8 @@ def _discard_output() -> None:
 
 def _failed(text: str, code: Code, exit_code: Exit) -> Exit:
     """Print a failure, and with --verbose the traceback of an unexpected one."""
-    from accept.core.text import visible
-
     with contextlib.suppress(OSError, ValueError):
         if not isinstance(sys.exc_info()[1], AcceptError) and _is_verbose():
-            import traceback
-
             sys.stderr.write(visible(traceback.format_exc()))
         sys.stderr.write(f"error[{code}]: {visible(text)}\n")
         sys.stderr.flush()

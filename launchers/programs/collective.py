@@ -20,7 +20,7 @@ over ranks. In place, alltoall and sendrecv overwrite the data that they send, s
 checked (N/A, as in nccl-tests).
 
 Ranks with wrong data are printed as problems (see corruption_source.py). Injected faults
-(ACCEPT_PLANT): `wrong` and `nan` corrupt one element of a rank's contribution to each checked
+(ACCEPT_INJECT): `wrong` and `nan` corrupt one element of a rank's contribution to each checked
 operation; `hang` and `die` happen before an operation in the middle of the run; `slow` adds 50 ms
 before each operation.
 
@@ -99,14 +99,14 @@ class Bench:
         self,
         options: argparse.Namespace,
         me: rank_io.Identity,
-        plant: rank_io.Plant,
+        injected: rank_io.Injected,
         progress: rank_io.Progress,
         device: str,
     ) -> None:
         self.options, self.me = options, me
         self.sizes = sizes_of(options)
         room = max(self.sizes[-1] // FLOAT, PROBE * me.size)
-        self.operations = Operations(me, plant, progress, device, room)
+        self.operations = Operations(me, injected, progress, device, room)
         self.limit = options.limit or (LIMIT_CPU if device == "cpu" else LIMIT)
         hosts, self.devices = devices(self.operations)
         self.accuser = Accuser(self.operations, hosts)
@@ -230,8 +230,8 @@ def main() -> None:
     progress = rank_io.Progress(me.rank)
 
     def work() -> int:
-        plant, device = torch_io.begin(me, progress, options)
-        bench = Bench(options, me, plant, progress, device)
+        injected, device = torch_io.begin(me, progress, options)
+        bench = Bench(options, me, injected, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time())
             # So that its times are not mistaken for those of nccl-tests.

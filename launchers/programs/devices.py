@@ -104,7 +104,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 def begin(me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Namespace) -> Bench:
     """Return this rank's bench after all ranks have joined, also those without a usable device."""
-    plant = rank_io.planted(me)
+    injected = rank_io.injected_faults(me)
     try:
         device = torch_io.pick_device(me, options.device)
     except rank_io.Ended:
@@ -113,7 +113,7 @@ def begin(me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Na
     # The other ranks wait while one works, so the timeout includes the longest stage.
     patience = options.timeout + 2 * options.seconds + options.alone
     torch_io.join(me, "cpu", patience)
-    return Bench(me, plant, progress, device, patience)
+    return Bench(me, injected, progress, device, patience)
 
 
 def main(*checks: str) -> None:

@@ -22,7 +22,7 @@ Printed by each rank, check `gemm`, TYPE being a data type:
   for lower clocks during the load; `left-out`: types that were not measured, and why;
 * problem `wrong-result`, and `not-finite` if an element is not finite.
 
-Injected faults (ACCEPT_PLANT): flip turns one bit of the known product, nan puts NaN into one
+Injected faults (ACCEPT_INJECT): flip turns one bit of the known product, nan puts NaN into one
 element of an operand; hang and die strike in the middle of the load; slow loses 50 ms before each
 product.
 """
@@ -189,7 +189,7 @@ class Gemm:
         self.reference = self.product.out.clone()
 
     def _once(self) -> None:
-        self.bench.plant.drag()
+        self.bench.injected.drag()
         self.product.multiply()
 
     def _load(self, kind: str) -> None:
@@ -202,7 +202,7 @@ class Gemm:
         with Sampler(self.bench.device) as sampler:
             taken = self.watch.windows(
                 self._once, self.calls, self.seconds,
-                between=compare, middle=self.bench.plant.strike,
+                between=compare, middle=self.bench.injected.strike,
             )  # fmt: skip
         self._print_rates(kind, taken)
         self.bench.fact(CHECK, "load", {"type": kind, **sampler.summary()})
@@ -225,7 +225,7 @@ class Gemm:
 
     def _prove(self, kind: str) -> None:
         """Check the known product, and print the digests that must be equal on equal devices."""
-        product, plant, torch = self.product, self.bench.plant, self.product.torch
+        product, injected, torch = self.product, self.bench.injected, self.product.torch
         k = exact_gemm.inner(self.size)
         a, b = product.first(k)
         signs = [exact_gemm.signs(self.seed + n) for n in range(2)]
@@ -233,11 +233,11 @@ class Gemm:
             exact_gemm.tile(
                 target, exact_gemm.block(torch, exact_gemm.shifted(values), target.shape[1], target)
             )
-        if "nan" in plant:
+        if "nan" in injected:
             a.view(-1)[a.numel() // 2] = float("nan")
         product.out.fill_(float("nan"))
         product.multiply(a, b, fast=False)
-        if "flip" in plant:
+        if "flip" in injected:
             exact_gemm.bits(torch, product.out)[self.size // 2, self.size // 3] ^= 1
         rows = exact_gemm.block(
             torch, exact_gemm.product(signs[0], signs[1], k), self.size, product.out

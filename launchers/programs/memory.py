@@ -20,8 +20,8 @@ Printed by each rank, check `memory`:
   process only, `left-out` reports that;
 * problem `wrong-data`, with position and bits.
 
-Injected faults (ACCEPT_PLANT): flip turns one bit in memory after each pattern is written; nan puts
-NaN into the input of triad, and it shows in the sum; hang and die strike in the middle of the
+Injected faults (ACCEPT_INJECT): flip turns one bit in memory after each pattern is written; nan
+puts NaN into the input of triad, and it shows in the sum; hang and die strike in the middle of the
 copies; slow loses 50 ms before each copy.
 """
 
@@ -96,22 +96,22 @@ class Memory:
         return [make((count,), float(n), device=self.bench.device) for n in range(3)]
 
     def _copies(self) -> None:
-        torch, plant = self.torch, self.bench.plant
+        torch, injected = self.torch, self.bench.injected
         a, b, c = self._three()
 
         def copy() -> None:
-            plant.drag()
+            injected.drag()
             a.copy_(b)
 
         def triad() -> None:
-            plant.drag()
+            injected.drag()
             torch.add(b, c, alpha=3.0, out=a)
 
-        if "nan" in plant:
+        if "nan" in injected:
             c[len(c) // 2] = float("nan")
         for name, work, moved in (("copy", copy, 2), ("triad", triad, 3)):
             calls = self.watch.calls(work, 0.01 if self.cpu else 0.1)
-            strike = plant.strike if name == "triad" else _nothing
+            strike = injected.strike if name == "triad" else _nothing
             taken = self.watch.windows(work, calls, self.seconds, middle=strike)
             self._print_rates(name, taken, moved * b.numel() * 4 * calls)
         # b is 1 and c is 2 everywhere, so a must be 7.
@@ -127,7 +127,7 @@ class Memory:
         a, b, _ = self._three()
 
         def copy() -> None:
-            self.bench.plant.drag()
+            self.bench.injected.drag()
             a.copy_(b)
 
         calls = self.watch.calls(copy, 0.01)
@@ -163,7 +163,7 @@ class Memory:
             one = patterns.pattern(torch, name, words, self.seed, self.bench.device)
             for number, block in enumerate(blocks):
                 one.write(torch, block, number)
-            if "flip" in self.bench.plant:
+            if "flip" in self.bench.injected:
                 blocks[len(blocks) // 2][words // 3] ^= 1 << 5
             counts = [one.differing(torch, b, n, scratch) for n, b in enumerate(blocks)]
             fault = patterns.find(torch, one, blocks, counts, words)
@@ -198,7 +198,7 @@ class Memory:
 
     def _moves(self, target: Any, source: Any, link: Link) -> list[float]:
         def move() -> None:
-            self.bench.plant.drag()
+            self.bench.injected.drag()
             target.copy_(source, non_blocking=True)
 
         self.moves = self.watch.calls(move, 0.05)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Faults that ACCEPT_PLANT can inject; the docstring of each program describes their effects.
+#: Faults that ACCEPT_INJECT can inject; the docstring of each program describes their effects.
 FAULTS = ("wrong", "nan", "hang", "die", "slow", "flip")
 #: Faults that the launchers inject around the ranks.
 AROUND = ("full-disk",)
@@ -208,8 +208,8 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plant:
-    """The faults injected on this rank in a drill: FAULT@HOST:LOCALRANK in ACCEPT_PLANT."""
+class Injected:
+    """The faults injected on this rank in a drill: FAULT@HOST:LOCALRANK in ACCEPT_INJECT."""
 
     faults: frozenset[str]
 
@@ -229,25 +229,25 @@ class Plant:
             time.sleep(0.05)
 
 
-def planted(me: Identity) -> Plant:
+def injected_faults(me: Identity) -> Injected:
     """Return the faults injected on `me`, and print them.
 
-    Raises Unusable if ACCEPT_PLANT is malformed.
+    Raises Unusable if ACCEPT_INJECT is malformed.
     """
     faults = set()
-    for item in filter(None, os.environ.get("ACCEPT_PLANT", "").split(",")):
+    for item in filter(None, os.environ.get("ACCEPT_INJECT", "").split(",")):
         fault, at, where = item.strip().partition("@")
         if fault in AROUND:
             continue
         host, colon, local_rank = where.rpartition(":")
         if fault not in FAULTS or not at or not colon or not local_rank.isdigit():
             known = ", ".join(FAULTS)
-            raise Unusable(f"ACCEPT_PLANT: {item!r} is not FAULT@HOST:LOCALRANK (faults: {known})")
+            raise Unusable(f"ACCEPT_INJECT: {item!r} is not FAULT@HOST:LOCALRANK (faults: {known})")
         if host == me.host and int(local_rank) == me.local_rank:
             faults.add(fault)
-            say(f"# PLANTED {fault} on {host}:{local_rank}")
+            say(f"# INJECTED {fault} on {host}:{local_rank}")
             fact("planted", item.strip(), host=me.host, rank=me.rank)
-    return Plant(faults=frozenset(faults))
+    return Injected(faults=frozenset(faults))
 
 
 def one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ class Operations:
     def __init__(
         self,
         me: rank_io.Identity,
-        plant: rank_io.Plant,
+        injected: rank_io.Injected,
         progress: rank_io.Progress,
         device: str,
         room: int,
@@ -26,7 +26,7 @@ class Operations:
         import torch.distributed
 
         self.torch, self.dist = torch, torch.distributed
-        self.me, self.plant, self.progress, self.device = me, plant, progress, device
+        self.me, self.injected, self.progress, self.device = me, injected, progress, device
         self.pattern = Pattern(me.size, device)
         self.send = torch.zeros(room, dtype=torch.float32, device=device)
         self.recv = torch.zeros(room, dtype=torch.float32, device=device)
@@ -40,7 +40,7 @@ class Operations:
 
     def operate(self, kind: Collective, send: Any, recv: Any, size: int) -> None:
         """Run `kind` once. On CUDA it is only enqueued."""
-        self.plant.drag()
+        self.injected.drag()
         self.progress.enter(kind.name, size)
         dist, ranks = self.dist, self.me.size
         if kind.name == "all_reduce":
@@ -104,7 +104,7 @@ class Operations:
         start = time.perf_counter()
         for iteration in range(iters):
             if strike and iteration == iters // 2:
-                self.plant.strike()
+                self.injected.strike()
             self.operate(kind, send, recv, size)
         self.finish()
         return (time.perf_counter() - start) / iters
@@ -121,9 +121,9 @@ class Operations:
         send, recv = self.buffers(kind, count, in_place=in_place)
         recv.fill_(-1.0)
         self.pattern.fill(send, rank, self.trial)
-        if "wrong" in self.plant:
+        if "wrong" in self.injected:
             send[len(send) // 2] += 1
-        if "nan" in self.plant:
+        if "nan" in self.injected:
             send[len(send) // 2] = float("nan")
         self.operate(kind, send, recv, size)
         total, by_source = 0, [0] * ranks

@@ -15,7 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rank_io import Ended, Identity, Plant, Progress, Unusable, one_line, planted, problem
+from rank_io import (
+    Ended,
+    Identity,
+    Injected,
+    Progress,
+    Unusable,
+    injected_faults,
+    one_line,
+    problem,
+)
 
 #: CUDA's message (cudaErrorNoKernelImageForDevice) if a build has no kernels for a GPU.
 _NO_KERNELS = "no kernel image"
@@ -153,13 +162,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tuple[Plant, str]:
+def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tuple[Injected, str]:
     """Join all ranks; return the faults injected on this rank, and its device."""
-    plant = planted(me)
+    injected = injected_faults(me)
     device = pick_device(me, options.device)
     progress.enter("rendezvous")
     join(me, device, options.timeout)
-    return plant, device
+    return injected, device
 
 
 def gather(mine: Any) -> list[list[Any]]:

@@ -40,7 +40,7 @@ Printed by rank 0, check `train`, at the end and every --report seconds before i
 * problem `not-finite`, `wrong-data` (other samples than most; a checkpoint that differs from what
   was written), `parameters-differ`, `gradients-differ`, `loss-differs`: see docs/causes.md.
 
-Injected faults (ACCEPT_PLANT), all in the middle of the run: wrong adds 0.001 to one parameter
+Injected faults (ACCEPT_INJECT), all in the middle of the run: wrong adds 0.001 to one parameter
 after an update, and before that to one element of its gradient of the compared samples; nan makes
 its loss NaN; hang and die strike before a step; slow loses 50 ms per step.
 
@@ -111,7 +111,7 @@ class Training:
         self,
         options: argparse.Namespace,
         me: rank_io.Identity,
-        plant: rank_io.Plant,
+        injected: rank_io.Injected,
         progress: rank_io.Progress,
         device: str,
     ) -> None:
@@ -124,7 +124,7 @@ class Training:
         import train_times
 
         self.torch, self.dist = torch, torch.distributed
-        self.options, self.me, self.plant, self.progress = options, me, plant, progress
+        self.options, self.me, self.injected, self.progress = options, me, injected, progress
         self.device = device
         self.batch = max(options.batch, me.size)
         gpt = train_models.GPT.get(options.model)
@@ -232,8 +232,8 @@ class Training:
         middle = step == self.options.steps // 2
         start, reading = watch.mark(), 0.0
         if middle:
-            self.plant.strike()
-        self.plant.drag()
+            self.injected.strike()
+        self.injected.drag()
         parallel.step = step
         for piece in self.pieces:
             asked = time.perf_counter()
@@ -241,7 +241,7 @@ class Training:
             reading += time.perf_counter() - asked
             with parallel.gather(last=piece is self.pieces[-1]):
                 part = self.loss_of(parallel.model, inputs, labels)
-                if middle and "nan" in self.plant:
+                if middle and "nan" in self.injected:
                     part = part * float("nan")
                 parallel.look(part, gradient=False)
                 (part * parallel.weight).backward()
@@ -250,7 +250,7 @@ class Training:
         averaged = watch.mark()
         self.update()
         self.seconds.append(watch.split(start, parallel.ready, averaged, reading))
-        if middle and "wrong" in self.plant:
+        if middle and "wrong" in self.injected:
             parallel.spoil()
 
     def run(self) -> bool:
@@ -293,9 +293,9 @@ def main() -> None:
     progress = rank_io.Progress(me.rank)
 
     def work() -> int:
-        plant, device = torch_io.begin(me, progress, options)
+        injected, device = torch_io.begin(me, progress, options)
         # Making the model may import more of torch; that does not count as work.
-        training = Training(options, me, plant, progress, device)
+        training = Training(options, me, injected, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time(), check="train")
         well = training.run()

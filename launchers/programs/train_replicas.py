@@ -77,7 +77,7 @@ class Replicas:
         first = self.repeats is None
         if first:
             self._ask(found, digests.digest(self._own(inputs, labels)))
-        if "wrong" in training.plant and step == self.spoiled:
+        if "wrong" in training.injected and step == self.spoiled:
             got[-1].view(-1)[0] += 1e-3
             found = digests.digest(got)
         if first:

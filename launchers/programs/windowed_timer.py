@@ -33,12 +33,12 @@ class Bench:
     def __init__(
         self,
         me: rank_io.Identity,
-        plant: rank_io.Plant,
+        injected: rank_io.Injected,
         progress: rank_io.Progress,
         device: str,
         patience: float,
     ) -> None:
-        self.me, self.plant, self.progress, self.device = me, plant, progress, device
+        self.me, self.injected, self.progress, self.device = me, injected, progress, device
         #: Seconds that the other ranks wait for one that works.
         self.patience = patience
         self.labels: dict[str, Any] = {"host": me.host, "rank": me.rank}

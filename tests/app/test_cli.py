@@ -27,9 +27,12 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.commands import run
 from accept.commands import run as commands_run
+from accept.commands.choices import Listing
 from accept.config import resources
 from accept.config.yaml_file import load
 from accept.core import checks
+from accept.core.causes import Cause
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
 from accept.core.serde import dump
 from accept.evidence import rundir
@@ -69,10 +72,14 @@ class TestHelp:
             assert f"accept {name}" in done.out.partition("\n")[2]
 
     def test_is_pointed_at_by_what_is_said_of_an_unknown_command(self) -> None:
-        done = accept("rendr", "--nodes", "2")
-        assert (done.code, done.out) == (2, "")
-        assert "No such command 'rendr'. Did you mean 'render'?" in done.err
-        assert "accept -h" in done.err
+        said = refused("rendr", "--nodes", "2", error="E-USAGE")
+        assert "'render'" in said
+        assert "accept --help" in said
+
+    def test_of_the_command_is_named_for_an_unknown_option_with_the_nearest(self) -> None:
+        said = refused("run", "--machin", "cpu", error="E-USAGE")
+        assert "--machine" in said
+        assert "accept run --help" in said
 
     def test_is_what_comes_without_a_command(self) -> None:
         assert "Commands:" in accept().out + accept().err
@@ -157,18 +164,22 @@ class TestErrors:
         ],
     )
     def test_of_usage_are_2_with_nothing_on_stdout(self, args: list[str]) -> None:
-        done = accept(*args)
-        assert (done.code, done.out) == (2, "")
-        assert done.err
+        refused(*args, error="E-USAGE")
 
     @pytest.mark.parametrize("name", ["watch", "collect", "cancel", "judge", "report"])
     def test_without_a_run_say_how_to_start_one(self, name: str) -> None:
         assert "accept run" in refused(name)
 
+    def test_are_text_on_stderr_with_json_too(self) -> None:
+        done = accept("show", "machine", "nosuch", "--json")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("error[E-")
+
     @pytest.mark.parametrize("name", ["watch", "collect", "cancel"])
     def test_of_a_run_never_started_say_how_to_start_it(self, name: str, tmp_path: Path) -> None:
         accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "one")
-        assert f"accept submit {tmp_path}/one" in refused(name, tmp_path / "one")
+        said = refused(name, tmp_path / "one")
+        assert f"accept submit {tmp_path}/one" in said
 
 
 class TestSubmittingARenderedRun:
@@ -184,7 +195,7 @@ class TestSubmittingARenderedRun:
             ["--suite", "quick"],
             ["-m", "cpu"],
             ["--seed", "1"],
-            ["--rounds", ""],
+            ["--rounds", "1"],
             ["--expect", "all-reduce@8G>=380"],
             ["--nodes", "64"],
             ["--busy-ok"],
@@ -196,7 +207,7 @@ class TestSubmittingARenderedRun:
         self, rendered: Path, options: list[str]
     ) -> None:
         spelled = "--machine" if options[0] == "-m" else options[0]
-        assert spelled in refused("submit", rendered, *options, "--dry-run")
+        assert spelled in refused("submit", rendered, *options, "--dry-run", error="E-PLAN-FIXED")
 
     def test_names_all_that_were_given(self, rendered: Path) -> None:
         said = refused("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
@@ -357,6 +368,22 @@ class TestShow:
     def test_one_that_does_not_exist_is_answered_with_the_nearest(self) -> None:
         assert "did you mean gpu?" in refused("show", "machine", "gpuu")
 
+    @pytest.mark.parametrize("name", ["E-USAGE", "e-usage"])
+    def test_an_error_with_its_explanation(self, name: str) -> None:
+        assert accept("show", "error", name).out == f"E-USAGE\n{Code.USAGE.explanation}\n"
+
+    def test_every_error_that_is_listed(self) -> None:
+        listed = json.loads(accept("list", "errors", "--json").out)["errors"]
+        about = {one["name"]: one["about"] for one in listed}
+        assert [about[code.value] for code in Code] == [code.explanation for code in Code]
+        assert {cause.code for cause in Cause} == set(about) - {code.value for code in Code}
+
+    def test_the_code_of_a_cause(self) -> None:
+        assert "accept show cause rank-hung" in accept("show", "error", "W-RANK-HUNG").out
+
+    def test_an_unknown_error_with_the_nearest(self) -> None:
+        assert "E-USAGE?" in refused("show", "error", "E-USAGES", error="E-CODE-UNKNOWN")
+
 
 _KINDS: dict[str, type[Any] | tuple[type[Any], ...]] = {
     "object": dict,
@@ -413,6 +440,38 @@ class TestSchema:
         data = load(resources.values() / "site.example.yaml").data
         assert fits(data, schema, schema)
         assert not fits({**data, "backend": "pigeon"}, schema, schema)
+
+    @pytest.mark.parametrize(
+        ("what", "words"),
+        [
+            *(("list", ["list", listing.value]) for listing in Listing),
+            ("cause", ["show", "cause", "rank-hung"]),
+            ("error", ["show", "error", "E-USAGE"]),
+            ("chart", ["chart"]),
+            ("doctor", ["doctor", "-m", "cpu"]),
+            ("dry-run", ["run", "--dry-run", "-m", "cpu"]),
+            ("drill-dry-run", ["drill", "--dry-run", "-m", "cpu"]),
+            ("collect", ["collect", "one"]),
+            ("render", ["render", "-m", "cpu", "--out", "rendered"]),
+            ("rbac", ["doctor", "--rbac", "-m", "cpu"]),
+        ],
+    )
+    def test_what_a_command_prints_with_json_fits(
+        self,
+        what: str,
+        words: list[str],
+        runs: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("KUBECONFIG", os.devnull)
+        sample_evidence.write(runs / "one" / "evidence")
+        schema = self.schema(what)
+        assert fits(json.loads(accept(*words, "--json").out), schema, schema)
+
+    def test_of_an_unknown_name_is_refused_with_the_nearest(self) -> None:
+        assert "'site'" in refused("schema", "sites", error="E-USAGE")
 
     def test_what_a_run_writes_fits(self) -> None:
         record = sample_evidence.record()

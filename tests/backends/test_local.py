@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from tests.factories.command_line import SMALL, SOURCE, Done, accept, refused
 
-from accept.backends.requirements import TOOLS
+from accept.backends.requirements import survey_script
 from accept.core import evidence
 from accept.core.error_codes import Code
+from accept.core.facts import mapping
 from accept.evidence import rundir
 
 pytestmark = pytest.mark.real
@@ -106,8 +107,8 @@ class TestPass:
             "30-connectivity", "00-hosts 4",
         ]  # fmt: skip
         whole = next(r for r in records if r.step == "20-health").facts[0]
-        assert whole.value["uptime"] > 0
-        unread = [f.value for r in readings for f in r.facts if "unread" in f.value]
+        assert float(str(mapping(whole.value)["uptime"])) > 0
+        unread = [f.value for r in readings for f in r.facts if "unread" in mapping(f.value)]
         assert unread == []
 
     def test_with_json_stdout_is_the_verdict_and_nothing_else(self, suite: Path) -> None:
@@ -147,7 +148,7 @@ class TestDryRun:
 
 class TestDrills:
     def test_wrong_data_of_one_rank_is_found_and_named(self, suite: Path) -> None:
-        done = run(suite, "--plant", f"wrong@{HOST}:1", "--json")
+        done = run(suite, "--inject", f"wrong@{HOST}:1", "--json")
         verdict = json.loads(done.out)
         assert (done.code, verdict["state"]) == (3, "fail")
         assert {one["cause"] for one in verdict["suspects"]} == {"wrong-data"}
@@ -155,7 +156,7 @@ class TestDrills:
 
     def test_a_hung_rank_is_named_and_nothing_stays(self, suite: Path, runs: Path) -> None:
         suite.write_text(SMALL.replace("all-reduce,", "all-reduce, timeout: 45s,"))
-        done = run(suite, "--attempt", "one", "--plant", f"hang@{HOST}:1", "--json")
+        done = run(suite, "--attempt", "one", "--inject", f"hang@{HOST}:1", "--json")
         verdict = json.loads(done.out)
         assert (done.code, verdict["state"]) == (3, "fail")
         assert "rank-hung" in {one["cause"] for one in verdict["suspects"]}
@@ -163,7 +164,7 @@ class TestDrills:
 
     def test_a_drill_is_never_an_acceptance(self, suite: Path) -> None:
         """A fault that does no harm (here: on a rank that does not exist) still marks the run."""
-        done = run(suite, "--plant", f"wrong@{HOST}:77", "--json")
+        done = run(suite, "--inject", f"wrong@{HOST}:77", "--json")
         verdict = json.loads(done.out)
         assert done.code != 0
         assert verdict["accepted"] is False
@@ -222,7 +223,7 @@ class TestEnd:
 
     def test_ctrl_c_where_nobody_can_be_asked_cancels(self, suite: Path, runs: Path) -> None:
         command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]
-        command += ["--attempt", "one", "--plant", f"hang@{HOST}:0"]
+        command += ["--attempt", "one", "--inject", f"hang@{HOST}:0"]
         process = follow(command, out=subprocess.PIPE)
         assert process.stderr is not None
         for line in process.stderr:
@@ -259,8 +260,8 @@ def follow(command: list[str], *, out: int) -> subprocess.Popen[str]:
     )
 
 
-def run_submit(suite: Path, attempt: str, plant: str) -> Done:
-    return accept("submit", "-m", "cpu", "-s", suite, "--attempt", attempt, "--plant", plant, "-q")
+def run_submit(suite: Path, attempt: str, fault: str) -> Done:
+    return accept("submit", "-m", "cpu", "-s", suite, "--attempt", attempt, "--inject", fault, "-q")
 
 
 class TestScript:
@@ -304,5 +305,5 @@ def test_doctor_is_content_with_this_machine() -> None:
 
 
 def test_the_questions_of_doctor_are_plain_sh() -> None:
-    done = subprocess.run(["sh", "-n", "-c", TOOLS], capture_output=True, check=False)
+    done = subprocess.run(["sh", "-n", "-c", survey_script()], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

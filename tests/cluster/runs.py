@@ -1,7 +1,7 @@
 """Runs of the product over test hosts, started and read like a user at the workstation does.
 
 lab = Lab(hosts, folder)
-done = lab.run("--plant", "hang@h3:0")
+done = lab.run("--inject", "hang@h3:0")
 assert done.suspects == {("h3", "rank-hung")}
 lab.nothing_is_left()
 """

@@ -1,4 +1,4 @@
-"""`accept drill` over real ssh: each fault is planted, caught, and blamed on its host."""
+"""`accept drill` over real ssh: each fault is injected, caught, and blamed on its host."""
 
 from __future__ import annotations
 

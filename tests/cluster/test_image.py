@@ -21,6 +21,7 @@ from tests.factories.paths import ROOT
 from tests.factories.ports import free_port
 
 from accept.backends import requirements
+from accept.core.catalog.tools import python_package
 
 PACKAGES = [p for p in dockerfile.arguments()["PIP_PACKAGES"].split() if p[:4] in ("mpi4", "obst")]
 PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/]{40}")
@@ -94,9 +95,11 @@ def _open(archive: tarfile.TarFile, member: str | tarfile.TarInfo) -> tarfile.Ex
 
 
 def test_has_what_the_checks_need(store: Tried) -> None:
-    found = requirements.answers(store.run(requirements.TOOLS))
-    assert {"bash", "ip", "mpi4py", "mpirun", "python", "sshd"} <= set(found)
-    assert found["mpi4py"] == [p.partition("==")[2] for p in PACKAGES if p.startswith("mpi4py")]
+    found = requirements.answers(store.run(requirements.survey_script()))
+    assert {"bash", "ip", "mpirun", "python", "sshd"} <= set(found)
+    mpi4py = python_package("mpi4py", "").find
+    version = store.run(f"python=python3; {mpi4py}").strip()
+    assert [version] == [p.partition("==")[2] for p in PACKAGES if p.startswith("mpi4py")]
     assert "torch" not in found
 
 

@@ -1,6 +1,6 @@
 """Bad hosts that take part in a run: exactly the one to blame is named.
 
-Ranks that hang, die or send wrong data are planted by a drill: test_drill.py.
+Ranks that hang, die or send wrong data are injected by a drill: test_drill.py.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import SMALL, SOURCE, accept, refused
 
 from accept.config import resources
-from accept.config.faults import FAULTS, Drill, Drilled
-from accept.core.catalog.faults import for_ranks
+from accept.config.faults import Drill, Drilled, Result
+from accept.core.catalog.faults import FAULTS, Scope, for_ranks
+from accept.core.error_codes import Code
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.fault_injection import cut_off
 from accept.core.serde import dump
@@ -37,21 +38,21 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 class TestRefuses:
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("faults", "error", "shown"),
         [
-            (("--faults", "wrng"), "did you mean wrong?"),
-            (("--faults", "hang,bogus"), "there is no fault 'bogus'"),
-            (("--faults", ","), "--faults names none"),
-            (("--faults", "sockets"), "none of these faults can be injected here"),
+            ("wrng", Code.FAULT_UNKNOWN, "did you mean wrong?"),
+            ("hang,bogus", Code.FAULT_UNKNOWN, "'bogus'"),
+            (",", Code.FAULT_UNKNOWN, "slow-link"),
+            ("sockets", Code.DRILL_NOTHING, "--dry-run"),
         ],
     )
-    def test_bad_options_with_one_error(self, options: tuple[str, ...], said: str) -> None:
-        done = accept("drill", *OPTIONS, *options)
-        assert (done.code, done.out) == (2, "")
-        assert said in done.err
+    def test_bad_faults_with_one_error(self, faults: str, error: Code, shown: str) -> None:
+        done = accept("drill", *OPTIONS, "--faults", faults)
+        assert (done.code, done.out, done.error) == (2, "", error)
+        assert shown in done.err
         assert rundir.listed() == ()
 
-    @pytest.mark.parametrize("option", ["--plant", "--hold"])
+    @pytest.mark.parametrize("option", ["--inject", "--hold"])
     def test_what_it_does_by_itself(self, option: str) -> None:
         done = accept("drill", *OPTIONS, option, "1m")
         assert done.code == 2
@@ -99,7 +100,7 @@ class TestKeeps:
         run = rundir.create("d-wrong", within=folder)
         sample_evidence.write(run / rundir.EVIDENCE)
         (run / rundir.RUN).write_text("{}")
-        one = Drilled(fault="wrong", planted="wrong@h1:0", result="missed", why="not rejected")
+        one = Drilled(fault="wrong", planted="wrong@h1:0", result=Result.MISSED, why="not rejected")
         result = Drill(
             schema=1, drill="d", machine="cpu", suite="quick", backend="ssh", seed=1,
             hosts=("h1",), clean="pass", clean_attempt="d-clean", faults=(one,), exit=3,
@@ -134,8 +135,11 @@ class TestPlanting:
 
     def test_ranks_and_command_line_know_the_same_faults(self) -> None:
         text = (resources.launchers() / "programs" / "rank_io.py").read_text()
-        (told,) = re.findall(r"^FAULTS = (\(.*\))$", text, re.MULTILINE)
-        assert ast.literal_eval(told) == FAULTS
+        known = dict(re.findall(r"^(FAULTS|AROUND) = (\(.*\))$", text, re.MULTILINE))
+        of_ranks = {fault.name for fault in FAULTS.values() if fault.scope is Scope.RANK}
+        of_hosts = {fault.name for fault in FAULTS.values() if fault.for_ranks}
+        assert set(ast.literal_eval(known["FAULTS"])) == of_ranks
+        assert set(ast.literal_eval(known["AROUND"])) == of_hosts
 
     @pytest.mark.parametrize("named", ["unreachable@h2", "unreachable@#1"])
     def test_a_host_is_looked_for_at_a_closed_port(self, named: str) -> None:

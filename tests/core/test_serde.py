@@ -295,7 +295,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(_values(args[0]), max_size=2).map(tuple)
     if get_origin(hint) is dict:
         return st.dictionaries(_words, _values(args[1]), max_size=2)
-    simple = {str: _words, float: _numbers, Any: _plain}
+    simple = {str: _words, float: _numbers, Any: _plain, object: _plain}
     return simple[hint] if hint in simple else st.from_type(hint)
 
 

@@ -13,9 +13,10 @@ import pytest
 from tests.cluster.kube.build import cache
 from tests.factories import buckets
 from tests.factories.buckets import BUCKET, Proxy
-from tests.factories.command_line import refused
+from tests.factories.command_line import accept
 from tests.factories.upload import command, evidence_in, send
 
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, NotStarted
 from accept.evidence import bucket
 
@@ -125,7 +126,8 @@ def test_a_bucket_that_is_not_there_is_said_at_once(
     done = send(folder, f"{scheme}://nobody-made-this/x")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "is not there: make the bucket" in done.stderr
-    assert "is not there" in refused("judge", f"{scheme}://nobody-made-this/x", code=6)
+    judged = accept("judge", f"{scheme}://nobody-made-this/x")
+    assert (judged.code, judged.error) == (6, Code.BUCKET_UNREADABLE)
 
 
 def test_one_who_may_not_read_is_told_so(
@@ -140,8 +142,9 @@ def test_one_who_may_not_read_is_told_so(
         raise PermissionDeniedError("403")
 
     monkeypatch.setattr(places.Bucket, "look", no)
-    with pytest.raises(BadEvidence, match="may not be read or written; check rights"):
+    with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+    assert error.value.code is Code.BUCKET_UNREADABLE
 
 
 def test_credentials_that_are_none_are_one_line(
@@ -152,7 +155,7 @@ def test_credentials_that_are_none_are_one_line(
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "check its address and credentials" in done.stderr
     assert "no key at all" not in done.stderr
-    assert "check its address" in refused("judge", f"gs://{BUCKET}/x", code=6)
+    assert accept("judge", f"gs://{BUCKET}/x").error == Code.BUCKET_UNREADABLE
 
 
 def test_a_system_without_certificate_authorities_is_told_what_to_install(
@@ -172,22 +175,25 @@ def test_what_grows_while_it_is_read_is_bounded(
     endless = iter(lambda: b"x" * 1000, None)
     monkeypatch.setattr(bucket._places().Bucket, "read", lambda _, name: endless)
     monkeypatch.setattr(bucket._places(), "manifest_in", lambda _: None)
-    with pytest.raises(BadEvidence, match="it grew while it was read"):
+    with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+    assert error.value.code is Code.BUCKET_CHANGED
 
 
 def test_names_that_lead_out_are_refused(
     folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket._places().Bucket, "look", lambda _: {"../../x": (1, "")})
-    with pytest.raises(BadEvidence, match="holds an object named"):
+    with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+    assert error.value.code is Code.BUCKET_UNSAFE
     assert [p.name for p in tmp_path.iterdir()] == ["evidence"]
 
 
 def test_what_is_unfinished_is_never_judged(folder: Path, place: str) -> None:
     assert send(folder, place, "--partial").returncode == 0
-    assert "never finished" in refused("judge", f"{place}/runs/a1", code=6)
+    done = accept("judge", f"{place}/runs/a1")
+    assert (done.code, done.error) == (6, Code.BUCKET_UNFINISHED)
 
 
 def test_what_was_changed_after_the_end_is_named(folder: Path, place: str, tmp_path: Path) -> None:
@@ -198,8 +204,9 @@ def test_what_was_changed_after_the_end_is_named(folder: Path, place: str, tmp_p
     options = {"allow_http": True}
     store = from_url(f"{place}/runs/a1", client_options=options)
     obstore.put(store, "records.jsonl", b"two\n", mode="overwrite", use_multipart=False)
-    with pytest.raises(BadEvidence, match=r"records\.jsonl was modified"):
+    with pytest.raises(BadEvidence, match=r"records\.jsonl") as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
+    assert error.value.code is Code.BUCKET_CHANGED
 
 
 def test_without_the_extra_it_is_named(
@@ -208,7 +215,8 @@ def test_without_the_extra_it_is_named(
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(NotStarted) as raised:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
-    assert "[storage]'" in (raised.value.hint or "")
+    assert raised.value.code is Code.BUCKET_LIBRARY
+    assert "[storage]'" in raised.value.hint
 
 
 def test_the_key_of_a_stand_in_is_no_secret() -> None:

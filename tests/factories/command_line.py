@@ -82,11 +82,14 @@ def program(*args: object, **environment: str) -> Done:
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
-def refused(*args: object, code: int = 2) -> str:
-    """Call `accept`, expect one error and an empty stdout; return stderr."""
+def refused(*args: object, code: int = 2, error: str = "") -> str:
+    """Call `accept`, expect one error and an empty stdout; return stderr.
+
+    `error` is the expected code, such as E-RUN-NONE; empty: any.
+    """
     done = accept(*args)
     assert done.code == code, done
     assert done.out == ""
     assert "Traceback" not in done.err
-    assert done.error, done.err
+    assert done.error == (error or done.error) != "", done
     return done.err

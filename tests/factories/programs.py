@@ -84,14 +84,14 @@ def launch(
     program: str | Path,
     ranks: int,
     *args: str,
-    plant: str = "",
+    inject: str = "",
     launcher: str = "mpirun",
 ) -> Ran:
     """Start a program on `ranks` ranks, wait for it and collect what it left.
 
     The launcher is "mpirun", "torchrun" or "" for one plain process. `progress` is an empty folder.
     """
-    environment = _environment(progress, plant)
+    environment = _environment(progress, inject)
     command = [sys.executable, str(PROGRAMS / program), *args]
     if launcher == "mpirun":
         command = _mpirun(ranks) + command
@@ -125,13 +125,13 @@ def refusal(
     return capsys.readouterr().err
 
 
-def _environment(progress: Path, plant: str) -> dict[str, str]:
+def _environment(progress: Path, inject: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN_PREFIXES)}
     return kept | {
         "ACCEPT_MASTER_ADDR": "127.0.0.1",
         "ACCEPT_MASTER_PORT": str(free_port()),
         "ACCEPT_PROGRESS": str(progress),
-        "ACCEPT_PLANT": plant,
+        "ACCEPT_INJECT": inject,
         "OMP_NUM_THREADS": "1",
     }
 

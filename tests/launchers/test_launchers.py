@@ -700,15 +700,16 @@ class TestPodEntrypoint:
         said = self.optional(pod, self.BARE, ACCEPT_RESULTS="az://mine", ACCEPT_DEV=str(pod.parent))
         assert said == (
             "the image img:1 has no: "
-            "torch (train, gemm and memory fail, and collectives where there are no nccl-tests); "
-            "mpi4py (connectivity fails); nccl-tests (torch measures collectives in their place); "
+            "torch (checks that need it fail); "
+            "mpi4py (the latency between hosts is not measured); "
+            "nccl-tests (torch measures collectives in their place); "
             "obstore (no evidence is sent)"
         )
 
     def test_says_nothing_of_what_the_run_does_not_need(self, pod: Path) -> None:
         """No GPUs, and no bucket."""
         said = self.optional(pod, self.BARE, ACCEPT_RESULTS="/folder", ACCEPT_DEV="/nonexistent")
-        assert said.endswith("mpi4py (connectivity fails)")
+        assert said.endswith("mpi4py (the latency between hosts is not measured)")
 
     @pytest.mark.real
     def test_says_nothing_where_all_is_there(self, pod: Path) -> None:

@@ -20,8 +20,10 @@ from benchmarks.nccl_text import document, json_text, table_text
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import nccl_logs, sample_evidence
-from tests.factories.command_line import accept, program, refused
+from tests.factories.command_line import accept, program
 from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, table
+
+from accept.core.error_codes import Code
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -223,7 +225,9 @@ class TestDamage:
         verdict = self.cut(folder, self.PAIR, text[:end])
         assert suspects(verdict) == {("link", "node2 - node5")}
         findings = [f for check in verdict["checks"] for f in check["findings"]]
-        assert any("ends before alltoall" in f["message"] for f in findings)
+        assert ("alltoall", "incomplete-log", ("node2", "node5")) in {
+            (f["check"], f.get("cause"), tuple(f["hosts"])) for f in findings
+        }
 
     @pytest.mark.parametrize("text", ["", "srun: error: node5: task 8: Killed\n"])
     def test_a_log_without_any_table_is_placed_by_its_name(self, folder: Path, text: str) -> None:
@@ -468,7 +472,7 @@ class TestGpusOfHosts:
         (one,) = verdict["suspects"]
         assert (one["name"], one["cause"]) == ("node3", "gpu-missing")
         hosts = next(check for check in verdict["checks"] if check["check"] == "hosts")
-        assert any("node3 cannot be compared" in f["message"] for f in hosts["findings"])
+        assert ("inconclusive", ["node3"]) in [(f["state"], f["hosts"]) for f in hosts["findings"]]
 
     def test_who_was_measured_in_another_way_is_said(self, folder: Path) -> None:
         verdict = judged(single(folder, sizes=(2 << 30, TOP)), options=EXPECTED)
@@ -513,6 +517,16 @@ class TestMeasuredAgain:
                 (folder / f"{node}-{number}.log").write_text(text)
         return folder
 
+    @staticmethod
+    def intermittent(verdict: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
+        """Return state, hosts and names of logs of the findings about intermittent slowness."""
+        return [
+            (f["state"], f["hosts"], [Path(log).name for log in f["evidence"]])
+            for check in verdict["checks"]
+            for f in check["findings"]
+            if f.get("cause") == "intermittent"
+        ]
+
     @pytest.mark.parametrize("slow", [2, 4])
     def test_a_node_that_is_slow_at_times(self, folder: Path, slow: int) -> None:
         (one,) = judged(self.runs(folder, slow), options=EXPECTED)["suspects"]
@@ -522,16 +536,15 @@ class TestMeasuredAgain:
     def test_one_that_was_slow_once_is_told(self, folder: Path) -> None:
         verdict = judged(self.runs(folder, 1), options=EXPECTED)
         assert (verdict["state"], verdict["suspects"]) == ("pass", [])
-        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
-        assert any("node3 reached 58% of the median in 1 of 5 executions" in one for one in said)
+        assert self.intermittent(verdict) == [("pass", ["node3"], ["node3-0.log"])]
 
     def test_one_that_nobody_can_be_compared_with_is_compared_with_itself(
         self, folder: Path
     ) -> None:
         verdict = judged(self.runs(folder, 2, ["node3"]), options=EXPECTED)
         assert verdict["state"] == "inconclusive"
-        said = [f["message"] for check in verdict["checks"] for f in check["findings"]]
-        assert any("58% of the median in 2 of 5 executions" in message for message in said)
+        logs = ["node3-0.log", "node3-1.log"]
+        assert self.intermittent(verdict) == [("inconclusive", ["node3"], logs)]
 
 
 class TestMachine:
@@ -545,7 +558,9 @@ class TestMachine:
         assert verdict["machine"] == "a3-megagpu-8g"
 
     def test_one_that_does_not_exist_is_refused(self, folder: Path) -> None:
-        assert "a3-megagpu-8g" in refused("judge", corpus(folder), "--machine", "a3-megagpu")
+        done = accept("judge", corpus(folder), "--machine", "a3-megagpu")
+        assert (done.code, done.out, bool(done.error)) == (2, "", True)
+        assert "a3-megagpu-8g" in done.err
 
     def test_without_gpus_it_is_the_machine_without(self, folder: Path) -> None:
         folder.mkdir()
@@ -560,49 +575,60 @@ class TestMachine:
         assert judged(ours, options=("--machine", "cpu"))["machine"] == "cpu"
 
 
+def error_of(*arguments: object) -> str:
+    """Judge what cannot be judged; return the code of the error."""
+    done = accept("judge", *arguments)
+    assert (done.code, done.out) == (6, "")
+    return done.error
+
+
 class TestRefused:
-    @pytest.mark.parametrize("content", [b"", b"text\n", b"\0" * 5000, b'{"nccl": 1}'])
+    @pytest.mark.parametrize("content", [b"", b"text\n", b"\0x" * 5000, b'{"nccl": 1}'])
     def test_a_file_that_was_named_and_is_no_log(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "file.log").write_bytes(content)
-        assert "file.log" in refused("judge", tmp_path / "file.log", code=6)
+        assert error_of(tmp_path / "file.log") == Code.LOGS_NOT_A_LOG
 
     def test_one_among_others(self, folder: Path) -> None:
         corpus(folder, nodes=NODES[:3])
         (folder / "notes.txt").write_text("x")
-        said = refused("judge", *folder.iterdir(), code=6)
-        assert "notes.txt is not a log of nccl-tests" in said
+        done = accept("judge", *folder.iterdir())
+        assert (done.code, done.error) == (6, Code.LOGS_NOT_A_LOG)
+        assert "notes.txt" in done.err
 
     def test_a_folder_without_any(self, tmp_path: Path) -> None:
         (tmp_path / "x.txt").write_text("x")
-        said = refused("judge", tmp_path, code=6)
-        assert "no log of nccl-tests; 1 file searched" in said
+        assert error_of(tmp_path) == Code.LOGS_NONE
 
     def test_logs_that_died_before_anybody_said_who_took_part(self, folder: Path) -> None:
         folder.mkdir()
         (folder / "a.log").write_text("a: Test NCCL failure common.cu:1 'x'\n")
-        assert "Test NCCL failure" in refused("judge", folder, code=6)
+        assert error_of(folder) == Code.LOGS_NOTHING_MEASURED
 
     def test_collectives_that_no_check_judges(self, folder: Path) -> None:
         folder.mkdir()
         (folder / "a.log").write_text(table("broadcast", ["a"], (0, 1), 90.0))
-        assert "broadcast" in refused("judge", folder, code=6)
+        assert error_of(folder) == Code.LOGS_NOT_JUDGED
 
     @pytest.mark.parametrize(
-        "header",
+        ("header", "code"),
         [
-            {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "many"},
-            {"size": "9" * 30},
-            {"size": "-1"},
+            (
+                {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "many"},
+                Code.ARCHIVE_DAMAGED,
+            ),
+            ({"size": "9" * 30}, Code.ARCHIVE_DAMAGED),
+            ({"size": "-1"}, Code.LOGS_NONE),
         ],
     )
-    def test_an_archive_whose_headers_lie(self, tmp_path: Path, header: dict[str, str]) -> None:
+    def test_an_archive_whose_headers_lie(
+        self, tmp_path: Path, header: dict[str, str], code: Code
+    ) -> None:
         with tarfile.open(tmp_path / "logs.tar", "w", format=tarfile.PAX_FORMAT) as tar:
             member = tarfile.TarInfo("a.log")
             member.pax_headers = header
             tar.addfile(member)
             tar.addfile(tarfile.TarInfo("b.log"))
-        message = refused("judge", tmp_path / "logs.tar", "-m", "h100-8", code=6)
-        assert "logs.tar" in message
+        assert error_of(tmp_path / "logs.tar", "-m", "h100-8") == code
 
     def test_a_damaged_archive(self, folder: Path, tmp_path: Path) -> None:
         corpus(folder, nodes=NODES[:3])
@@ -611,7 +637,7 @@ class TestRefused:
         whole = (tmp_path / "logs.tgz").read_bytes()
         for cut in range(20, len(whole), max(1, len(whole) // 7)):
             (tmp_path / "cut.tgz").write_bytes(whole[:cut])
-            refused("judge", tmp_path / "cut.tgz", code=6)
+            assert error_of(tmp_path / "cut.tgz")
 
     def test_names_that_lead_outside_write_nothing(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "bad.zip", "w") as packed:

@@ -234,18 +234,18 @@ class TestExpect:
         assert own == [(None, 40.0), (2.0, None)]
 
     @pytest.mark.parametrize(
-        "text",
+        ("text", "code"),
         [
-            "bad",
-            "all-reduce>=3",
-            "all-reduce@8X>=3",
-            "all-reduce@8G>=fast",
-            "allreduce@8G>=3",
-            "all-reduce.speed@8G>=3",
+            ("bad", Code.EXPECT_SYNTAX),
+            ("all-reduce>=3", Code.EXPECT_SIZE),
+            ("all-reduce@8X>=3", Code.EXPECT_SYNTAX),
+            ("all-reduce@8G>=fast", Code.EXPECT_SYNTAX),
+            ("allreduce@8G>=3", Code.CHECK_UNKNOWN),
+            ("all-reduce.speed@8G>=3", Code.METRIC_UNKNOWN),
         ],
     )
-    def test_what_is_none_is_refused(self, text: str) -> None:
-        assert refusal(expect=(text,)).code == Code.OPTION_EXPECT
+    def test_what_is_none_is_refused(self, text: str, code: Code) -> None:
+        assert refusal(expect=(text,)).code == code
 
     def test_of_a_check_that_the_suite_does_not_run_is_refused(self) -> None:
         refused = refusal(expect=("latency@8<=20",))
@@ -265,10 +265,10 @@ class TestExpect:
         assert not any("latency" in note for note in fuller.notes)
 
 
-class TestPlant:
+class TestFaults:
     def test_without_a_rank_it_is_the_first(self) -> None:
         hosts = ("h1", "h2")
-        found = plan(nodes=None, hosts=hosts, plant=("wrong@h2", "hang@h1:1"))
+        found = plan(nodes=None, hosts=hosts, inject=("wrong@h2", "hang@h1:1"))
         assert found.planted == ("wrong@h2:0", "hang@h1:1")
 
     @pytest.mark.parametrize(
@@ -279,18 +279,18 @@ class TestPlant:
         ],
     )
     def test_what_is_no_fault_is_refused(self, text: str) -> None:
-        assert "FAULT@HOST" in refusal(plant=(text,)).hint
+        assert "FAULT@HOST" in refusal(inject=(text,)).hint
 
     def test_what_strikes_hosts_has_no_rank(self) -> None:
         planted = ("full-disk@h1", "unreachable@#1", "sockets@*")
-        assert plan(nodes=None, hosts=("h1", "h2"), plant=planted).planted == planted
+        assert plan(nodes=None, hosts=("h1", "h2"), inject=planted).planted == planted
 
     def test_sockets_turns_off_the_network_for_all(self) -> None:
-        found = run(machine="a4-highgpu-8g", nodes=2, plant=("sockets@*",))
+        found = run(machine="a4-highgpu-8g", nodes=2, inject=("sockets@*",))
         assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
 
     def test_a_host_that_takes_no_part_is_refused(self) -> None:
-        error = refusal(nodes=None, hosts=("h1", "h2"), plant=("wrong@h3",))
+        error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
         assert "h3 is not a host of this run" in error.message
 
 

@@ -21,10 +21,10 @@ from tests.factories.paths import ROOT
 
 from accept import config
 from accept.app.commands import app
-from accept.commands.drill_faults import FAULTS
 from accept.config.extras import Extra
 from accept.config.suite import SuiteCheck
 from accept.core import causes, evidence
+from accept.core.catalog.faults import FAULTS
 from accept.core.checks import load, names
 from accept.core.errors import Exit
 from accept.core.judge.health import APPLICATION_XIDS, LEVELS, RULES

@@ -1,31 +1,36 @@
-"""Declare the commands and their options.
+"""Declare the commands and their options; `accept.commands` does the work.
 
-The commands are implemented in `accept.commands`. Each module there is imported when its command
-runs, so that help stays fast.
+Each command imports its module when it runs. All modules together take three times as long to
+import as Typer, which everyone who types `accept --help` or presses Tab would wait for.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Container
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from accept import __version__
-from accept.app.declare import Group, command
 from accept.app.options import (
-    CLUSTER,
-    DRILL,
-    EVIDENCE,
-    LAUNCH,
-    PLAN,
-    RELEASE,
-    RUN,
-    place,
-    plan_options,
+    ClusterOptions,
+    DrillOptions,
+    EvidenceArgument,
+    GpusOption,
+    LaunchOptions,
+    OutputOptions,
+    PlanOptions,
+    ReleaseOptions,
+    RunArgument,
+    SiteOption,
+    with_groups,
 )
+from accept.commands.choices import Listing, Schema, Shown
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 
 _HELP = """Acceptance tests for GPU nodes: is the machine good, and if not, which part is bad?
@@ -50,8 +55,9 @@ Commands in their order (`run` does submit to judge; `last` names the newest run
   accept delete  last                    remove the rest of the run from a cluster
   accept init    site.yaml               write a site file for a cluster
   accept nodes   --machine a4-highgpu-8g list the free nodes of a cluster
-  accept list    machines                list machines, suites, checks, backends or runs
+  accept list    machines                list machines, suites, checks, backends, runs or errors
   accept show    machine gpu             what results are compared with, and the sources
+  accept show    error E-USAGE           what an error code means, and what to do
   accept schema  site                    the JSON Schema of a file or result
 \b
 Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
@@ -60,106 +66,174 @@ Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 """
 
 app = typer.Typer(
-    cls=Group,
     help=_HELP,
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-_command = functools.partial(command, app)
+
+def call(script: str, words: Sequence[str]) -> int:
+    """Run the command that the words after the script's name give, and return its exit code.
+
+    Raises BadInput if they are not a valid command line.
+    """
+    _refuse_blank_words(script, words)
+    try:
+        code: int = app(args=words, prog_name=script, standalone_mode=False)
+    except typer.TyperException as error:
+        command = next((word for word in words if word in _names()), "")
+        raise BadInput(
+            " ".join(error.format_message().split()),
+            code=Code.USAGE,
+            hint=f"usage and examples: {' '.join(filter(None, (script, command, '--help')))}",
+        ) from None
+    return code
 
 
-def _terminal(values: dict[str, Any]) -> Any:
-    from accept.report.console import Terminal
-
-    return Terminal(json=values["json_"], quiet=values["quiet"], verbose=values["verbose"])
+def _names() -> list[str | None]:
+    return [command.name for command in app.registered_commands]
 
 
-@_command(**PLAN, **CLUSTER)
+def _refuse_blank_words(script: str, words: Sequence[str]) -> None:
+    """Raise BadInput for an empty value on the command line: most likely an unset shell variable.
+
+    Without this, `--machine "$MACHINE"` would start a run other than the intended one.
+    """
+    for before, word in pairwise((script, *words)):
+        option, equals, value = word.partition("=")
+        is_long_option = option.startswith("--") and bool(equals)
+        if not (value if is_long_option else word).strip():
+            raise BadInput(
+                f"the value after {option if is_long_option else before} is empty",
+                code=Code.OPTION_EMPTY,
+                hint="give a value or leave it out; is a shell variable unset?",
+            )
+
+
+def _command(function: Callable[..., int]) -> Callable[..., int]:
+    """Declare a command; the list of all commands shows its docstring without the example."""
+    summary, _, _ = (inspect.getdoc(function) or "").partition(": accept")
+    name = function.__name__.rstrip("_")
+    return app.command(name, short_help=f"{summary}.")(with_groups(function))
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - Typer's signature
+    if value:
+        typer.echo(f"accept {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _accept(
+    parsed: typer.Context,
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    if parsed.invoked_subcommand is None:
+        typer.echo(parsed.get_help(), err=True)
+        raise typer.Exit(Exit.USAGE)
+
+
+@_command
 def doctor(
     *,
     rbac: Annotated[
         bool, typer.Option("--rbac", help="Kubernetes: only print the Role that a run needs.")
     ] = False,
-    **values: Any,
+    plan: PlanOptions,
+    place: ClusterOptions,
+    output: OutputOptions,
 ) -> int:
     """Show what the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
-    from accept.commands.doctor import do_doctor, do_rbac
+    from accept.app.parse import parse_options
+    from accept.commands import doctor as doctors
 
+    options = parse_options(plan, cluster=place)
     if rbac:
-        return do_rbac(place(values), _terminal(values), site=values["site"])
-    return do_doctor(plan_options(values), _terminal(values))
+        return doctors.do_rbac(options, output.terminal())
+    return doctors.do_doctor(options, output.terminal())
 
 
-@_command(**PLAN)
+@_command
 def render(
     *,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write the rendered run to.")
     ] = None,
-    **values: Any,
+    plan: PlanOptions,
+    output: OutputOptions,
 ) -> int:
     """Print a run as Helm values, or write it to a folder: accept render -m cpu --out run1"""
-    from accept.commands.plan import do_render
+    from accept.app.parse import parse_options
+    from accept.commands import plan as plans
 
-    return do_render(plan_options(values), _terminal(values), out=out)
-
-
-def _given(parsed: typer.Context, names: Container[str]) -> list[str]:
-    """Return those of the options `names` that are on the command line."""
-    given = []
-    for param in parsed.command.params:
-        source = parsed.get_parameter_source(param.name or "")
-        if param.name in names and source is not None and source.name == "COMMANDLINE":
-            given.append(param.opts[0])
-    return given
+    return plans.do_render(parse_options(plan), output.terminal(), out=out)
 
 
-@_command(**PLAN, **LAUNCH, **CLUSTER, **RELEASE)
+@_command
 def submit(
+    *,
     parsed: typer.Context,
-    run_: Annotated[
+    folder: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="Folder that accept render wrote.")
     ] = None,
-    **values: Any,
+    plan: PlanOptions,
+    launch: LaunchOptions,
+    place: ReleaseOptions,
+    output: OutputOptions,
 ) -> int:
     """Start a run and return: accept submit --hosts a,b"""
-    from accept.commands import run as commands_run
+    from accept.app.parse import parse_options
+    from accept.commands import run as runs
 
-    if run_ is not None and (given := _given(parsed, PLAN)):
+    if folder is not None:
+        _refuse_plan_options(parsed)
+    options = parse_options(plan, launch=launch, cluster=place)
+    return runs.do_submit(options, output.terminal(), folder=folder, dry_run=launch.dry_run)
+
+
+def _refuse_plan_options(parsed: typer.Context) -> None:
+    """Raise BadInput if the command line has options that would change a rendered plan."""
+    planning = {option.name for option in fields(PlanOptions)}
+    given = []
+    for param in parsed.command.params:
+        source = parsed.get_parameter_source(param.name)
+        if param.name in planning and source is not None and source.name == "COMMANDLINE":
+            given.append(param.opts[0])
+    if given:
         raise BadInput(
             f"a rendered run takes no {', '.join(given)}: its plan was fixed by accept render",
+            code=Code.PLAN_FIXED,
             hint="leave them out, or render the run again with them and submit that one",
         )
-    return commands_run.do_submit(
-        plan_options(values),
-        _terminal(values),
-        folder=run_,
-        attempt=values["attempt"],
-        dry_run=values["dry_run"],
-    )
 
 
-@_command()
-def watch(run_: RUN = "last", **values: Any) -> int:
+@_command
+def watch(*, run: RunArgument = "last", output: OutputOptions) -> int:
     """Follow a run to its end: accept watch last"""
-    from accept.commands.run import do_watch
+    from accept.commands import run as runs
 
-    return do_watch(run_, _terminal(values))
+    return runs.do_watch(run, output.terminal())
 
 
-@_command()
-def collect(run_: EVIDENCE = "last", **values: Any) -> int:
+@_command
+def collect(*, run: EvidenceArgument = "last", output: OutputOptions) -> int:
     """Fetch the evidence and release the hosts: accept collect last"""
-    from accept.commands.run import do_collect
+    from accept.commands import run as runs
 
-    return do_collect(run_, _terminal(values))
+    return runs.do_collect(run, output.terminal())
 
 
-@_command()
+@_command
 def judge(
+    *,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -174,46 +248,49 @@ def judge(
     expect: Annotated[
         list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")
     ] = None,
-    **values: Any,
+    output: OutputOptions,
 ) -> int:
     """Judge evidence or nccl-tests logs: accept judge last, accept judge my-logs/"""
-    from accept.commands.judge import do_judge
+    from accept.commands import judge as judges
 
-    return do_judge(
-        tuple(paths or ()), _terminal(values), expect=tuple(expect or ()), machine=machine
+    return judges.do_judge(
+        tuple(paths or ()), output.terminal(), expect=tuple(expect or ()), machine=machine
     )
 
 
-@_command()
+@_command
 def report(
-    run_: EVIDENCE = "last",
-    format_: Annotated[
+    *,
+    run: EvidenceArgument = "last",
+    form: Annotated[
         Literal["files", "md", "junit"],
         typer.Option("--format", help="Write both files, or print one report."),
     ] = "files",
-    **values: Any,
+    output: OutputOptions,
 ) -> int:
     """Write report.md and junit.xml, or print one: accept report last --format md"""
-    from accept.commands.judge import do_report
+    from accept.commands import judge as judges
 
-    return do_report(run_, _terminal(values), form=format_)
+    return judges.do_report(run, output.terminal(), form=form)
 
 
-@_command()
+@_command
 def diff(
+    *,
     before: Annotated[str, typer.Argument(metavar="A", help="Run, evidence or logs: before.")],
     after: Annotated[str, typer.Argument(metavar="B", help="Run, evidence or logs: after.")],
-    **values: Any,
+    output: OutputOptions,
 ) -> int:
     """Show what got slower from A to B by more than noise: accept diff monday/ last"""
-    from accept.commands.diff import do_diff
+    from accept.commands import diff as diffs
 
-    return do_diff(before, after, _terminal(values))
+    return diffs.do_diff(before, after, output.terminal())
 
 
-@_command()
+@_command
 def baseline(
-    run_: EVIDENCE = "last",
+    *,
+    run: EvidenceArgument = "last",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write; default: stdout.")
     ] = None,
@@ -224,32 +301,32 @@ def baseline(
     share: Annotated[
         float, typer.Option(help="Share of each measured value that later runs must reach.")
     ] = 0.95,
-    *,
     force: Annotated[
         bool, typer.Option("--force", help="Allow a run that was not accepted; replace the file.")
     ] = False,
-    **values: Any,
+    output: OutputOptions,
 ) -> int:
     """Write a machine file with your own references: accept baseline last --out my-a4.yaml"""
-    from accept.commands.baseline import do_baseline
+    from accept.commands import baseline as baselines
 
-    return do_baseline(run_, _terminal(values), out=out, machine=machine, share=share, force=force)
-
-
-@_command(**PLAN, **LAUNCH, **CLUSTER, **RELEASE)
-def run(**values: Any) -> int:
-    """Run a suite and judge it: accept run; accept run --hosts a,b,c"""
-    from accept.commands.run import do_run
-
-    return do_run(
-        plan_options(values),
-        _terminal(values),
-        attempt=values["attempt"],
-        dry_run=values["dry_run"],
+    return baselines.do_baseline(
+        run, output.terminal(), out=out, machine=machine, share=share, force=force
     )
 
 
-@_command(**DRILL, **LAUNCH, **CLUSTER, **RELEASE)
+@_command
+def run(
+    *, plan: PlanOptions, launch: LaunchOptions, place: ReleaseOptions, output: OutputOptions
+) -> int:
+    """Run a suite and judge it: accept run; accept run --hosts a,b,c"""
+    from accept.app.parse import parse_options
+    from accept.commands import run as runs
+
+    options = parse_options(plan, launch=launch, cluster=place)
+    return runs.do_run(options, output.terminal(), dry_run=launch.dry_run)
+
+
+@_command
 def drill(
     *,
     faults: Annotated[
@@ -259,32 +336,36 @@ def drill(
         bool,
         typer.Option("--only-needed", help="Run only the steps that should detect the fault."),
     ] = False,
-    **values: Any,
+    plan: DrillOptions,
+    launch: LaunchOptions,
+    place: ReleaseOptions,
+    output: OutputOptions,
 ) -> int:
     """Prove that the suite catches faults, injected one at a time: accept drill --dry-run"""
-    from accept.commands.drill import do_drill
+    from accept.app.parse import parse_options
+    from accept.commands import drill as drills
 
-    return do_drill(
-        plan_options({**values, "plant": None, "hold": None}),
-        _terminal(values),
-        name=values["attempt"],
+    return drills.do_drill(
+        parse_options(plan, launch=launch, cluster=place),
+        output.terminal(),
         faults=tuple(faults or ()),
         only_needed=only_needed,
-        dry_run=values["dry_run"],
+        dry_run=launch.dry_run,
     )
 
 
-@_command()
-def cancel(run_: RUN = "last", **values: Any) -> int:
+@_command
+def cancel(*, run: RunArgument = "last", output: OutputOptions) -> int:
     """End a run, keep its results and remove the rest: accept cancel last"""
-    from accept.commands.run import do_cancel
+    from accept.commands import run as runs
 
-    return do_cancel(run_, _terminal(values))
+    return runs.do_cancel(run, output.terminal())
 
 
-@_command()
+@_command
 def delete(
-    runs: Annotated[
+    *,
+    names: Annotated[
         list[str] | None, typer.Argument(metavar="[RUN]...", help="Attempts, folders, or `last`.")
     ] = None,
     older_than: Annotated[
@@ -296,22 +377,23 @@ def delete(
     no_collect: Annotated[
         bool, typer.Option("--no-collect", help="Remove the run without fetching its evidence.")
     ] = False,
-    **values: Any,
+    output: OutputOptions,
 ) -> int:
     """Collect a run, then remove it from the cluster: accept delete last --dry-run"""
-    from accept.commands.run import do_delete
+    from accept.commands import run as runs
 
-    return do_delete(
-        tuple(runs or ()),
-        _terminal(values),
+    return runs.do_delete(
+        tuple(names or ()),
+        output.terminal(),
         older_than=older_than,
         dry_run=dry_run,
         collects=not no_collect,
     )
 
 
-@_command(**CLUSTER)
+@_command
 def init(
+    *,
     out: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to write.")] = Path(
         "site.yaml"
     ),
@@ -320,117 +402,93 @@ def init(
     service_account: Annotated[str | None, typer.Option(help="Service account, or none.")] = None,
     image: Annotated[str | None, typer.Option(help="Image of the run, with a digest.")] = None,
     results: Annotated[str | None, typer.Option(help="Bucket for the evidence, or none.")] = None,
-    **values: Any,
+    place: ClusterOptions,
+    output: OutputOptions,
 ) -> int:
     """Write a site file for a cluster: accept init site.yaml"""
+    from accept.app.parse import parse_place
     from accept.commands import cluster
 
-    given = {
-        "machine": machine,
-        "queue": queue,
-        "serviceAccount": service_account,
-        "image": image,
-        "results": results,
-    }
-    return cluster.do_init(out, place(values), _terminal(values), given=given)
+    answers = cluster.Answers(
+        machine=machine,
+        queue=queue,
+        service_account=service_account,
+        image=image,
+        results=results,
+    )
+    return cluster.do_init(out, parse_place(place), output.terminal(), answers=answers)
 
 
-@_command(gpus_per_node=PLAN["gpus_per_node"], **CLUSTER)
+@_command
 def nodes(
     *,
     machine: Annotated[
         str | None,
         typer.Option("--machine", "-m", help="Machine; default: the cluster's only one."),
     ] = None,
-    site: Annotated[str | None, typer.Option(help="Site file: describes your cluster.")] = None,
-    **values: Any,
+    site: SiteOption = None,
+    gpus_per_node: GpusOption = None,
+    place: ClusterOptions,
+    output: OutputOptions,
 ) -> int:
     """List matching nodes with all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
-    from accept.commands.cluster import do_nodes
+    from accept.app.parse import parse_place
+    from accept.commands import cluster
+    from accept.plan.resolve import Options
 
-    return do_nodes(
-        place(values),
-        _terminal(values),
-        machine=machine,
-        site=site,
-        gpus_per_node=values["gpus_per_node"],
+    options = Options(
+        machine=machine or "", site=site, gpus_per_node=gpus_per_node, place=parse_place(place)
     )
+    return cluster.do_nodes(options, output.terminal())
 
 
-@_command()
+@_command
 def list_(
-    what: Annotated[
-        Literal["machines", "suites", "checks", "backends", "runs"],
-        typer.Argument(help="What to list."),
-    ],
-    **values: Any,
+    *,
+    what: Annotated[Listing, typer.Argument(help="What to list.")],
+    output: OutputOptions,
 ) -> int:
-    """List machines, suites, checks, backends or runs: accept list machines"""
-    from accept.commands.catalog import do_list
+    """List machines, suites, checks, back ends, runs or errors: accept list machines"""
+    from accept.commands import catalog
 
-    return do_list(what, _terminal(values))
+    return catalog.do_list(what, output.terminal())
 
 
-@_command()
+@_command
 def show(
-    what: Annotated[
-        Literal["machine", "suite", "site", "cause"], typer.Argument(help="What to show.")
-    ],
-    name: Annotated[str, typer.Argument(help="Its name, or its file.")],
-    **values: Any,
+    *,
+    what: Annotated[Shown, typer.Argument(help="What to show.")],
+    name: Annotated[str, typer.Argument(help="Its name, its file, or the code of an error.")],
+    output: OutputOptions,
 ) -> int:
-    """Show a machine, suite or site with all defaults, or a cause: accept show cause rank-hung"""
-    from accept.commands.catalog import do_show
+    """Show a machine, suite, site, cause or error: accept show cause rank-hung"""
+    from accept.commands import catalog
 
-    return do_show(what, name, _terminal(values))
+    return catalog.do_show(what, name, output.terminal())
 
 
-@_command()
+@_command
 def schema(
+    *,
     what: Annotated[
-        Literal[
-            "machine",
-            "site",
-            "suite",
-            "plan",
-            "record",
-            "verdict",
-            "drill",
-            "values",
-            "judge",
-            "report",
-            "diff",
-        ],
-        typer.Argument(help="File or result that the schema describes."),
+        Schema,
+        typer.Argument(
+            metavar="NAME",
+            show_choices=False,
+            help=f"A file, or what a command prints with --json: {', '.join(Schema)}.",
+        ),
     ],
-    **_: Any,
+    _output: OutputOptions,
 ) -> int:
     """Print the JSON Schema of a file or result: accept schema site"""
-    from accept.commands.catalog import do_schema
+    from accept.commands import catalog
 
-    return do_schema(what)
+    return catalog.do_schema(what)
 
 
-@_command()
-def chart(**values: Any) -> int:
+@_command
+def chart(*, output: OutputOptions) -> int:
     """Print the Helm chart's path: accept chart; helm install NAME "$(accept chart)" -f FILE"""
-    from accept.config import resources
+    from accept.commands import catalog
 
-    terminal, path = _terminal(values), str(resources.chart())
-    terminal.result({"chart": path}, path)
-    return Exit.PASS
-
-
-def _version(value: bool) -> None:  # noqa: FBT001 - typer's signature
-    if value:
-        typer.echo(f"accept {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _accept(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+    return catalog.do_chart(output.terminal())

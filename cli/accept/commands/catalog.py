@@ -1,96 +1,179 @@
-"""List and show machines, suites, checks, back ends, runs, causes and schemas."""
+"""List and show machines, suites, checks, back ends, runs, causes, errors and schemas."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
+
+import yaml
 
 from accept import backends, config
+from accept.backends.job import Job
 from accept.backends.protocol import Phase
-from accept.commands import drill
-from accept.commands.diff import Diff
-from accept.commands.judge import JudgedVerdict, Reports
+from accept.commands import cluster, diff, doctor, drill, judge, plan, run
+from accept.commands.choices import Listing, Schema, Shown
 from accept.config import floors, resources
 from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.serde import camel, dump, known, read, schema
+from accept.core.serde import camel, dump, known, nearest, read, schema
 from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
-from accept.report.console import Terminal
+from accept.report.console import Table, Terminal
 
 
-def do_list(what: str, terminal: Terminal) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of a check."""
+
+    default: bool | int | float | str | tuple[str, ...] | None = None
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A line of a list, or an error code."""
+
+    name: str
+    about: str
+    #: Of a check: the kinds of groups that it runs on, and its parameters.
+    groups: tuple[str, ...] | None = None
+    params: dict[str, Parameter] | None = None
+    #: Of a run.
+    folder: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """The list that was requested: `accept list`."""
+
+    machines: tuple[Entry, ...] | None = None
+    suites: tuple[Entry, ...] | None = None
+    checks: tuple[Entry, ...] | None = None
+    backends: tuple[Entry, ...] | None = None
+    #: Newest first.
+    runs: tuple[Entry, ...] | None = None
+    errors: tuple[Entry, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausePage:
+    """A cause and its section of docs/causes.md: `accept show cause`."""
+
+    cause: causes.Cause
+    meaning: str
+    action: str
+    section: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartPath:
+    """The path of the Helm chart: `accept chart`."""
+
+    chart: str
+
+
+#: The types of what commands print with --json. Those of files are in `config.SCHEMAS`.
+_RESULTS: Final[Mapping[Schema, type]] = {
+    Schema.DRY_RUN: plan.Planned,
+    Schema.RENDER: plan.RenderedRun,
+    Schema.SUBMIT: Job,
+    Schema.WATCH: run.Watched,
+    Schema.COLLECT: run.Collected,
+    Schema.CANCEL: run.Cancelled,
+    Schema.DELETE: run.Deleted,
+    Schema.JUDGE: judge.JudgedVerdict,
+    Schema.REPORT: judge.Reports,
+    Schema.DIFF: diff.Diff,
+    Schema.DRILL_DRY_RUN: drill.Planned,
+    Schema.DOCTOR: doctor.Requirements,
+    Schema.RBAC: doctor.Role,
+    Schema.NODES: cluster.FreeNodes,
+    Schema.INIT: cluster.SiteFile,
+    Schema.LIST: Listed,
+    Schema.CAUSE: CausePage,
+    Schema.ERROR: Entry,
+    Schema.CHART: ChartPath,
+}
+
+
+def do_list(what: Listing, terminal: Terminal) -> int:
     """Print one line for each entry, its name first."""
-    rows = {
-        "machines": _machines,
-        "suites": _suites,
-        "checks": _checks,
-        "backends": _backends,
-        "runs": _runs,
-    }[what]()
-    width = max((len(row["name"]) for row in rows), default=0)
-    lines = [f"{row['name']:<{width}}  {row['about']}" for row in rows]
-    terminal.result({what: rows}, "\n".join(lines) or f"no {what}")
+    entries = _LISTS[what]()
+    result = Listed(**{what.value: entries})
+    table = Table(rows=[(entry.name, _about(entry)) for entry in entries])
+    terminal.result(result, table if entries else f"no {what}")
     return Exit.PASS
 
 
-def _machines() -> list[dict[str, Any]]:
+def _about(entry: Entry) -> str:
+    """Return the description of an entry, with a line for each parameter."""
+    params = (entry.params or {}).items()
+    return entry.about + "".join(f"\n      {k} = {p.default}: {p.about}" for k, p in params)
+
+
+def _machines() -> tuple[Entry, ...]:
     machines = (config.load_machine(name).value for name in config.names("machines"))
-    return [{"name": m.name, "about": m.description} for m in machines]
+    return tuple(Entry(name=m.name, about=m.description) for m in machines)
 
 
-def _suites() -> list[dict[str, Any]]:
+def _suites() -> tuple[Entry, ...]:
     suites = (config.load_suite(name).value for name in config.names("suites"))
-    return [{"name": s.name, "about": s.description} for s in suites]
+    return tuple(Entry(name=s.name, about=s.description) for s in suites)
 
 
-def _checks() -> list[dict[str, Any]]:
-    rows = []
-    for name in checks.names():
-        check = checks.load(name)
-        params = {
-            camel(f.name): {"default": f.default, "about": f.metadata.get("doc", "")}
-            for f in dataclasses.fields(check.params)
-        }
-        lines = "".join(f"\n      {k} = {v['default']}: {v['about']}" for k, v in params.items())
-        about = f"{check.summary} On: {', '.join(check.groups)}.{lines}"
-        rows.append({"name": name, "about": about, "groups": list(check.groups), "params": params})
-    return rows
+def _checks() -> tuple[Entry, ...]:
+    return tuple(_check(name) for name in checks.names())
 
 
-def _backends() -> list[dict[str, Any]]:
-    rows = []
+def _check(name: str) -> Entry:
+    check = checks.load(name)
+    params = {
+        camel(f.name): Parameter(
+            default=None if f.default is dataclasses.MISSING else f.default,
+            about=f.metadata.get("doc", ""),
+        )
+        for f in dataclasses.fields(check.params)
+    }
+    groups = tuple(check.groups)
+    about = f"{check.summary} On: {', '.join(groups)}."
+    return Entry(name=name, about=about, groups=groups, params=params)
+
+
+def _backends() -> tuple[Entry, ...]:
+    entries = []
     for name, backend in backends.BACKENDS.items():
         text = (backend.__doc__ or "").strip().splitlines()
-        rows.append({"name": name, "about": text[0] if text else ""})
-    return rows
+        entries.append(Entry(name=name, about=text[0] if text else ""))
+    return tuple(entries)
 
 
-def _runs() -> list[dict[str, Any]]:
-    rows = []
-    for folder in rundir.listed()[::-1]:
-        state = "rendered"
-        if (folder / rundir.DRILL).is_file():
-            state = _drill_headline(folder / rundir.DRILL)
-        elif (folder / rundir.EVIDENCE).is_dir():
-            try:
-                state = evidence.read_verdict(folder / rundir.EVIDENCE).headline
-            except AcceptError:
-                state = "collected, no verdict"
-        elif (folder / rundir.JOB).is_file():
-            state = _submitted(folder)
-        rows.append({"name": folder.name, "about": state, "folder": str(folder)})
-    return rows
+def _runs() -> tuple[Entry, ...]:
+    return tuple(
+        Entry(name=folder.name, about=_state(folder), folder=str(folder))
+        for folder in rundir.listed()[::-1]
+    )
 
 
-def _submitted(folder: Path) -> str:
-    """Return the state of a run that was not collected, as far as this machine knows it."""
+def _state(folder: Path) -> str:
+    """Return the state of a run or drill in one line, as far as this machine knows it."""
+    if (folder / rundir.DRILL).is_file():
+        return _drill_headline(folder / rundir.DRILL)
+    if (folder / rundir.EVIDENCE).is_dir():
+        try:
+            return evidence.read_verdict(folder / rundir.EVIDENCE).headline
+        except AcceptError:
+            return "collected, no verdict"
+    if not (folder / rundir.JOB).is_file():
+        return "rendered"
     progress = backends.progress_of(folder)
     return {
         Phase.ENDED: "ended, not collected",
@@ -105,38 +188,82 @@ def _drill_headline(path: Path) -> str:
         return "drill: the result cannot be read"
 
 
-def do_show(what: str, name: str, terminal: Terminal) -> int:
-    """Print a file with all defaults filled in, or a cause."""
-    import yaml
+def _errors() -> tuple[Entry, ...]:
+    errors = (Entry(name=code.value, about=code.explanation) for code in Code)
+    findings = (Entry(name=cause.code, about=_explanation(cause)) for cause in causes.Cause)
+    return (*errors, *findings)
 
-    if what == "cause":
-        return _show_cause(name, terminal)
-    load: Any = {
-        "machine": config.load_machine,
-        "suite": config.load_suite,
-        "site": config.load_site,
-    }[what]
-    value, bounds = load(name).value, ""
-    if isinstance(value, config.Machine):
+
+def _explanation(cause: causes.Cause) -> str:
+    """Return a cause's meaning and next action, as the explanation of its code."""
+    meaning, action = (
+        text[:1].upper() + text[1:] for text in (cause.row.meaning, cause.row.action)
+    )
+    return f"{meaning}. {action}. More: accept show cause {cause}"
+
+
+_LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
+    Listing.MACHINES: _machines,
+    Listing.SUITES: _suites,
+    Listing.CHECKS: _checks,
+    Listing.BACKENDS: _backends,
+    Listing.RUNS: _runs,
+    Listing.ERRORS: _errors,
+}
+
+
+def do_show(what: Shown, name: str, terminal: Terminal) -> int:
+    """Print a file with all defaults filled in, a cause, or an error code."""
+    if what is Shown.MACHINE:
         # The values of its bases are merged into it.
-        value = dataclasses.replace(value, base=())
-        bounds = _derived_bounds(value)
-    text = yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
-    terminal.result(value, text + bounds)
+        machine = dataclasses.replace(config.load_machine(name).value, base=())
+        terminal.result(machine, _yaml(machine) + _derived_bounds(machine))
+    elif what is Shown.SUITE:
+        suite = config.load_suite(name).value
+        terminal.result(suite, _yaml(suite))
+    elif what is Shown.SITE:
+        site = config.load_site(name).value
+        terminal.result(site, _yaml(site))
+    elif what is Shown.CAUSE:
+        page = _cause_page(name)
+        terminal.result(page, f"{page.cause}\n{page.section}")
+    else:
+        error = _error(name)
+        terminal.result(error, f"{error.name}\n{error.about}")
     return Exit.PASS
 
 
-def _show_cause(name: str, terminal: Terminal) -> int:
-    """Print the section of docs/causes.md about a cause."""
+def _yaml(value: config.Machine | config.Suite | config.Site) -> str:
+    return yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _cause_page(name: str) -> CausePage:
+    """Return the section of docs/causes.md about a cause. Raises BadInput."""
     cause = causes.from_text(name)
     if cause is None:
-        raise BadInput(f"there is no cause {plain(name, 60)!r}", hint=known(name, causes.Cause))
+        raise BadInput(
+            f"there is no cause {plain(name, 60)!r}",
+            code=Code.CAUSE_UNKNOWN,
+            hint=known(name, causes.Cause),
+        )
     page = resources.causes().read_text(encoding="utf-8")
     section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
     row = cause.row
-    data = {"cause": name, "meaning": row.meaning, "action": row.action, "section": section}
-    terminal.result(data, f"{name}\n{section}")
-    return Exit.PASS
+    return CausePage(cause=cause, meaning=row.meaning, action=row.action, section=section)
+
+
+def _error(name: str) -> Entry:
+    """Return the explanation of an error code. Raises BadInput."""
+    entries = {entry.name: entry for entry in _errors()}
+    if name.upper() not in entries:
+        closest = nearest(name, entries)
+        suggestion = f"did you mean {closest}? " if closest else ""
+        raise BadInput(
+            f"there is no error code {plain(name, 60)!r}",
+            code=Code.CODE_UNKNOWN,
+            hint=f"{suggestion}all codes: accept list errors",
+        )
+    return entries[name.upper()]
 
 
 def _derived_bounds(machine: config.Machine) -> str:
@@ -146,7 +273,7 @@ def _derived_bounds(machine: config.Machine) -> str:
         f"{f.share:g} of {f.value:g}; {f.source}"
         for f in floors.figures(machine)[len(machine.references) :]
     ]
-    return "\n".join(("# Bounds that follow from its hardware:", *lines, "")) if lines else ""
+    return "\n".join(("# Bounds that follow from its hardware:", *lines)) if lines else ""
 
 
 def _subject(figure: Figure) -> str:
@@ -164,12 +291,15 @@ def _nodes(figure: Figure) -> str:
     return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 
-#: The output of commands with --json, by the name of the command.
-_OUTPUTS: dict[str, type] = {"judge": JudgedVerdict, "report": Reports, "diff": Diff}
-
-
-def do_schema(what: str) -> int:
+def do_schema(what: Schema) -> int:
     """Print a JSON Schema, with and without --json."""
-    described = schema(_OUTPUTS[what]) if what in _OUTPUTS else config.schema_for(what)
-    sys.stdout.write(json.dumps(described, indent=1, ensure_ascii=False) + "\n")
+    data = schema(_RESULTS[what]) if what in _RESULTS else config.schema_for(what)
+    sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    return Exit.PASS
+
+
+def do_chart(terminal: Terminal) -> int:
+    """Print the path of the Helm chart."""
+    path = str(resources.chart())
+    terminal.result(ChartPath(chart=path), path)
     return Exit.PASS

@@ -3,54 +3,78 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from accept import backends
 from accept.backends.protocol import Question
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
+from accept.core.serde import dump, read
 from accept.plan.resolve import ClusterPlace, Options
 from accept.report.console import Terminal
 
 
-def do_nodes(
-    place: ClusterPlace,
-    terminal: Terminal,
-    *,
-    machine: str | None,
-    site: str | None,
-    gpus_per_node: int | None,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class FreeNodes:
+    """The free nodes of a cluster: `accept nodes`."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Answers for a site file by the keys of the questions; None: not answered, empty: none."""
+
+    machine: str | None = None
+    queue: str | None = None
+    service_account: str | None = None
+    image: str | None = None
+    results: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteFile(Answers):
+    """A new site file and the answers in it: `accept init`."""
+
+    site: str
+
+
+def do_nodes(options: Options, terminal: Terminal) -> int:
     """Print the names of the free nodes, one a line, as `--nodes @FILE` takes them."""
-    names = backends.CLUSTERS["kubernetes"].free_nodes(
-        Options(machine=machine or "", site=site, gpus_per_node=gpus_per_node, place=place)
-    )
-    terminal.result({"nodes": list(names)}, "\n".join(names))
+    names = backends.load_cluster().free_nodes(options)
+    terminal.result(FreeNodes(nodes=names), "\n".join(names))
     return Exit.PASS
 
 
-def do_init(
-    out: Path, place: ClusterPlace, terminal: Terminal, *, given: Mapping[str, str | None]
-) -> int:
+def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answers) -> int:
     """Write a site file, and ask on a terminal for what the cluster does not show."""
     if out.exists():
-        raise BadInput(f"{out} exists already", hint="name another file, or remove that one")
-    survey = backends.CLUSTERS["kubernetes"].survey(place)
+        raise BadInput(
+            f"{out} exists already",
+            code=Code.OUTPUT_EXISTS,
+            hint="name another file, or remove that one",
+        )
+    survey = backends.load_cluster().survey(place)
     for line in survey.notes:
         terminal.progress(line)
     interactive = sys.stdin.isatty() and sys.stderr.isatty()
-    answers = {q.key: _answer(q, given.get(q.key), ask=interactive) for q in survey.questions}
-    text = survey.site_text(answers)
+    given = dump(answers)
+    chosen = {q.key: _answer(q, given.get(q.key), ask=interactive) for q in survey.questions}
+    text = survey.site_text(chosen)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        hint = "choose another file"
-        raise BadInput(f"{out} cannot be written: {error.strerror}", hint=hint) from None
-    machine = answers.get("machine") or "NAME"
+        raise BadInput(
+            f"{out} cannot be written: {error.strerror}",
+            code=Code.OUTPUT_WRITE,
+            hint="choose another file",
+        ) from None
+    machine = chosen.get("machine") or "NAME"
     terminal.progress(
         f"next: accept doctor --backend kubernetes --machine {machine} --nodes 2 --site {out}"
     )
-    terminal.result({"site": str(out), **answers}, str(out))
+    terminal.result(read(SiteFile, {"site": str(out), **chosen}), str(out))
     return Exit.PASS
 
 
@@ -68,7 +92,9 @@ def _answer(question: Question, given: str | None, *, ask: bool) -> str:
             return question.default
         candidates = ", ".join(question.candidates) or "none found"
         raise BadInput(
-            f"{question.text}: which? there are: {candidates}", hint=f"give --{question.option}"
+            f"{question.text}: which one? found: {candidates}",
+            code=Code.SITE_QUESTION,
+            hint=f"give --{question.option}",
         )
     choices = f" ({', '.join(question.candidates)})" if question.candidates else ""
     default = f" [{question.default or 'none'}]" if question.optional else ""
@@ -77,6 +103,10 @@ def _answer(question: Question, given: str | None, *, ask: bool) -> str:
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
-            raise BadInput(f"{question.text}: no answer", hint=f"give --{question.option}")
+            raise BadInput(
+                f"{question.text}: no answer",
+                code=Code.SITE_QUESTION,
+                hint=f"give --{question.option}",
+            )
         if line.strip() or question.optional:
             return line.strip() or question.default

@@ -9,6 +9,8 @@ from statistics import median
 
 from accept.commands import judge
 from accept.commands.judge import Judged, Measurement, measurements
+from accept.core.catalog.metrics import Better
+from accept.core.checks import better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge import completeness
@@ -22,8 +24,8 @@ from accept.report.console import Terminal
 NOISE = 0.01
 #: Standard error of a median divided by that of a mean, for normal noise: sqrt(pi / 2).
 _MEDIAN_ERROR = 1.2533
-#: By unit: +1 if more is better, -1 if less is better.
-_DIRECTION = {"GB/s": 1, "samples/s": 1, "us": -1, "s": -1}
+#: Exponent of a ratio, so that above 1 is better.
+_DIRECTION = {Better.HIGHER: 1, Better.LOWER: -1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,8 @@ def kinds(measured: Iterable[Measurement]) -> dict[Kind, _Groups]:
     """Return the values by kind and group; of repeated measurements the median."""
     values: dict[Kind, dict[_Group, list[float]]] = {}
     for measurement in measured:
-        if measurement.unit in _DIRECTION and measurement.value > 0:
+        direction = better(measurement.check, measurement.metric, measurement.unit)
+        if direction in _DIRECTION and measurement.value > 0:
             kind = Kind(
                 check=measurement.check,
                 metric=measurement.metric,
@@ -143,7 +146,7 @@ def changes(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> tuple[Chang
 
 def _change(kind: Kind, a: _Groups, b: _Groups) -> Change:
     """Compare each group with itself, or all groups if less than half of them are in both."""
-    sign = _DIRECTION[kind.unit]
+    sign = _DIRECTION[better(kind.check, kind.metric, kind.unit)]
     ratios = {group: (b[group] / a[group]) ** sign for group in a if group in b}
     hosts: tuple[SlowerHost, ...] = ()
     if len(ratios) * 2 >= min(len(a), len(b)):

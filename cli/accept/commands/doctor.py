@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from accept import backends
-from accept.commands.plan import prepare
-from accept.config import Site, load_site
+from accept.backends.requirements import Need
+from accept.commands.prepare import prepare, site_of
 from accept.core.errors import Exit
-from accept.core.serde import dump
-from accept.plan.resolve import ClusterPlace, Options
+from accept.plan.resolve import Options
 from accept.report.console import Terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """The requirements of a run, met and missing: `accept doctor`."""
+
+    needs: tuple[Need, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """The permissions that a run on a cluster needs: `accept doctor --rbac`."""
+
+    yaml: str
 
 
 def do_doctor(options: Options, terminal: Terminal) -> int:
     """Print what the hosts have and lack, host by host, and which checks will run."""
-    run, _ = prepare(options, terminal, probe=True)
+    run, _ = prepare(options, terminal)
     needs = backends.load(run.backend).doctor(run, say=terminal.progress)
     lines = []
     for need in needs:
@@ -27,13 +42,12 @@ def do_doctor(options: Options, terminal: Terminal) -> int:
     lines.append("will run: " + (", ".join(c for c in names if c not in lacking) or "nothing"))
     if lacking:
         lines.append("will not: " + ", ".join(c for c in names if c in lacking))
-    terminal.result({"needs": [dump(n) for n in needs]}, "\n".join(lines))
+    terminal.result(Requirements(needs=needs), "\n".join(lines))
     return Exit.PASS if all(need.good for need in needs) else Exit.NOT_STARTED
 
 
-def do_rbac(place: ClusterPlace, terminal: Terminal, *, site: str | None) -> int:
+def do_rbac(options: Options, terminal: Terminal) -> int:
     """Print the permissions that a run on a cluster needs, as YAML."""
-    loaded = load_site(site).value if site else Site()
-    text = backends.CLUSTERS["kubernetes"].role(place, loaded)
-    terminal.result({"yaml": text}, text)
+    text = backends.load_cluster().role(options.place, site_of(options))
+    terminal.result(Role(yaml=text), text)
     return Exit.PASS

@@ -14,11 +14,14 @@ from pathlib import Path
 from accept import backends
 from accept.commands import judge
 from accept.commands import run as commands_run
-from accept.commands.drill_faults import FAULTS, Choice, blamed, choose, outcome
+from accept.commands.drill_faults import Choice, blamed, choose, outcome
 from accept.commands.judge import Judged
 from accept.commands.plan import planned as planned_run
-from accept.commands.plan import prepare
-from accept.config.faults import SCHEMA, Drill, Drilled
+from accept.commands.prepare import prepare
+from accept.config.faults import SCHEMA, Drill, Drilled, Result
+from accept.core.catalog.faults import FAULTS, Detection
+from accept.core.checks import checks_of
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.evidence import write
 from accept.core.judge.suspects import HOSTS_STEP
@@ -27,15 +30,13 @@ from accept.core.serde import dump, escaped, known
 from accept.core.text import count, duration, plain
 from accept.evidence import rundir
 from accept.plan.bundle import render
-from accept.plan.resolve import Options, Resolved, plant
-from accept.report.console import Terminal
+from accept.plan.resolve import Options, Resolved, with_faults
+from accept.report.console import Table, Terminal
 
 #: A step or start that a fault blocks is ended after this multiple of its time in the clean run, …
 _TIMEOUT_FACTOR = 3.0
 #: … but after no fewer seconds than this.
 _MIN_TIMEOUT = 45.0
-#: Checks that run even with --only-needed.
-_ALWAYS = ("inventory", "connectivity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +72,8 @@ def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> P
     clean = planned_run(run)
     faults = tuple(
         PlannedFault(
-            fault=choice.fault,
-            about=FAULTS[choice.fault].about,
+            fault=choice.fault.name,
+            about=choice.fault.about,
             planted=choice.planted,
             steps=choice.steps,
             reason=choice.reason,
@@ -105,10 +106,10 @@ def _estimate(run: Resolved, choice: Choice, *, only_needed: bool) -> float:
         return 0.0
     total = 0.0
     for step in _steps(run, choice, only_needed=only_needed):
-        hangs = choice.fault == "hang" and step.id in choice.steps
+        hangs = choice.fault.hangs and step.id in choice.steps
         round_seconds = step.estimate / max(1, step.rounds)
         total += step.rounds * _timeout(round_seconds) if hangs else step.estimate
-    return total + (_MIN_TIMEOUT if choice.fault == "unreachable" else 0.0)
+    return total + (_MIN_TIMEOUT if choice.fault.detection is Detection.START else 0.0)
 
 
 def _timeout(clean_seconds: float) -> float:
@@ -116,14 +117,17 @@ def _timeout(clean_seconds: float) -> float:
 
 
 def _steps(run: Resolved, choice: Choice, *, only_needed: bool) -> tuple[Step, ...]:
-    """Return all steps, or with `only_needed` the cheapest that detects the fault and `_ALWAYS`."""
+    """Return all steps, or with `only_needed` the cheapest that detects the fault.
+
+    Steps that show the GPUs of the hosts are always included.
+    """
     steps = run.plan.steps
     if not only_needed:
         return steps
     detecting = [step for step in steps if step.id in choice.steps]
     # Estimates are not accurate to a second, so equal ones keep their order.
     cheapest = min(detecting, key=lambda step: round(step.estimate), default=None)
-    return tuple(s for s in steps if s is cheapest or set(s.checks) & set(_ALWAYS))
+    return tuple(s for s in steps if s is cheapest or any(c.shows_gpus for c in checks_of(s)))
 
 
 def with_fault_timeouts(
@@ -139,7 +143,7 @@ def with_fault_timeouts(
     for record in clean:
         duration = record.end - record.start
         clean_seconds[record.step] = max(clean_seconds.get(record.step, 0.0), duration)
-    if choice.fault == "hang":
+    if choice.fault.hangs:
         steps = tuple(
             replace(step, timeout=min(step.timeout, round(_timeout(clean_seconds[step.id]), 1)))
             if step.id in clean_seconds
@@ -147,7 +151,7 @@ def with_fault_timeouts(
             for step in steps
         )
     start = plan.start_seconds
-    if choice.fault == "unreachable":
+    if choice.fault.detection is Detection.START:
         start = min(start, _timeout(clean_seconds.get(HOSTS_STEP, start)))
     return replace(run, plan=replace(plan, steps=steps, start_seconds=start))
 
@@ -180,35 +184,35 @@ def plan_text(plan: Planned) -> str:
 def headline(drill: Drill) -> str:
     """Return the result of a drill in one line."""
     results = [fault.result for fault in drill.faults]
-    left_out = results.count("left-out")
-    parts = [f"{results.count('caught')} of {len(results) - left_out} caught"]
-    missed = [fault.fault for fault in drill.faults if fault.result == "missed"]
+    left_out = results.count(Result.LEFT_OUT)
+    parts = [f"{results.count(Result.CAUGHT)} of {len(results) - left_out} caught"]
+    missed = [fault.fault for fault in drill.faults if fault.result is Result.MISSED]
     parts += [f"missed: {', '.join(missed)}"] if missed else []
-    unknown = results.count("unknown")
+    unknown = results.count(Result.UNKNOWN)
     parts += [f"{unknown} unknown"] if unknown else []
     parts += [f"{left_out} left out"] if left_out else []
     parts += [drill.broken_off] if drill.broken_off else []
     return f"drill: {'; '.join(parts)}"
 
 
-def result_table(drill: Drill) -> str:
-    """Return the result of a drill as a table, below the headline."""
-    rows = [("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN")]
-    for fault in drill.faults:
-        target = fault.planted.partition("@")[2] or "-"
-        after = "-" if fault.after is None else duration(fault.after)
-        rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]])
-        for row in rows
-    ]
+def summary(drill: Drill) -> str:
+    """Return the headline of a drill's result, and where it ran."""
     about = (
         f"machine {drill.machine}, suite {drill.suite}, "
         f"{count(len(drill.hosts), 'host')} over {drill.backend}, seed {drill.seed}, "
         f"drill {drill.drill}, exit {drill.exit}"
     )
-    return "\n".join((headline(drill), about, "", *lines))
+    return f"{headline(drill)}\n{about}"
+
+
+def result_table(drill: Drill) -> Table:
+    """Return the result of each fault of a drill."""
+    rows = []
+    for fault in drill.faults:
+        target = fault.planted.partition("@")[2] or "-"
+        after = "-" if fault.after is None else duration(fault.after)
+        rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
+    return Table(header=("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN"), rows=rows)
 
 
 @dataclass(kw_only=True)
@@ -254,10 +258,10 @@ class _Drilling:
 def _exit(drilled: Sequence[Drilled], named: Sequence[str]) -> Exit:
     """Return 3 if a fault was missed, 6 if none was caught or a requested fault has no result."""
     results = {fault.result for fault in drilled}
-    if "missed" in results:
+    if Result.MISSED in results:
         return Exit.REJECTED
-    named_left_out = any(f.result == "left-out" and f.fault in named for f in drilled)
-    if "unknown" in results or "caught" not in results or named_left_out:
+    named_left_out = any(f.result is Result.LEFT_OUT and f.fault in named for f in drilled)
+    if Result.UNKNOWN in results or Result.CAUGHT not in results or named_left_out:
         return Exit.INCOMPLETE
     return Exit.PASS
 
@@ -266,7 +270,6 @@ def do_drill(
     options: Options,
     terminal: Terminal,
     *,
-    name: str,
     faults: Sequence[str],
     only_needed: bool,
     dry_run: bool,
@@ -277,7 +280,7 @@ def do_drill(
     ends the drill with its own exit code.
     """
     named = _named(faults)
-    run, _ = prepare(options, terminal, probe=True)
+    run, _ = prepare(options, terminal)
     plan = planned(run, _choices(run, options, named, _hosts(run)), only_needed=only_needed)
     if dry_run:
         terminal.result(plan, plan_text(plan))
@@ -288,9 +291,10 @@ def do_drill(
         reasons = "; ".join(f"{fault.fault}: {fault.reason}" for fault in plan.faults[:4])
         raise BadInput(
             f"none of these faults can be injected here: {reasons}",
+            code=Code.DRILL_NOTHING,
             hint="accept drill --dry-run shows the possible faults",
         )
-    name = name or commands_run.new_name()
+    name = options.attempt or commands_run.new_name()
     folder = rundir.create(name)
     drilling = _Drilling(
         name=name, folder=folder, terminal=terminal, options=options, run=run,
@@ -300,7 +304,9 @@ def do_drill(
         return _drill(drilling, only_needed=only_needed)
     except KeyboardInterrupt:
         result = drilling.result("interrupted", Exit.INTERRUPTED)
-        terminal.progress(f"the drill was interrupted; results so far:\n{result_table(result)}")
+        terminal.progress("the drill was interrupted; results so far:")
+        for line in (*summary(result).splitlines(), *result_table(result).plain().splitlines()):
+            terminal.progress(line)
         raise
     finally:
         if not any(folder.glob(f"*/{rundir.RUN}")):
@@ -324,17 +330,17 @@ def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
     choices = _choices(drilling.run, drilling.options, drilling.named, drilling.hosts)
     for number, choice in enumerate(choices, 1):
         if choice.reason:
-            left_out = Drilled(fault=choice.fault, result="left-out", why=choice.reason)
+            left_out = Drilled(fault=choice.fault.name, result=Result.LEFT_OUT, why=choice.reason)
             drilling.drilled.append(left_out)
             continue
         label = f"[{number}/{len(choices)}] {choice.planted}"
-        terminal.progress(f"{label}: {FAULTS[choice.fault].about}")
+        terminal.progress(f"{label}: {choice.fault.about}")
         drilled = _drill_fault(drilling, choice, clean, only_needed=only_needed)
         drilling.drilled.append(drilled)
         terminal.progress(f"{label}: {drilled.result}: {drilled.why}")
         drilling.result()
     result = drilling.result()
-    terminal.result(result, result_table(result))
+    terminal.result(result, summary(result), "", result_table(result))
     return result.exit
 
 
@@ -344,10 +350,16 @@ def _named(faults: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in FAULTS:
             raise BadInput(
-                f"there is no fault {escaped(name)!r}", hint=known(name, FAULTS, "faults")
+                f"--faults: fault {escaped(name)!r} does not exist",
+                code=Code.FAULT_UNKNOWN,
+                hint=known(name, FAULTS, "faults"),
             )
     if faults and not names:
-        raise BadInput("--faults names none", hint=f"known faults: {', '.join(FAULTS)}")
+        raise BadInput(
+            "--faults is empty",
+            code=Code.FAULT_UNKNOWN,
+            hint=f"name at least one of: {', '.join(FAULTS)}",
+        )
     return tuple(dict.fromkeys(names))
 
 
@@ -369,11 +381,11 @@ def _choices(
         choose(
             run.plan,
             fault,
-            numbers if is_cluster and fault == "unreachable" else hosts,
+            numbers if is_cluster and fault.detection is Detection.START else hosts,
             options.seed,
         )
-        for fault in FAULTS
-        if not named or fault in named
+        for fault in FAULTS.values()
+        if not named or fault.name in named
     ]
 
 
@@ -387,7 +399,7 @@ def _pin_hosts(drilling: _Drilling, clean: Judged) -> None:
         drilling.options, machine=machine, backend="kubernetes", hosts=drilling.hosts, named=True,
         nodes=None, all_nodes=False,
     )  # fmt: skip
-    drilling.run, _ = prepare(options, drilling.terminal, probe=True)
+    drilling.run, _ = prepare(options, drilling.terminal)
 
 
 def _run_to_verdict(drilling: _Drilling, run: Resolved, suffix: str) -> Judged:
@@ -415,10 +427,14 @@ def _drill_fault(
     began = time.monotonic()
     run = with_fault_timeouts(drilling.run, choice, clean.records, only_needed=only_needed)
     drilled = Drilled(
-        fault=choice.fault, planted=choice.planted, steps=choice.steps, result="unknown", why=""
+        fault=choice.fault.name,
+        planted=choice.planted,
+        steps=choice.steps,
+        result=Result.UNKNOWN,
+        why="",
     )
     try:
-        judged = _run_to_verdict(drilling, plant(run, (choice.planted,)), choice.fault)
+        judged = _run_to_verdict(drilling, with_faults(run, (choice.planted,)), choice.fault.name)
     except AcceptError as error:
         return replace(drilled, why=f"no verdict: {error.message}")
     result = outcome(choice, judged.plan, judged.records, judged.verdict)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accept.config.faults import FAULTS as ON_RANKS
 from accept.config.faults import Result
 from accept.core import checks
-from accept.core.catalog.faults import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
+from accept.core.catalog.faults import (
+    Detection,
+    Fault,
+    Scope,
+    fault_of,
+)
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
+from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.model import (
-    Fact,
     GroupKind,
     Plan,
     Record,
@@ -32,51 +36,10 @@ _FEWEST_WITH_BOUND = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
-    """What the fault does, and the causes for which a run with it should be rejected."""
-
-    about: str
-    causes: frozenset[Cause]
-
-
-_SLOW = frozenset(cause for cause in Cause if cause.row.slow)
-#: In the order in which a drill injects them.
-FAULTS: dict[str, Fault] = {
-    "slow": Fault(about="a rank loses 50 ms before every operation", causes=_SLOW),
-    "wrong": Fault(
-        about="a rank contributes one wrong element",
-        causes=frozenset({Cause.WRONG_DATA, Cause.PARAMETERS_DIFFER, Cause.GRADIENTS_DIFFER}),
-    ),
-    "nan": Fault(
-        about="a rank contributes one NaN element",
-        causes=frozenset({Cause.WRONG_DATA, Cause.NOT_FINITE, Cause.PARAMETERS_DIFFER}),
-    ),
-    "flip": Fault(
-        about="one bit is flipped in a matrix product and in a memory pattern",
-        causes=frozenset({Cause.WRONG_RESULT, Cause.WRONG_DATA}),
-    ),
-    # With a long step timeout the other ranks give up first, and the program counts as crashed.
-    "hang": Fault(about="a rank stops", causes=frozenset({Cause.RANK_HUNG, Cause.CRASHED})),
-    "die": Fault(about="a rank is killed", causes=frozenset({Cause.CRASHED})),
-    "sockets": Fault(
-        about="the settings disable the fast network", causes=frozenset({Cause.TRANSPORT_FALLBACK})
-    ),
-    "slow-link": Fault(about="a host sends at 20 Mbit/s", causes=_SLOW),
-    "full-disk": Fault(
-        about="the disk of a host is full for its ranks", causes=frozenset({Cause.DISK_FULL})
-    ),
-    "unreachable": Fault(
-        about="the coordinator connects to a closed port of a host",
-        causes=frozenset({Cause.UNREACHABLE_REFUSED, Cause.UNREACHABLE_TIMEOUT}),
-    ),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Choice:
     """A fault, its target, and the steps that should detect it."""
 
-    fault: str
+    fault: Fault
     #: FAULT@HOST[:LOCALRANK], for the plan of the run; empty if the fault is left out.
     planted: str = ""
     #: Steps that should detect it; empty: the search for hosts does.
@@ -85,7 +48,7 @@ class Choice:
     reason: str = ""
 
 
-def choose(plan: Plan, fault: str, hosts: Sequence[str], seed: int) -> Choice:
+def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
     """Choose the target of `fault` among `hosts`, of which there is at least one.
 
     The choice depends only on the fault and the seed. The first host leads the run, so it is never
@@ -94,10 +57,10 @@ def choose(plan: Plan, fault: str, hosts: Sequence[str], seed: int) -> Choice:
     steps, reason = _detecting_steps(plan, fault, len(hosts))
     if reason:
         return Choice(fault=fault, reason=reason)
-    generator = random.Random(f"{seed} {fault}")
-    host = generator.choice(hosts[1:] if fault == "unreachable" else hosts)
-    planted = f"{fault}@{'*' if fault in EVERYWHERE else host}"
-    if fault in ON_RANKS:
+    generator = random.Random(f"{seed} {fault.name}")
+    host = generator.choice(hosts[1:] if fault.detection is Detection.START else hosts)
+    planted = f"{fault.name}@{'*' if fault.scope is Scope.EVERYWHERE else host}"
+    if fault.scope is Scope.RANK:
         planted += f":{generator.randrange(_ranks(plan))}"
     return Choice(fault=fault, planted=planted, steps=tuple(step.id for step in steps))
 
@@ -107,24 +70,24 @@ def _ranks(plan: Plan) -> int:
     return plan.gpus_used or plan.machine.ranks or plan.machine.gpus or 1
 
 
-def _detecting_steps(plan: Plan, fault: str, hosts: int) -> tuple[tuple[Step, ...], str]:
+def _detecting_steps(plan: Plan, fault: Fault, hosts: int) -> tuple[tuple[Step, ...], str]:
     """Return the steps that can find the fault and its target, or the reason why none can."""
-    if fault == "unreachable":
+    if fault.detection is Detection.START:
         return (), "" if hosts > 1 else "needs at least 2 hosts: the first leads the run"
-    if fault == "sockets":
+    if fault.detection is Detection.NETWORK:
         if not plan.machine.transport:
             return (), f"does not apply: {plan.machine.name} specifies no network transport"
         steps = tuple(s for s in plan.steps if _is_compared(s) and _largest_group(s, hosts) > 1)
         too_few = "needs at least 2 hosts: a single host uses no network"
         return steps, "" if steps else too_few if hosts < 2 else _NOT_IN_SUITE
-    if fault == "slow-link" and plan.machine.gpus != 0:
+    if fault.kernel_traffic and plan.machine.gpus != 0:
         return (), "does not apply: traffic between GPUs bypasses the kernel, and so tc"
-    injected = "slow" if fault == "slow-link" else fault
-    affected = [s for s in plan.steps if any(injected in checks.load(c).faults for c in s.checks)]
+    declared = fault.seen_as or fault.name
+    affected = [s for s in plan.steps if any(declared in c.faults for c in checks.checks_of(s))]
     if not affected:
         return (), _NOT_IN_SUITE
-    if injected == "slow":
-        alone = fault == "slow"
+    if fault.detection is Detection.PEERS:
+        alone = fault.scope is Scope.RANK
         steps = tuple(s for s in affected if _finds_slow_host(plan, s, hosts, alone=alone))
         return steps, "" if steps else _too_few_to_compare(hosts)
     steps = tuple(s for s in affected if _has_enough_ranks(plan, s, fault, hosts))
@@ -154,16 +117,20 @@ def _largest_group(step: Step, hosts: int) -> int:
     return largest.get(step.groups, hosts)
 
 
-def _has_enough_ranks(plan: Plan, step: Step, fault: str, hosts: int) -> bool:
+def _has_enough_ranks(plan: Plan, step: Step, fault: Fault, hosts: int) -> bool:
     """Return True if a group of the step has enough ranks to find the faulty one."""
     ranks = _largest_group(step, hosts) * (1 if step.groups is GroupKind.RAILS else _ranks(plan))
-    needed = (checks.load(check).faults.get(fault) for check in step.checks)
+    needed = (check.faults.get(fault.seen_as or fault.name) for check in checks.checks_of(step))
     return any(count is not None and ranks >= count for count in needed)
 
 
 def _is_compared(step: Step) -> bool:
     """Return True if the groups of the step are compared by their bandwidth."""
-    return any("slow" in checks.load(check).faults for check in step.checks)
+    return any(
+        fault_of(name).detection is Detection.PEERS
+        for check in checks.checks_of(step)
+        for name in check.faults
+    )
 
 
 def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool:
@@ -200,31 +167,25 @@ def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verd
 
     A caught fault is rejected for one of its causes, and only its target is blamed.
     """
-    if refused := [str(fact.value) for fact in _facts(records, NOT_PLANTED)]:
-        return Outcome(result="left-out", why=f"could not be injected: {refused[0]}")
-    if not_undone := [str(fact.value) for fact in _facts(records, NOT_UNDONE)]:
-        return Outcome(result="missed", why=f"not undone, so nothing else counts: {not_undone[0]}")
-    injected = [fact for fact in _facts(records, PLANTED) if fact.value == choice.planted]
+    if refused := [text for _, text in NOT_INJECTED.of(*records)]:
+        return Outcome(result=Result.LEFT_OUT, why=f"could not be injected: {refused[0]}")
+    if not_undone := [text for _, text in NOT_UNDONE.of(*records)]:
+        return Outcome(
+            result=Result.MISSED, why=f"not undone, so nothing else counts: {not_undone[0]}"
+        )
+    injected = [fact for fact, text in INJECTED.of(*records) if text == choice.planted]
     if not injected:
-        return Outcome(result="missed", why="the fault was never injected")
+        return Outcome(result=Result.MISSED, why="the fault was never injected")
     targets = {fact.host for fact in injected if fact.host}
     if reason := _why_missed(choice, verdict, targets):
-        return Outcome(result="missed", why=reason)
-    why = ", ".join(blamed(verdict)) or ", ".join(sorted(_causes(verdict) & _expected(choice)))
-    return Outcome(result="caught", why=why, after=_after(choice, plan, records, targets))
+        return Outcome(result=Result.MISSED, why=reason)
+    why = ", ".join(blamed(verdict)) or ", ".join(sorted(_causes(verdict) & choice.fault.causes))
+    return Outcome(result=Result.CAUGHT, why=why, after=_after(choice, plan, records, targets))
 
 
 def blamed(verdict: Verdict) -> tuple[str, ...]:
     """Return the suspects of a verdict, each with its cause."""
     return tuple(f"{suspect.name}: {suspect.cause}" for suspect in verdict.suspects)
-
-
-def _expected(choice: Choice) -> frozenset[Cause]:
-    return FAULTS[choice.fault].causes
-
-
-def _facts(records: Sequence[Record], name: str) -> Iterator[Fact]:
-    return (fact for record in records for fact in record.facts if fact.name == name)
 
 
 def _causes(verdict: Verdict) -> set[Cause]:
@@ -239,8 +200,8 @@ def _why_missed(choice: Choice, verdict: Verdict, targets: set[str]) -> str:
     """
     if verdict.state not in (State.FAIL, State.DEGRADED):
         return f"not rejected: {verdict.state.value}"
-    expected = _expected(choice)
-    if choice.fault in EVERYWHERE:
+    expected = choice.fault.causes
+    if choice.fault.scope is Scope.EVERYWHERE:
         # A fault that all hosts share must not be blamed on single hosts.
         if verdict.suspects:
             return f"rejected, but blamed on {', '.join(blamed(verdict))}"
@@ -271,7 +232,7 @@ def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
     numbers = {(s.device or "") if s.kind is SuspectKind.GPU else "" for s in verdict.suspects}
     faulty = choice.planted.rpartition(":")[2]
-    comparable = choice.fault in ON_RANKS and all(number.isdigit() for number in numbers)
+    comparable = choice.fault.scope is Scope.RANK and all(number.isdigit() for number in numbers)
     return list(verdict.suspects) if comparable and faulty not in numbers else []
 
 

@@ -321,8 +321,7 @@ def _judged(
     try:
         expectations = tuple(parse_expectation(text, source="--expect") for text in expect)
     except Invalid as error:
-        message = f"--expect: {error.message}"
-        raise BadInput(message, code=Code.OPTION_EXPECT, hint=error.hint) from None
+        raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     plan = replace(plan, references=(*expectations, *plan.references))
     return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, broken_off=broken_off)
 
@@ -393,7 +392,8 @@ def _not_tested(judged: Judged, judged_checks: set[str]) -> Iterator[NotTested]:
     not_planned = "the logs do not show it" if judged.plan.origin else "not part of the run"
     planned = judged_checks | {check.check for check in judged.verdict.checks}
     for name in dict.fromkeys((*checks.names(), *judged.unjudged)):
-        if name not in planned and name != "script":
+        has_own = name in REGISTRY and REGISTRY[name].user_script
+        if name not in planned and not has_own:
             reason = "no check judges that" if name in judged.unjudged else not_planned
             yield NotTested(check=name, reason=reason)
 

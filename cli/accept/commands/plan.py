@@ -1,42 +1,42 @@
-"""Resolve and render a run, and print its plan."""
+"""Render a run to Helm values or a folder, and print its plan."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accept import backends
-from accept.config import Site, load_site
-from accept.config.faults import read_plants
 from accept.config.hostlist import expand
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
-from accept.core.model import Plan
+from accept.core.model import GroupKind, Plan, Skipped
 from accept.core.serde import dump
 from accept.core.text import count, duration
 from accept.evidence import rundir
 from accept.plan.bundle import Bundle, render
 from accept.plan.helm_values import helm_values, values_of
-from accept.plan.resolve import Options, Resolved, choose_target, resolve
+from accept.plan.resolve import Options, Resolved, resolve
 from accept.report.console import Terminal
 
 
-def detect(options: Options) -> str:
-    """Return the name of the machine that the back end detects on its hosts.
+@dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    """A step of a plan; times are in seconds."""
 
-    Raises BadInput for invalid options before it contacts any host, and NotStarted if no host or
-    cluster shows the machine.
-    """
-    site = load_site(options.site).value if options.site else Site()
-    target = choose_target(options, site)
-    return backends.load(target.backend).detect(target.hosts, site, options.place)
+    id: str
+    checks: tuple[str, ...]
+    groups: GroupKind
+    rounds: int
+    #: The estimate.
+    seconds: float
+    timeout: float
+    optional: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """The plan of a run, as `--dry-run` shows it."""
+    """The plan of a run: `--dry-run`."""
 
     run: str
     machine: str
@@ -44,62 +44,43 @@ class Planned:
     backend: str
     nodes: int | None
     hosts: tuple[str, ...]
-    steps: tuple[dict[str, object], ...]
-    not_planned: tuple[dict[str, object], ...]
+    steps: tuple[PlannedStep, ...]
+    not_planned: tuple[Skipped, ...]
     notes: tuple[str, ...]
     seconds: float
     gpu_hours: float | None
 
 
-def prepare(options: Options, terminal: Terminal, *, probe: bool) -> tuple[Resolved, Bundle]:
-    """Resolve and render a run.
+@dataclass(frozen=True, kw_only=True)
+class RenderedRun:
+    """A run that was written to a folder: `accept render --out`."""
 
-    With `probe`, hosts or a cluster are asked for the machine and for free nodes, if the options
-    need them. Without it, nothing is contacted, and such options are refused with BadInput.
-    """
-    options = replace(options, hosts=expand(options.hosts))
-    if options.all_nodes and not probe:
-        raise BadInput(
-            "--nodes all needs a connection to a cluster, and render makes none",
-            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
-        )
-    if not options.machine:
-        if not probe:
-            raise BadInput("which machine?", hint="give --machine NAME: accept list machines")
-        options = replace(options, machine=detect(options))
-        terminal.progress(f"machine: {options.machine} (detected; override with --machine)")
-    if options.all_nodes:
-        # Refuse contradictory options before the cluster is contacted.
-        choose_target(options, load_site(options.site).value if options.site else Site())
-        names = backends.CLUSTERS["kubernetes"].free_nodes(options)
-        options = replace(options, hosts=names, all_nodes=False, backend="kubernetes")
-        terminal.progress(f"nodes: all {len(names)} that are free and match")
-    run = resolve(options)
-    if probe:
-        _check_start(run, options)
-    bundle = render(run)
-    return replace(run, plan=bundle.plan), bundle
-
-
-#: As long as a generated name.
-_SAMPLE_NAME = "20261121-045334-1a2b"
-
-
-def _check_start(run: Resolved, options: Options) -> None:
-    """Raise BadInput for options that a start would refuse, so that a dry run refuses them, too."""
-    if run.backend == "local":
-        # `resolve` has checked hosts over ssh and named nodes already.
-        read_plants(options.plant, (os.uname().nodename,))
-    name = options.attempt or _SAMPLE_NAME
-    backends.load(run.backend).attempt_name(name, run.place, run.plan.nodes or 1)
+    #: The hash of the run.
+    run: str
+    folder: str
 
 
 def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
-    """Print the run as Helm values, or write it to the folder `out`."""
-    run, bundle = prepare(options, terminal, probe=False)
+    """Print the run as Helm values, or write it to the folder `out`; contact no host."""
+    if options.all_nodes:
+        raise BadInput(
+            "--nodes all needs a connection to a cluster, and render makes none",
+            code=Code.NODES_ALL_OFFLINE,
+            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
+        )
+    if not options.machine:
+        raise BadInput(
+            "no machine is given, and render contacts no hosts to detect it",
+            code=Code.MACHINE_MISSING,
+            hint="give --machine NAME: accept list machines",
+        )
+    run = resolve(replace(options, hosts=expand(options.hosts)))
+    bundle = render(run)
+    run = replace(run, plan=bundle.plan)
     if out is None and run.backend != "kubernetes":
         raise BadInput(
             f"Helm values are only for runs on Kubernetes, and the back end is {run.backend}",
+            code=Code.HELM_BACKEND,
             hint="give --out FOLDER, then accept submit FOLDER",
         )
     for note in run.notes:
@@ -113,14 +94,20 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            raise BadInput(f"{out} is not empty", hint="name a folder that does not exist yet")
+            raise BadInput(
+                f"{out} is not empty",
+                code=Code.OUTPUT_EXISTS,
+                hint="name a folder that does not exist yet",
+            )
         write_run(run, bundle, out)
     except OSError as error:
         raise BadInput(
-            f"{out} cannot be written: {error.strerror}", hint="choose another folder"
+            f"{out} cannot be written: {error.strerror}",
+            code=Code.OUTPUT_WRITE,
+            hint="choose another folder",
         ) from None
     terminal.progress(f"rendered run {bundle.plan.hash[:12]}; next: accept submit {out}")
-    terminal.result({"run": bundle.plan.hash, "folder": str(out)}, str(out))
+    terminal.result(RenderedRun(run=bundle.plan.hash, folder=str(out)), str(out))
     return Exit.PASS
 
 
@@ -148,18 +135,18 @@ def planned(run: Resolved) -> Planned:
         nodes=plan.nodes,
         hosts=run.hosts,
         steps=tuple(
-            {
-                "id": s.id,
-                "checks": list(s.checks),
-                "groups": s.groups,
-                "rounds": s.rounds,
-                "seconds": round(s.estimate, 1),
-                "timeout": s.timeout,
-                "optional": s.optional,
-            }
-            for s in plan.steps
+            PlannedStep(
+                id=step.id,
+                checks=step.checks,
+                groups=step.groups,
+                rounds=step.rounds,
+                seconds=round(step.estimate, 1),
+                timeout=step.timeout,
+                optional=step.optional,
+            )
+            for step in plan.steps
         ),
-        not_planned=tuple({"check": s.check, "reason": s.reason} for s in plan.skipped),
+        not_planned=plan.skipped,
         notes=run.notes,
         seconds=round(seconds, 1),
         gpu_hours=hours,
@@ -175,14 +162,12 @@ def plan_text(plan: Planned) -> str:
         where += f" ({shown})"
     lines = [f"machine {plan.machine}, suite {plan.suite}, {where}; run {plan.run[:12]}"]
     for step in plan.steps:
-        checks = step["checks"]
-        assert isinstance(checks, list)
-        rounds = f" x {step['rounds']}" if step["rounds"] != 1 else ""
+        rounds = f" x {step.rounds}" if step.rounds != 1 else ""
         lines.append(
-            f"  {step['id']}: {', '.join(checks)} on {step['groups']}{rounds}, "
-            f"about {step['seconds']} s"
+            f"  {step.id}: {', '.join(step.checks)} on {step.groups}{rounds}, "
+            f"about {step.seconds} s"
         )
-    lines += [f"  not planned: {s['check']}: {s['reason']}" for s in plan.not_planned]
+    lines += [f"  not planned: {skip.check}: {skip.reason}" for skip in plan.not_planned]
     lines += [f"  {note}" for note in plan.notes]
     hours = "" if not plan.gpu_hours else f", {plan.gpu_hours} GPU-hours"
     lines.append(f"estimated: {duration(plan.seconds)}{hours}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +17,8 @@ from accept.backends.job import Job
 from accept.backends.protocol import Phase
 from accept.commands import judge
 from accept.commands.judge import Judged
-from accept.commands.plan import plan_text, planned, prepare, write_run
+from accept.commands.plan import plan_text, planned, write_run
+from accept.commands.prepare import prepare
 from accept.config.expectations import parse_duration
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence, NotStarted
@@ -46,6 +46,38 @@ class Cancellation(StrEnum):
     NOT_COLLECTED = "not-collected"
     #: Neither its processes nor its folder or objects were found.
     NOT_FOUND = "not-found"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """The end of a run: `accept watch`."""
+
+    attempt: str
+    #: Exit code of the coordinator; 5 if it crashed or was killed.
+    exit: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """The folder of the evidence: `accept collect`."""
+
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancelled:
+    """The outcome of `accept cancel`."""
+
+    attempt: str
+    outcome: Cancellation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deleted:
+    """The objects and folders that `accept delete` removed, or would remove, by attempt."""
+
+    dry_run: bool
+    removed: dict[str, tuple[str, ...]]
 
 
 def new_name() -> str:
@@ -175,7 +207,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     with rundir.held(folder):
         if not target.is_dir() or (folder / rundir.FROM_LOG).is_file():
             backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
-    location = _results(folder, job.backend)
+    location = _results(folder, job.backend, terminal)
     if location and (folder / rundir.FROM_LOG).is_file():
         # The pods have written more than this there.
         terminal.progress(f"not sent to {location}: only the log of the run was fetched")
@@ -192,16 +224,18 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     return target
 
 
-def _results(folder: Path, backend: str) -> str:
+def _results(folder: Path, backend: str, terminal: Terminal) -> str:
     """Return the results location of the run's site if this machine can write to it, else ""."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        run = json.loads((folder / rundir.RUN).read_text(encoding="utf-8"))["run"]
-        location = run["site"]["results"]["location"]
-        # On a cluster, a folder is one in the pods.
-        is_local = backend != "kubernetes" and str(location).startswith("/")
-        if isinstance(location, str) and (is_local or bucket.is_url(location)):
-            return location
-    return ""
+    if not (folder / rundir.RUN).is_file():
+        return ""
+    try:
+        location = _read_run(folder).site.results.location or ""
+    except BadInput as error:
+        terminal.progress(f"not sent to the site's results location: {error.message}")
+        return ""
+    # On a cluster, a folder is one in the pods.
+    is_local = backend != "kubernetes" and location.startswith("/")
+    return location if is_local or bucket.is_url(location) else ""
 
 
 def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
@@ -213,6 +247,7 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     backend = backends.load(job.backend)
     unconfirmed: AcceptError | None = None
     try:
+        # Asked before, because ending the run may remove the last of what exists.
         existed = bool(backend.delete(job, dry_run=True, say=terminal.detail))
     except AcceptError:
         # What cannot be looked at may exist.
@@ -266,21 +301,22 @@ def _ended_by_itself(evidence: Path) -> bool:
         return False
 
 
-def _read(folder: Path) -> tuple[Resolved, Bundle]:
+def _read_run(folder: Path) -> Resolved:
+    """Return the run of a run folder. Raises BadInput."""
     path = folder / rundir.RUN
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        run = read(Resolved, data["run"])
+        return read(Resolved, json.loads(path.read_text(encoding="utf-8"))["run"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", hint="render the run again") from None
-    return run, load_bundle(folder / rundir.RENDERED, run.plan)
+        raise BadInput(
+            f"{path} cannot be read: {error}",
+            code=Code.RUN_UNREADABLE,
+            hint="render the run again",
+        ) from None
 
 
-def do_submit(
-    options: Options, terminal: Terminal, *, folder: str | None, attempt: str, dry_run: bool
-) -> int:
+def do_submit(options: Options, terminal: Terminal, *, folder: str | None, dry_run: bool) -> int:
     """Render and start a run, or start the rendered run in `folder`."""
-    job = _submit(options, terminal, folder=folder, attempt=attempt, dry_run=dry_run)
+    job = _submit(options, terminal, folder=folder, dry_run=dry_run)
     if job is not None:
         terminal.result(job, job.attempt)
         terminal.progress(f"next: accept watch {job.attempt}")
@@ -288,13 +324,15 @@ def do_submit(
 
 
 def _submit(
-    options: Options, terminal: Terminal, *, folder: str | None, attempt: str, dry_run: bool
+    options: Options, terminal: Terminal, *, folder: str | None, dry_run: bool
 ) -> Job | None:
     if folder is not None:
-        run, bundle = _read(rundir.find(folder))
+        rendered = rundir.find(folder)
+        run = _read_run(rendered)
+        bundle = load_bundle(rendered / rundir.RENDERED, run.plan)
         run = replace(run, place=run.place.override(options.place))
     else:
-        run, bundle = prepare(options, terminal, probe=True)
+        run, bundle = prepare(options, terminal)
     plan = planned(run)
     for step in run.plan.steps:
         shown = ", ".join(f"{key} {value}" for key, value in step.params.items())
@@ -304,7 +342,7 @@ def _submit(
         return None
     for line in plan_text(plan).splitlines():
         terminal.progress(line)
-    job, target = start(run, bundle, terminal, name=attempt or new_name())
+    job, target = start(run, bundle, terminal, name=options.attempt or new_name())
     terminal.progress(f"started {job.attempt}; all files: {target}")
     return job
 
@@ -322,7 +360,7 @@ def do_watch(name: str, terminal: Terminal) -> int:
         code = Exit.BROKEN_OFF
     # The console has shown the coordinator's verdict already.
     ended = f"{job.attempt} ended with exit status {code}; next: accept collect {job.attempt}"
-    terminal.result({"attempt": job.attempt, "exit": code}, ended)
+    terminal.result(Watched(attempt=job.attempt, exit=code), ended)
     return code
 
 
@@ -332,7 +370,7 @@ def do_collect(name: str, terminal: Terminal) -> int:
         evidence = _fetch(name, terminal)
     else:
         evidence = collect(rundir.find_own(name), terminal)
-    terminal.result({"evidence": str(evidence)}, str(evidence))
+    terminal.result(Collected(evidence=str(evidence)), str(evidence))
     return Exit.PASS
 
 
@@ -340,7 +378,9 @@ def _fetch(url: str, terminal: Terminal) -> Path:
     attempt = url.rstrip("/").rpartition("/")[2]
     if not rundir.is_name(attempt):
         raise BadInput(
-            f"{plain(url, 200)} does not end in a run name", hint="give a URL like …/runs/ATTEMPT"
+            f"{plain(url, 200)} does not end in a run name",
+            code=Code.BUCKET_RUN,
+            hint="give a URL like …/runs/ATTEMPT",
         )
     folder = rundir.create(attempt)
     target = folder / rundir.EVIDENCE
@@ -359,9 +399,8 @@ def do_cancel(name: str, terminal: Terminal) -> int:
     folder = rundir.find_own(name)
     job = backends.load_job(folder)
     outcome = cancel(job, folder, terminal)
-    terminal.result(
-        {"attempt": job.attempt, "outcome": outcome}, _CANCELLATIONS[outcome].format(job.attempt)
-    )
+    result = Cancelled(attempt=job.attempt, outcome=outcome)
+    terminal.result(result, _CANCELLATIONS[outcome].format(job.attempt))
     done = outcome in (Cancellation.CANCELLED, Cancellation.HAD_ENDED)
     return Exit.PASS if done else Exit.INCOMPLETE
 
@@ -375,9 +414,9 @@ _CANCELLATIONS = {
 }
 
 
-def do_run(options: Options, terminal: Terminal, *, attempt: str, dry_run: bool) -> int:
+def do_run(options: Options, terminal: Terminal, *, dry_run: bool) -> int:
     """Render, start, follow, collect and judge a run; return the verdict's exit code."""
-    job = _submit(options, terminal, folder=None, attempt=attempt, dry_run=dry_run)
+    job = _submit(options, terminal, folder=None, dry_run=dry_run)
     if job is None:
         return Exit.PASS
     folder = rundir.find(job.attempt)
@@ -402,15 +441,20 @@ def do_delete(
     With `collects`, a run whose evidence exists but cannot be fetched is not removed.
     """
     if bool(names) == bool(older_than):
-        raise BadInput("which runs?", hint="give names or --older-than 24h, but not both")
+        raise BadInput(
+            "name the runs to delete, or give their age, but not both",
+            code=Code.RUN_WHICH,
+            hint="accept delete NAME …, or accept delete --older-than 24h",
+        )
     folders = [rundir.find_own(name) for name in names] or _older(older_than or "")
-    removed: dict[str, list[str]] = {}
+    removed: dict[str, tuple[str, ...]] = {}
     last_error: AcceptError | None = None
     for folder in folders:
         job = backends.load_job(folder)
         try:
-            objects = _delete(job, folder, terminal, dry_run=dry_run, collects=collects)
-            removed[job.attempt] = list(objects)
+            removed[job.attempt] = _delete(
+                job, folder, terminal, dry_run=dry_run, collects=collects
+            )
         except AcceptError as error:
             if len(folders) == 1:
                 raise
@@ -418,7 +462,8 @@ def do_delete(
             last_error = error
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {name}" for objects in removed.values() for name in objects]
-    terminal.result({"dryRun": dry_run, "removed": removed}, "\n".join(lines) or "nothing is left")
+    result = Deleted(dry_run=dry_run, removed=removed)
+    terminal.result(result, "\n".join(lines) or "nothing is left")
     return Exit.PASS if last_error is None else last_error.exit
 
 
@@ -447,7 +492,9 @@ def _older(text: str) -> list[Path]:
         limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except ValueError as error:
         message = str(error).partition(";")[0]
-        raise BadInput(f"--older-than: {message}", hint="such as 24h, 90m") from None
+        raise BadInput(
+            f"--older-than: {message}", code=Code.OPTION_DURATION, hint="such as 24h, 90m"
+        ) from None
     folders = []
     for folder in filter(rundir.is_own, rundir.listed()):
         try:

@@ -1,14 +1,14 @@
-"""Parse durations and expectations (`all-reduce@8G>=380`), and list the metrics of checks."""
+"""Parse durations and expectations (`all-reduce@8G>=380`)."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Annotated
 
 from accept.core import checks
-from accept.core.checks.gemm_memory import TYPES
+from accept.core.catalog.metrics import MetricSpec
+from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Invalid, Text, escaped, known
 from accept.core.text import parse_size
@@ -45,42 +45,6 @@ Seconds = Annotated[float, Bounds(min=0.001), Text(parse_duration, "a duration s
 #: A size in bytes; files may also contain "8G".
 Bytes = Annotated[int, Bounds(min=1), Text(parse_size, "a size such as 512K or 8G")]
 
-_COLLECTIVE = {"busbw": "GB/s", "time": "us", "wrong": "count"}
-#: Suffixes: none: median over time while all GPUs of a host work; -p5: slower only 5 % of the time.
-_GEMM = {
-    f"{kind}{suffix}": "TFLOP/s"
-    for suffix in ("", "-p5", "-least", "-most", "-alone", "-alone-p5")
-    for kind in TYPES
-}
-_MEMORY = (
-    *("copy", "copy-p5", "copy-least", "copy-most", "copy-alone"),
-    *("triad", "triad-p5", "triad-least", "triad-most"),
-    *("host-to-device", "device-to-host", "p2p-out", "p2p-in"),
-)
-#: Metrics of a check and their units. The first is the default metric of an expectation. A check
-#: that is missing here (`script`) has metrics of its own, which an expectation must name.
-METRICS: dict[str, dict[str, str]] = {
-    "all-reduce": _COLLECTIVE,
-    "all-gather": _COLLECTIVE,
-    "reduce-scatter": _COLLECTIVE,
-    "alltoall": _COLLECTIVE,
-    "sendrecv": _COLLECTIVE,
-    "latency": {"time": "us", "wrong": "count"},
-    "connectivity": {"ping": "us"},
-    "gemm": {**_GEMM, **{f"{kind}-wrong": "count" for kind in TYPES}},
-    "memory": {**dict.fromkeys(_MEMORY, "GB/s"), "p2p-least": "", "tested": "", "wrong": "count"},
-    "train": {
-        "throughput": "samples/s",
-        "tokens": "tokens/s",
-        "flops": "TFLOP/s",
-        "mfu": "",
-        "step-p50": "s",
-        "loss-first": "",
-        "loss-last": "",
-        "checkpoint-write": "GB/s",
-        "checkpoint-read": "GB/s",
-    },
-}
 #: No metric reaches this value in its unit; in microseconds it is eleven days.
 _UNREACHABLE = 1e12
 EXPECTATION_FORMS = (
@@ -103,23 +67,24 @@ def parse_expectation(text: str, *, source: str) -> Reference:
     """
     match = _EXPECTATION.fullmatch(text.strip())
     if not match:
-        raise Invalid(
-            (), f"{escaped(text)!r} is not a valid expectation", f"write {EXPECTATION_FORMS}"
-        )
-    check, metric, unit = _metric(match["check"], match["metric"])
-    if match["unit"] and match["unit"] != unit:
-        raise Invalid((), _wrong_unit(check, metric, unit), "leave the unit out")
-    if metric in ("busbw", "time") and not match["size"]:
-        size = "8G" if metric == "busbw" else "8"
-        example = f"such as {match[0].partition(match['sign'])[0].strip()}@{size}"
-        raise Invalid((), f"{check} needs a size", f"{example}{match['sign']}{match['value']}")
+        message = f"{escaped(text)!r} is not a valid expectation"
+        raise Invalid((), message, f"write {EXPECTATION_FORMS}", code=Code.EXPECT_SYNTAX)
+    check = match["check"]
+    spec = _metric(check, match["metric"])
+    if match["unit"] and match["unit"] != spec.unit:
+        message = _wrong_unit(check, spec.name, spec.unit)
+        raise Invalid((), message, "leave the unit out", code=Code.METRIC_UNIT)
+    if spec.size and not match["size"]:
+        example = f"such as {match[0].partition(match['sign'])[0].strip()}@{spec.size}"
+        hint = f"{example}{match['sign']}{match['value']}"
+        raise Invalid((), f"{check} needs a size", hint, code=Code.EXPECT_SIZE)
     bound = _number(match["value"])
     _refuse_always_met(check, match["sign"], bound)
     low, high = _nodes(match)
     return Reference(
         check=check,
-        metric=metric,
-        unit=unit,
+        metric=spec.name,
+        unit=spec.unit,
         kind=BoundKind.EXPECTATION,
         source=source,
         value=bound,
@@ -136,49 +101,66 @@ def _refuse_always_met(check: str, sign: str, bound: float) -> None:
 
     Such a bound would disable the machine's own one. The metrics of a script may have any range.
     """
-    if check not in METRICS:
+    if checks.load(check).user_script:
         return
     if sign == ">=" and bound <= 0:
-        raise Invalid((), f"{check}>={bound:g} is always met", "give a lower bound above 0")
+        message = f"{check}>={bound:g} is always met"
+        raise Invalid((), message, "give a lower bound above 0", code=Code.EXPECT_ALWAYS_MET)
     if sign == "<=" and bound >= _UNREACHABLE:
+        message = f"{check}<={bound:g} is always met"
         hint = f"give an upper bound below {_UNREACHABLE:g}"
-        raise Invalid((), f"{check}<={bound:g} is always met", hint)
+        raise Invalid((), message, hint, code=Code.EXPECT_ALWAYS_MET)
 
 
-def _metric(check: str, metric: str | None) -> tuple[str, str, str]:
-    """Return check, metric and unit; without a metric, the default one of the check."""
+def _metric(check: str, metric: str | None) -> MetricSpec:
+    """Return a metric of a check; without a name, the default one of the check."""
     if check not in checks.names():
-        raise Invalid((), f"check {escaped(check)!r} does not exist", known(check, checks.names()))
-    metrics = METRICS.get(check)
-    if metrics is None and metric:
-        return check, metric, ""
-    if not metrics:
-        raise Invalid((), f"{check} has no default metric", f"name one: {check}.METRIC")
-    name = metric if metric is not None else next(iter(metrics))
-    return check, name, _unit(check, name, metrics)
+        message, hint = f"check {escaped(check)!r} does not exist", known(check, checks.names())
+        raise Invalid((), message, hint, code=Code.CHECK_UNKNOWN)
+    if metric is not None:
+        return _spec(check, metric)
+    if not (specs := _bounded_metrics(check)):
+        own = checks.load(check).user_script
+        message = f"{check} has no {'default metric' if own else 'metric that can have a bound'}"
+        hint = f"name one: {check}.METRIC" if own else "remove it, or name another check"
+        raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
+    return next(iter(specs.values()))
 
 
 def check_metric(check: str, metric: str, unit: str) -> None:
     """Raise Invalid if the check lacks the metric, or if the unit is wrong.
 
-    Checks that METRICS lacks may have any metric.
+    A user's script has metrics of its own.
     """
-    metrics = METRICS.get(check)
-    if metrics is None:
+    if checks.load(check).user_script:
         return
     try:
-        expected = _unit(check, metric, metrics)
+        spec = _spec(check, metric)
     except Invalid as error:
         raise error.under("metric") from None
-    if unit != expected:
-        raise Invalid(("unit",), _wrong_unit(check, metric, expected))
+    if unit != spec.unit:
+        raise Invalid(("unit",), _wrong_unit(check, metric, spec.unit), code=Code.METRIC_UNIT)
 
 
-def _unit(check: str, metric: str, metrics: Mapping[str, str]) -> str:
-    if metric not in metrics:
-        hint = known(metric, metrics, "its metrics")
-        raise Invalid((), f"{check} has no metric {escaped(metric)!r}", hint)
-    return metrics[metric]
+def unit_of(check: str, metric: str) -> str:
+    """Return the unit of a metric. Raise Invalid if the check does not have it."""
+    return _spec(check, metric).unit
+
+
+def _bounded_metrics(check: str) -> dict[str, MetricSpec]:
+    """Return the metrics of a check that can have a bound, by name; the first is the default."""
+    return {spec.name: spec for spec in checks.load(check).metrics if spec.bounds}
+
+
+def _spec(check: str, metric: str) -> MetricSpec:
+    if checks.load(check).user_script:
+        return MetricSpec(name=metric, unit="")
+    specs = _bounded_metrics(check)
+    if metric not in specs:
+        hint = known(metric, specs, "its metrics")
+        message = f"{check} has no metric {escaped(metric)!r}"
+        raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
+    return specs[metric]
 
 
 def _wrong_unit(check: str, metric: str, unit: str) -> str:
@@ -191,7 +173,8 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise Invalid((), f"{escaped(text)!r} is not a number", f"write {EXPECTATION_FORMS}")
+        message = f"{escaped(text)!r} is not a number"
+        raise Invalid((), message, f"write {EXPECTATION_FORMS}", code=Code.EXPECT_SYNTAX)
     return value
 
 
@@ -199,7 +182,7 @@ def _size(text: str | None) -> int | None:
     try:
         return parse_size(text) if text else None
     except ValueError as error:
-        raise Invalid((), str(error)) from None
+        raise Invalid((), str(error), code=Code.EXPECT_SYNTAX) from None
 
 
 def _nodes(match: re.Match[str]) -> tuple[int | None, int | None]:
@@ -209,5 +192,6 @@ def _nodes(match: re.Match[str]) -> tuple[int | None, int | None]:
     low = int(match["low"])
     high = None if match["range"] and not match["high"] else int(match["high"] or low)
     if low < 1 or (high is not None and high < low):
-        raise Invalid((), f"invalid range: {low} to {high} nodes", "such as /2, /4-64 or /3-")
+        message = f"invalid range: {low} to {high} nodes"
+        raise Invalid((), message, "such as /2, /4-64 or /3-", code=Code.EXPECT_SYNTAX)
     return low, high

@@ -5,15 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
 
-from accept.core.catalog.faults import EVERYWHERE, ON_HOSTS
+from accept.core.catalog.faults import FAULTS, Fault, Injector, Scope
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped, known
 
 SCHEMA = 1
 
-Result = Literal["caught", "missed", "left-out", "unknown"]
+
+class Result(StrEnum):
+    """The result of injecting one fault."""
+
+    #: Rejected for one of the fault's causes, and only the faulty part is blamed.
+    CAUGHT = "caught"
+    MISSED = "missed"
+    #: Not injected.
+    LEFT_OUT = "left-out"
+    #: The run had no verdict.
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +36,6 @@ class Drilled:
     planted: str = ""
     #: Steps of the suite that should detect it.
     steps: tuple[str, ...] = ()
-    #: Caught: rejected for one of the fault's causes, and only the faulty part is blamed.
     result: Result
     #: What the run detected, or why the fault was missed or left out, or its result is unknown.
     why: str
@@ -59,19 +69,26 @@ class Drill:
     exit: int
 
 
-#: Faults that the programs of ranks can simulate: FAULT@HOST:LOCALRANK.
-FAULTS = ("wrong", "nan", "hang", "die", "slow", "flip")
-_HOST = r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*|\*|#[0-9]{1,4})"
+#: FAULT@HOST[:LOCALRANK]; a host is also `*` for all, or `#N` by its number from 0.
 _FORM = re.compile(
-    rf"(?P<fault>{'|'.join((*FAULTS, *ON_HOSTS, *EVERYWHERE))})@{_HOST}(?P<rank>:[0-9]{{1,3}})?"
+    r"(?P<fault>[a-z][a-z-]*)@(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*|\*|#[0-9]{1,4})"
+    r"(?P<rank>:[0-9]{1,3})?"
 )
-_HINT = (
-    f"write FAULT@HOST:LOCALRANK ({', '.join(FAULTS)}), FAULT@HOST ({', '.join(ON_HOSTS)}) "
-    f"or FAULT@* ({', '.join(EVERYWHERE)})"
-)
+_SYNTAX = {
+    Scope.RANK: "FAULT@HOST:LOCALRANK",
+    Scope.HOST: "FAULT@HOST",
+    Scope.EVERYWHERE: "FAULT@*",
+}
 
 
-def read_plants(texts: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
+def _hint() -> str:
+    """Return the syntax of each scope, with its faults."""
+    faults = {s: ", ".join(f.name for f in FAULTS.values() if f.scope is s) for s in Scope}
+    forms = [f"{_SYNTAX[scope]} ({faults[scope]})" for scope in Scope]
+    return f"write {', '.join(forms[:-1])} or {forms[-1]}"
+
+
+def parse_faults(texts: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
     """Return the faults in normal form: FAULT@HOST:LOCALRANK (default rank 0), or FAULT@HOST.
 
     `hosts` are the hosts that take part; empty if they are unknown. Raises BadInput.
@@ -79,22 +96,28 @@ def read_plants(texts: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
     faults = []
     for text in texts:
         match = _FORM.fullmatch(text)
-        if not match or not _fits(match["fault"], match["host"], match["rank"]):
-            raise BadInput(f"--plant {escaped(text)!r} is not a valid fault", hint=_HINT)
+        fault = FAULTS.get(match["fault"]) if match else None
+        if not match or not fault or not _fits(fault, match["host"], match["rank"]):
+            raise BadInput(
+                f"--inject {escaped(text)!r} is not a valid fault",
+                code=Code.FAULT_SYNTAX,
+                hint=_hint(),
+            )
         host = match["host"]
         if hosts and host[0] not in "*#" and host not in hosts:
             raise BadInput(
-                f"--plant {escaped(text)}: {escaped(host)} is not a host of this run",
+                f"--inject {escaped(text)}: {escaped(host)} is not a host of this run",
+                code=Code.FAULT_HOST,
                 hint=known(host, hosts, "hosts"),
             )
-        faults.append(text if match["rank"] or match["fault"] not in FAULTS else f"{text}:0")
+        faults.append(text if match["rank"] or fault.scope is not Scope.RANK else f"{text}:0")
     return tuple(faults)
 
 
-def _fits(fault: str, host: str, rank: str | None) -> bool:
+def _fits(fault: Fault, host: str, rank: str | None) -> bool:
     """Return True if the fault can be injected at that host and rank."""
-    if fault in FAULTS:
+    if fault.scope is Scope.RANK:
         return host[0] not in "*#"
-    if rank or (host == "*") != (fault in EVERYWHERE):
+    if rank or (host == "*") != (fault.scope is Scope.EVERYWHERE):
         return False
-    return not host.startswith("#") or fault == "unreachable"
+    return not host.startswith("#") or fault.injector is Injector.PORT

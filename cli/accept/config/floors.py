@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 from accept.config import resources
-from accept.config.expectations import METRICS
+from accept.config.expectations import unit_of
 from accept.config.fields import Url, check_parameters
 from accept.config.machine import Machine, Nics
 from accept.config.references import Figure
@@ -161,7 +161,7 @@ def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
         yield Figure(
             check=check,
             metric=floor.metric,
-            unit=METRICS[check][floor.metric],
+            unit=unit_of(check, floor.metric),
             kind=BoundKind.FLOOR,
             value=rate,
             share=floor.share,

@@ -59,13 +59,13 @@ class SuiteCheck:
         if self.rounds != "auto" and self.rounds > 1 and self.groups is not GroupKind.PAIRS:
             message = "only `groups: pairs` has rounds"
             raise Invalid(("rounds",), message, code=Code.SUITE_CONTRADICTION)
-        is_script = self.check == "script"
-        if is_script and not self.script:
-            message = "the check `script` needs a script"
+        runs_script = checks.load(self.check).user_script
+        if runs_script and not self.script:
+            message = f"the check `{self.check}` needs a script"
             raise Invalid((), message, "add `script: PATH`", code=Code.SUITE_CONTRADICTION)
-        if not is_script and (self.script or self.name):
+        if not runs_script and (self.script or self.name):
             key = "script" if self.script else "name"
-            message = "only the check `script` has this key"
+            message = f"`{self.check}` does not have this key; `script` does"
             raise Invalid((key,), message, code=Code.SUITE_CONTRADICTION)
 
 

@@ -64,6 +64,8 @@ class Row:
     loses_host: bool = False
     #: No connection to the host could be made.
     unreachable: bool = False
+    #: No command can have started on the host. After a timeout, one may have.
+    no_login: bool = False
     #: Another try to prepare the host gives the same result.
     permanent: bool = False
     #: A GPU is missing or unusable.
@@ -110,6 +112,7 @@ class Cause(TextEnum):
         owner=Owner.USER,
         unreachable=True,
         permanent=True,
+        no_login=True,
     )
     UNREACHABLE_REFUSED = Row(
         text="unreachable-refused",
@@ -117,6 +120,7 @@ class Cause(TextEnum):
         action="start the host's sshd, or find out why it stopped",
         owner=Owner.NODE,
         unreachable=True,
+        no_login=True,
     )
     UNREACHABLE_TIMEOUT = Row(
         text="unreachable-timeout",
@@ -131,6 +135,7 @@ class Cause(TextEnum):
         action="install the key for that user, and read the host's sshd log",
         owner=Owner.USER,
         permanent=True,
+        no_login=True,
     )
     HOST_KEY_MISMATCH = Row(
         text="host-key-mismatch",
@@ -138,6 +143,7 @@ class Cause(TextEnum):
         action="find out which machine has that name now, then update known_hosts",
         owner=Owner.USER,
         permanent=True,
+        no_login=True,
     )
     # A host or a rank that was lost during the run.
     HOST_DIED = Row(

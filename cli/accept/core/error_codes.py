@@ -27,6 +27,75 @@ class Code(TextEnum):
         return member
 
     # Command line and host lists.
+    USAGE = (
+        "E-USAGE",
+        (
+            "The command line has an unknown command or option, lacks an argument, or has a "
+            "value of the wrong kind. --help after the command shows its options with an "
+            "example."
+        ),
+    )
+    OPTION_EMPTY = (
+        "E-OPTION-EMPTY",
+        (
+            "A value on the command line is empty, most likely because a shell variable is not "
+            "set. Give a value, or leave the option out."
+        ),
+    )
+    OPTION_DURATION = (
+        "E-OPTION-DURATION",
+        "The option needs a time span above zero, such as 90s, 15m or 1h30m.",
+    )
+    NODES_SYNTAX = (
+        "E-NODES-SYNTAX",
+        (
+            "--nodes takes a number, a list of names such as node[01-16], @FILE with one name a "
+            "line, or all for every free node of a cluster."
+        ),
+    )
+    NODES_ALL_OFFLINE = (
+        "E-NODES-ALL-OFFLINE",
+        (
+            "--nodes all needs a connection to a cluster, but render makes none. Write the free "
+            "nodes to a file with `accept nodes > FILE` and give --nodes @FILE."
+        ),
+    )
+    MACHINE_MISSING = (
+        "E-MACHINE-MISSING",
+        (
+            "No machine is given, and this command contacts no hosts to detect it. Give "
+            "--machine; `accept list machines` lists the names."
+        ),
+    )
+    PLAN_FIXED = (
+        "E-PLAN-FIXED",
+        (
+            "The run was rendered before, so options that would change its plan have no effect. "
+            "Leave them out, or render the run again with them."
+        ),
+    )
+    CAUSE_UNKNOWN = (
+        "E-CAUSE-UNKNOWN",
+        "No cause has this name. The message lists all names.",
+    )
+    CODE_UNKNOWN = (
+        "E-CODE-UNKNOWN",
+        "No error or warning has this code. `accept list errors` lists all codes.",
+    )
+    OUTPUT_EXISTS = (
+        "E-OUTPUT-EXISTS",
+        (
+            "The file exists already, or the folder is not empty, and accept does not overwrite "
+            "them. Name another one, or remove it first."
+        ),
+    )
+    OUTPUT_WRITE = (
+        "E-OUTPUT-WRITE",
+        (
+            "The output file or folder cannot be written. Check its owner and the free space, or"
+            " name another one."
+        ),
+    )
     HOSTLIST_SYNTAX = (
         "E-HOSTLIST-SYNTAX",
         (
@@ -60,12 +129,62 @@ class Code(TextEnum):
         "E-SCHEMA-UNKNOWN",
         "No JSON Schema has this name. The message lists the names.",
     )
-    OPTION_EXPECT = (
-        "E-OPTION-EXPECT",
+    OPTION_RANGE = ("E-OPTION-RANGE", "The value of an option is outside its range.")
+    EXPECT_SYNTAX = (
+        "E-EXPECT-SYNTAX",
         (
-            "An --expect is not a valid expectation. Write CHECK@SIZE>=VALUE or "
-            "CHECK.METRIC>=VALUE, such as all-reduce@8G>=380."
+            "An expectation is not written as CHECK[.METRIC][@SIZE][/NODES]>=NUMBER or <=NUMBER. "
+            "Example: all-reduce@8G>=380."
         ),
+    )
+    METRIC_UNKNOWN = (
+        "E-METRIC-UNKNOWN",
+        "The check does not have this metric, or has no default metric. Name one of its metrics.",
+    )
+    EXPECT_SIZE = (
+        "E-EXPECT-SIZE",
+        "The metric depends on the message size. Name a size, such as all-reduce@8G>=380.",
+    )
+    METRIC_UNIT = (
+        "E-METRIC-UNIT",
+        "The metric has another unit. Expectations need no unit.",
+    )
+    EXPECT_ALWAYS_MET = (
+        "E-EXPECT-ALWAYS-MET",
+        "Every measurement meets this bound, so it would only disable the bound of the machine.",
+    )
+    FAULT_SYNTAX = (
+        "E-FAULT-SYNTAX",
+        "A fault to inject is unknown or has the wrong form. The hint lists the valid forms.",
+    )
+    FAULT_HOST = ("E-FAULT-HOST", "A fault names a host that is not part of the run.")
+    FAULT_UNKNOWN = (
+        "E-FAULT-UNKNOWN",
+        "--faults names no fault, or one that accept cannot inject. See docs/drill.md.",
+    )
+    DRILL_NOTHING = (
+        "E-DRILL-NOTHING",
+        "No fault can be injected here. accept drill --dry-run shows the reason for each fault.",
+    )
+    BASELINE_FILE = (
+        "E-BASELINE-FILE",
+        "The file for accept baseline needs a name of a-z, 0-9, dots and hyphens, and .yaml.",
+    )
+    BASELINE_EXISTS = (
+        "E-BASELINE-EXISTS",
+        "accept baseline does not replace an existing file without --force.",
+    )
+    BASELINE_UNWRITABLE = (
+        "E-BASELINE-UNWRITABLE",
+        "The file for accept baseline cannot be written. The message shows the reason.",
+    )
+    BASELINE_NOT_ACCEPTED = (
+        "E-BASELINE-NOT-ACCEPTED",
+        "Only an accepted run is a good reference. Use another run, or --force.",
+    )
+    BASELINE_EMPTY = (
+        "E-BASELINE-EMPTY",
+        "The run has no measurement for a reference. Use a run of whole nodes with a collective.",
     )
 
     # Configuration files: machines, suites, sites.
@@ -351,6 +470,32 @@ class Code(TextEnum):
     )
 
     # Runs and run folders.
+    ATTEMPT_NAME = (
+        "E-ATTEMPT-NAME",
+        "A run needs a name of at most 63 characters of a-z, 0-9 and '-', which is not `last`.",
+    )
+    ATTEMPT_EXISTS = (
+        "E-ATTEMPT-EXISTS",
+        (
+            "A run with this name exists already. Choose another --attempt, or leave it out to "
+            "get a generated name."
+        ),
+    )
+    RUN_WHICH = (
+        "E-RUN-WHICH",
+        "accept delete needs either the names of runs or --older-than, and not both.",
+    )
+    RUN_NOT_STARTED = (
+        "E-RUN-NOT-STARTED",
+        "The run was rendered, but never started. Start it with `accept submit FOLDER`.",
+    )
+    RUN_UNREADABLE = (
+        "E-RUN-UNREADABLE",
+        (
+            "A file of the run folder is missing, was changed, or comes from another version of "
+            "accept. Render the run again, or use the version that made it."
+        ),
+    )
     GPUS_IN_USE = (
         "E-GPUS-IN-USE",
         "Programs use the GPUs. Wait until they end, or give --busy-ok to measure beside them.",
@@ -384,6 +529,39 @@ class Code(TextEnum):
             "accept watch, or end it with accept cancel."
         ),
     )
+    RUN_UNKNOWN = (
+        "E-RUN-UNKNOWN",
+        (
+            "No run and no folder has this name. The hint lists the newest runs; `accept list "
+            "runs` lists all."
+        ),
+    )
+    RUN_NONE = (
+        "E-RUN-NONE",
+        (
+            "There is no run yet, so `last` names none. Start a run with `accept run`, or name a "
+            "folder."
+        ),
+    )
+    RUN_NOT_OWN = (
+        "E-RUN-NOT-OWN",
+        (
+            "The folder is not in your runs folder. A run folder can start any program, so "
+            "commands that act on a run use only your own runs. Use the machine that started the "
+            "run."
+        ),
+    )
+    RUN_IS_DRILL = (
+        "E-RUN-IS-DRILL",
+        "The folder is a drill, which consists of several runs. Name one of its runs.",
+    )
+    RUNS_FOLDER = (
+        "E-RUNS-FOLDER",
+        (
+            "The folder for runs is unknown, or a run folder cannot be made in it. Set "
+            "ACCEPT_RUNS to a folder that you can write to."
+        ),
+    )
 
     # This machine.
     LOCAL_NO_GPU = (
@@ -399,6 +577,10 @@ class Code(TextEnum):
             "mpirun of Open MPI is missing here. Install it, or name it in the site file under "
             "tools.mpirun."
         ),
+    )
+    LOCAL_SURVEY_TIMEOUT = (
+        "E-LOCAL-SURVEY-TIMEOUT",
+        "Listing the tools and GPUs of this machine took too long. Check whether nvidia-smi hangs.",
     )
 
     # Hosts over ssh.
@@ -486,6 +668,27 @@ class Code(TextEnum):
     )
 
     # Kubernetes.
+    KUBE_NAME = (
+        "E-KUBE-NAME",
+        (
+            "The name of a namespace or Helm release is invalid. Use a-z, 0-9 and '-', such as "
+            "gpu-tests."
+        ),
+    )
+    HELM_BACKEND = (
+        "E-HELM-BACKEND",
+        (
+            "Helm values exist only for runs on Kubernetes. Render other runs to a folder with "
+            "--out, then start them with `accept submit FOLDER`."
+        ),
+    )
+    SITE_QUESTION = (
+        "E-SITE-QUESTION",
+        (
+            "accept init found no or several answers for a value of the site file, and cannot "
+            "ask. Give the option that the message names."
+        ),
+    )
     KUBE_CAPABILITY = (
         "E-KUBE-CAPABILITY",
         (
@@ -495,6 +698,10 @@ class Code(TextEnum):
     )
 
     # Evidence, archives, buckets and logs.
+    BUCKET_RUN = (
+        "E-BUCKET-RUN",
+        "The URL does not end in the name of a run. Give a URL such as gs://BUCKET/runs/ATTEMPT.",
+    )
     EVIDENCE_UNREADABLE = (
         "E-EVIDENCE-UNREADABLE",
         "A file of the evidence is missing or cannot be read. Collect the run again.",
@@ -521,13 +728,6 @@ class Code(TextEnum):
     EVIDENCE_TOO_LARGE_FOR_LOG = (
         "E-EVIDENCE-TOO-LARGE-FOR-LOG",
         "The log has no records, because they were too many. Judge the evidence folder instead.",
-    )
-    EVIDENCE_GONE = (
-        "E-EVIDENCE-GONE",
-        (
-            "No evidence of the run exists on its hosts. Its retention time may be over, or it "
-            "was removed; run again."
-        ),
     )
     EVIDENCE_NONE = (
         "E-EVIDENCE-NONE",
@@ -571,6 +771,137 @@ class Code(TextEnum):
             "The two runs have no measurement of the same check, size and number of nodes, so "
             "nothing can be compared. Compare runs of the same suite."
         ),
+    )
+    EVIDENCE_GONE = (
+        "E-EVIDENCE-GONE",
+        (
+            "No evidence of the run exists on its hosts. Its retention time may be over, or it "
+            "was removed; run again."
+        ),
+    )
+    ARCHIVE_DAMAGED = (
+        "E-ARCHIVE-DAMAGED",
+        "The archive is damaged or incomplete. Collect the run again, or copy the archive again.",
+    )
+    ARCHIVE_UNSAFE = (
+        "E-ARCHIVE-UNSAFE",
+        (
+            "The archive contains what evidence never contains: a link, a device, a path outside "
+            "of the archive, or a file twice. Check that it is the right archive."
+        ),
+    )
+    ARCHIVE_TOO_LARGE = (
+        "E-ARCHIVE-TOO-LARGE",
+        (
+            "The archive is larger than evidence or logs ever are, or it would unpack to more. "
+            "Check that it is the right archive."
+        ),
+    )
+    ARCHIVE_DISK = (
+        "E-ARCHIVE-DISK",
+        (
+            "The disk is full, or the archive cannot be written to it. Free space, or set "
+            "ACCEPT_RUNS to another disk, then collect again."
+        ),
+    )
+    ARCHIVE_INCOMPLETE = (
+        "E-ARCHIVE-INCOMPLETE",
+        (
+            "The connection failed several times before the whole archive arrived. Collect again: "
+            "the download continues where it ended."
+        ),
+    )
+    ARCHIVE_CHANGED = (
+        "E-ARCHIVE-CHANGED",
+        "The archive that arrived differs from the announced size or SHA-256. Collect again.",
+    )
+    BUCKET_LIBRARY = (
+        "E-BUCKET-LIBRARY",
+        (
+            "Reading buckets needs the Python package obstore. Install accept with its extra "
+            "`storage`."
+        ),
+    )
+    BUCKET_UNREADABLE = (
+        "E-BUCKET-UNREADABLE",
+        (
+            "The bucket or the shared folder cannot be read. Check the URL, your credentials and "
+            "your permissions."
+        ),
+    )
+    BUCKET_NO_EVIDENCE = (
+        "E-BUCKET-NO-EVIDENCE",
+        (
+            "The URL exists, but holds no evidence of a run. Give the URL of a run, such as "
+            "gs://BUCKET/runs/ATTEMPT."
+        ),
+    )
+    BUCKET_UNFINISHED = (
+        "E-BUCKET-UNFINISHED",
+        (
+            "The evidence was not sent completely: its manifest is missing. `accept collect` "
+            "fetches the part that was sent."
+        ),
+    )
+    BUCKET_CHANGED = (
+        "E-BUCKET-CHANGED",
+        (
+            "Files of the evidence are missing, cannot be read, or differ from its manifest. "
+            "Fetch it again, or ask who changed it."
+        ),
+    )
+    BUCKET_UNSAFE = (
+        "E-BUCKET-UNSAFE",
+        (
+            "An object has a name that is a path outside of the evidence. accept never writes such "
+            "names. Find out who did."
+        ),
+    )
+    BUCKET_TOO_LARGE = (
+        "E-BUCKET-TOO-LARGE",
+        (
+            "The URL holds more data than one run ever has. Give the URL of one run, such as "
+            "gs://BUCKET/runs/ATTEMPT."
+        ),
+    )
+    LOGS_NONE = (
+        "E-LOGS-NONE",
+        (
+            "There is neither evidence of a run nor a log of nccl-tests. Name a run, an evidence "
+            "folder, or the output of all_reduce_perf or a similar test."
+        ),
+    )
+    LOGS_NOT_A_LOG = (
+        "E-LOGS-NOT-A-LOG",
+        (
+            "The file is neither a log of nccl-tests nor evidence. Leave it out, or name its "
+            "folder: other files in a folder are ignored."
+        ),
+    )
+    LOGS_NOTHING_MEASURED = (
+        "E-LOGS-NOTHING-MEASURED",
+        (
+            "No log shows which hosts and GPUs took part, so nothing was measured. The message has "
+            "the first problem. A complete log has a list after `# Using devices`."
+        ),
+    )
+    LOGS_NOT_JUDGED = (
+        "E-LOGS-NOT-JUDGED",
+        (
+            "The logs are of collectives that no check judges. `accept list checks` shows the "
+            "collectives that are judged."
+        ),
+    )
+    LOGS_TOO_MANY = (
+        "E-LOGS-TOO-MANY",
+        (
+            "The folder or archive has more files than a collection of logs ever has. Name the "
+            "folder of the logs."
+        ),
+    )
+    LOGS_UNREADABLE = (
+        "E-LOGS-UNREADABLE",
+        "The operating system cannot read the file. The message has the reason. Name another file.",
     )
 
     # The program itself.

@@ -6,12 +6,15 @@ losses are reported, such as a link that is no longer active.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
+from accept.core.facts import FactKind
 from accept.core.model import Fact
 from accept.core.serde import read
+
+T = TypeVar("T")
 
 #: Bits of the level `reasons` for a GPU slowed by heat or by its power supply: software thermal
 #: slowdown, hardware thermal slowdown and power brake (nvml.h, nvmlClocksEventReason...). The bit
@@ -130,18 +133,31 @@ class Change:
         return self != Change(since=self.since, seconds=self.seconds)
 
 
-def reading_of(facts: Sequence[Fact]) -> Reading:
+def _reading(value: object) -> Reading:
+    try:
+        return read(Reading, value)
+    except ValueError as error:
+        return Reading(unread=(f"a record ({str(error)[:100]})",))
+
+
+def _change(value: object) -> Change:
+    try:
+        return read(Change, value)
+    except ValueError as error:
+        return Change(since=0, unread=(f"anything: {str(error)[:100]}",))
+
+
+#: A part of the reading of a host.
+HEALTH_READING = FactKind("health", _reading)
+#: What changed on a host since its last reading, and over the run.
+HEALTH_CHANGE = FactKind("health-change", _change)
+HEALTH_TOTAL = FactKind("health-total", _change)
+
+
+def reading_of(facts: Iterable[Fact]) -> Reading:
     """Combine the facts `health` of one host into one reading. `unread` names damaged parts."""
     reading = Reading()
-    for fact in facts:
-        if fact.name != "health":
-            continue
-        try:
-            part = read(Reading, fact.value)
-        except ValueError as error:
-            damage = f"a record ({str(error)[:100]})"
-            reading = replace(reading, unread=(*reading.unread, damage))
-            continue
+    for _, part in HEALTH_READING.among(facts):
         reading = Reading(
             boot=part.boot or reading.boot,
             uptime=part.uptime or reading.uptime,
@@ -215,7 +231,7 @@ def change(
     )
 
 
-def _bounded(entries: dict[str, Any]) -> dict[str, Any]:
+def _bounded(entries: dict[str, T]) -> dict[str, T]:
     return dict(list(entries.items())[:MOST])
 
 

@@ -243,7 +243,8 @@ class Fact:
     """A report of a program that is not a measured number: an inventory, a rank's identity."""
 
     name: str
-    value: Any
+    #: Untrusted; `accept.core.facts` reads it.
+    value: object
     check: str | None = None
     host: str | None = None
     rank: int | None = None

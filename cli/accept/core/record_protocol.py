@@ -14,6 +14,7 @@ from typing import Any
 from accept.core import causes
 from accept.core.causes import Cause
 from accept.core.model import Fact, Metric, Parsed, Placement, Problem
+from accept.core.nccl_tests.lines import clean
 from accept.core.text import plain
 
 #: Upper limit of a record in bytes; the inventory of a host takes a few thousand.
@@ -36,9 +37,6 @@ def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
 
     `check` is the check of records without one.
     """
-    # Commands that only plan import this module too, and need no patterns of NCCL's lines.
-    from accept.core.nccl_tests.lines import clean
-
     metrics: list[Metric] = []
     facts: list[Fact] = []
     problems: list[Problem] = []

@@ -400,13 +400,15 @@ def _any(data: Any, depth: int = 0) -> Any:
     raise Invalid((), f"expected plain data, found {type(data).__name__}")
 
 
+_ANY = _Kind(words="plain data", read=_any, schema=lambda _: {})
 _SIMPLE: dict[Any, _Kind] = {
     str: _STR,
     int: _INT,
     float: _FLOAT,
     bool: _BOOL,
     type(None): _NONE,
-    Any: _Kind(words="plain data", read=_any, schema=lambda _: {}),
+    Any: _ANY,
+    object: _ANY,
 }
 
 

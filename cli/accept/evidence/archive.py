@@ -1,4 +1,9 @@
-"""Fetch and unpack evidence archives, which are untrusted: limit their size and verify them."""
+"""Fetch, unpack and read archives, which are untrusted: limit their size and verify them.
+
+Evidence is unpacked into a folder; logs in archives are read without writing them to a disk. Only
+`accept.core.evidence` reads archives as well: nodes have no other code, and it keeps the logs of
+large steps in tar archives inside the evidence, and text-encoded evidence inside console logs.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,11 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol
 
 from accept.core import evidence
 from accept.core.error_codes import Code
@@ -29,6 +35,9 @@ _MAX_RATIO, _FREE_RATIO_BYTES = 400, 64 << 20
 #: Maximum size of one read by tarfile, for names of members and blocks of files.
 _MAX_READ = 4 << 20
 _BLOCK = 1 << 20
+#: Maximum size of one file in an archive of logs, in bytes.
+_MAX_LOG = 64 << 30
+_GZIP = b"\x1f\x8b"
 #: Errors of the target disk, for which the archive is not to blame.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -47,6 +56,96 @@ def is_tar(path: Path) -> bool:
         return True
 
 
+def is_zip(path: Path) -> bool:
+    """Return True if a file is a zip archive."""
+    return zipfile.is_zipfile(path)
+
+
+class _Readable(Protocol):
+    """An open file, or a file in an archive."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Seekable(_Readable, Protocol):
+    """An open file, compressed or not."""
+
+    def seek(self, at: int, /) -> int: ...
+
+    def tell(self) -> int: ...
+
+
+def first_member(path: Path) -> str:
+    """Return the name of the first member of a tar archive; "" if it is empty.
+
+    Raises the errors in `TAR_DAMAGE` if its beginning is damaged.
+    """
+    with tarfile.open(path) as tar:
+        first = tar.next()
+        return first.name if first else ""
+
+
+def contents(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield name and content of each file in a tar or zip archive.
+
+    Any other file is yielded itself, without a name, and uncompressed if it is compressed with
+    gzip. Read each content before the next one. Raises BadEvidence if an archive is damaged, or has
+    too large a file.
+    """
+    try:
+        if is_tar(path):
+            with tarfile.open(path) as tar:
+                for member in tar:
+                    content = tar.extractfile(member) if member.isreg() else None
+                    if content is not None:
+                        yield member.name, _blocks(content, path)
+        elif is_zip(path):
+            with zipfile.ZipFile(path) as packed:
+                for info in packed.infolist():
+                    if not info.is_dir():
+                        with packed.open(info) as content:
+                            yield info.filename, _blocks(content, path)
+        else:
+            with path.open("rb") as file:
+                is_gzip = file.read(2) == _GZIP
+                file.seek(0)
+                yield "", _blocks(gzip.GzipFile(fileobj=file) if is_gzip else file, path)
+    except BadEvidence:
+        raise
+    # Parsing a damaged header raises more than the libraries' own errors.
+    except Exception as error:
+        raise _damaged(path, error) from None
+
+
+def _blocks(file: _Readable, path: Path) -> Iterator[bytes]:
+    """Yield the content of a file. Raises BadEvidence if it is damaged or too large.
+
+    The caller of `contents` consumes this, so `contents` cannot handle its errors.
+    """
+    left = _MAX_LOG
+    while left > 0:
+        try:
+            block = file.read(_BLOCK)
+        except Exception as error:
+            raise _damaged(path, error) from None
+        if not block:
+            return
+        left -= len(block)
+        yield block
+    raise BadEvidence(
+        f"{plain(path)} has more than {_MAX_LOG >> 30} GiB",
+        code=Code.ARCHIVE_TOO_LARGE,
+        hint="name only the logs",
+    )
+
+
+def _damaged(path: Path, error: Exception) -> BadEvidence:
+    reason = plain(error, 200) or type(error).__name__
+    return BadEvidence(
+        f"{plain(path)} cannot be read: {reason}", code=Code.ARCHIVE_DAMAGED, hint="copy it again"
+    )
+
+
 def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
     """Unpack a tar archive, plain or with gzip, into the folder `target`, and make that folder.
 
@@ -60,15 +159,20 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
         else:
             _unpack(archive, target)
     except BadEvidence as error:
-        raise BadEvidence(f"{source}: {error.message}", hint=error.hint) from None
+        raise BadEvidence(f"{source}: {error.message}", code=error.code, hint=error.hint) from None
     except TAR_DAMAGE as error:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise BadEvidence(
                 f"{source} cannot be unpacked into {target}: {error.strerror}",
+                code=Code.ARCHIVE_DISK,
                 hint="free space on that disk, then try again",
             ) from None
         reason = plain(error, 200) or type(error).__name__
-        raise BadEvidence(f"{source} is damaged: {reason}", hint="collect the run again") from None
+        raise BadEvidence(
+            f"{source} is damaged: {reason}",
+            code=Code.ARCHIVE_DAMAGED,
+            hint="collect the run again",
+        ) from None
 
 
 def unpack_evidence(archive: Path, target: Path, *, source: str) -> Path:
@@ -92,11 +196,10 @@ def unpack_evidence(archive: Path, target: Path, *, source: str) -> Path:
 def _unpack(file: BinaryIO, target: Path) -> None:
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    is_gzip = file.read(2) == b"\x1f\x8b"
+    is_gzip = file.read(2) == _GZIP
     file.seek(0)
     limit = max(_FREE_RATIO_BYTES, size * _MAX_RATIO) if is_gzip else MOST_BYTES
-    content = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_gzip else file
-    source = _Bounded(content, 2 * limit)
+    source = _Bounded(gzip.GzipFile(fileobj=file) if is_gzip else file, 2 * limit)
     target.mkdir(parents=True, exist_ok=True)
     limit = min(limit, MOST_BYTES, shutil.disk_usage(target).free)
     count = total = 0
@@ -107,6 +210,7 @@ def _unpack(file: BinaryIO, target: Path) -> None:
             if count > MOST_FILES or total > limit:
                 raise BadEvidence(
                     f"it unpacks to more than {limit >> 20} MiB or {MOST_FILES} files",
+                    code=Code.ARCHIVE_TOO_LARGE,
                     hint="evidence is never that large; check that it is the right archive",
                 )
             _extract(tar, member, target)
@@ -134,6 +238,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> Non
     except FileExistsError:
         raise BadEvidence(
             f"it contains {plain(member.name, 100)} twice",
+            code=Code.ARCHIVE_UNSAFE,
             hint="check that it is the right archive",
         ) from None
     with content, os.fdopen(descriptor, "wb") as file:
@@ -151,6 +256,7 @@ def _refuse(member: tarfile.TarInfo) -> None:
     if defect:
         raise BadEvidence(
             f"it contains {plain(member.name, 100)}, {defect}",
+            code=Code.ARCHIVE_UNSAFE,
             hint="check that it is the right archive",
         )
 
@@ -158,7 +264,7 @@ def _refuse(member: tarfile.TarInfo) -> None:
 class _Bounded:
     """A file for tarfile that limits the size of each read and of all reads."""
 
-    def __init__(self, file: BinaryIO, limit: int) -> None:
+    def __init__(self, file: _Seekable, limit: int) -> None:
         self._file, self._left = file, limit
         #: The bytes of the last read.
         self.last = b""
@@ -239,12 +345,14 @@ def download(
                 if failures >= len(_PAUSES):
                     raise BadEvidence(
                         f"{source}: {done} of {size} bytes arrived: {plain(error, 200)}",
+                        code=Code.ARCHIVE_INCOMPLETE,
                         hint="collect again",
                     )
                 time.sleep(_PAUSES[failures])
     except OSError as failed:
         raise BadEvidence(
             f"cannot write {part}: {failed.strerror}",
+            code=Code.ARCHIVE_DISK,
             hint="free space on that disk, then collect again",
         ) from None
     with part.open("rb") as complete:
@@ -257,6 +365,7 @@ def _resume(part: Path, size: int, source: str) -> int:
     if size > MOST_BYTES:
         raise BadEvidence(
             f"{source} has {size / 1e9:.0f} GB",
+            code=Code.ARCHIVE_TOO_LARGE,
             hint="evidence is never that large; check that it is a run",
         )
     try:
@@ -269,6 +378,7 @@ def _resume(part: Path, size: int, source: str) -> int:
     except OSError as failed:
         raise BadEvidence(
             f"cannot write {part}: {failed.strerror}",
+            code=Code.ARCHIVE_DISK,
             hint="set ACCEPT_RUNS to another disk, or free space on this one; then collect again",
         ) from None
     # The rest of the archive, and its unpacked content.
@@ -276,6 +386,7 @@ def _resume(part: Path, size: int, source: str) -> int:
         raise BadEvidence(
             f"{source} needs {(2 * size - done) / 1e6:.0f} MB, and {part.parent} has "
             f"{free / 1e6:.0f} MB free",
+            code=Code.ARCHIVE_DISK,
             hint="free space on that disk, then collect again",
         )
     return done
@@ -284,4 +395,4 @@ def _resume(part: Path, size: int, source: str) -> int:
 def _wrong(part: Path, message: str) -> BadEvidence:
     """Remove a wrong download and return the error."""
     part.unlink(missing_ok=True)
-    return BadEvidence(message, hint="collect again")
+    return BadEvidence(message, code=Code.ARCHIVE_CHANGED, hint="collect again")

@@ -19,6 +19,7 @@ from typing import Any
 from accept.config import resources
 from accept.config.extras import Extra, install_hint
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, NotStarted
 from accept.core.text import plain
 from accept.evidence.archive import MOST_BYTES, MOST_FILES
@@ -68,19 +69,25 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     except ImportError:
         raise NotStarted(
             f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
+            code=Code.BUCKET_LIBRARY,
             hint=install_hint(Extra.STORAGE),
         ) from None
     except (places.Refused, OSError) as error:
-        raise BadEvidence(plain(str(error), 400), hint="check the URL") from None
+        raise BadEvidence(
+            plain(str(error), 400), code=Code.BUCKET_UNREADABLE, hint="check the URL"
+        ) from None
     _refuse_unsafe(url, objects)
     names = set(objects) - {places.MANIFEST}
     if evidence.PLAN not in names:
         raise BadEvidence(
-            f"{plain(url, 200)} holds no evidence", hint="give the URL of a run: …/runs/ATTEMPT"
+            f"{plain(url, 200)} holds no evidence",
+            code=Code.BUCKET_NO_EVIDENCE,
+            hint="give the URL of a run: …/runs/ATTEMPT",
         )
     if manifest is None and not partial:
         raise BadEvidence(
             f"{plain(url, 200)} was never finished: it has no {places.MANIFEST}",
+            code=Code.BUCKET_UNFINISHED,
             hint="accept collect fetches the part that was sent",
         )
     wanted = names - {evidence.CHECKSUMS} if manifest is None else names
@@ -116,6 +123,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     if errors:
         raise BadEvidence(
             f"{plain(url, 200)}: {'; '.join(plain(text, 200) for text in errors[:3])}",
+            code=Code.BUCKET_CHANGED,
             hint="fetch it again, or ask who changed it",
         )
     return manifest is not None
@@ -150,12 +158,14 @@ def _refuse_unsafe(url: str, objects: Mapping[str, tuple[int, str]]) -> None:
         if name.startswith("/") or ".." in parts or "\0" in name or not parts:
             raise BadEvidence(
                 f"{plain(url, 200)} holds an object named {plain(name, 100)!r}",
+                code=Code.BUCKET_UNSAFE,
                 hint="accept never writes such names; find out who did",
             )
     size = sum(size for size, _ in objects.values())
     if len(objects) > MOST_FILES or size > MOST_BYTES:
         raise BadEvidence(
             f"{plain(url, 200)}: {len(objects)} files, {size / 1e9:.0f} GB are too much for a run",
+            code=Code.BUCKET_TOO_LARGE,
             hint="give the URL of one run: …/runs/ATTEMPT",
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.text import plain
 
@@ -41,6 +42,7 @@ def runs() -> Path:
     except RuntimeError as error:
         raise BadInput(
             f"the runs folder is unknown: {error}",
+            code=Code.RUNS_FOLDER,
             hint="set ACCEPT_RUNS to a folder for your runs",
         ) from None
 
@@ -82,6 +84,7 @@ def create(attempt: str, *, within: Path | None = None) -> Path:
     if not is_name(attempt):
         raise BadInput(
             f"invalid --attempt {attempt[:80]!r}",
+            code=Code.ATTEMPT_NAME,
             hint="use at most 63 characters of a-z, 0-9 and '-', such as monday-1",
         )
     folder = (within or runs()) / attempt
@@ -89,11 +92,14 @@ def create(attempt: str, *, within: Path | None = None) -> Path:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         raise BadInput(
-            f"the attempt {attempt} exists already", hint="choose another --attempt"
+            f"the attempt {attempt} exists already",
+            code=Code.ATTEMPT_EXISTS,
+            hint="choose another --attempt",
         ) from None
     except OSError as error:
         raise BadInput(
             f"cannot make {folder}: {error.strerror}",
+            code=Code.RUNS_FOLDER,
             hint="set ACCEPT_RUNS to a folder that you can write to",
         ) from None
     return folder
@@ -108,7 +114,9 @@ def find(name: str) -> Path:
     if name == "last":
         folders = listed()
         if not folders:
-            raise BadInput(f"there are no runs in {runs()}", hint="start one: accept run")
+            raise BadInput(
+                f"there are no runs in {runs()}", code=Code.RUN_NONE, hint="start one: accept run"
+            )
         return _refuse_drill(folders[-1])
     for folder in (*_by_attempt(name), Path(name)):
         if name and kind(folder) == "folder":
@@ -156,9 +164,14 @@ def _by_attempt(name: str) -> list[Path]:
 def _not_own(folder: Path) -> BadInput:
     shown = plain(str(folder), 200)
     if (folder / RUN).is_file() and not any((folder / name).exists() for name in (JOB, EVIDENCE)):
-        return BadInput(f"{shown} was never started", hint=f"start it: accept submit {shown}")
+        return BadInput(
+            f"{shown} was never started",
+            code=Code.RUN_NOT_STARTED,
+            hint=f"start it: accept submit {shown}",
+        )
     return BadInput(
         f"{shown} is not in your runs folder {runs()}, and a run folder can start any program",
+        code=Code.RUN_NOT_OWN,
         hint=f"read it: accept judge {shown}, accept report {shown}; "
         "run this command where the run was started",
     )
@@ -167,7 +180,9 @@ def _not_own(folder: Path) -> BadInput:
 def _unknown(name: str) -> BadInput:
     newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
     return BadInput(
-        f"there is no run {name[:200]!r}", hint=f"newest runs: {newest}; or give a folder"
+        f"there is no run {name[:200]!r}",
+        code=Code.RUN_UNKNOWN,
+        hint=f"newest runs: {newest}; or give a folder",
     )
 
 
@@ -176,4 +191,6 @@ def _refuse_drill(folder: Path) -> Path:
     if not (folder / DRILL).is_file():
         return folder
     names = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{RUN}"))) or "none"
-    raise BadInput(f"{folder.name} is a drill, not a run", hint=f"its runs: {names}")
+    raise BadInput(
+        f"{folder.name} is a drill, not a run", code=Code.RUN_IS_DRILL, hint=f"its runs: {names}"
+    )

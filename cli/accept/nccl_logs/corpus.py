@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from accept.core.causes import Cause
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.json import UNKNOWN_BUS
-from accept.core.nccl_tests.table import Device
+from accept.core.nccl_tests.lines import Device
+from accept.core.nccl_tests.table import Table
 from accept.core.text import count, plain
 from accept.nccl_logs.files import walk
 from accept.nccl_logs.hosts import HostNames, natural
-from accept.nccl_logs.tables import EMPTY, NO_TABLE, Measured, Read, once, read
+from accept.nccl_logs.tables import Measured, NoLog, Read, deduplicate, read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,16 @@ class Execution:
     measured: Measured | None = None
 
     @property
+    def table(self) -> Table | None:
+        """The table, unless the log ends before it."""
+        return self.measured.table if self.measured else None
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that the log lists."""
+        return self.measured.devices if self.measured else ()
+
+    @property
     def count(self) -> int:
         """The most common number of GPUs on a host."""
         return Counter(map(len, self.gpus.values())).most_common(1)[0][0] if self.gpus else 0
@@ -47,10 +59,15 @@ class Logs:
     #: In natural order: node9 before node10.
     hosts: tuple[str, ...]
     names: HostNames
-    #: Names of devices, each once.
-    devices: tuple[str, ...]
     #: Files without results, with reasons.
     skipped: tuple[tuple[str, str], ...]
+
+    @property
+    def devices(self) -> Iterator[Device]:
+        """The devices that all tables list."""
+        for log, _ in self.read:
+            for table in log.tables:
+                yield from table.devices
 
 
 def gather(paths: Sequence[Path]) -> Logs:
@@ -63,29 +80,29 @@ def gather(paths: Sequence[Path]) -> Logs:
     for path in paths:
         for file in walk(path):
             log = read(file.name, file.blocks)
-            if log.reason:
+            if log.no_log:
                 others.append((log, file.named))
             else:
                 logs.append(log)
-    logs, duplicates = once(logs)
+    logs, skipped = deduplicate(logs)
     tables = [table for log in logs for table in log.tables if table.hosts]
     hosts = {host for table in tables for host in table.hosts}
     names = HostNames(hosts, [log.file for log in logs if log.tables])
     should_be_log = _should_be_log(logs, names)
-    skipped = [(log.file, log.reason) for log in duplicates]
     for log, named in others:
         if should_be_log(log):
-            message = f"the log is not usable: {log.reason}"
+            message = f"the log is not usable: {log.no_log}"
             problem = Problem(cause=Cause.INCOMPLETE_LOG, message=message)
             logs.append(Read(file=log.file, problems=(problem,)))
         elif named:
             raise BadEvidence(
                 f"{plain(log.file)} is not a log of nccl-tests and holds no packed evidence: "
-                f"{log.reason}",
+                f"{log.no_log}",
+                code=Code.LOGS_NOT_A_LOG,
                 hint="name a run, its evidence, or the output of all_reduce_perf or a similar test",
             )
         else:
-            skipped.append((log.file, log.reason))
+            skipped.append((log.file, str(log.no_log)))
     if not tables:
         raise _no_results(paths, logs, len(others))
     number = _numbering(tables)
@@ -93,7 +110,6 @@ def gather(paths: Sequence[Path]) -> Logs:
         read=tuple((log, tuple(_execution(t, number) for t in log.tables)) for log in logs),
         hosts=tuple(sorted(hosts, key=natural)),
         names=names,
-        devices=tuple(dict.fromkeys(d.name for table in tables for d in table.devices if d.name)),
         skipped=tuple(skipped),
     )
 
@@ -108,8 +124,8 @@ def _should_be_log(logs: Sequence[Read], names: HostNames) -> Callable[[Read], b
     def should_be_log(log: Read) -> bool:
         if names.fits(log.file):
             return True
-        no_results = log.reason in (EMPTY, NO_TABLE) and Path(log.file).suffix in suffixes
-        return no_results and names.names_one(log.file)
+        is_text = log.no_log in (NoLog.EMPTY, NoLog.NO_TABLE)
+        return is_text and Path(log.file).suffix in suffixes and names.names_one(log.file)
 
     return should_be_log
 
@@ -122,11 +138,13 @@ def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> Bad
         return BadEvidence(
             f"{names}: no log has a table with a list of devices; "
             f"the first problem is: {plain(problem, 200)}",
+            code=Code.LOGS_NOTHING_MEASURED,
             hint="find out why nothing was measured; the list starts with `# Using devices`",
         )
     return BadEvidence(
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
         f"{count(others, 'file')} searched",
+        code=Code.LOGS_NONE,
         hint="name a run, an evidence folder, or the output of all_reduce_perf or a similar test",
     )
 
@@ -239,7 +257,7 @@ def populations(
         )
         if is_rail and (len(execution.hosts) > 2 or len(hosts) == 2):
             key = key._replace(kind=GroupKind.RAILS, hosts=check_and_hosts[1])
-        table = execution.measured.table if execution.measured else None
+        table = execution.table
         if table is None or table.min_bytes is None or not table.rows:
             without_rows.append((key, table, execution))
             continue
@@ -262,8 +280,7 @@ def populations(
 
 
 def _devices(execution: Execution) -> tuple[str, ...]:
-    devices = execution.measured.devices if execution.measured else ()
-    return tuple(sorted({device.name for device in devices if device.name}))
+    return tuple(sorted({device.name for device in execution.devices if device.name}))
 
 
 def _smallest_blocks(executions: Sequence[Execution]) -> set[tuple[str, ...]]:
@@ -290,7 +307,7 @@ def _check_and_hosts(execution: Execution) -> tuple[str | None, tuple[str, ...]]
 
 
 def _kind(execution: Execution, all_hosts: int) -> GroupKind:
-    if execution.measured and len({device.group for device in execution.measured.devices}) > 1:
+    if len({device.group for device in execution.devices}) > 1:
         # Several groups ran at once, and share one result.
         return GroupKind.HALVES
     hosts = len(execution.hosts)

@@ -59,8 +59,8 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
 
 def _is_without_results(executions: Sequence[Execution]) -> bool:
     """Return True if no table of a log has rows, or shows its collective or devices."""
-    tables = [e.measured.table for e in executions if e.measured and e.measured.table]
-    return not any(table.rows or table.collective or table.listing for table in tables)
+    tables = [execution.table for execution in executions if execution.table]
+    return not any(table.rows or table.collective or table.devices for table in tables)
 
 
 def _most_common(checks: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:
@@ -77,7 +77,7 @@ def _with_hosts(
     execution: Execution, names: HostNames, participants: Counter[_Participants]
 ) -> Execution:
     """Return the execution; if its list of devices is cut off, with the hosts of the file name."""
-    table = execution.measured.table if execution.measured else None
+    table = execution.table
     named = names.of(execution.file)
     is_listed = table is not None and (table.complete or (table.rows and execution.hosts))
     if table is None or is_listed or not set(execution.hosts) <= set(named):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 
@@ -11,12 +12,20 @@ from accept.core import launcher_errors, nccl_tests
 from accept.core.causes import Cause
 from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
-from accept.core.nccl_tests.table import COLLECTIVES, Device, Log, Row, Table
+from accept.core.nccl_tests.lines import Device, Row
+from accept.core.nccl_tests.table import COLLECTIVES, Log, Table
 from accept.core.text import count
 
-#: Reasons why a file is not a log, although it may have been meant to be one.
-EMPTY, NO_TABLE = "it is empty", "no nccl-tests results table in this file"
-JSON = "JSON without results of nccl-tests"
+
+class NoLog(StrEnum):
+    """A reason why a file is not a log of nccl-tests."""
+
+    EMPTY = "it is empty"
+    NO_TABLE = "no nccl-tests results table in this file"
+    NO_RESULTS = "JSON without results of nccl-tests"
+    BINARY = "it is no text"
+
+
 #: A file is text if this many bytes at its start contain no NUL.
 _START = 1 << 16
 
@@ -28,12 +37,16 @@ class Measured:
     file: str
     #: The check of the collective; None: the log does not name the collective.
     check: str | None
-    #: In rank order.
-    hosts: tuple[str, ...]
+    table: Table
+    #: Those of the table, or of all tables of processes that ran alone.
     devices: tuple[Device, ...] = ()
-    table: Table | None = None
     problems: tuple[Problem, ...] = ()
     facts: tuple[Fact, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts in rank order."""
+        return tuple(dict.fromkeys(device.host for device in self.devices))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +57,8 @@ class Read:
     tables: tuple[Measured, ...] = ()
     #: Problems that belong to no table, such as launches that failed.
     problems: tuple[Problem, ...] = ()
-    #: Why it is not a log; empty: it is one.
-    reason: str = ""
+    #: None: it is a log.
+    no_log: NoLog | None = None
     #: True if the file was written with `-J`.
     json: bool = False
 
@@ -55,27 +68,33 @@ def read(name: str, blocks: Iterable[bytes]) -> Read:
     blocks = iter(blocks)
     start = next(blocks, b"")
     if b"\0" in start[:_START]:
-        return Read(file=name, reason="it is no text")
+        return Read(file=name, no_log=NoLog.BINARY)
     launch: list[Problem] = []
     whole = chain((start,), blocks)
     if json := nccl_tests_json.is_json(start):
         log = nccl_tests_json.parse(whole, collective=_named(name))
         if not any(table.rows for table in log.tables):
-            return Read(file=name, reason=JSON)
+            return Read(file=name, no_log=NoLog.NO_RESULTS)
     else:
         log = nccl_tests.parse(launcher_errors.watch(whole, launch), collective=_named(name))
-    problems = tuple(p for p in log.problems if p.cause is not Cause.UNPARSABLE or log.tables)
     if not log.tables:
-        said = (*launch, *problems)
-        if not said and log.nccl_lines:
-            text = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
-            said = (Problem(cause=Cause.NO_MEASUREMENT, message=text),)
-        reason = NO_TABLE if start.strip() else EMPTY
-        return Read(file=name, problems=said, reason="" if said else reason)
+        return _without_tables(name, log, launch, is_empty=not start.strip())
+    problems = log.problems
     if len(log.tables) == 1:
         problems, launch = (*launch, *problems), []
     tables = tuple(_tables(name, replace(log, problems=problems)))
     return Read(file=name, tables=tables, problems=tuple(launch), json=json)
+
+
+def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty: bool) -> Read:
+    """Return a file without tables: a log if it shows why it has none."""
+    problems = (*launch, *(p for p in log.problems if p.cause is not Cause.UNPARSABLE))
+    if not problems and log.nccl_lines:
+        message = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
+        problems = (Problem(cause=Cause.NO_MEASUREMENT, message=message),)
+    if problems:
+        return Read(file=name, problems=problems)
+    return Read(file=name, no_log=NoLog.EMPTY if is_empty else NoLog.NO_TABLE)
 
 
 def _named(file: str) -> str | None:
@@ -90,14 +109,15 @@ def _tables(name: str, log: Log) -> Iterator[Measured]:
     if alone:
         # Each process ran as if it were the only one. Together they are one execution.
         devices = tuple(device for table in alone for device in table.devices)
-        yield _of(name, alone[0], devices, tuple(p for p in log.problems if p.host is None), log)
-    own = {problem for table in tables for problem in table.problems}
-    rest = [problem for problem in log.problems if problem not in own] if not alone else []
+        problems = tuple(problem for problem in log.problems if problem.host is None)
+        yield _measured(name, alone[0], devices, problems, log)
+    of_tables = {problem for table in tables for problem in table.problems}
+    of_log = [p for p in log.problems if p not in of_tables] if not alone else []
     unfinished = [table for table in tables if not table.complete] or tables
     for table in tables:
-        mine = [p for p in rest if _last(unfinished, p) is table]
+        own = [problem for problem in of_log if _last(unfinished, problem) is table]
         # Problems of the table itself are a consequence of the others, so they come last.
-        yield _of(name, table, table.devices, (*mine, *table.problems), log)
+        yield _measured(name, table, table.devices, (*own, *table.problems), log)
 
 
 def _last(tables: list[Table], problem: Problem) -> Table:
@@ -106,111 +126,110 @@ def _last(tables: list[Table], problem: Problem) -> Table:
     return (fitting or tables)[-1]
 
 
-def _of(
+def _measured(
     name: str, table: Table, devices: tuple[Device, ...], problems: tuple[Problem, ...], log: Log
 ) -> Measured:
-    facts = tuple(f for f in nccl_tests.facts(log) if f.check is None)
-    facts += nccl_tests.facts(replace(log, tables=(table,), networks={}, warnings=()))
     return Measured(
         file=name,
         check=table.check,
-        hosts=tuple(dict.fromkeys(device.host for device in devices)),
         devices=devices,
         table=table,
         problems=problems,
-        facts=facts,
+        facts=(*nccl_tests.nccl_facts(log), nccl_tests.table_fact(table)),
     )
 
 
-def once(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
-    """Drop duplicate tables; return the remaining files, and those that had only duplicates.
+def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, str]]]:
+    """Drop duplicate tables. Return the other files, and those with only duplicates, with reasons.
 
     Of copies the first stays. Of a table in text and in JSON, the text stays because it contains
     more. Of a split run, the JSON tables stay: there is one for each group, but the text has only
     the mean over all groups.
     """
-    found, copies = _without_copies(found)
-    texts = _by_kind(one for one in found if not one.json)
-    documents = _by_kind(one for one in found if one.json)
-    kept, left = [], copies
-    for one in found:
-        others = texts if one.json else documents
+    files, skipped = _without_copies(files)
+    texts = _by_check(file for file in files if not file.json)
+    documents = _by_check(file for file in files if file.json)
+    kept = []
+    for file in files:
+        others = texts if file.json else documents
         tables = tuple(
             table
-            for table in one.tables
-            if not _spare(table, others.get(table.check, ()), json=one.json)
+            for table in file.tables
+            if not _is_in(others.get(table.check, ()), table, json=file.json)
         )
-        if tables or not one.tables:
-            kept.append(replace(one, tables=tables))
+        if tables or not file.tables:
+            kept.append(replace(file, tables=tables))
         else:
-            said = "the text says the same" if one.json else "the JSON says it of each group"
-            left.append(replace(one, reason=said))
-    return kept, left
+            reason = "the text says the same" if file.json else "the JSON says it of each group"
+            skipped.append((file.file, reason))
+    return kept, skipped
 
 
-def _without_copies(found: Sequence[Read]) -> tuple[list[Read], list[Read]]:
-    """Drop tables whose rows equal those of an earlier one; return files as `once` does."""
+def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, str]]]:
+    """Drop tables whose rows equal those of an earlier one; return files as `deduplicate` does."""
     first: dict[tuple[object, ...], str] = {}
-    kept, left = [], []
-    for one in found:
-        fresh = []
-        copied = ""
-        for table in one.tables:
-            rows = table.table.rows if table.table else ()
-            key = (table.check, *_places(table), rows, one.json)
+    kept, skipped = [], []
+    for file in files:
+        tables = []
+        original = ""
+        for table in file.tables:
+            rows = table.table.rows
+            key = (table.check, *_gpus(table), rows, file.json)
             if rows and key in first:
-                copied = first[key]
+                original = first[key]
             else:
-                first[key] = one.file
-                fresh.append(table)
-        if fresh or not copied:
-            kept.append(replace(one, tables=tuple(fresh)))
+                first[key] = file.file
+                tables.append(table)
+        if tables or not original:
+            kept.append(replace(file, tables=tuple(tables)))
         else:
-            left.append(replace(one, reason=f"a copy of {copied}"))
-    return kept, left
+            skipped.append((file.file, f"a copy of {original}"))
+    return kept, skipped
 
 
-def _by_kind(some: Iterator[Read]) -> dict[str | None, list[Measured]]:
-    found: dict[str | None, list[Measured]] = {}
-    for one in some:
-        for table in one.tables:
-            found.setdefault(table.check, []).append(table)
-    return found
+def _by_check(files: Iterable[Read]) -> dict[str | None, list[Measured]]:
+    tables: dict[str | None, list[Measured]] = {}
+    for file in files:
+        for table in file.tables:
+            tables.setdefault(table.check, []).append(table)
+    return tables
 
 
-def _spare(mine: Measured, others: Sequence[Measured], *, json: bool) -> bool:
-    """Return True if `others` contain all results of this table."""
-    table = mine.table
-    if table is None or (not json and not table.split):
-        return False
-    ranks = _places(mine)
+def _is_in(others: Sequence[Measured], measured: Measured, *, json: bool) -> bool:
+    """Return True if tables of the other format contain all results of this one."""
+    gpus = _gpus(measured)
     if json:
-        same = (o.table for o in others if o.table and _places(o) == ranks)
-        return any(_printed(table, text) for text in same)
-    groups = [other for other in others if other.table and not other.table.split]
-    return {*ranks} == {place for group in groups for place in _places(group)} != set()
+        texts = (other.table for other in others if _gpus(other) == gpus)
+        return any(_are_equal(measured.table, text) for text in texts)
+    if not measured.table.split:
+        return False
+    groups = [other for other in others if not other.table.split]
+    return {*gpus} == {gpu for group in groups for gpu in _gpus(group)} != set()
 
 
-def _places(measured: Measured) -> list[tuple[str, int]]:
+def _gpus(measured: Measured) -> list[tuple[str, int]]:
+    """Return host and number of the GPU of each rank."""
     return [(device.host, device.device) for device in measured.devices]
 
 
-def _printed(document: Table, text: Table) -> bool:
+def _are_equal(document: Table, text: Table) -> bool:
     """Return True if a JSON table has the rows of a text table, or fewer if it was interrupted."""
     fewer = len(text.rows) - len(document.rows)
     return (fewer == 0 or (fewer > 0 and not document.complete)) and all(
-        _same(*pair) for pair in zip(document.rows, text.rows, strict=False)
+        _are_equal_rows(*pair) for pair in zip(document.rows, text.rows, strict=False)
     )
 
 
-def _same(mine: Row, text: Row) -> bool:
+def _are_equal_rows(document: Row, text: Row) -> bool:
     """Return True if a JSON row equals a text row, whose times have only seven characters."""
-    if mine.size != text.size:
+    if document.size != text.size:
         return False
-    for (_, a), (_, b) in zip(mine.sides(), text.sides(), strict=True):
-        if a is None or b is None:
-            if a is not b:
+    for (_, exact), (_, printed) in zip(document.sides(), text.sides(), strict=True):
+        if exact is None or printed is None:
+            if exact is not printed:
                 return False
-        elif abs(a.time - b.time) > 0.0051 + (6e-6 if a.time < 9_999_999 else 0.06) * a.time:
-            return False
+        else:
+            share = 6e-6 if exact.time < 9_999_999 else 0.06
+            if abs(exact.time - printed.time) > 0.0051 + share * exact.time:
+                return False
     return True

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tarfile
-import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,23 +14,23 @@ from accept.config import floors
 from accept.config.machine import Machine
 from accept.core import checks, evidence, nccl_tests
 from accept.core.causes import Cause
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
+from accept.core.facts import GPUS, INVENTORY
 from accept.core.judge.completeness import host_list
-from accept.core.judge.crosscheck import GPUS
 from accept.core.judge.hosts import is_device
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import (
     SCHEMA,
     Fact,
     GroupKind,
-    Metric,
     Plan,
     PlannedMachine,
     Problem,
     Record,
     Step,
 )
-from accept.core.nccl_tests.table import Log, Table
+from accept.core.nccl_tests.table import Table
 from accept.core.runner.coordinator import HOSTS
 from accept.core.text import count, format_size, plain
 from accept.evidence import archive, bucket, rundir
@@ -66,7 +64,8 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
     executions = completed(logs)
     notes: list[str] = []
     if machine is None:
-        guess = _guess_machine(logs.devices, _max_gpus(executions))
+        names = tuple(dict.fromkeys(device.name for device in logs.devices if device.name))
+        guess = _guess_machine(names, _max_gpus(executions))
         machine = guess.machine
         notes.append(f"machine {machine.name}: {guess.reason}")
     notes += filter(None, [_device_differences(logs)])
@@ -80,6 +79,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
     if not plan.steps:
         raise BadEvidence(
             f"{plain(paths[0], 200)}: only {', '.join(unjudged)} was measured",
+            code=Code.LOGS_NOT_JUDGED,
             hint="accept list checks shows the collectives that are judged",
         )
     return RunFromLogs(
@@ -137,14 +137,15 @@ def is_foreign(path: str) -> bool:
 def _is_own_file(path: Path) -> bool:
     try:
         if archive.is_tar(path):
-            with tarfile.open(path) as tar:
-                first = tar.next()
-            return first is None or Path(first.name).parts[:1] == ("evidence",)
-        return not zipfile.is_zipfile(path) and evidence.is_packed(path)
+            first = archive.first_member(path)
+            return not first or Path(first).parts[:1] == ("evidence",)
+        return not archive.is_zip(path) and evidence.is_packed(path)
     except EOFError:
         return False
     except OSError as error:
-        raise BadEvidence(f"{plain(path)}: {error.strerror}", hint="name another file") from None
+        raise BadEvidence(
+            f"{plain(path)}: {error.strerror}", code=Code.LOGS_UNREADABLE, hint="name another file"
+        ) from None
     except Exception:
         # The reader of evidence archives reports what is wrong with it.
         return True
@@ -209,11 +210,9 @@ _NO_BUS = "0x00"
 def _hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedMachine) -> Record:
     """Return the record of the hosts: their GPUs, and what is wrong with these."""
     gpus: dict[str, dict[int, str]] = {}
-    for log, _ in logs.read:
-        for table in log.tables:
-            for device in table.devices:
-                if device.bus != _NO_BUS:
-                    gpus.setdefault(device.host, {})[device.device] = device.name
+    for device in logs.devices:
+        if device.bus != _NO_BUS:
+            gpus.setdefault(device.host, {})[device.device] = device.name
     return Record(
         step=HOSTS_STEP,
         checks=("hosts",),
@@ -223,7 +222,7 @@ def _hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedM
         exit=0,
         facts=tuple(
             Fact(
-                name="inventory",
+                name=INVENTORY.name,
                 host=host,
                 value={"gpus": [{"index": i, "name": names[i]} for i in sorted(names)]},
             )
@@ -247,11 +246,9 @@ def _device_differences(logs: Logs) -> str:
 def _device_names(logs: Logs) -> dict[str, set[str]]:
     """Return the names of the devices of each host, without hosts that have none."""
     names: dict[str, set[str]] = {host: set() for host in logs.hosts}
-    for log, _ in logs.read:
-        for table in log.tables:
-            for device in table.devices:
-                if device.name:
-                    names[device.host].add(device.name)
+    for device in logs.devices:
+        if device.name:
+            names[device.host].add(device.name)
     return {host: devices for host, devices in names.items() if devices}
 
 
@@ -365,10 +362,10 @@ def _with_host(execution: Execution) -> Execution:
     return replace(execution, problems=problems)
 
 
-def _order(item: tuple[Population, list[Execution]]) -> tuple[Any, ...]:
-    population = item[0]
-    kinds = list(_WORDS)
+def _order(item: tuple[Population, list[Execution]]) -> tuple[int, int, str, str]:
+    population, _ = item
     gpus = population.gpus or 99
+    kinds = list(_WORDS)
     return kinds.index(population.kind), -gpus, population.check, str(population)
 
 
@@ -379,12 +376,13 @@ def _step(
     metric_names: Collection[str],
 ) -> tuple[Step, list[Record]]:
     """Return the step and the records of executions that are comparable."""
-    top = _top_size([e.measured.table for e in executions if e.measured and e.measured.table])
+    tables = [execution.table for execution in executions if execution.table]
+    top = _top_size(tables)
     low, factor = population.min, population.factor
     params: dict[str, Any] = {}
     if low and factor and top and top >= low:
         params = {"min": format_size(low), "max": format_size(top), "factor": factor}
-    if _is_unchecked(executions):
+    if _is_unchecked(tables):
         params["check"] = 0
     gpus = population.gpus
     suffix = f"-{count(gpus, 'gpu')}".replace(" ", "-") if gpus else ""
@@ -396,24 +394,32 @@ def _step(
         groups=population.kind,
         params=params,
     )
-    hosts_of_wave: list[set[str]] = []
-    groups_in_wave: Counter[int] = Counter()
-    records = []
+    positions = _positions(executions)
+    records = [
+        _record(step, execution, population, top, metric_names, position)
+        for execution, position in zip(executions, positions, strict=True)
+    ]
+    return replace(step, rounds=max((wave + 1 for wave, _ in positions), default=1)), records
+
+
+def _positions(executions: Sequence[Execution]) -> list[tuple[int, int]]:
+    """Return wave and group of each execution; no host takes part twice in a wave."""
+    busy: list[set[str]] = []
+    groups: Counter[int] = Counter()
+    positions = []
     for execution in executions:
-        free = (n for n, hosts in enumerate(hosts_of_wave) if hosts.isdisjoint(execution.hosts))
-        wave = next(free, len(hosts_of_wave))
-        if wave == len(hosts_of_wave):
-            hosts_of_wave.append(set())
-        hosts_of_wave[wave].update(execution.hosts)
-        position = (wave, groups_in_wave[wave])
-        records.append(_record(step, execution, population, top, metric_names, position))
-        groups_in_wave[wave] += 1
-    return replace(step, rounds=max(len(hosts_of_wave), 1)), records
+        free = (wave for wave, hosts in enumerate(busy) if hosts.isdisjoint(execution.hosts))
+        wave = next(free, len(busy))
+        if wave == len(busy):
+            busy.append(set())
+        busy[wave].update(execution.hosts)
+        positions.append((wave, groups[wave]))
+        groups[wave] += 1
+    return positions
 
 
-def _is_unchecked(executions: Sequence[Execution]) -> bool:
-    """Return True if no execution checked its data, as with `-c 0`."""
-    tables = [e.measured.table for e in executions if e.measured and e.measured.table]
+def _is_unchecked(tables: Sequence[Table]) -> bool:
+    """Return True if no table has checked data, as with `-c 0`."""
     sides = [row.out_of_place for table in tables for row in table.rows if row.out_of_place]
     return bool(sides) and all(side.wrong is None for side in sides)
 
@@ -444,18 +450,12 @@ def _record(
     position: tuple[int, int],
 ) -> Record:
     """Return the record of an execution; `position` is its wave and its group in the wave."""
-    table = execution.measured.table if execution.measured else None
-    metrics: tuple[Metric, ...] = ()
-    if table is not None:
-        log = Log(tables=(table,), problems=(), networks={}, detours={}, nccl_lines=0, warnings=())
-        metrics = tuple(
-            metric
-            for metric in nccl_tests.metrics(log, names=("busbw", "wrong", *metric_names))
-            if metric.size is None or top is None or metric.size <= top
-        )
+    table = execution.table
+    names = ("busbw", "wrong", *metric_names)
+    metrics = nccl_tests.table_metrics(table, names) if table else ()
     is_partial = bool(population.gpus) or population.kind in (GroupKind.RAILS, GroupKind.HALVES)
     facts = execution.measured.facts if execution.measured else ()
-    facts += tuple(Fact(name=GPUS, host=h, value=list(g)) for h, g in execution.gpus.items())
+    facts += tuple(Fact(name=GPUS.name, host=h, value=list(g)) for h, g in execution.gpus.items())
     return Record(
         step=step.id,
         checks=step.checks,
@@ -467,7 +467,7 @@ def _record(
         ranks=(table.ranks if table else None) or 0,
         exit=0 if table is not None and table.complete else None,
         log=execution.file,
-        metrics=metrics,
+        metrics=tuple(m for m in metrics if m.size is None or top is None or m.size <= top),
         facts=facts,
         problems=execution.problems,
     )
@@ -478,8 +478,7 @@ def _digest(executions: Sequence[Execution]) -> str:
     digest = hashlib.sha256()
     texts = []
     for e in executions:
-        table = e.measured.table if e.measured else None
-        texts.append(repr((Path(e.file).name, e.check, e.hosts, table and table.rows)))
+        texts.append(repr((Path(e.file).name, e.check, e.hosts, e.table and e.table.rows)))
     for text in sorted(texts):
         digest.update(text.encode())
     return digest.hexdigest()

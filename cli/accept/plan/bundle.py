@@ -18,6 +18,7 @@ from typing import Any
 
 from accept import __version__
 from accept.config import resources
+from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
 from accept.core.checks import load
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
@@ -237,7 +238,7 @@ def _step(run: Resolved, step: Step) -> bytes:
             gpus=run.plan.machine.gpus,
             # Specified dense TFLOP/s of one GPU by data type; {} if the machine file has none.
             peaks=run.machine.gpus.peaks.tflops if run.machine.gpus.peaks else {},
-            ncclTestsFolders=("/third_party/nccl-tests/build", "/opt/nccl-tests/build"),
+            ncclTestsFolders=NCCL_TESTS_FOLDERS,
         )
     )
     return str(text).encode()

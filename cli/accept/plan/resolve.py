@@ -6,7 +6,7 @@ give the same run everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from accept.config import (
@@ -20,19 +20,20 @@ from accept.config import (
     site_expectations,
 )
 from accept.config.expectations import parse_expectation
-from accept.config.faults import read_plants
+from accept.config.faults import parse_faults
 from accept.config.fields import check_env
 from accept.config.floors import bounds
 from accept.config.hostlist import MOST_HOSTS, expand
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import remarks, without
+from accept.core.catalog.faults import Injector, fault_of
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Reference
 from accept.core.serde import Invalid, escaped, known
 from accept.core.text import count, duration
 from accept.plan.placement import check_image, check_results, gpus_of_pod, include_nodes
-from accept.plan.steps import fit_budget, steps_of
+from accept.plan.steps import fit_budget, missing_gates, steps_of
 
 #: Longest wait for hosts, in seconds, by back end. Nodes of a cluster first pull an image.
 _START_SECONDS = {"local": 60.0, "ssh": 60.0, "kubernetes": 900.0}
@@ -81,7 +82,7 @@ class Options:
     budget: float | None = None
     hold: float = 0.0
     keep: float | None = None
-    plant: tuple[str, ...] = ()
+    inject: tuple[str, ...] = ()
     #: Location of the run in a cluster. It does not change what runs.
     place: ClusterPlace = ClusterPlace()
     #: Use every node that matches and is free; the back end of the cluster finds their names.
@@ -297,7 +298,7 @@ def resolve(options: Options) -> Resolved:
         user_scripts=scripts,
         gpus_per_pod=per_pod,
         notes=(
-            *_connectivity_note(suite.value),
+            *_gate_notes(suite.value),
             *ignored_notes,
             *remarks(_user_env(settings, options), machine.value, profile),
             *(_results_note(settings) if on_pods else ()),
@@ -306,13 +307,13 @@ def resolve(options: Options) -> Resolved:
         ),
         place=options.place,
     )
-    return plant(run, read_plants(options.plant, hosts))
+    return with_faults(run, parse_faults(options.inject, hosts))
 
 
-def plant(run: Resolved, planted: tuple[str, ...]) -> Resolved:
-    """Return the run with faults to inject: in its plan, and for `sockets` in its settings."""
+def with_faults(run: Resolved, planted: tuple[str, ...]) -> Resolved:
+    """Return the run with faults to inject: in its plan, and if they need it in its settings."""
     env = run.env
-    if any(text.startswith("sockets@") for text in planted):
+    if any(fault_of(text).injector is Injector.SETTINGS for text in planted):
         env = {**env, **without("nics")}
     return replace(run, env=env, plan=replace(run.plan, planted=planted))
 
@@ -335,12 +336,11 @@ def _check_gpus(machine: Machine, count: int | None) -> None:
             raise BadInput(error.message, code=error.code, hint=error.hint) from None
 
 
-def _connectivity_note(suite: Suite) -> tuple[str, ...]:
-    """Return a note if `connectivity` is added to the suite."""
-    if any(entry.check == "connectivity" for entry in suite.checks):
-        return ()
-    reason = "all planned ranks must answer before anything is measured"
-    return (f"connectivity was added to suite {suite.name}: {reason}",)
+def _gate_notes(suite: Suite) -> Iterator[str]:
+    """Yield a note for each check that is added to the suite."""
+    for name in missing_gates(suite.checks):
+        reason = "all planned ranks must answer before anything is measured"
+        yield f"{name} was added to suite {suite.name}: {reason}"
 
 
 def _results_note(site: Site) -> tuple[str, ...]:
@@ -422,9 +422,7 @@ def _expectations(
     try:
         from_options = [parse_expectation(text, source="--expect") for text in options.expect]
     except Invalid as error:
-        raise BadInput(
-            f"--expect: {error.message}", code=Code.OPTION_EXPECT, hint=error.hint
-        ) from None
+        raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     # The command line replaces the same side of the same metric in the site file.
     replaced = {_subject(expectation) for expectation in from_options}
     from_site = [

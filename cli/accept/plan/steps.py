@@ -10,8 +10,9 @@ from typing import Any
 from accept.config import Loaded, Machine, Site, Suite
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, parse
+from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause
-from accept.core.checks import load
+from accept.core.checks import load, names
 from accept.core.checks.check import Check, launch_seconds
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
@@ -34,8 +35,6 @@ from accept.core.text import duration, format_size, parse_size
 _TIMEOUT_FACTOR = 5.0
 #: Shortest such limit, in seconds.
 _SHORTEST_TIMEOUT = 120.0
-#: Checks that only read the state of the hosts and launch no ranks.
-_READ_ONLY = ("inventory", "health")
 
 
 def steps_of(
@@ -61,7 +60,7 @@ def steps_of(
     drafts: list[_Draft] = []
     skipped: list[Skipped] = []
     used = set()
-    for index, entry in _in_step_order(suite.value.checks):
+    for index, entry in _ordered(suite.value.checks):
         check = load(entry.check)
         layers = [
             (
@@ -86,11 +85,11 @@ def steps_of(
                 known(groups, check.groups),
                 code=Code.SUITE_CONTRADICTION,
             )
-        names = [f"n{i}" for i in range(nodes)]
+        hosts = [f"n{i}" for i in range(nodes)]
         round_count = (
             _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
         )
-        planned_waves = waves(groups, names, rounds=round_count, seed=seed, ranks=ranks)
+        planned_waves = waves(groups, hosts, rounds=round_count, seed=seed, ranks=ranks)
         if not planned_waves or (groups is GroupKind.RAILS and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
@@ -98,7 +97,7 @@ def steps_of(
         typed = read(check.params, params)
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)
         work = check.estimate(typed, largest, ranks) * len(planned_waves)
-        launching = launch_seconds(largest) * len(planned_waves) if "mpirun" in check.needs else 0.0
+        wave_start = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
         draft = _Draft(
             check=check,
             checks=(check.name,),
@@ -106,7 +105,7 @@ def steps_of(
             params=params,
             rounds=round_count,
             timeout=entry.timeout or 0.0,
-            estimate=work + launching,
+            estimate=work + wave_start * len(planned_waves),
             optional=entry.optional,
             user_script=_user_script(suite.document, index, entry.script) if entry.script else "",
         )
@@ -157,8 +156,7 @@ class _Draft:
     def step(self, number: str) -> Step:
         """Return the step with its id, script and time limit."""
         name = self.check.launch or self.check.name
-        read_only = self.check.name in _READ_ONLY
-        groups = "" if self.groups == "all" or read_only else f"-{self.groups}"
+        groups = "" if self.groups is GroupKind.ALL or self.check.read_only else f"-{self.groups}"
         per_wave = self.estimate / max(1, self.rounds)
         timeout = self.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
         return Step(
@@ -190,16 +188,23 @@ def _rounds(requested: str | int, machine: PlannedMachine, nodes: int) -> int:
     return rounds_for(nodes, machine.noise, deficit)
 
 
-def _in_step_order(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
-    """Return the entries with their indices in the suite; `connectivity` precedes measurements.
+def _ordered(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
+    """Return the entries with their indices in the suite: read-only checks, gates, then the others.
 
-    It is added if the suite lacks it: all planned ranks must answer before anything is measured.
+    A gate that the suite lacks is added: all planned ranks must answer before measurements.
     """
+    added = [(0, SuiteCheck(check=name)) for name in missing_gates(entries)]
     numbered = list(enumerate(entries))
-    read_only = [(i, e) for i, e in numbered if e.check in _READ_ONLY]
-    connectivity = [(i, e) for i, e in numbered if e.check == "connectivity"]
-    rest = [(i, e) for i, e in numbered if e.check not in (*_READ_ONLY, "connectivity")]
-    return [*read_only, *(connectivity or [(0, SuiteCheck(check="connectivity"))]), *rest]
+    read_only = [(i, e) for i, e in numbered if load(e.check).read_only]
+    gates = [(i, e) for i, e in numbered if load(e.check).gate]
+    rest = [(i, e) for i, e in numbered if not (load(e.check).read_only or load(e.check).gate)]
+    return [*read_only, *added, *gates, *rest]
+
+
+def missing_gates(entries: Sequence[SuiteCheck]) -> tuple[str, ...]:
+    """Return the checks that every run has and that the suite lacks."""
+    listed = {entry.check for entry in entries}
+    return tuple(name for name in names() if load(name).gate and name not in listed)
 
 
 def _params(
@@ -224,8 +229,8 @@ def _params(
         _check_limits(params, overrides)
     except Invalid as error:
         # An error about several parameters has no path: one of the overrides caused it.
-        names = [show_path(error.path)] if error.path else list(overrides)
-        where = ", ".join(f"{check.name}.{name}" for name in names)
+        wrong = [show_path(error.path)] if error.path else list(overrides)
+        where = ", ".join(f"{check.name}.{name}" for name in wrong)
         unknown = error.code is Code.KEY_UNKNOWN
         code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
         raise BadInput(f"--set {where}: {error.message}", code=code, hint=error.hint) from None

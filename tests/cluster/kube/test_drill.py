@@ -1,4 +1,4 @@
-"""`accept drill` over pods: each fault is planted on a node, caught, and blamed on it."""
+"""`accept drill` over pods: each fault is injected on a node, caught, and blamed on it."""
 
 from __future__ import annotations
 

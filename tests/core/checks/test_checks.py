@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from tests.factories.paths import ROOT
 from tests.factories.real_logs import FOLDERS, folder_name
 from tests.factories.verdicts import COLLECTIVE, TOP, step
 
-from accept.core import checks
-from accept.core.checks import parse_log, with_problems_seen
+from accept.core import checks, facts
+from accept.core.catalog.faults import FAULTS
+from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.checks.check import launch_seconds
 from accept.core.checks.collectives import Params
+from accept.core.facts import RANK, FactKind
 from accept.core.judge.collective_metrics import (
     message_sizes,
     nominal,
@@ -56,13 +59,6 @@ def test_a_formatted_size_is_read_back(size: int) -> None:
 # -- the list ------------------------------------------------------------------------------------
 
 
-def test_the_checks_are_the_modules_of_the_folder() -> None:
-    assert set(checks.names()) == {
-        *COLLECTIVES, "latency", "inventory", "health", "connectivity", "train", "script",
-        "gemm", "memory",
-    }  # fmt: skip
-
-
 def test_a_check_that_does_not_exist_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         checks.load("all_reduce")
@@ -75,11 +71,38 @@ def test_each_check_is_whole(name: str) -> None:
     assert len(check.summary) < 100
     assert (ROOT / "launchers" / "steps" / check.template).is_file()
     assert check.groups
-    assert check.needs
+    assert set(check.faults) <= set(FAULTS)
+    metrics = [spec.name for spec in check.metrics]
+    assert len(set(metrics)) == len(metrics)
+    assert not check.metrics or check.metrics[0].bounds or not any(m.bounds for m in check.metrics)
     defaults = check.params()
     for item in fields(check.params):
         assert item.metadata["doc"], item.name
     assert 0 < check.estimate(defaults, 1, 1) <= check.estimate(defaults, 1000, 8) < 3600
+
+
+def test_one_check_gates_the_measurements_and_one_runs_scripts() -> None:
+    """The run ends after a gate unless all ranks reported the fact that it declares."""
+    assert [c.name for c in REGISTRY.values() if c.gate] == ["connectivity"]
+    assert RANK in REGISTRY["connectivity"].facts
+    assert [c.name for c in REGISTRY.values() if c.user_script] == ["script"]
+
+
+def test_every_fact_that_a_program_reports_is_declared_or_evidence_only() -> None:
+    declared = {kind.name for check in REGISTRY.values() for kind in check.facts}
+    general = {kind.name for kind in vars(facts).values() if isinstance(kind, FactKind)}
+    #: Printed for people; no rule depends on them.
+    evidence_only = {
+        *("curve", "latency", "loss-curve", "mpi-rank", "p2p", "p2p-least", "ping-pairs"),
+        *("slowest-rank", "tested"),
+    }
+    printed = set()
+    for path in [*(ROOT / "launchers").rglob("*.py"), *(ROOT / "launchers").rglob("*.sh*")]:
+        text = path.read_text()
+        printed |= set(re.findall(r'"fact":"([a-z0-9-]+)"', text))
+        printed |= set(re.findall(r'(?<![a-z])fact\((?:CHECK, )?"([a-z0-9-]+)"', text))
+    assert printed
+    assert printed - declared - general == evidence_only
 
 
 def test_the_collectives_share_one_launch_one_parser_and_their_parameters() -> None:

@@ -16,6 +16,7 @@ from tests.factories.verdicts import CPU, GPU, hosts, hosts_record, plan, record
 
 from accept.core import checks
 from accept.core.checks import REGISTRY
+from accept.core.facts import items, mapping
 from accept.core.health_readings import Change, Device, Log, Reading
 from accept.core.judge import judge
 from accept.core.judge.health import RULES, allowed
@@ -76,6 +77,11 @@ def grown(device: str, seconds: float = 60.0, **more: Any) -> Change:
 
 def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
     return {(one.kind, one.name, one.cause) for one in verdict.suspects}
+
+
+def unread(record: Record) -> str:
+    """Return the first reason of the first fact of a sweep."""
+    return str(items(mapping(record.facts[0].value)["unread"])[0])
 
 
 class TestJudging:
@@ -362,14 +368,14 @@ class TestSweeps:
         }
         last = self.sweep(state, watch, 3, said(uptime=90.0, devices=[device]), final=True)
         assert [fact.name for fact in last.facts] == ["health-total"] * 2
-        assert last.facts[0].value["counters"] == {"net eth0": {"rx_dropped": 8}}
+        assert mapping(last.facts[0].value)["counters"] == {"net eth0": {"rx_dropped": 8}}
 
     def test_a_host_whose_reading_is_killed_lives_on(self, state: Run) -> None:
         watch = Watch.of(state)
         self.sweep(state, watch, 1, said())
         one = self.sweep(state, watch, 2, "kill -KILL $$")
         assert state.lost == {}
-        assert "anything: " in one.facts[0].value["unread"][0]
+        assert "anything: " in unread(one)
         again = self.sweep(state, watch, 3, said(uptime=70.0))
         assert again.facts == (), "it is asked again"
 
@@ -387,9 +393,9 @@ class TestSweeps:
         one = self.sweep(state, watch, 1, "sleep 600")
         assert state.lost == {}
         assert watch.hung == {"h0", "h1"}
-        assert "health.py hangs" in one.facts[0].value["unread"][0]
+        assert "health.py hangs" in unread(one)
         after = self.sweep(state, watch, 2, "echo asked > $0.asked; sleep 600")
-        assert "health.py hangs" in after.facts[0].value["unread"][0]
+        assert "health.py hangs" in unread(after)
         assert not self.program.with_name("health.sh.asked").exists()
 
     def test_a_host_that_is_late_once_lives_on(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import replace
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -24,7 +23,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause, Judgement
-from accept.core.checks import REGISTRY
+from accept.core.checks import REGISTRY, log_lines
 from accept.core.judge import judge
 from accept.core.judge.summary import worst_state
 from accept.core.model import (
@@ -323,20 +322,16 @@ def test_escaped_text_has_no_bare_markup(text: str) -> None:
 
 
 def test_a_step_is_summed_up_in_a_line_a_check() -> None:
-    assert report_text.measured(measured(PAIRS, EIGHT, slow("h5"))) == [
-        "all-reduce: 5 to 10 GB/s at 4M"
-    ]
+    assert log_lines(measured(PAIRS, EIGHT, slow("h5"))) == ["all-reduce: 5 to 10 GB/s at 4M"]
     train = step("train")
     speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
-    assert report_text.measured([record(train, EIGHT, speed)]) == [
-        "train: throughput 12346 samples/s"
-    ]
-    assert report_text.measured([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
+    assert log_lines([record(train, EIGHT, speed)]) == ["train: throughput 12346 samples/s"]
+    assert log_lines([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
 
 
 def test_measured_bears_anything() -> None:
-    odd: Any = Metric(check="x\x1b[2J", name="ping", value=float("inf"), unit="\n")
-    assert report_text.measured([record(ALL, EIGHT, odd)]) == ["x: ping inf"]
+    odd = Metric(check="connectivity", name="ping", value=float("inf"), unit="\n")
+    assert log_lines([record(step("connectivity"), EIGHT, odd)]) == ["connectivity: ping inf us"]
 
 
 def test_lines_that_are_shown_as_they_are_do_nothing_to_a_terminal() -> None:

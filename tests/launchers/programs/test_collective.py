@@ -141,7 +141,7 @@ def test_the_iterations_asked_for_are_done_where_they_fit_and_a_few_always(
     assert done == asked or asked * each > LIMIT
 
 
-# -- planted faults ----------------------------------------------------------------------------
+# -- injected faults ---------------------------------------------------------------------------
 
 
 @real
@@ -149,20 +149,20 @@ def test_the_iterations_asked_for_are_done_where_they_fit_and_a_few_always(
 def test_a_rank_that_contributes_wrong_data_is_named_by_every_collective(
     start: Start, ranks: int, fault: str
 ) -> None:
-    ran = start("collective.py", ranks, *SMALL, plant=fault)
+    ran = start("collective.py", ranks, *SMALL, inject=fault)
     guilty = int(fault[fault.index("h") + 1 : -2])
     assert ran.exit != 0
     for check in CHECKS:
         assert ran.blamed(check) == {("wrong-data", f"h{guilty}", guilty)}
     tables = nccl_tests.parse(ran.text.encode()).tables
     assert all(table.out_of_bounds for table in tables)
-    assert f"# PLANTED {fault.replace('@', ' on ')}" in ran.text
+    assert f"# INJECTED {fault.replace('@', ' on ')}" in ran.text
     assert ran.fact("planted") == fault
 
 
 @real
 def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
-    ran = start("collective.py", 3, *SMALL, "--timeout", "10", plant="hang@h1:0")
+    ran = start("collective.py", 3, *SMALL, "--timeout", "10", inject="hang@h1:0")
     assert ran.exit != 0
     seq = {rank: int(words[0]) for rank, words in ran.progress.items()}
     assert seq[0] == seq[2] == seq[1] + 1
@@ -175,7 +175,7 @@ def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
 
 @real
 def test_a_rank_that_dies_ends_the_run(start: Start) -> None:
-    ran = start("collective.py", 3, *SMALL, plant="die@h2:0")
+    ran = start("collective.py", 3, *SMALL, inject="die@h2:0")
     assert ran.exit != 0
     seq = {rank: int(words[0]) for rank, words in ran.progress.items()}
     assert seq[2] == min(seq.values()) < max(seq.values())
@@ -183,7 +183,7 @@ def test_a_rank_that_dies_ends_the_run(start: Start) -> None:
 
 @real
 def test_a_slow_rank_slows_every_operation(start: Start) -> None:
-    ran = start("collective.py", 2, *SMALL, "--collectives", "sendrecv", plant="slow@h0:0")
+    ran = start("collective.py", 2, *SMALL, "--collectives", "sendrecv", inject="slow@h0:0")
     (table,) = nccl_tests.parse(ran.text.encode()).tables
     assert ran.exit == 0
     assert all(row.out_of_place and row.out_of_place.time >= 50_000 for row in table.rows)
@@ -191,7 +191,7 @@ def test_a_slow_rank_slows_every_operation(start: Start) -> None:
 
 @real
 def test_a_fault_that_is_none_is_refused(start: Start) -> None:
-    ran = start("collective.py", 1, *SMALL, plant="wrong@h0")
+    ran = start("collective.py", 1, *SMALL, inject="wrong@h0")
     assert ran.exit != 0
     assert "FAULT@HOST:LOCALRANK" in ran.text
 

@@ -197,7 +197,7 @@ def test_every_rank_measures_and_is_right(start: Start, ranks: int) -> None:
 
 @real
 def test_a_flipped_bit_is_found_in_product_and_memory_and_named(start: Start) -> None:
-    ran = start("devices.py", 2, *SMALL, plant="flip@h1:0")
+    ran = start("devices.py", 2, *SMALL, inject="flip@h1:0")
     assert ran.exit == 7
     assert ran.blamed("gemm") == {("wrong-result", "h1", 1)}
     assert ran.blamed("memory") == {("wrong-data", "h1", 1)}
@@ -209,7 +209,7 @@ def test_a_flipped_bit_is_found_in_product_and_memory_and_named(start: Start) ->
 @real
 def test_a_result_that_is_no_number_is_named(start: Start) -> None:
     ran = start(
-        "gemm.py", 2, "--seconds", "0.05", "--alone", "0", "--size", "256", plant="nan@h0:0"
+        "gemm.py", 2, "--seconds", "0.05", "--alone", "0", "--size", "256", inject="nan@h0:0"
     )
     assert ran.exit == 7
     assert ran.blamed("gemm") == {("not-finite", "h0", 0)}
@@ -217,7 +217,7 @@ def test_a_result_that_is_no_number_is_named(start: Start) -> None:
 
 @real
 def test_a_slowed_rank_is_slow_and_the_other_is_not(start: Start) -> None:
-    ran = start("gemm.py", 2, "--seconds", "1", "--size", "256", plant="slow@h1:0")
+    ran = start("gemm.py", 2, "--seconds", "1", "--size", "256", inject="slow@h1:0")
     rate = {r["rank"]: r["value"] for r in ran.records if r.get("metric") == "fp32"}
     # 50 ms and more for each product.
     slowest = 2 * 256**3 / 0.05 / 1e12
@@ -228,7 +228,7 @@ def test_a_slowed_rank_is_slow_and_the_other_is_not(start: Start) -> None:
 @real
 def test_what_was_measured_before_a_rank_died_is_in_the_log(start: Start) -> None:
     arguments = ("--seconds", "0.05", "--alone", "0", "--size", "256", "--most", "4194304")
-    ran = start("devices.py", 2, *arguments, "--checks", "memory", plant="die@h1:0")
+    ran = start("devices.py", 2, *arguments, "--checks", "memory", inject="die@h1:0")
     assert ran.exit != 0
     assert any(r.get("metric") == "copy" and r["rank"] == 1 for r in ran.records)
 

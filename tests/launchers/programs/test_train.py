@@ -80,7 +80,7 @@ def test_a_long_run_says_what_is_known_so_far_and_the_last_word_is_the_whole(sta
 @real
 def test_with_fsdp_it_is_the_same_curve_and_a_wrong_result_is_seen(start: Start) -> None:
     options = "--model", "gpt-tiny", "--parallel", "fsdp", "--steps", "20"
-    ran = start("train.py", 2, *options, plant="wrong@h1:0")
+    ran = start("train.py", 2, *options, inject="wrong@h1:0")
     assert ran.exit != 0
     assert ran.metric("curve-deviation") <= 1e-3
     assert ran.fact("training")["compared"] == "outputs"
@@ -97,7 +97,7 @@ def test_with_fsdp_it_is_the_same_curve_and_a_wrong_result_is_seen(start: Start)
 @real
 def test_throughput_counts_the_global_batch_once(start: Start) -> None:
     # Every step takes 50 ms at least, so no count of 64 samples a step can exceed 1,280 a second.
-    ran = start("train.py", 2, "--steps", "20", plant="slow@h1:0")
+    ran = start("train.py", 2, "--steps", "20", inject="slow@h1:0")
     assert ran.exit == 0
     assert 0 < ran.metric("throughput") <= 64 / 0.05
     assert ran.metric("step-p50") >= 0.05
@@ -108,7 +108,7 @@ def test_throughput_counts_the_global_batch_once(start: Start) -> None:
 
 @real
 def test_the_rank_that_computes_and_holds_other_numbers_is_named(start: Start) -> None:
-    ran = start("train.py", 3, plant="wrong@h1:0")
+    ran = start("train.py", 3, inject="wrong@h1:0")
     assert ran.exit != 0
     assert ran.blamed("train") == {("gradients-differ", "h1", 1), ("parameters-differ", "h1", 1)}
     assert ran.fact("planted") == "wrong@h1:0"
@@ -116,7 +116,7 @@ def test_the_rank_that_computes_and_holds_other_numbers_is_named(start: Start) -
 
 @real
 def test_of_two_ranks_that_differ_neither_is_named(start: Start) -> None:
-    ran = start("train.py", 2, plant="wrong@h1:0")
+    ran = start("train.py", 2, inject="wrong@h1:0")
     assert ran.exit != 0
     assert ran.blamed("train") == {
         ("gradients-differ", None, None),
@@ -126,7 +126,7 @@ def test_of_two_ranks_that_differ_neither_is_named(start: Start) -> None:
 
 @real
 def test_the_rank_that_first_is_not_finite_is_named(start: Start) -> None:
-    ran = start("train.py", 2, plant="nan@h0:0")
+    ran = start("train.py", 2, inject="nan@h0:0")
     assert ran.exit != 0
     assert ("not-finite", "h0", 0) in ran.blamed("train")
     assert not any(record.get("host") == "h1" for record in ran.problems)
@@ -144,7 +144,7 @@ def test_a_run_that_diverges_everywhere_accuses_no_rank(start: Start) -> None:
 
 @real
 def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
-    ran = start("train.py", 3, "--timeout", "12", plant="hang@h2:0")
+    ran = start("train.py", 3, "--timeout", "12", inject="hang@h2:0")
     assert ran.exit != 0
     seq = {rank: int(words[0]) for rank, words in ran.progress.items()}
     assert seq[0] == seq[1] == seq[2] + 1
@@ -154,7 +154,7 @@ def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
 
 @real
 def test_a_rank_that_dies_ends_the_run(start: Start) -> None:
-    ran = start("train.py", 2, plant="die@h1:0")
+    ran = start("train.py", 2, inject="die@h1:0")
     assert ran.exit != 0
     assert int(ran.progress[1][0]) < int(ran.progress[0][0])
 

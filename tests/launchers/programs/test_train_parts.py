@@ -22,7 +22,7 @@ from tests.factories import programs  # noqa: F401  # makes the programs importa
 from tests.factories.ports import free_port
 
 import train_options
-from rank_io import Identity, Plant, Progress, Unusable
+from rank_io import Identity, Injected, Progress, Unusable
 from train import END, GO_ON, LOOK_SECONDS, Clock
 from train_compare import (
     NAMED,
@@ -474,7 +474,7 @@ def made(torch: Any) -> Iterator[Made]:
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     me = Identity(rank=0, size=1, local_rank=0, local_size=1, host="h")
-    nothing = Plant(faults=frozenset())
+    nothing = Injected(faults=frozenset())
 
     def make(*arguments: str) -> Any:
         options = train_options.options_of(list(arguments))
@@ -659,8 +659,8 @@ def test_so_may_the_checkpoint_of_one_rank(
 
     def work(me: Identity) -> None:
         torch_io.join(me, "cpu", LONG)
-        plant = Plant(faults=frozenset())
-        train.Training(options, me, plant, Progress(me.rank, ""), "cpu").run()
+        injected = Injected(faults=frozenset())
+        train.Training(options, me, injected, Progress(me.rank, ""), "cpu").run()
 
     assert launched(work, monkeypatch) == [0, 0]
 

@@ -14,12 +14,12 @@ from accept.backends.job import Job
 from accept.backends.protocol import Phase, Progress, Say
 from accept.backends.requirements import (
     SECONDS,
-    TOOLS,
     Need,
     answers,
     machine_of,
     needs_of,
     scratch_lines,
+    survey_script,
     tool_lines,
 )
 from accept.backends.ssh import manage
@@ -63,7 +63,7 @@ def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine of the hosts: `gpu` if any reachable host has an NVIDIA GPU."""
     _refuse_no_hosts(hosts)
     options = ssh_options(site)
-    replies = on_all(hosts, lambda h: call(options, h, TOOLS, timeout=SECONDS))
+    replies = on_all(hosts, lambda h: call(options, h, survey_script(), timeout=SECONDS))
     tools = [answers(r.out.decode(errors="replace")) for r in replies.values() if r.exit == 0]
     if not tools:
         host, reply = next(iter(replies.items()))
@@ -189,7 +189,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """Return what each host has for the run's checks."""
     _refuse_no_hosts(run.hosts)
     options = ssh_options(run.site)
-    command = tool_lines(run.site.tools) + TOOLS + scratch_lines(run.site.tools.scratch)
+    command = tool_lines(run.site.tools) + survey_script() + scratch_lines(run.site.tools.scratch)
     replies = on_all(run.hosts, lambda h: call(options, h, command, timeout=SECONDS))
     needs: list[Need] = []
     for host, reply in replies.items():

@@ -30,14 +30,6 @@ from accept.plan.resolve import Resolved
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)
 #: Seconds that a guard waits after all planned times, while the coordinator judges and packs.
 _SLACK = 300.0
-#: Causes for which nothing was created on a host, if no command began there. After a timeout, a
-#: command may have run without this machine noticing.
-_NOTHING_CREATED = (
-    Cause.KEY_REFUSED,
-    Cause.HOST_KEY_MISMATCH,
-    Cause.UNREACHABLE_DNS,
-    Cause.UNREACHABLE_REFUSED,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +113,7 @@ def make_ready(
             result = understood(host, reply)
             if isinstance(result, Ready):
                 return result
-            has_files = has_files or reply.began or result.cause not in _NOTHING_CREATED
+            has_files = has_files or reply.began or not result.cause.row.no_login
             if result.cause.row.permanent or time.monotonic() > until:
                 return Absent(problem=result, has_files=has_files)
             if not is_announced:

@@ -1,1 +1,1 @@
-"""Closed lists with one row per entry."""
+"""Closed lists and the types of their rows, for checks, the runner and the workstation."""

@@ -13,8 +13,9 @@ from functools import lru_cache
 from importlib import import_module
 
 from accept.core import launcher_errors
+from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
 from accept.core.checks.check import Check
-from accept.core.model import Parsed, Problem
+from accept.core.model import Parsed, Problem, Record, Step
 
 #: The only module of this folder that declares no checks.
 _DEFINITION = "check"
@@ -58,6 +59,28 @@ class _Registry(Mapping[str, Check]):
 
 
 REGISTRY = _Registry()
+
+
+def checks_of(step: Step) -> list[Check]:
+    """Return the checks of a step that this version has."""
+    return [REGISTRY[name] for name in step.checks if name in REGISTRY]
+
+
+def metric_spec(check: str, metric: str) -> MetricSpec | None:
+    """Return what a check declares about a metric; None if it does not declare it."""
+    return REGISTRY[check].metric(metric) if check in REGISTRY else None
+
+
+def better(check: str, metric: str, unit: str) -> Better:
+    """Return the direction in which a metric improves; by its unit if no check declares it."""
+    spec = metric_spec(check, metric)
+    return spec.better if spec is not None else BETTER_BY_UNIT.get(unit, Better.NONE)
+
+
+def log_lines(records: Sequence[Record]) -> list[str]:
+    """Return what the executions of a step measured, for the log of a run."""
+    names = dict.fromkeys(name for record in records for name in record.checks)
+    return [line for name in names if name in REGISTRY for line in REGISTRY[name].lines(records)]
 
 
 def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:

@@ -1,17 +1,18 @@
-"""Define what a check declares about itself."""
+"""Define what a check declares about itself. Nothing else lists checks or their metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from accept.core.catalog.metrics import MetricSpec
+from accept.core.catalog.tools import Tool
+from accept.core.facts import FactKind
+from accept.core.judge.collective_metrics import value_range
 from accept.core.judge.evidence import CheckRules
-from accept.core.model import GroupKind, Parsed
-
-#: A program that a check needs on a node. "nccl-tests-or-torch": `*_perf` on nodes with GPUs, else
-#: torch.
-Need = Literal["sh", "mpirun", "torch", "mpi4py", "nccl-tests-or-torch"]
+from accept.core.model import GroupKind, Parsed, Record
+from accept.core.text import plain
 
 #: Parses the lines of one raw log and never raises. Checks that share a launch share the function,
 #: and its result is for all of them.
@@ -46,7 +47,12 @@ class Check(CheckRules):
     params: type[Any]
     #: Supported group kinds; the first is the default.
     groups: tuple[GroupKind, ...]
-    needs: tuple[Need, ...]
+    #: Tools that it needs on a node besides sh; of each tuple, one tool is enough.
+    needs: tuple[tuple[Tool, ...], ...] = ()
+    #: Metrics that it has. The first is the default metric of an expectation.
+    metrics: tuple[MetricSpec, ...] = ()
+    #: Facts that its program prints and that are judged.
+    facts: tuple[FactKind[Any], ...] = ()
     #: Checks with the same launch, parameters and groups share one step; None: a separate step.
     launch: str | None = None
     #: Priority under `--budget`: checks with lower values are dropped first.
@@ -55,8 +61,40 @@ class Check(CheckRules):
     #: comes on top, once per launch.
     estimate: Callable[[Any, int, int], float]
     parse: Parse
+    #: (its name, records of a step) -> lines for the log of a run; None: its metrics `in_log`.
+    log_lines: Callable[[str, Sequence[Record]], Iterator[str]] | None = None
     #: True if each GPU is measured alone, so that the bounds also hold for a part of a node.
     devices: bool = False
-    #: Faults that its program can simulate in drills, each with the smallest number of ranks in a
-    #: group that lets the verdict name the faulty rank.
+    #: True if it only reads the state of the hosts and launches no ranks. It runs first.
+    read_only: bool = False
+    #: True if every run has it, before all checks that measure. The run ends after it unless all
+    #: planned ranks reported the fact `rank`.
+    gate: bool = False
+    #: True if its facts show the GPUs of hosts. Hosts without GPUs are left out after it.
+    shows_gpus: bool = False
+    #: True if a suite names the script that it runs. The script has metrics of its own, and may
+    #: start mpirun itself.
+    user_script: bool = False
+    #: Faults that its program can show in drills, each with the smallest number of ranks in a group
+    #: that lets the verdict name the faulty rank.
     faults: Mapping[str, int] = field(default_factory=dict)
+
+    def metric(self, name: str) -> MetricSpec | None:
+        """Return the declaration of one of its metrics; None if it has no such metric."""
+        return next((spec for spec in self.metrics if spec.name == name), None)
+
+    def lines(self, records: Sequence[Record]) -> Iterator[str]:
+        """Yield the lines about what it measured in the records of a step, for the log of a run."""
+        if self.log_lines is not None:
+            yield from self.log_lines(self.name, records)
+            return
+        for spec in self.metrics:
+            values = [
+                metric.value
+                for record in records
+                for metric in record.metrics
+                if (metric.check, metric.name, metric.rank) == (self.name, spec.name, None)
+            ]
+            if values and spec.in_log:
+                text = f"{self.name}: {spec.name} {value_range(values)} {spec.unit}"
+                yield plain(text.rstrip(), 120)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from accept.core import facts, nccl_tests, record_protocol
+from accept.core.catalog.metrics import Better, MetricSpec
+from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
 from accept.core.judge import collective
-from accept.core.judge.collective_metrics import LATENCY, message_sizes, read
+from accept.core.judge.collective_metrics import LATENCY, message_sizes, read, value_range
 from accept.core.judge.evidence import Evidence, Judged, Score
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Parsed, Record, Step
-from accept.core.text import parse_size
+from accept.core.text import format_size, parse_size
 
+NEEDS = ((MPIRUN,), (NCCL_TESTS, TORCH))
+FACTS = (facts.NCCL_TESTS, facts.NCCL_NETWORKS, facts.NCCL_DETOURS, facts.PROGRAM)
+BANDWIDTH = MetricSpec(name="busbw", unit="GB/s", better=Better.HIGHER, size="8G", baseline=True)
+TIME = MetricSpec(name="time", unit="us", better=Better.LOWER, size="8")
+WRONG = MetricSpec(name="wrong", unit="count")
 #: As `Check.faults`. Ranks that hang, die or are slow show only next to ranks that wait for them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
@@ -64,9 +72,6 @@ def parse(lines: Iterable[bytes]) -> Parsed:
 
     If a record reports that the programs never ran, problems of the tables are left out.
     """
-    # Commands that only plan need no parsers of logs.
-    from accept.core import nccl_tests, record_protocol
-
     record_lines: list[bytes] = []
     tables = nccl_tests.read(_pieces(lines, record_lines))
     if not record_lines:
@@ -109,6 +114,14 @@ def score_of(check: str) -> Score:
     return score
 
 
+def speed_lines(check: str, records: Sequence[Record]) -> Iterator[str]:
+    """Yield the bus bandwidths at the largest size."""
+    readings = [read(record.metrics, check) for record in records]
+    if speeds := [reading.value for reading in readings if reading.value is not None]:
+        top = max(reading.top for reading in readings)
+        yield f"{check}: {value_range(speeds)} GB/s at {format_size(top)}"
+
+
 def make(name: str, title: str, worth: int) -> Check:
     """Return the check of one collective."""
     return Check(
@@ -124,11 +137,14 @@ def make(name: str, title: str, worth: int) -> Check:
             GroupKind.LADDER,
             GroupKind.HALVES,
         ),
-        needs=("mpirun", "nccl-tests-or-torch"),
+        needs=NEEDS,
+        metrics=(BANDWIDTH, TIME, WRONG),
+        facts=FACTS,
         launch="collectives",
         worth=worth,
         estimate=estimate,
         parse=parse,
+        log_lines=speed_lines,
         judge=collective.judge,
         score=score_of(name),
         faults=FAULTS,
@@ -140,8 +156,6 @@ ALL_GATHER = make("all-gather", "all-gather", worth=45)
 REDUCE_SCATTER = make("reduce-scatter", "reduce-scatter", worth=44)
 ALLTOALL = make("alltoall", "all-to-all", worth=43)
 SENDRECV = make("sendrecv", "send to the next rank", worth=42)
-
-_LATENCY_METRICS = ("time", "wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +173,8 @@ class LatencyParams(Params):
 def parse_latency(lines: Iterable[bytes]) -> Parsed:
     """Parse a log of all-reduces for `latency`: the times, and the counts of wrong elements."""
     parsed = parse(lines)
-    metrics = (metric for metric in parsed.metrics if metric.name in _LATENCY_METRICS)
+    names = {spec.name for spec in LATENCY_CHECK.metrics}
+    metrics = (metric for metric in parsed.metrics if metric.name in names)
     return Parsed(
         metrics=tuple(replace(metric, check="latency") for metric in metrics),
         facts=tuple(replace(f, check="latency") if f.check else f for f in parsed.facts),
@@ -175,17 +190,31 @@ def judge_latency(evidence: Evidence) -> Judged:
     return collective.judge(evidence, LATENCY, params_of(evidence, LatencyParams).noise)
 
 
+def latency_lines(check: str, records: Sequence[Record]) -> Iterator[str]:
+    """Yield the median times of a call."""
+    speeds = [read(record.metrics, check, LATENCY).value for record in records]
+    if times := [1e6 / speed for speed in speeds if speed]:
+        yield f"{check}: {value_range(times)} us"
+
+
 LATENCY_CHECK = Check(
     name="latency",
     summary="all-reduce from 8 B to 1 MB: time per call, and every element is checked",
     template="collectives.sh.j2",
     runs="all_reduce",
     params=LatencyParams,
-    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS),
-    needs=("mpirun", "nccl-tests-or-torch"),
+    groups=(
+        GroupKind.ALL,
+        GroupKind.EACH,
+        GroupKind.PAIRS,
+    ),
+    needs=NEEDS,
+    metrics=(TIME, WRONG),
+    facts=FACTS,
     worth=40,
     estimate=estimate,
     parse=parse_latency,
+    log_lines=latency_lines,
     judge=judge_latency,
     faults={fault: ranks for fault, ranks in FAULTS.items() if fault != "slow"},
 )

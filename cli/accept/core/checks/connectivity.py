@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from accept.core import record_protocol
+from accept.core.catalog.metrics import Better, MetricSpec
+from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
+from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
@@ -46,13 +48,24 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     return record_protocol.parse(lines, check="connectivity")
 
 
-def _answers(record: Record) -> dict[tuple[str | None, int | None], dict[str, Any]]:
-    """Return the value of each fact `rank`, by host and rank."""
-    return {
-        (fact.host, fact.rank): fact.value if isinstance(fact.value, dict) else {}
-        for fact in record.facts
-        if fact.name == "rank"
-    }
+def _network(value: object) -> str | None:
+    """Return the choice of network and what chose it, as text."""
+    if not isinstance(value, dict):
+        return None
+    texts = {str(key): str(item)[:200] for key, item in value.items()}
+    choice = f"interface {texts.get('interface')} (by {texts.get('interfaceBy')})"
+    if rdma := texts.get("rdma"):
+        choice += f", RDMA {rdma.lstrip('=')} (by {texts.get('rdmaBy')})"
+    return choice
+
+
+#: The network of a host's ranks.
+NETWORK = FactKind("network", _network)
+
+
+def _answers(record: Record) -> dict[tuple[str | None, int | None], RankIdentity]:
+    """Return the identity of each rank that answered, by host and rank."""
+    return {(fact.host, fact.rank): rank for fact, rank in RANK.of(record)}
 
 
 def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
@@ -73,9 +86,8 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
             message = f"{count(answered[name], 'rank')} answered on {name}, {per_host} planned"
             yield Problem(cause=Cause.RANK_COUNT, message=message, host=name)
     owners: dict[str, str | None] = {}
-    for (host, rank), value in answers.items():
-        uuid = value.get("gpu")
-        if isinstance(uuid, str) and uuid:
+    for (host, rank), identity in answers.items():
+        if uuid := identity.gpu:
             if uuid in owners:
                 message = f"rank {rank} uses GPU {uuid}, and so does another rank on {owners[uuid]}"
                 yield Problem(cause=Cause.GPU_DUPLICATE, message=message, host=host, rank=rank)
@@ -110,14 +122,9 @@ def judge(evidence: Evidence) -> Judged:
 def _network_notes(evidence: Evidence) -> Iterator[Finding]:
     """Yield a note for each choice of network, with its hosts and with what chose it."""
     hosts_by_choice: dict[str, list[str]] = {}
-    for record in evidence.records:
-        for fact in record.facts:
-            if fact.name == "network" and isinstance(fact.value, dict) and fact.host:
-                value = {key: str(text)[:200] for key, text in fact.value.items()}
-                choice = f"interface {value.get('interface')} (by {value.get('interfaceBy')})"
-                if value.get("rdma"):
-                    choice += f", RDMA {value['rdma'].lstrip('=')} (by {value.get('rdmaBy')})"
-                hosts_by_choice.setdefault(choice, []).append(fact.host)
+    for fact, choice in NETWORK.of(*evidence.records):
+        if fact.host:
+            hosts_by_choice.setdefault(choice, []).append(fact.host)
     for choice, hosts in list(hosts_by_choice.items())[:20]:
         unique_hosts = tuple(dict.fromkeys(hosts))
         yield Finding(
@@ -145,8 +152,20 @@ CONNECTIVITY = Check(
     summary="exactly the planned ranks answer over MPI; latency between every two hosts",
     template="connectivity.sh.j2",
     params=Params,
-    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
-    needs=("sh", "mpirun"),
+    groups=(
+        GroupKind.ALL,
+        GroupKind.EACH,
+        GroupKind.PAIRS,
+        GroupKind.HALVES,
+    ),
+    needs=((MPIRUN,),),
+    metrics=(
+        MetricSpec(name="ping", unit="us", better=Better.LOWER, in_log=True),
+        MetricSpec(name="ping-worst", unit="us", better=Better.LOWER),
+    ),
+    facts=(RANK, NETWORK),
+    gate=True,
+    shows_gpus=True,
     worth=90,
     estimate=estimate,
     parse=parse,

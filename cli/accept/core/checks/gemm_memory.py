@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from accept.core import record_protocol
+from accept.core import facts, record_protocol
+from accept.core.catalog.metrics import Better, MetricSpec
+from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
+from accept.core.facts import FactKind
 from accept.core.judge.completeness import device_label
 from accept.core.judge.consistency import digest_problems, missing_digest_problems
 from accept.core.judge.devices import Measured, judge_devices
@@ -23,6 +26,17 @@ TYPES = ("bf16", "fp8", "tf32", "fp32")
 FAULTS = {"flip": 1, "nan": 1, "hang": 2, "full-disk": 1}
 #: Seconds to start Python and torch, and to make operands of the default size.
 _START_SECONDS, _OPERAND_SECONDS, _DEFAULT_SIZE = 4.0, 2.0, 8192
+
+
+#: Suffixes of a rate: none: median over time while all GPUs of a host work; -p5: slower only 5 % of
+#: the time; -least and -most: extremes; -alone: while one GPU of the host works.
+_TAILS = ("", "-p5", "-least", "-most")
+
+
+def _rates(unit: str, *names: str) -> tuple[MetricSpec, ...]:
+    """Return the metrics of rates that `windowed_timer.print_rates` prints."""
+    full_names = (f"{name}{tail}" for tail in _TAILS for name in names)
+    return tuple(MetricSpec(name=n, unit=unit, better=Better.HIGHER) for n in full_names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +121,12 @@ GEMM = Check(
     template="devices.sh.j2",
     params=Params,
     groups=(GroupKind.EACH,),
-    needs=("mpirun", "torch"),
+    needs=((MPIRUN,), (TORCH,)),
+    metrics=(
+        *_rates("TFLOP/s", *TYPES, *(f"{kind}-alone" for kind in TYPES)),
+        *(MetricSpec(name=f"{kind}-wrong", unit="count") for kind in TYPES),
+    ),
+    facts=(facts.DIGEST, facts.LOAD, facts.LEFT_OUT),
     launch="devices",
     worth=70,
     estimate=gemm_seconds,
@@ -137,6 +156,29 @@ MEASURED = Measured(
 #: Maximum GB/s of a PCI Express lane by generation: the GT/s of its Base Specification, less the
 #: overhead of the encoding.
 _LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pcie:
+    """The PCIe link of a GPU while it carried data, and what the GPU supports; 0: unknown."""
+
+    width: int
+    widest: int
+    generation: int
+    latest: int
+
+
+def _pcie(value: object) -> Pcie:
+    keys = {
+        "width": "width",
+        "widest": "width-max",
+        "generation": "generation",
+        "latest": "generation-max",
+    }
+    return Pcie(**{name: facts.whole(facts.mapping(value).get(key)) for name, key in keys.items()})
+
+
+PCIE = FactKind("pcie", _pcie)
 
 
 def judge_memory(evidence: Evidence) -> Judged:
@@ -169,23 +211,18 @@ def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
     """
     for record in evidence.records:
         gpus = {m.rank: m.gpu for m in record.metrics if m.check == "memory" and m.gpu}
-        for fact in record.facts:
-            if fact.name != "pcie" or fact.check != "memory" or not isinstance(fact.value, dict):
+        for fact, link in PCIE.of(record):
+            degraded = link.width < link.widest or link.generation < link.latest
+            if fact.check != evidence.check or not (link.width and link.generation and degraded):
                 continue
-            width, widest, generation, latest = (
-                value if isinstance(value := fact.value.get(name), int) else 0
-                for name in ("width", "width-max", "generation", "generation-max")
-            )
-            if not width or not generation or (width >= widest and generation >= latest):
-                continue
-            capacity = width * _LANE_GBPS.get(generation, math.inf)
+            capacity = link.width * _LANE_GBPS.get(link.generation, math.inf)
             rates = [m.value for m in record.metrics if m.rank == fact.rank and m.name in WAYS]
             if math.isinf(capacity) or max(rates, default=math.inf) > capacity:
                 continue
             gpu = gpus.get(fact.rank)
             device = device_label(fact.host, fact.rank, gpu)
-            message = f"{device} used PCIe generation {generation} with {width} lanes for data; "
-            message += f"it supports generation {latest} with {widest} lanes"
+            message = f"{device} used PCIe generation {link.generation} with {link.width} lanes "
+            message += f"for data; it supports generation {link.latest} with {link.widest} lanes"
             yield Problem(
                 cause=Cause.PCIE_DEGRADED, message=message, host=fact.host, rank=fact.rank, gpu=gpu
             )
@@ -197,7 +234,16 @@ MEMORY = Check(
     template="devices.sh.j2",
     params=Params,
     groups=(GroupKind.EACH,),
-    needs=("mpirun", "torch"),
+    needs=((MPIRUN,), (TORCH,)),
+    metrics=(
+        *_rates("GB/s", "copy", "triad", "copy-alone", *WAYS),
+        MetricSpec(name="p2p-out", unit="GB/s", better=Better.HIGHER),
+        MetricSpec(name="p2p-in", unit="GB/s", better=Better.HIGHER),
+        MetricSpec(name="p2p-least", unit=""),
+        MetricSpec(name="tested", unit=""),
+        MetricSpec(name="wrong", unit="count"),
+    ),
+    facts=(PCIE, facts.LEFT_OUT),
     launch="devices",
     worth=65,
     estimate=memory_seconds,

@@ -15,7 +15,13 @@ from dataclasses import dataclass, fields
 from accept.core import record_protocol
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
-from accept.core.health_readings import Reading, reading_of
+from accept.core.health_readings import (
+    HEALTH_CHANGE,
+    HEALTH_READING,
+    HEALTH_TOTAL,
+    Reading,
+    reading_of,
+)
 from accept.core.judge import completeness, health
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
@@ -72,8 +78,8 @@ def readings_of(evidence: Evidence) -> dict[str, Reading]:
     readings = {}
     for record in evidence.records:
         for host in record.hosts:
-            facts = [f for f in record.facts if f.name == "health" and f.host in (None, host)]
-            if facts:
+            facts = [fact for fact in record.facts if fact.host in (None, host)]
+            if any(HEALTH_READING.among(facts)):
                 readings[host] = reading_of(facts)
     return readings
 
@@ -179,7 +185,8 @@ HEALTH = Check(
     template="health.sh.j2",
     params=Params,
     groups=(GroupKind.EACH,),
-    needs=("sh",),
+    facts=(HEALTH_READING, HEALTH_CHANGE, HEALTH_TOTAL),
+    read_only=True,
     worth=90,
     estimate=estimate,
     parse=parse,

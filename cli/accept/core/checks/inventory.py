@@ -23,20 +23,22 @@ Discovery reads the clocks: metric `clock-offset` in seconds, one per host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from accept.core import record_protocol
+from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, param
+from accept.core.facts import INVENTORY, Inventory
 from accept.core.judge import bounds, completeness, consistency
-from accept.core.judge.consistency import Inventory
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.hosts import gpus_of
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Parsed, Problem, State
+
+#: Measured by the search for hosts, so only `max_clock_offset` limits it.
+CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,24 +62,25 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     return record_protocol.parse(lines, check="inventory")
 
 
-def inventory_of(evidence: Evidence) -> Inventory:
+def inventories_of(evidence: Evidence) -> dict[str, Inventory]:
     """Return the last inventory that each host reported."""
-    inventory: dict[str, dict[str, Any]] = {}
+    inventories: dict[str, Inventory] = {}
     for record in evidence.records:
-        for fact in record.facts:
-            if fact.name == "inventory" and isinstance(fact.value, dict):
-                host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-                inventory[host] = fact.value
-    return {host: inventory[host] for host in evidence.hosts if host in inventory}
+        for fact, inventory in INVENTORY.of(record):
+            host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
+            inventories[host] = inventory
+    return {host: inventories[host] for host in evidence.hosts if host in inventories}
 
 
-def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], list[Problem]]:
+def _problems(
+    evidence: Evidence, inventories: Mapping[str, Inventory]
+) -> tuple[list[Problem], list[Problem]]:
     """Return the problems that fail the check, and the differences that are only notes."""
     plan, machine = evidence.plan, evidence.plan.machine
     params = params_of(evidence, Params)
     problems = list(
         consistency.gpu_problems(
-            inventory,
+            inventories,
             machine,
             used=plan.gpus_used,
             given=plan.gpus_given,
@@ -85,24 +88,25 @@ def _problems(evidence: Evidence, inventory: Inventory) -> tuple[list[Problem], 
             busy_mib=params.busy_mib,
         )
     )
-    problems += consistency.nic_problems(inventory, machine)
-    offsets = [metric for record in evidence.asked for metric in record.metrics]
+    problems += consistency.nic_problems(inventories, machine)
+    metrics = (metric for record in evidence.asked for metric in record.metrics)
+    offsets = [metric for metric in metrics if metric.name == CLOCK_OFFSET.name]
     problems += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
-        problems += consistency.memlock_problems(inventory)
-    differences = list(consistency.differences(inventory))
+        problems += consistency.memlock_problems(inventories)
+    differences = list(consistency.differences(inventories))
     # Hosts of a machine without a speed target need not be equal.
     return (problems + differences, []) if machine.speed_promised else (problems, differences)
 
 
 def judge(evidence: Evidence) -> Judged:
     """Pass if every host reported its inventory and nothing is missing, broken or different."""
-    inventory = inventory_of(evidence)
-    problems, notes = _problems(evidence, inventory)
+    inventories = inventories_of(evidence)
+    problems, notes = _problems(evidence, inventories)
     silent = [
         record.hosts
         for record in evidence.records
-        if record.exit == 0 and not set(record.hosts) <= set(inventory) and not record.problems
+        if record.exit == 0 and not set(record.hosts) <= set(inventories) and not record.problems
     ]
     problems += [
         Problem(
@@ -116,24 +120,24 @@ def judge(evidence: Evidence) -> Judged:
     findings += completeness.step_findings(evidence)
     findings += bounds.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
-    findings += _unknown_domain(evidence, inventory)
+    findings += _unknown_domain(evidence, inventories)
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     return Judged(
         verdict_of(
             evidence,
             findings,
-            measured=_measured(evidence, inventory),
+            measured=_measured(evidence, inventories),
             against="machine and majority of the hosts",
         ),
         suspects,
     )
 
 
-def _unknown_domain(evidence: Evidence, inventory: Inventory) -> list[Finding]:
+def _unknown_domain(evidence: Evidence, inventories: Mapping[str, Inventory]) -> list[Finding]:
     """Return a finding if bounds concern NVLink between hosts and no host reported its domain."""
     has_bounds = any(reference.one_domain for reference in evidence.plan.references)
-    has_domain = any(value.get("domain") for value in inventory.values())
-    if not has_bounds or has_domain or len(inventory) < 2:
+    has_domain = any(inventory.domain for inventory in inventories.values())
+    if not has_bounds or has_domain or len(inventories) < 2:
         return []
     return [
         Finding(
@@ -158,25 +162,28 @@ def _note(problem: Problem) -> Finding:
     )
 
 
-def _measured(evidence: Evidence, inventory: Inventory) -> str:
-    gpus = sorted({len(gpus_of(value)) for value in inventory.values()} or {0})
+def _measured(evidence: Evidence, inventories: Mapping[str, Inventory]) -> str:
+    gpus = sorted({len(inventory.gpus) for inventory in inventories.values()} or {0})
     each = " or ".join(map(str, gpus))
     names = f" ({', '.join(evidence.devices[:2])})" if evidence.devices else ""
-    hosts = f"{len(inventory)} of {len(evidence.hosts)} hosts reported"
+    hosts = f"{len(inventories)} of {len(evidence.hosts)} hosts reported"
     return f"{hosts}; {each} {'GPU' if gpus == [1] else 'GPUs'} each{names}"
 
 
-INVENTORY = Check(
+INVENTORY_CHECK = Check(
     name="inventory",
     summary="GPUs, memory, network, limits and versions of each host; differences are findings",
     template="inventory.sh.j2",
     params=Params,
     groups=(GroupKind.EACH,),
-    needs=("sh",),
+    metrics=(CLOCK_OFFSET,),
+    facts=(INVENTORY,),
+    read_only=True,
+    shows_gpus=True,
     worth=100,
     estimate=estimate,
     parse=parse,
     judge=judge,
 )
 
-CHECKS = (INVENTORY,)
+CHECKS = (INVENTORY_CHECK,)

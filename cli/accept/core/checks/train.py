@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from accept.core import record_protocol
+from accept.core import facts, record_protocol
+from accept.core.catalog.metrics import Better, MetricSpec
+from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
+from accept.core.facts import FactKind
 from accept.core.judge import bounds, completeness, stragglers
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.consistency import digest_problems
@@ -139,10 +142,16 @@ def _values(record: Record) -> dict[str, float]:
     }
 
 
-def _last_fact(record: Record, name: str) -> dict[str, object]:
-    """Return the last fact with this name, or {} if it is missing or not a mapping."""
-    values = [f.value for f in record.facts if f.check == "train" and f.name == name]
-    return values[-1] if values and isinstance(values[-1], dict) else {}
+#: True if the program has a reference curve for the settings of the training.
+TRAINING = FactKind("training", lambda value: bool(facts.mapping(value).get("reference")))
+#: True if the ranks compared their parameters or outputs.
+COMPARED = FactKind("compared", lambda value: bool(facts.mapping(value).get("times")))
+
+
+def _last(kind: FactKind[bool], record: Record) -> bool:
+    """Return the value of the last fact of this kind, or False if there is none."""
+    values = [value for fact, value in kind.of(record) if fact.check == "train"]
+    return bool(values) and values[-1]
 
 
 def _problems(record: Record, params: Params) -> Iterator[Problem]:
@@ -155,11 +164,11 @@ def _problems(record: Record, params: Params) -> Iterator[Problem]:
         required.append("loss-by")
     if params.checkpoint:
         required += ["checkpoint-write", "checkpoint-read"]
-    has_reference = bool(_last_fact(record, "training").get("reference"))
+    has_reference = _last(TRAINING, record)
     if has_reference:
         required += ["curve-deviation", "curve-tolerance"]
     missing = [name for name in required if name not in values]
-    if not _last_fact(record, "compared").get("times"):
+    if not _last(COMPARED, record):
         missing.append("comparison of the ranks")
     if missing:
         message = f"training {where} reported no {', '.join(missing)}"
@@ -195,7 +204,7 @@ def judge(evidence: Evidence) -> Judged:
     slow = stragglers.judge(evidence, "rank-own")
     ratios = ", ".join(f"{ratio:g}" for ratio in dict.fromkeys(p.ratio for p in params.values()))
     required = f"loss at most {ratios or Params().ratio} of the first"
-    if any(_last_fact(record, "training").get("reference") for record in evidence.records):
+    if any(_last(TRAINING, record) for record in evidence.records):
         required += " and along the reference curve"
     return Judged(
         verdict_of(
@@ -219,13 +228,49 @@ def _measured(evidence: Evidence) -> str:
     return ""
 
 
+#: Metrics of the whole run. `tokens`, `flops` and `mfu` are the throughput in other units.
+_METRICS = (
+    MetricSpec(
+        name="throughput", unit="samples/s", better=Better.HIGHER, baseline=True, in_log=True
+    ),
+    MetricSpec(name="tokens", unit="tokens/s"),
+    MetricSpec(name="flops", unit="TFLOP/s"),
+    MetricSpec(name="mfu", unit=""),
+    *(
+        MetricSpec(name=name, unit="s", better=Better.LOWER)
+        for name in ("step-p50", "time-input", "time-compute", "time-communication")
+    ),
+    MetricSpec(name="loss-first", unit=""),
+    MetricSpec(name="loss-last", unit="", in_log=True),
+    *(
+        MetricSpec(name=name, unit="")
+        for name in ("loss-by", "loss-target", "curve-deviation", "curve-tolerance")
+    ),
+    *(
+        MetricSpec(name=name, unit="GB/s", better=Better.HIGHER)
+        for name in ("checkpoint-write", "checkpoint-read")
+    ),
+)
+#: Metrics of each rank.
+_RANK_METRICS = tuple(
+    MetricSpec(name=name, unit="s", better=Better.LOWER)
+    for name in ("rank-own", "rank-step-p50", "rank-step-p95", "rank-step-p99")
+)
+
 TRAIN = Check(
     name="train",
     summary="a training run: the loss falls, and all ranks have the same gradients and parameters",
     template="train.sh.j2",
     params=Params,
-    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
-    needs=("mpirun", "torch"),
+    groups=(
+        GroupKind.ALL,
+        GroupKind.EACH,
+        GroupKind.PAIRS,
+        GroupKind.HALVES,
+    ),
+    needs=((MPIRUN,), (TORCH,)),
+    metrics=(*_METRICS, *_RANK_METRICS),
+    facts=(TRAINING, COMPARED, facts.DIGEST),
     worth=60,
     estimate=estimate,
     parse=parse,

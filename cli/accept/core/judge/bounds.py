@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from accept.core.causes import Cause, Judgement
+from accept.core.facts import PROGRAM
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
@@ -223,7 +224,7 @@ def _same_program(bound: Reference, record: Record) -> bool:
     References for the time of small messages are for nccl-tests. A program that starts each
     operation from Python takes longer; the fact `program` names it. Expectations apply to all.
     """
-    other_program = any(fact.name == "program" for fact in record.facts)
+    other_program = any(True for _ in PROGRAM.of(record))
     return not other_program or bound.metric != "time" or bound.kind is BoundKind.EXPECTATION
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from accept.core.causes import Cause, Judgement
+from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, FactKind
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import (
     BANDWIDTH,
@@ -39,8 +40,6 @@ from accept.core.model import (
 )
 from accept.core.text import count, format_size
 
-#: Facts that list, by network or path, the hosts that used it.
-_NETWORKS_FACT, _DETOURS_FACT = "nccl-networks", "nccl-detours"
 #: What a host did, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
     "SHM": "moved data between its GPUs through shared memory",
@@ -268,15 +267,13 @@ def _rank_mismatches(
     evidence: Evidence, names: Mapping[str, set[str]], record: Record
 ) -> Iterator[str]:
     """Yield where the table's ranks or hosts differ from those of the record."""
-    for fact in record.facts:
-        if fact.name != "nccl-tests" or fact.check != evidence.check:
+    for fact, table in NCCL_TESTS.of(record):
+        if fact.check != evidence.check:
             continue
-        value = fact.value if isinstance(fact.value, dict) else {}
-        ranks, listed = value.get("ranks"), value.get("hosts")
-        if isinstance(ranks, int) and ranks != record.ranks:
-            yield f"{count(ranks, 'rank')} took part, but {record.ranks} were started"
-        elif isinstance(listed, dict) and not evidence.plan.origin:
-            yield from completeness.host_mismatches(evidence, names, record, listed)
+        if table.ranks is not None and table.ranks != record.ranks:
+            yield f"{count(table.ranks, 'rank')} took part, but {record.ranks} were started"
+        elif table.hosts is not None and not evidence.plan.origin:
+            yield from completeness.host_mismatches(evidence, names, record, table.hosts)
 
 
 def _result_finding(
@@ -309,7 +306,7 @@ def transport_problems(evidence: Evidence) -> Iterator[Problem]:
 def transport_unknown(evidence: Evidence) -> list[Finding]:
     """Return a finding if a network is promised and no log shows which one was used."""
     records = _between_hosts(evidence) if evidence.plan.machine.transport else []
-    shown = any(fact.name == _NETWORKS_FACT for record in records for fact in record.facts)
+    shown = any(True for _ in NCCL_NETWORKS.of(*records))
     if not records or shown or evidence.partial:
         return []
     return [
@@ -334,12 +331,12 @@ def _fallbacks(evidence: Evidence) -> Iterator[tuple[str, str]]:
     machine = evidence.plan.machine
     promised = machine.transport
     for record in _between_hosts(evidence) if promised else ():
-        for network, host in _users(record, _NETWORKS_FACT):
+        for network, host in _users(record, NCCL_NETWORKS):
             if not _is_promised(machine, network):
                 yield f"used the network {network}; {promised} is promised", host
     for record in evidence.records:
         single_host = len(record.hosts) == 1
-        for path, host in _users(record, _DETOURS_FACT):
+        for path, host in _users(record, NCCL_DETOURS):
             _, net, network = path.partition("NET/")
             if net and machine.gpu_direct and _is_promised(machine, network) and not single_host:
                 yield f"used {network} without GDRDMA: data go through host memory", host
@@ -353,13 +350,12 @@ def _is_promised(machine: PlannedMachine, network: str) -> bool:
     return any(name.lower() in network.lower() for name in names)
 
 
-def _users(record: Record, fact_name: str) -> Iterator[tuple[str, str]]:
-    """Yield each network or path in the facts of this name with each host that used it."""
-    for fact in record.facts:
-        if fact.name == fact_name and isinstance(fact.value, dict):
-            for path, hosts in fact.value.items():
-                for host in hosts if isinstance(hosts, list) else ():
-                    yield str(path)[:80], str(host)
+def _users(record: Record, kind: FactKind[dict[str, tuple[str, ...]]]) -> Iterator[tuple[str, str]]:
+    """Yield each network or path in the facts of this kind with each host that used it."""
+    for _, users in kind.of(record):
+        for path, hosts in users.items():
+            for host in hosts:
+                yield path, host
 
 
 # Bounds

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, Placement, Step
+from accept.core.nccl_tests.table import UNCHECKED_IN_PLACE
 from accept.core.text import parse_size
 
-#: In place, these collectives overwrite what they send, so results cannot be checked.
-_UNCHECKED_IN_PLACE = ("alltoall", "sendrecv")
 #: Speeds in GB/s from this on are damage, as are numbers that are not finite.
 _ABSURD = 1e9
 
@@ -28,10 +27,9 @@ def message_sizes(low: str, high: str, factor: int) -> tuple[int, ...]:
 
 def planned_sizes(step: Step) -> tuple[int, ...]:
     """Return the sizes that a step measures; empty if its parameters do not define them."""
-    params: dict[str, Any] = step.params
     try:
-        low, high = str(params["min"]), str(params["max"])
-        factor = int(params["factor"])
+        low, high = str(step.params["min"]), str(step.params["max"])
+        factor = int(step.params["factor"])
         return message_sizes(low, high, factor) if factor > 1 else ()
     except (KeyError, ValueError, TypeError):
         return ()
@@ -73,6 +71,12 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def value_range(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value for people: "9.6 to 10"."""
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
 class Reading(NamedTuple):
     """The metrics of one collective in one record."""
 
@@ -103,7 +107,7 @@ def read(metrics: Iterable[Metric], check: str, measure: Measure = BANDWIDTH) ->
     for metric in own:
         if metric.name == "wrong":
             counts[metric.placement] = counts.get(metric.placement, 0.0) + abs(metric.value)
-    if check in _UNCHECKED_IN_PLACE:
+    if check in UNCHECKED_IN_PLACE:
         counts[Placement.IN] = 0.0
     top = max((size for size, _ in speeds), default=0)
     if measure.inverse:

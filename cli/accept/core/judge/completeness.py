@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from accept.core.causes import Cause, Judgement
 from accept.core.groups import Wave, waves
@@ -129,7 +128,7 @@ def host_mismatches(
     evidence: Evidence,
     by_short_name: Mapping[str, set[str]],
     record: Record,
-    listed: Mapping[str, Any],
+    listed: Mapping[str, int | None],
 ) -> Iterator[str]:
     """Yield where the hosts in a log differ from those of its record, for people.
 
@@ -147,7 +146,7 @@ def host_mismatches(
             yield f"ranks ran on {name[:80]}, where none were started"
             return
         highest = per_host * (len(hosts.intersection(record.hosts)) or len(record.hosts))
-        if not isinstance(ranks, int) or ranks > highest or ranks % max(1, per_host):
+        if ranks is None or ranks > highest or ranks % max(1, per_host):
             yield f"{ranks} ranks ran on {name[:80]}, but {per_host} were started on each host"
             return
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from accept.core.causes import Cause
+from accept.core.facts import DIGEST, Digest, Gpu, Inventory
 from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.hosts import gpus_of, is_device
+from accept.core.judge.hosts import is_device
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
 from accept.core.text import count
@@ -20,18 +21,12 @@ _MEMORY_STEP = 1 << 30
 #: Versions that must be equal because ranks of several hosts communicate.
 _VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
 
-#: Fields of a digest fact that are texts.
-_DIGEST_TEXTS = ("type", "exact", "random", "device", "software")
-
-#: Host -> the value of its inventory fact.
-Inventory = dict[str, dict[str, Any]]
-
 
 # GPUs of each host
 
 
 def gpu_problems(
-    inventory: Inventory,
+    inventories: Mapping[str, Inventory],
     machine: PlannedMachine,
     *,
     used: int | None,
@@ -49,13 +44,12 @@ def gpu_problems(
     expected = f"the machine has {required}"
     if given is not None:
         required, expected = given, f"the run requested {given}"
-    for host, value in inventory.items():
-        if not _driver_answered(value):
+    for host, inventory in inventories.items():
+        if not inventory.driver_answered:
             text = "nvidia-smi did not answer in time; does it hang, or is persistence mode off?"
             yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
             continue
-        gpus = gpus_of(value)
-        on_bus = whole(value.get("pciNvidia"))
+        gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
         if given is None and on_bus > len(gpus):
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
             yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}", host=host)
@@ -67,65 +61,47 @@ def gpu_problems(
             yield from _gpu_problems(host, gpu, machine, owner)
             measured = machine.gpus != 0 and (used is None or index < used)
             if measured and not busy_ok and (text := _busy(gpu, busy_mib)):
-                yield Problem(cause=Cause.GPU_BUSY, message=text, host=host, gpu=gpu_name(gpu))
-
-
-def _driver_answered(value: dict[str, Any]) -> bool:
-    """Return True unless the GPUs are null, which means that the driver did not answer in time."""
-    return value.get("gpus", ()) is not None
+                yield Problem(cause=Cause.GPU_BUSY, message=text, host=host, gpu=gpu.index)
 
 
 def _gpu_problems(
-    host: str, gpu: dict[str, Any], machine: PlannedMachine, owner: dict[str, str]
+    host: str, gpu: Gpu, machine: PlannedMachine, owner: dict[str, str]
 ) -> Iterator[Problem]:
     """Yield the problems of one GPU. `owner` maps the UUIDs seen so far to their hosts."""
-    name, uuid = gpu_name(gpu), gpu.get("uuid")
-    if isinstance(uuid, str) and uuid:
+    name, uuid, errors = gpu.index, gpu.uuid, gpu.uncorrected_errors
+    if uuid:
         if uuid in owner:
             text = f"GPU {uuid} was seen on {owner[uuid]} already"
             yield Problem(cause=Cause.GPU_DUPLICATE, message=text, host=host, gpu=name)
         owner.setdefault(uuid, host)
-    errors = whole(gpu.get("eccUncorrected"))
     if errors:
         text = f"GPU {name} has counted {count(errors, 'uncorrected memory error')}"
         yield Problem(cause=Cause.GPU_ECC, message=text, host=host, gpu=name)
-    device = gpu.get("name")
-    if machine.device and isinstance(device, str) and not is_device(machine.device, device):
-        text = f"GPU {name} is a {device}, the machine has {machine.device}"
+    if machine.device and gpu.name is not None and not is_device(machine.device, gpu.name):
+        text = f"GPU {name} is a {gpu.name}, the machine has {machine.device}"
         yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
-def gpu_name(gpu: dict[str, Any]) -> str:
-    """Return the name of a GPU in a verdict: its index on the host."""
-    return str(gpu.get("index", "?"))[:20]
-
-
-def _busy(gpu: dict[str, Any], busy_mib: int) -> str:
+def _busy(gpu: Gpu, busy_mib: int) -> str:
     """Return a text if other programs use a GPU, else ""."""
-    processes = gpu.get("processes")
-    if isinstance(processes, list) and processes:
-        return f"the GPU is in use by {', '.join(str(name)[:60] for name in processes[:4])}"
-    used = whole(gpu.get("memoryUsedMiB"))
+    if gpu.processes:
+        return f"the GPU is in use by {', '.join(gpu.processes[:4])}"
+    used = gpu.memory_used_mib
     return f"{used} MiB of the GPU's memory are in use" if used > busy_mib else ""
-
-
-def whole(value: Any) -> int:
-    """Return a count from untrusted data; 0 if it is invalid or has more than 64 bits."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        return 0
-    return value if 0 < value < 2**63 else 0
 
 
 # Differences between hosts
 
 
-def differences(inventory: Inventory) -> Iterator[Problem]:
+def differences(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
     """Yield the hosts that differ from the majority in a property that should be equal.
 
     Without a strict majority, no host is named. Unknown values are ignored.
     """
     tables = {
-        host: _properties(value) for host, value in inventory.items() if _driver_answered(value)
+        host: _properties(inventory)
+        for host, inventory in inventories.items()
+        if inventory.driver_answered
     }
     for name in sorted({name for table in tables.values() for name in table}):
         values = {host: table.get(name, "nothing") for host, table in tables.items()}
@@ -144,68 +120,52 @@ def differences(inventory: Inventory) -> Iterator[Problem]:
                 yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
 
 
-def _properties(value: dict[str, Any]) -> dict[str, str | None]:
+def _properties(inventory: Inventory) -> dict[str, str | None]:
     """Return the properties that must be equal on all hosts, as text; None: unknown."""
-    gpus, memory = gpus_of(value), whole(value.get("memoryBytes"))
+    gpus = inventory.gpus
     properties: dict[str, str | None] = {
         "number of GPUs": str(len(gpus)),
-        "number of CPUs": _text(value.get("cpus")),
-        "memory in GiB": str(round(memory / _MEMORY_STEP / 8) * 8),
-        "kernel": _text(value.get("kernel")),
-        "memlock": _text(value.get("memlock")),
+        "number of CPUs": inventory.cpus,
+        "memory in GiB": str(round(inventory.memory_bytes / _MEMORY_STEP / 8) * 8),
+        "kernel": inventory.kernel,
+        "memlock": inventory.memlock,
     }
     if gpus:
-        for key in ("name", "driver", "memoryMiB"):
-            properties[f"GPU {key}"] = ", ".join(sorted({_text(gpu.get(key)) for gpu in gpus}))
-        registered = "registered" if value.get("domain") else "none"
-        properties["NVLink between hosts"] = registered if "domain" in value else None
-    if rdma := _rdma(value):
-        up = sorted(f"{_text(n.get('speed'))} {_text(n.get('state'))}" for n in rdma)
-        properties["RDMA devices"] = f"{len(up)} ({', '.join(sorted(set(up)))})"
-    versions = value.get("versions")
-    if isinstance(versions, dict):
-        properties |= {f"{k} version": _text(versions[k]) for k in _VERSIONS if k in versions}
-    env, chosen = value.get("env"), value.get("chosen")
-    # Variables that the run chose itself may differ.
-    own = chosen if isinstance(chosen, list) else ()
-    if isinstance(env, dict):
-        properties |= {
-            k: _text(v) for k, v in env.items() if k.startswith("NCCL_") and k not in own
-        }
-    return properties
+        properties["GPU name"] = _each(str(gpu.name)[:80] for gpu in gpus)
+        properties["GPU driver"] = _each(gpu.driver for gpu in gpus)
+        properties["GPU memoryMiB"] = _each(gpu.memory_mib for gpu in gpus)
+        registered = "registered" if inventory.domain else "none"
+        properties["NVLink between hosts"] = None if inventory.domain is None else registered
+    if rdma := inventory.rdma:
+        properties["RDMA devices"] = f"{len(rdma)} ({_each(nic.label for nic in rdma)})"
+    versions = inventory.versions
+    properties |= {f"{name} version": versions[name] for name in _VERSIONS if name in versions}
+    return properties | dict(inventory.nccl_settings)
+
+
+def _each(values: Iterable[str]) -> str:
+    """Return the different values."""
+    return ", ".join(sorted(set(values)))
 
 
 # Requirements of each host
 
 
-def nic_problems(inventory: Inventory, machine: PlannedMachine) -> Iterator[Problem]:
+def nic_problems(
+    inventories: Mapping[str, Inventory], machine: PlannedMachine
+) -> Iterator[Problem]:
     """Yield the hosts with too few active RDMA devices of the machine's speed."""
-    for host, value in inventory.items() if machine.rdma_devices else ():
-        speeds = [whole(n.get("speed")) for n in _rdma(value) if n.get("state") == "active"]
-        up = sum(speed >= machine.rdma_gbps * 1000 for speed in speeds)
+    for host, inventory in inventories.items() if machine.rdma_devices else ():
+        up = sum(n.active and n.mbps >= machine.rdma_gbps * 1000 for n in inventory.rdma)
         if up < machine.rdma_devices:
             text = f"{up} RDMA devices of {machine.rdma_gbps:g} Gbit/s are up, the machine has "
             text += str(machine.rdma_devices)
             yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
-def _rdma(value: dict[str, Any]) -> list[dict[str, Any]]:
-    nics = value.get("nics")
-    listed = nics if isinstance(nics, list) else []
-    return [nic for nic in listed if isinstance(nic, dict) and nic.get("rdma")]
-
-
-def _text(value: Any) -> str:
-    return str(value)[:80]
-
-
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
     """Yield the hosts whose clock is more than `limit` seconds away from the median."""
-    known = {
-        m.host: m.value
-        for m in offsets
-        if m.name == "clock-offset" and m.host and math.isfinite(m.value)
-    }
+    known = {m.host: m.value for m in offsets if m.host and math.isfinite(m.value)}
     centre = median_of(known.values()) if known else 0.0
     for host, offset in known.items():
         if abs(offset - centre) > limit:
@@ -213,19 +173,18 @@ def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]
             yield Problem(cause=Cause.CLOCK_SKEW, message=text, host=host)
 
 
-def memlock_problems(inventory: Inventory) -> Iterator[Problem]:
-    """Yield the hosts that limit locked memory, unless the limit does not apply (`ipcLock`)."""
-    for host, value in inventory.items():
-        limit = value.get("memlock")
-        if limit != "unlimited" and value.get("ipcLock") is not True:
-            text = f"locked memory is limited to {_text(limit)} KiB"
+def memlock_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
+    """Yield the hosts that limit locked memory, unless the limit does not apply."""
+    for host, inventory in inventories.items():
+        if inventory.memlock != "unlimited" and not inventory.ipc_lock:
+            text = f"locked memory is limited to {inventory.memlock} KiB"
             yield Problem(cause=Cause.MEMLOCK_LIMITED, message=text, host=host)
 
 
 # Digests of results
 
 
-class _Digest(NamedTuple):
+class _Result(NamedTuple):
     """The digest that one device reported."""
 
     host: str | None
@@ -242,7 +201,7 @@ def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> It
     is named. Devices that have a problem already are left out. All executions of the check are
     compared.
     """
-    groups: dict[tuple[str, ...], list[_Digest]] = {}
+    groups: dict[tuple[str, ...], list[_Result]] = {}
     for record in evidence.records:
         gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
         known = {
@@ -250,12 +209,11 @@ def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> It
             for p in record.problems
             if p.cause.row.wrong_numbers or p.cause is cause
         }
-        for fact in record.facts:
-            is_digest = fact.name == "digest" and fact.check == evidence.check
-            if is_digest and (fact.host, fact.rank) not in known:
-                for key, digest in _digests(fact.value):
+        for fact, digest in DIGEST.of(record):
+            if fact.check == evidence.check and (fact.host, fact.rank) not in known:
+                for key, value in _values(digest):
                     gpu = gpus.get((fact.host, fact.rank))
-                    groups.setdefault(key, []).append(_Digest(fact.host, fact.rank, gpu, digest))
+                    groups.setdefault(key, []).append(_Result(fact.host, fact.rank, gpu, value))
     for (kind, what, *_), digests in groups.items():
         counts = Counter(one.digest for one in digests)
         (usual, count), *others = counts.most_common()
@@ -282,9 +240,9 @@ def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
     for record in evidence.records:
         reported = {
             (fact.host, fact.rank, kind, what)
-            for fact in record.facts
-            if fact.name == "digest" and fact.check == evidence.check
-            for (kind, what, *_), _digest in _digests(fact.value)
+            for fact, digest in DIGEST.of(record)
+            if fact.check == evidence.check
+            for (kind, what, *_), _ in _values(digest)
         }
         for metric in record.metrics:
             kind, _, what = metric.name.rpartition("-")
@@ -305,14 +263,10 @@ def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
                 )
 
 
-def _digests(value: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the digests in a fact, each with the key of its peers; nothing if it is damaged."""
-    if not isinstance(value, dict):
-        return
-    texts = {key: str(value[key])[:120] for key in _DIGEST_TEXTS if isinstance(value.get(key), str)}
-    kind, size = texts.get("type", ""), str(whole(value.get("size")))
-    if "exact" in texts:
-        yield (kind, "exact", size), texts["exact"]
-    if "random" in texts:
-        device = texts.get("device", ""), texts.get("software", "")
-        yield (kind, "random", size, *device), texts["random"]
+def _values(digest: Digest) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the values of a digest, each with the key of its peers."""
+    if digest.exact:
+        yield (digest.type, "exact", digest.size), digest.exact
+    if digest.random:
+        key = (digest.type, "random", digest.size, digest.device, digest.software)
+        yield key, digest.random

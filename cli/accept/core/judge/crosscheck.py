@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.core.causes import Judgement
+from accept.core.facts import GPUS
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
 from accept.core.judge.groups import Comparison, to_sample
@@ -17,8 +18,6 @@ from accept.core.judge.robust_stats import median_of, spread
 from accept.core.judge.topology import DISTANCE, split_by_distance
 from accept.core.model import Finding, GroupKind, Record, State, Strength, Suspect, SuspectKind
 
-#: The fact that lists the GPUs of a host that took part; without it, all of them did.
-GPUS = "gpus"
 #: One execution in this many may contradict the GPU that is named.
 _EXECUTIONS_PER_EXCEPTION = 10
 
@@ -173,9 +172,6 @@ def _narrowed(suspect: Suspect, shares: Sequence[Share]) -> Suspect:
     )
 
 
-def _gpus(record: Record, host: str) -> set[int] | None:
+def _gpus(record: Record, host: str) -> frozenset[int] | None:
     """Return the GPUs of a host that took part; None: all."""
-    for fact in record.facts:
-        if fact.name == GPUS and fact.host == host and isinstance(fact.value, list):
-            return {gpu for gpu in fact.value if isinstance(gpu, int)}
-    return None
+    return next((gpus for fact, gpus in GPUS.of(record) if fact.host == host), None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from accept.core.causes import Cause, Judgement
+from accept.core.facts import LEFT_OUT, LOAD, FactKind, shown
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label
@@ -222,10 +223,9 @@ def _without_measurement(
 
 def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
     """Yield the metrics that a program left out in one launch, and its reason."""
-    for fact in record.facts:
-        if fact.name == "left-out" and fact.check == evidence.check:
-            for name, why in fact.value.items() if isinstance(fact.value, dict) else ():
-                yield str(name)[:40], str(why)[:120]
+    for fact, reasons in LEFT_OUT.of(record):
+        if fact.check == evidence.check:
+            yield from reasons.items()
 
 
 def _left_out(evidence: Evidence) -> list[Finding]:
@@ -297,8 +297,9 @@ def _unit(device: Device, measured: Measured, name: str) -> str:
     """Return the unit of a metric; for a metric without one, the detail in the device's fact."""
     if name not in measured.shares:
         return f" {measured.unit}"
-    facts = [f for f in device.record.facts if f.name == name and f.rank == device.rank]
-    return f" ({str(facts[-1].value)[:60]})" if facts else ""
+    details = FactKind(name, shown).of(device.record)
+    own = [detail for fact, detail in details if fact.rank == device.rank]
+    return f" ({own[-1][:60]})" if own else ""
 
 
 def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
@@ -327,21 +328,11 @@ def _only_together(device: Device, slow: Sequence[str]) -> str:
 
 def _throttling(device: Device, slow: Sequence[str]) -> str:
     """Return why the GPU limited its clock in a slow measurement, as far as it reported it."""
-    for fact in device.record.facts:
-        value: Any = fact.value
-        if fact.name != "load" or fact.rank != device.rank or not isinstance(value, dict):
+    for fact, load in LOAD.of(device.record):
+        if fact.rank != device.rank or not any(name.startswith(load.type) for name in slow):
             continue
-        if not any(name.startswith(str(value.get("type"))) for name in slow):
-            continue
-        held = value.get("held")
-        parts = []
-        for name, share in held.items() if isinstance(held, dict) else ():
-            if isinstance(share, float | int) and share > 0:
-                parts.append(f"{str(name)[:40]} {share:.0%} of the time")
-        for unit in ("MHz", "C"):
-            span = value.get(unit)
-            if isinstance(span, list) and len(span) == 3 and isinstance(span[1], float | int):
-                parts.append(f"{number(span[1])} {unit}")
+        parts = [f"{reason} {share:.0%} of the time" for reason, share in load.limited.items()]
+        parts += [f"{number(median)} {unit}" for unit, median in load.medians.items()]
         if parts:
             return f"; meanwhile {', '.join(parts[:6])}"
     return ""

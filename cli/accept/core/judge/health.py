@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accept.core.causes import Cause
-from accept.core.health_readings import STATE, Change, Reading
-from accept.core.model import Fact, Problem, Record, Step
-from accept.core.serde import read
+from accept.core.health_readings import HEALTH_CHANGE, HEALTH_TOTAL, STATE, Change, Reading
+from accept.core.model import Problem, Record, Step
 from accept.core.text import decimal
 
 
@@ -106,19 +105,12 @@ class Said(NamedTuple):
 def said(asked: Sequence[Record], steps: Sequence[Step]) -> Iterator[Said]:
     """Yield the recorded changes, oldest first. An invalid one is reported as unread."""
     for record in asked:
-        for fact in record.facts:
-            if fact.name in ("health-change", "health-total") and fact.host:
-                total = fact.name == "health-total"
-                change = _change(fact)
-                when = "over the run" if total else _when(steps, change.since, record.wave)
-                yield Said(fact.host, when, change, total)
-
-
-def _change(fact: Fact) -> Change:
-    try:
-        return read(Change, fact.value)
-    except ValueError as error:
-        return Change(since=0, unread=(f"anything: {str(error)[:100]}",))
+        for kind in (HEALTH_CHANGE, HEALTH_TOTAL):
+            for fact, change in kind.of(record):
+                if fact.host:
+                    total = kind is HEALTH_TOTAL
+                    when = "over the run" if total else _when(steps, change.since, record.wave)
+                    yield Said(fact.host, when, change, total)
 
 
 def _when(steps: Sequence[Step], since: int, number: int) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from accept.core import causes
 from accept.core.causes import Cause, Judgement
+from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
 from accept.core.judge.completeness import host_list, merge_findings
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.judge.summary import worst_state
@@ -26,8 +25,6 @@ from accept.core.model import (
 
 #: Words that name a card instead of a module of a chip: NVIDIA H200 NVL, NVIDIA H100 PCIe.
 _CARDS = ("nvl", "pcie")
-#: The fact with which the coordinator records a host that it excluded; its value is the cause.
-LEFT_OUT = "left-out-host"
 #: Group kinds whose groups are compared with each other.
 _COMPARED_GROUPS = frozenset({GroupKind.EACH, GroupKind.PAIRS, GroupKind.LADDER})
 
@@ -62,13 +59,8 @@ def find(records: Sequence[Record]) -> Found:
     lost = {
         p.host: p.cause for r in records for p in r.problems if p.host and p.cause.row.loses_host
     }
-    lost |= {
-        fact.host: causes.reported(str(fact.value), "")[0]
-        for record in records
-        if record.step == HOSTS_STEP
-        for fact in record.facts
-        if fact.name == LEFT_OUT and fact.host
-    }
+    asked = [record for record in records if record.step == HOSTS_STEP]
+    lost |= {fact.host: cause for fact, cause in LEFT_OUT_HOST.of(*asked) if fact.host}
     return Found(
         present=tuple(present),
         missing=tuple(missing),
@@ -82,32 +74,23 @@ def find(records: Sequence[Record]) -> Found:
 
 
 def _hostnames(first: Record | None) -> dict[str, str] | None:
-    for fact in first.facts if first else ():
-        if fact.name == "hostnames" and isinstance(fact.value, dict):
-            return {host: str(name) for host, name in fact.value.items()}
-    return None
+    return next((names for _, names in HOSTNAMES.among(first.facts)), None) if first else None
 
 
 def places(records: Iterable[Record]) -> dict[str, str]:
     """Return the place of each host, as the machine's `topology` reported it: `row/rack/host`."""
-    return {
-        fact.host: fact.value
-        for record in records
-        if record.step == HOSTS_STEP
-        for fact in record.facts
-        if fact.name == "place" and fact.host and isinstance(fact.value, str)
-    }
+    asked = [record for record in records if record.step == HOSTS_STEP]
+    return {fact.host: place for fact, place in PLACE.of(*asked) if fact.host}
 
 
 def domains(records: Iterable[Record]) -> tuple[frozenset[str], ...]:
     """Return the NVLink domains of more than one host, as the drivers reported them."""
     hosts_of: dict[str, set[str]] = {}
     for record in records:
-        for fact in record.facts:
-            name = fact.value.get("domain") if isinstance(fact.value, dict) else None
+        for fact, inventory in INVENTORY.of(record):
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-            if fact.name == "inventory" and isinstance(name, str) and name and host:
-                hosts_of.setdefault(name, set()).add(host)
+            if inventory.domain and host:
+                hosts_of.setdefault(inventory.domain, set()).add(host)
     return tuple(frozenset(hosts) for hosts in hosts_of.values() if len(hosts) > 1)
 
 
@@ -252,12 +235,6 @@ def no_gpu_seen() -> CheckVerdict:
     return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))
 
 
-def gpus_of(value: Any) -> list[dict[str, Any]]:
-    """Return the GPUs that an inventory fact lists; [] if it is damaged."""
-    listed = value.get("gpus") if isinstance(value, dict) else None
-    return [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
-
-
 def without_gpus(plan: Plan, records: Iterable[Record]) -> tuple[str, ...]:
     """Return the hosts of a GPU machine without a GPU in an inventory and at any rank.
 
@@ -265,13 +242,11 @@ def without_gpus(plan: Plan, records: Iterable[Record]) -> tuple[str, ...]:
     """
     has_gpu: dict[str, bool] = {}
     for record in records if plan.machine.gpus != 0 else ():
-        for fact in record.facts:
+        shown = [(fact, bool(i.gpus)) for fact, i in INVENTORY.of(record) if i.gpus_listed]
+        shown += [(fact, bool(rank.gpu)) for fact, rank in RANK.of(record)]
+        for fact, has_any in shown:
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-            value = fact.value if isinstance(fact.value, dict) else {}
-            if fact.name == "inventory" and isinstance(value.get("gpus"), list):
-                has_gpu[host] = has_gpu.get(host, False) or bool(gpus_of(value))
-            elif fact.name == "rank":
-                has_gpu[host] = has_gpu.get(host, False) or bool(value.get("gpu"))
+            has_gpu[host] = has_gpu.get(host, False) or has_any
     return tuple(host for host, has_any in has_gpu.items() if host and not has_any)
 
 
@@ -288,22 +263,13 @@ def is_device(wanted: str, name: str) -> bool:
 
 def devices(records: Sequence[Record]) -> tuple[str, ...]:
     """Return the names of the GPUs in the inventories, each once."""
-    names = (gpu.get("name") for gpu in _gpus(records))
-    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
-
-
-def _gpus(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    for record in records:
-        for fact in record.facts:
-            if fact.name == "inventory":
-                yield from gpus_of(fact.value)
+    gpus = (gpu for _, inventory in INVENTORY.of(*records) for gpu in inventory.gpus)
+    return tuple(dict.fromkeys(gpu.name for gpu in gpus if gpu.name))
 
 
 def gpu_tested(plan: Plan, records: Sequence[Record]) -> bool:
     """Return True if the machine should have GPUs and an inventory or a rank shows one."""
     if plan.machine.gpus == 0:
         return False
-    if any(True for _ in _gpus(records)):
-        return True
-    ranks = (f.value for r in records for f in r.facts if f.name == "rank")
-    return any(isinstance(value, dict) and value.get("gpu") for value in ranks)
+    listed = any(inventory.gpus for _, inventory in INVENTORY.of(*records))
+    return listed or any(rank.gpu for _, rank in RANK.of(*records))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
+from statistics import NormalDist
 from typing import NamedTuple
 
 from accept.core.causes import Cause
@@ -132,9 +133,6 @@ def _healthy_spread(pairs: Sequence[Sample], noise: float, bound: float | None) 
     """
     # Healthy values vary, so a bound at their median must not remove their lower half.
     floor = 0.0 if bound is None else bound * (1 - SIGMAS * noise)
-    # Imported here because commands that only plan load this module, too.
-    from statistics import NormalDist
-
     live = [p for p in pairs if not p.cause and p.value is not None and p.value > floor]
     best: dict[str, float] = {}
     for pair in live:

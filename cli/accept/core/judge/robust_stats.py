@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb, exp, expm1, log, log1p, sqrt
+from statistics import median
 
 #: Lowest number of values that can be compared with each other.
 FEWEST = 4
@@ -36,9 +37,6 @@ class Spread:
 
 def median_of(values: Iterable[float]) -> float:
     """Return the median of one value or more."""
-    # Imported here because commands that only plan load this module, too.
-    from statistics import median
-
     return median(values)
 
 

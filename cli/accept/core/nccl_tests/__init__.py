@@ -9,31 +9,31 @@ so fixed limits bound the memory, not the length of the log.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import BinaryIO
 
+from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, NCCL_WARNINGS
 from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.reader import Reader
-from accept.core.nccl_tests.table import Device, Log, Row, Side, Table, bus_factor
+from accept.core.nccl_tests.table import Log, Table
 
 __all__ = [
-    "NAMES",
-    "Device",
     "Log",
-    "Row",
-    "Side",
     "Table",
-    "bus_factor",
     "facts",
     "metrics",
+    "nccl_facts",
     "parse",
     "pieces",
     "read",
+    "table_fact",
+    "table_metrics",
 ]
 
 #: Names of the metrics: two per size and placement, and `wrong` per placement over all sizes.
 #: `algbw` is left out because it is size / time.
 NAMES = ("busbw", "time", "wrong")
+_PER_SIZE = ("busbw", "time")
 _UNITS = {"busbw": "GB/s", "time": "us", "wrong": "count"}
 _PIECE = 1 << 20
 #: A table that lists more hosts is damaged.
@@ -77,75 +77,75 @@ def read(
 
 
 def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
-    """Return the metrics of a log with the given names.
+    """Return the metrics of all tables with the given names; see `table_metrics`."""
+    return tuple(metric for table in log.tables for metric in table_metrics(table, names))
+
+
+def table_metrics(table: Table, names: Collection[str] = NAMES) -> Iterator[Metric]:
+    """Yield the metrics of a table with the given names.
 
     `busbw` (GB/s) and `time` (us) exist per row and placement; with `-N` a size repeats. `wrong`
-    exists per table and placement, without a size, and only if every row was checked; if it is
-    missing, the log has a problem. Tables of a process that ran alone, or of several groups at
-    once, give no metrics.
+    exists per placement, without a size, and only if every row was checked; if it is missing, the
+    table has a problem. Tables of a process that ran alone, or of several groups at once, give no
+    metrics.
     """
-    result: list[Metric] = []
-    for table in log.tables:
-        check = table.check
-        if table.alone or table.split or check is None:
-            continue
-        for place, sides in (
-            (Placement.OUT, [row.out_of_place for row in table.rows]),
-            (Placement.IN, [row.in_place for row in table.rows]),
-        ):
-            sized = [(row[0], side) for row, side in zip(table.rows, sides, strict=True) if side]
-            if "busbw" in names:
-                model = _model(check, "busbw", place)
-                result += [_metric(model, side[1], size) for size, side in sized]
-            if "time" in names:
-                model = _model(check, "time", place)
-                result += [_metric(model, side[0], size) for size, side in sized]
-            counts = [side.wrong for _, side in sized if side.wrong is not None]
-            if "wrong" in names and counts and len(counts) == len(sides):
-                wrong = float(sum(counts) or table.out_of_bounds or 0)
-                result.append(_metric(_model(check, "wrong", place), wrong, None))
-    return tuple(result)
-
-
-@lru_cache(maxsize=256)
-def _model(check: str, name: str, placement: Placement) -> dict[str, object]:
-    """Return the fields of a metric, to be completed with value and size."""
-    unit = _UNITS[name]
-    return vars(Metric(check=check, name=name, value=0.0, unit=unit, placement=placement))
-
-
-def _metric(model: dict[str, object], value: float, size: int | None) -> Metric:
-    """Return a metric like the model; far faster than the constructor of a frozen dataclass."""
-    metric: Metric = object.__new__(Metric)
-    metric.__dict__.update(model, value=value, size=size)
-    return metric
+    check = table.check
+    if table.alone or table.split or check is None:
+        return
+    for placement, sides in (
+        (Placement.OUT, [row.out_of_place for row in table.rows]),
+        (Placement.IN, [row.in_place for row in table.rows]),
+    ):
+        for name in _PER_SIZE:
+            if name in names:
+                for row, side in zip(table.rows, sides, strict=True):
+                    if side:
+                        yield Metric(
+                            check=check,
+                            name=name,
+                            value=getattr(side, name),
+                            unit=_UNITS[name],
+                            size=row.size,
+                            placement=placement,
+                        )
+        counts = [side.wrong for side in sides if side and side.wrong is not None]
+        if "wrong" in names and counts and len(counts) == len(sides):
+            wrong = float(sum(counts) or table.out_of_bounds or 0)
+            yield Metric(
+                check=check, name="wrong", value=wrong, unit=_UNITS["wrong"], placement=placement
+            )
 
 
 def facts(log: Log) -> tuple[Fact, ...]:
     """Return the parameters of each table, and the networks and warnings of NCCL."""
-    result = [
-        Fact(
-            name="nccl-tests",
-            check=table.check,
-            value={
-                "version": table.version,
-                "ranks": table.ranks,
-                "hosts": table.hosts if len(table.hosts) <= _MAX_HOSTS else {},
-                "minBytes": table.min_bytes,
-                "maxBytes": table.max_bytes,
-                "reducedMaxBytes": table.reduced_max,
-                "topSize": table.top_size,
-                "rows": len(table.rows),
-                "complete": table.complete,
-                "average": table.average,
-            },
-        )
-        for table in log.tables
-    ]
-    for name, paths in (("nccl-networks", log.networks), ("nccl-detours", log.detours)):
+    return (*map(table_fact, log.tables), *nccl_facts(log))
+
+
+def table_fact(table: Table) -> Fact:
+    """Return the parameters of a table."""
+    return Fact(
+        name=NCCL_TESTS.name,
+        check=table.check,
+        value={
+            "version": table.version,
+            "ranks": table.ranks,
+            "hosts": table.hosts if len(table.hosts) <= _MAX_HOSTS else {},
+            "minBytes": table.min_bytes,
+            "maxBytes": table.max_bytes,
+            "reducedMaxBytes": table.reduced_max,
+            "topSize": table.top_size,
+            "rows": len(table.rows),
+            "complete": table.complete,
+            "average": table.average,
+        },
+    )
+
+
+def nccl_facts(log: Log) -> Iterator[Fact]:
+    """Yield the networks, slow paths and warnings that NCCL reports."""
+    for name, paths in ((NCCL_NETWORKS.name, log.networks), (NCCL_DETOURS.name, log.detours)):
         if paths:
             value = {path: list(hosts) for path, hosts in paths.items()}
-            result.append(Fact(name=name, value=value))
+            yield Fact(name=name, value=value)
     if log.warnings:
-        result.append(Fact(name="nccl-warnings", value=list(log.warnings)))
-    return tuple(result)
+        yield Fact(name=NCCL_WARNINGS.name, value=list(log.warnings))

@@ -1,4 +1,4 @@
-"""Parse single lines of nccl-tests output: prefixes, messages of NCCL, and columns.
+"""Parse single lines of nccl-tests output: prefixes, messages of NCCL, devices and rows.
 
 All functions are pure and accept any bytes without raising.
 """
@@ -6,10 +6,13 @@ All functions are pure and accept any bytes without raising.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
+from math import isfinite
+from typing import NamedTuple
+
+from accept.core.model import Placement
 
 #: Longer lines are ignored completely.
 LINE_LIMIT = 64 * 1024
@@ -42,8 +45,9 @@ def clean(line: bytes) -> bytes:
     """Return the line without terminal colors, launcher prefixes and the carriage return."""
     if b"\x1b" in line:
         line = _ANSI.sub(b"", line)
-    prefix = _PREFIX.match(line)
-    return (line[prefix.end() :] if prefix else line).rstrip(b"\r")
+    if not line.startswith(b"#") and (prefix := _PREFIX.match(line)):
+        line = line[prefix.end() :]
+    return line.rstrip(b"\r")
 
 
 def split_nccl(
@@ -59,15 +63,14 @@ def split_nccl(
     word = _NCCL.search(text)
     if word is None:
         return None
-    base = max(0, word.start() - _HEAD_LIMIT)
-    head = _NCCL_HEAD.search(text[base : word.start()])
+    head = _NCCL_HEAD.search(text, max(0, word.start() - _HEAD_LIMIT), word.start())
     if head is None:
         return None
-    start, host = base + head.start(), head[1].decode()
+    start, host = head.start(), head[1].decode()
     if start or inside:
         name = known_name(host, hosts)
         if name != host:
-            start, host = base + head.end(1) - len(name), name
+            start, host = head.end(1) - len(name), name
     return text[:start], host, text[word.start() + 1 :]
 
 
@@ -81,19 +84,77 @@ def text_of(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+class Device(NamedTuple):
+    """A line of "Using devices": a rank, its split group, host, local device, bus id and name."""
+
+    rank: int
+    group: int
+    host: str
+    device: int
+    bus: str
+    name: str
+
+
+#: Old builds print no group, and only the middle of the bus id.
+_DEVICE = re.compile(
+    r"Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
+    r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})",
+    re.ASCII,
+)
+
+
+def parse_device(raw: bytes) -> Device | None:
+    """Parse a line about a device, without its # sign. Return None if it is damaged.
+
+    nccl-tests itself abbreviates the list of a process with many GPUs with dots.
+    """
+    text = text_of(raw)
+    found = _DEVICE.fullmatch(text)
+    if found is None or "..." in text or " NCCL " in text:
+        return None
+    rank, group, host, device, bus, name = found.groups()
+    return Device(int(rank), int(group or 0), host, int(device), bus, name)
+
+
+class Side(NamedTuple):
+    """One placement of a row: time in us, bus bandwidth in GB/s, wrong elements (None: unchecked).
+
+    The printed algbw is left out because it is size / time with fewer digits.
+    """
+
+    time: float
+    busbw: float
+    wrong: int | None
+
+
+class Row(NamedTuple):
+    """One row, with its size in bytes. A side is None if one of its numbers is not finite."""
+
+    size: int
+    type: str
+    redop: str
+    root: int
+    out_of_place: Side | None
+    in_place: Side | None
+
+    def sides(self) -> tuple[tuple[Placement, Side | None], tuple[Placement, Side | None]]:
+        """Return both placements."""
+        return (Placement.OUT, self.out_of_place), (Placement.IN, self.in_place)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Positions of the relevant columns in a row of a table."""
 
     #: Number of tokens per row.
     width: int
-    #: Selects from a table's columns: size, type, redop, root, and time, busbw and wrong, first out
-    #: of place, then in place.
-    pick: Callable[[Sequence[Sequence[bytes]]], tuple[Sequence[bytes], ...]]
+    #: Positions of the operation and of the root; None in tables of old builds that lack them.
+    redop: int | None
+    root: int | None
+    #: Positions of time, busbw and wrong, first out of place, then in place.
+    sides: tuple[tuple[int, int, int], tuple[int, int, int]]
     #: One expression per token, to distinguish a cut row from foreign text.
     kinds: tuple[re.Pattern[bytes], ...]
-    #: True if the table lacks redop and root; `pick` then expects them after the other columns.
-    lacks: bool = False
     #: True if `wrong` is the largest deviation ("error"), as in old builds, and not a count.
     deviation: bool = False
     #: True with `-C`: the time is the CPU's and does not match the bandwidth.
@@ -105,7 +166,7 @@ _WORD = re.compile(rb"[a-z]\w*")
 
 @lru_cache(maxsize=256)
 def word(token: bytes) -> str | None:
-    """Return the name of a type or an operation, or None where the token cannot be one."""
+    """Return the name of a type or an operation, or None if the token cannot be one."""
     return token.decode() if len(token) < 32 and _WORD.fullmatch(token) else None
 
 
@@ -130,26 +191,23 @@ def layout_of(header: bytes) -> Layout | None:
     columns = names[:-1] if stamped else names
     if columns[:3] != [b"size", b"count", b"type"]:
         return None
-    places = [0, 2]
-    width = len(columns) + 2 * stamped
-    places += [columns.index(b"redop") if b"redop" in columns else width]
-    places += [columns.index(b"root") if b"root" in columns else width + 1]
-    times = [i for i, name in enumerate(columns) if name in (b"time", b"cputime")]
-    if len(times) != 2:
-        return None
-    for first in times:
-        if columns[first + 1 : first + 3] != [b"algbw", b"busbw"]:
+    sides = []
+    for time in (i for i, name in enumerate(columns) if name in (b"time", b"cputime")):
+        if columns[time + 1 : time + 3] != [b"algbw", b"busbw"]:
             return None
         # Versions of 2025 have this column if they copy meanwhile (`side_work`).
-        wrong = first + 3 + (columns[first + 3 : first + 4] == [b"copybw"])
+        wrong = time + 3 + (columns[time + 3 : time + 4] == [b"copybw"])
         if columns[wrong : wrong + 1] not in ([b"wrong"], [b"error"]):
             return None
-        places += (first, first + 2, wrong)
+        sides.append((time, time + 2, wrong))
+    if len(sides) != 2:
+        return None
     return Layout(
-        width=width,
-        pick=itemgetter(*places),
+        width=len(columns) + 2 * stamped,
+        redop=columns.index(b"redop") if b"redop" in columns else None,
+        root=columns.index(b"root") if b"root" in columns else None,
+        sides=(sides[0], sides[1]),
         kinds=tuple(_KINDS.get(name, _REAL) for name in columns) + (_STAMP,) * (2 * stamped),
-        lacks=max(places) >= width,
         deviation=b"error" in columns,
         cpu_time=b"cputime" in columns,
     )
@@ -163,7 +221,7 @@ def _standard(per_iteration: bytes, stamp: bytes) -> Layout:
 
 
 #: Layouts by number of tokens, for tables whose line of column names is missing.
-BY_WIDTH = {
+_BY_WIDTH = {
     layout.width: layout
     for layout in (
         _standard(more, stamp)
@@ -171,7 +229,60 @@ BY_WIDTH = {
         for stamp in (b"", b" timestamp")
     )
 }
-STANDARD = BY_WIDTH[13]
+_STANDARD = _BY_WIDTH[13]
+
+
+def parse_row(line: bytes, layout: Layout | None) -> Row | None:
+    """Parse a line as a row, or return None if it is not a complete row.
+
+    Without a layout, the number of tokens determines the columns. Numbers may be infinite or NaN.
+    """
+    tokens = line.split()
+    layout = layout or _BY_WIDTH.get(len(tokens))
+    if layout is None or len(tokens) != layout.width:
+        return None
+    kind = word(tokens[2])
+    redop = "none" if layout.redop is None else word(tokens[layout.redop])
+    # Python reads 1_000 as a number.
+    if kind is None or redop is None or (b"_" in line and _has_underscore(tokens, layout)):
+        return None
+    try:
+        size = int(tokens[0])
+        root = -1 if layout.root is None else int(tokens[layout.root])
+        out, inp = (_side(tokens, places, layout) for places in layout.sides)
+    except ValueError:
+        return None
+    return Row(size, kind, redop, root, out, inp) if 0 <= size < 1 << 63 else None
+
+
+def _side(tokens: Sequence[bytes], places: tuple[int, int, int], layout: Layout) -> Side:
+    time, busbw, wrong = places
+    count = _deviation(tokens[wrong]) if layout.deviation else _wrong(tokens[wrong])
+    return Side(float(tokens[time]), float(tokens[busbw]), count)
+
+
+def _has_underscore(tokens: Sequence[bytes], layout: Layout) -> bool:
+    """Return True if a number has an underscore; types and operations may have one."""
+    return any(b"_" in token for i, token in enumerate(tokens) if i not in (2, layout.redop))
+
+
+@lru_cache(maxsize=256)
+def _wrong(token: bytes) -> int | None:
+    """Parse a count of wrong elements: `%g` of an integer, or N/A. Raise ValueError otherwise."""
+    if token == b"N/A":
+        return None
+    value = float(token)
+    if not isfinite(value):
+        return None
+    if value < 0:
+        raise ValueError(token)
+    return int(value) if value == int(value) else None
+
+
+@lru_cache(maxsize=256)
+def _deviation(token: bytes) -> int | None:
+    """Parse a largest deviation. Only the footer shows whether it is too large."""
+    return None if token == b"N/A" or not isfinite(float(token)) else 0
 
 
 def is_cut_row(text: bytes, layout: Layout | None, least: int) -> bool:
@@ -179,7 +290,7 @@ def is_cut_row(text: bytes, layout: Layout | None, least: int) -> bool:
 
     The last token may be cut; all others must be valid in their columns.
     """
-    layout = layout or STANDARD
+    layout = layout or _STANDARD
     tokens = text.split(None, layout.width + 1)
     if not least <= len(tokens) <= layout.width:
         return False

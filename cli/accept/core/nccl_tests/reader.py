@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
 from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.core.nccl_tests.lines import (
-    BY_WIDTH,
     LINE_LIMIT,
     Layout,
     clean,
     is_cut_row,
     known_name,
     layout_of,
+    parse_device,
+    parse_row,
     split_nccl,
     text_of,
 )
-from accept.core.nccl_tests.nccl_info import RUN, Info
-from accept.core.nccl_tests.table import (
-    Log,
-    Table,
-    TableBuilder,
-    check_of,
-    count_alone,
-    listed_devices,
-)
-
-#: Upper limits of what is kept of one log.
-MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
+from accept.core.nccl_tests.nccl_info import Info
+from accept.core.nccl_tests.table import Log, TableBuilder, Tables, check_of
 
 _PARAMETERS = re.compile(
     rb"nThread \d+ nGpus \d+ minBytes (\d{1,18}) maxBytes (\d{1,18}) "
@@ -42,40 +34,23 @@ _AVERAGE = re.compile(rb"Avg bus bandwidth *: *(\S{1,32})")
 _LEFT_OUT = re.compile(rb"Size (\d{1,18}) left out")
 _REDUCING = re.compile(rb"Reducing maxBytes to (-?\d{1,18}) ")
 
-FRAME_BEGINS = b"# Collective test starting: "
-#: A table that nothing disturbs, or its beginning down to the last row. It must mean what its
-#: lines mean one by one; the limits keep out lines that are too long to be read.
-FRAME = re.compile(
-    rb"# Collective test starting: (\w{1,32}?)_perf *\n"
-    rb"# (nThread [^\n]{1,400})\n#\n# Using devices\n"
-    rb"((?:#  Rank [^\n]{1,400}\n)+)"
-    rb"(?:#\n# (Reducing [^\n]{1,400})\n)?"
-    rb"#\n# +out-of-place +in-place *\n# +(size [^\n]{1,400})\n# +\(B\)[^\n]{1,400}\n"
-    rb"((?: [^\n]{1,1000}\n)+)"
-    rb"(?:# (Out of bounds [^\n]{1,400})\n# (Avg bus [^\n]{1,400})\n"
-    rb"(?:#\n# Collective test concluded: [^\n]{1,400}\n#\n)?)?"
-)
-
 #: The lines of a table from top to bottom.
 VERSION, STARTING, PARAMETERS, DEVICES, ROWS, BOUNDS, AVERAGE = range(1, 8)
 
 
-class Tables:
-    """Collects the tables of one log."""
+class _TableLines:
+    """Sorts the lines of tables into tables: a line of an earlier kind begins the next table."""
 
     def __init__(self, collective: str | None) -> None:
         #: Host names of the devices.
         self.hosts: set[str] = set()
+        self.tables = Tables()
+        #: The columns of the current table, if it names them.
+        self.layout: Layout | None = None
         self._collective = collective
         self._table: TableBuilder | None = None
-        self._built: list[TableBuilder] = []
-        self._rows_left, self._devices_left = MAX_ROWS, MAX_DEVICES
-        self._left_out: dict[str, None] = {}
-
-    @property
-    def layout(self) -> Layout | None:
-        """Return the layout of the current table."""
-        return self._table.layout if self._table else None
+        #: Kind of the last line of the table.
+        self._stage = 0
 
     @property
     def check(self) -> str | None:
@@ -87,83 +62,38 @@ class Tables:
         if self._table:
             self._table.damage(what)
 
-    def row(self, line: bytes) -> bool:
-        """Add a line that is a complete row; return False for any other line."""
-        table = self._table
-        if (table is None or table.stage != ROWS) and len(line.split(None, 24)) not in BY_WIDTH:
-            return False
-        if self._rows_left <= 0 or table is None or table.stage not in (DEVICES, ROWS):
-            fresh = TableBuilder(self._collective)
-            fresh.layout = table.layout if table and table.stage == ROWS else None
-            if not fresh.add((line,)):
-                return False
-            if self._rows_left <= 0:
-                self._left_out["rows"] = None
-                self.damage("the log has more rows than are kept")
-                return True
-            self._begin(fresh, ROWS)
-        else:
-            if table.stage == DEVICES:
-                # The line of column names is missing.
-                table.begin_rows(None)
-            if not table.add((line,)):
-                return False
-            table.stage = ROWS
-        self._rows_left -= 1
-        return True
-
-    def _begin(self, table: TableBuilder, stage: int) -> TableBuilder:
-        """Make a table the current one."""
+    def _begin(self, stage: int) -> TableBuilder:
+        """Begin a table with a line of this kind."""
         if self._table and self._table.average is None:
             self._table.overtaken = True
-        table.stage = stage
-        self._table = table
-        if len(self._built) < MAX_TABLES:
-            self._built.append(table)
-        else:
-            self._left_out["tables"] = None
-        return table
+        self._table, self._stage = TableBuilder(self._collective), stage
+        self.layout = None
+        self.tables.begin(self._table)
+        return self._table
 
     def _at(self, stage: int, *, again: bool = False) -> TableBuilder:
-        """Return the table of a line of this stage, and begin a new one if necessary."""
-        table = self._table
-        if table is None or table.stage > stage or (table.stage == stage and not again):
-            return self._begin(TableBuilder(self._collective), stage)
-        table.stage = stage
-        return table
+        """Return the table of a line of this kind, and begin a new one if necessary.
 
-    def frame(self, found: re.Match[bytes]) -> bool:
-        """Add the table that `FRAME` matched, or return False if it needs reading line by line."""
-        collective, parameters, devices, reducing, names, rows, bounds, average = found.groups()
-        listing = text_of(devices)
-        listed = listed_devices(listing)
-        lines = rows[:-1].split(b"\n")
-        if b"NCCL " in found[0] or not 0 < len(listed) <= self._devices_left:
+        With `again`, a table may have several lines of this kind.
+        """
+        if self._table is None or self._stage > stage or (self._stage == stage and not again):
+            return self._begin(stage)
+        self._stage = stage
+        return self._table
+
+    def row(self, line: bytes) -> bool:
+        """Add a line that is a complete row; return False for any other line."""
+        row = parse_row(line, self.layout if self._stage == ROWS else None)
+        if row is None:
             return False
-        fresh = TableBuilder(collective.decode())
-        fresh.take_devices(listing, listed)
-        fresh.begin_rows(layout_of(names))
-        if len(lines) > self._rows_left or not fresh.add(lines):
-            return False
-        self._devices_left -= len(listed)
-        self._rows_left -= len(lines)
-        last = self._table
-        if last and last.stage < STARTING:
-            fresh.version = last.version
-            fresh.stage = STARTING
-            self._table = fresh
-            if self._built[-1] is last:
-                self._built[-1] = fresh
-        else:
-            self._begin(fresh, STARTING)
-        self.hosts.update(fresh.hosts)
-        self._parameters(parameters)
-        fresh.stage = ROWS
-        if reducing:
-            self._reducing(reducing)
-        if bounds:
-            self._bounds(bounds)
-            self._average(average)
+        table = self._table
+        if table is None or self._stage not in (DEVICES, ROWS):
+            table = self._begin(ROWS)
+        elif self._stage == DEVICES:
+            # The line of column names is missing.
+            table.begin_rows(has_names=False)
+        self._stage = ROWS
+        self.tables.add_row(table, row)
         return True
 
     def comment(self, line: bytes) -> None:
@@ -191,17 +121,10 @@ class Tables:
         self._at(DEVICES)
 
     def _device(self, body: bytes) -> None:
-        table = self._at(DEVICES, again=True)
-        listing = "#  " + text_of(body) + "\n"
-        found = listed_devices(listing)
-        if len(found) == 1 and self._devices_left:
-            self._devices_left -= 1
-            table.take_devices(listing, found)
-            self.hosts.update(table.hosts[-1:])
-            return
-        table.ranks_cut = True
-        if found:
-            self._left_out["devices"] = None
+        device = parse_device(body)
+        self.tables.add_device(self._at(DEVICES, again=True), device)
+        if device:
+            self.hosts.add(device.host)
 
     def _reducing(self, body: bytes) -> None:
         if (found := _REDUCING.match(body)) and self._table:
@@ -213,64 +136,34 @@ class Tables:
             self._table.left_out.add(int(found[1]))
 
     def _names(self, body: bytes) -> None:
-        self._at(ROWS).begin_rows(layout_of(body))
+        table = self._at(ROWS)
+        self.layout = layout_of(body)
+        cpu_time = self.layout is not None and self.layout.cpu_time
+        table.begin_rows(has_names=self.layout is not None, cpu_time=cpu_time)
 
     def _bounds(self, body: bytes) -> None:
-        table = self._table
-        if (found := _BOUNDS.match(body)) and table and table.stage < BOUNDS:
-            table.stage = BOUNDS
-            table.bounds = int(found[1])
+        if (found := _BOUNDS.match(body)) and self._table and self._stage < BOUNDS:
+            self._stage = BOUNDS
+            self._table.bounds = int(found[1])
 
     def _average(self, body: bytes) -> None:
-        table = self._table
-        if (found := _AVERAGE.match(body)) and table and table.stage < AVERAGE:
-            table.stage = AVERAGE
-            table.take_average(found[1])
-
-    def finish(self, *, quiet: bool) -> tuple[tuple[Table, ...], tuple[Problem, ...]]:
-        """Return all tables and their problems; with `quiet`, a log without tables is none."""
-        tables: list[Table] = []
-        problems: list[Problem] = []
-        alone = count_alone(self._built)
-        for builder in self._built:
-            table = builder.finish(alone=bool(alone) and builder.lonely())
-            tables.append(table)
-            problems += table.problems
-        if alone:
-            problems.append(
-                Problem(
-                    cause=Cause.RANK_COUNT,
-                    message=f"{alone} processes each ran alone (Rank 0 x {alone}); "
-                    "nccl-tests was built without MPI, or started without it",
-                    check=next((table.check for table in tables if table.check), None),
-                )
-            )
-        if not tables and not quiet:
-            problems.append(
-                Problem(cause=Cause.UNPARSABLE, message="the log has no nccl-tests results table")
-            )
-        if self._left_out:
-            what = " and ".join(self._left_out)
-            problems.append(
-                Problem(
-                    cause=Cause.UNPARSABLE,
-                    message=f"the log has more {what} than are kept; the rest was ignored",
-                )
-            )
-        return tuple(tables), tuple(problems)
+        if (found := _AVERAGE.match(body)) and self._table and self._stage < AVERAGE:
+            self._stage = AVERAGE
+            with suppress(ValueError):
+                self._table.take_average(float(found[1]))
 
 
-_COMMENTS: dict[bytes, Callable[[Tables, bytes], None]] = {
-    b"nccl": Tables._version,
-    b"Coll": Tables._starting,
-    b"nThr": Tables._parameters,
-    b"Usin": Tables._devices,
-    b"Rank": Tables._device,
-    b"Redu": Tables._reducing,
-    b"Size": Tables._size_left_out,
-    b"size": Tables._names,
-    b"Out ": Tables._bounds,
-    b"Avg ": Tables._average,
+_COMMENTS: dict[bytes, Callable[[_TableLines, bytes], None]] = {
+    b"nccl": _TableLines._version,
+    b"Coll": _TableLines._starting,
+    b"nThr": _TableLines._parameters,
+    b"Usin": _TableLines._devices,
+    b"Rank": _TableLines._device,
+    b"Redu": _TableLines._reducing,
+    b"Size": _TableLines._size_left_out,
+    b"size": _TableLines._names,
+    b"Out ": _TableLines._bounds,
+    b"Avg ": _TableLines._average,
 }
 
 
@@ -287,7 +180,6 @@ _FAILURE = re.compile(
     rb"|Invalid number of GPUs: \d+ requested).{0,300}"
 )
 _SIGN = re.compile(rb"Test |Invalid number|noticed that|srun: error|Exit code:")
-_NEWLINE = 10
 #: What `int` takes as the beginning of a size.
 _ROW_BEGINS = b"+0123456789"
 _CAUSES = (
@@ -315,18 +207,14 @@ _EXITS = {
 
 
 class Reader:
-    """Reads one log piece by piece.
+    """Reads one log piece by piece."""
 
-    `quick` takes a short cut for the commonest clean lines. It must change no result; a property
-    test compares the two.
-    """
-
-    def __init__(self, *, quick: bool = True, collective: str | None = None) -> None:
-        self._quick = quick
-        self._tables = Tables(collective)
+    def __init__(self, *, collective: str | None = None) -> None:
+        self._lines = _TableLines(collective)
+        #: The beginning of a line whose end is in the next piece.
         self._rest = b""
         self._overlong = False
-        #: A line that was cut and waits for its rest.
+        #: A line that was cut by a message of NCCL and waits for its rest.
         self._pending = b""
         self._info = Info()
         self._failures: dict[tuple[str, str], Problem] = {}
@@ -335,107 +223,59 @@ class Reader:
         """Take the next piece of the log."""
         end = piece.rfind(b"\n")
         if end >= 0:
-            whole = self._rest + piece[:end]
-            if self._overlong:
-                whole = whole.partition(b"\n")[2]
+            lines = (self._rest + piece[:end]).split(b"\n")
+            for line in lines[1:] if self._overlong else lines:
+                if len(line) <= LINE_LIMIT:
+                    self._line(line)
             self._overlong, self._rest = False, piece[end + 1 :]
-            self._lines(whole)
         elif not self._overlong:
             self._rest += piece
         if len(self._rest) > LINE_LIMIT:
             self._overlong, self._rest = True, b""
 
-    def _lines(self, whole: bytes) -> None:
-        """Read whole lines."""
-        if not self._quick or b"\x1b" in whole or b"\r" in whole:
-            for line in _short(whole):
-                self._line(line)
-            return
-        done, at = 0, whole.find(FRAME_BEGINS)
-        while at >= 0:
-            found = FRAME.match(whole, at) if at == 0 or whole[at - 1] == _NEWLINE else None
-            end = found.end() if found else at + len(FRAME_BEGINS)
-            if found:
-                self._few(whole[done:at])
-                if self._pending or not self._tables.frame(found):
-                    self._few(found[0])
-                done = end
-            at = whole.find(FRAME_BEGINS, end)
-        self._few(whole[done:])
-
-    def _few(self, whole: bytes) -> None:
-        """Read what stands around the clean beginnings of tables."""
-        done = 0
-        if b"NCCL INFO " in whole:
-            for found in RUN.finditer(whole):
-                self._each(whole[done : found.start()])
-                if self._pending:
-                    self._each(found[0])
-                else:
-                    self._info.inform(found[0])
-                done = found.end()
-        self._each(whole[done:])
-
-    def _each(self, whole: bytes) -> None:
-        """Read line by line."""
-        tables = self._tables
-        for line in _short(whole):
-            if not line:
-                continue
-            first = line[:1]
-            if self._pending or first not in b" #" or b" NCCL " in line:
-                self._line(line)
-            elif first == b"#":
-                tables.comment(line)
-            elif not tables.row(line):
-                self._line(line)
-
     def _line(self, line: bytes) -> None:
-        """Read one line, whatever stands around it and in it."""
+        """Read one line."""
         text = clean(line)
-        if text.startswith(b"ACCEPT {"):
+        if text.startswith(b"ACCEPT {") or (b" NCCL " in text and self._message(text)):
             return
-        split = (
-            split_nccl(text, self._tables.hosts, inside=bool(self._pending))
-            if b" NCCL " in text
-            else None
-        )
-        if split is None:
-            if text.strip():
-                self._text(text, line)
-            return
-        before, host, message = split
-        self._info.say(host, message)
-        if before.strip():
-            self._cut(before)
-
-    def _text(self, text: bytes, line: bytes) -> None:
-        """Read a line that is not NCCL's, free of what launchers add."""
-        tables, cut = self._tables, self._pending
+        lines, cut = self._lines, self._pending
         first = text.lstrip()[:1]
+        if not first:
+            return
         if first == b"#":
             self._flush()
-            tables.comment(text)
-        elif cut and tables.row(cut + text):
+            lines.comment(text)
+        elif cut and lines.row(cut + text):
             self._pending = b""
-        elif first in _ROW_BEGINS and tables.row(text):
+        elif first in _ROW_BEGINS and lines.row(text):
             self._flush()
         elif (sign := _SIGN.search(line)) and self._failure(line, sign.start()):
             return
         elif cut.lstrip().startswith(b"#"):
             self._pending = b""
-            tables.comment(cut + text)
-        elif cut and len(cut) < _MAX_PENDING and is_cut_row(cut + text, tables.layout, 1):
+            lines.comment(cut + text)
+        elif cut and len(cut) < _MAX_PENDING and is_cut_row(cut + text, lines.layout, 1):
             self._pending = cut + text
-        elif first in _ROW_BEGINS and is_cut_row(text, tables.layout, 3):
+        elif first in _ROW_BEGINS and is_cut_row(text, lines.layout, 3):
             self._flush()
             self._pending = text[:_MAX_PENDING]
 
+    def _message(self, text: bytes) -> bool:
+        """Read a line with a message of NCCL; return False if it has none."""
+        split = split_nccl(text, self._lines.hosts, inside=bool(self._pending))
+        if split is None:
+            return False
+        before, host, message = split
+        self._info.add(host, message)
+        if before.strip():
+            self._cut(before)
+        return True
+
     def _cut(self, before: bytes) -> None:
         """Keep the text before a message of NCCL if it may be the beginning of a row or comment."""
-        layout = self._tables.layout
+        layout = self._lines.layout
         joined = (self._pending + before)[:_MAX_PENDING]
-        if self._tables.row(joined):
+        if self._lines.row(joined):
             self._pending = b""
         elif joined.lstrip().startswith(b"#") or is_cut_row(joined, layout, 1):
             self._pending = joined
@@ -445,11 +285,13 @@ class Reader:
 
     def _flush(self) -> None:
         """Give up waiting for the rest of a cut line."""
+        if not self._pending:
+            return
         pending, self._pending = self._pending, b""
         if pending.lstrip().startswith(b"#"):
-            self._tables.comment(pending)
-        elif pending:
-            self._tables.damage("a row was cut")
+            self._lines.comment(pending)
+        else:
+            self._lines.damage("a row was cut")
 
     def _failure(self, line: bytes, at: int) -> bool:
         """Add a failure that nccl-tests reports, the first of each cause and host.
@@ -469,7 +311,7 @@ class Reader:
             message = f"a rank ended with {text_of(found[kind])}"
             message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
         elif kind:
-            host = known_name(text_of(found[kind]), self._tables.hosts)
+            host = known_name(text_of(found[kind]), self._lines.hosts)
             told = message[found.end(kind) - found.start() :].lstrip(": ")
             signal = kind == _LAUNCHER
             message = (
@@ -480,16 +322,15 @@ class Reader:
                 cause=cause,
                 message=message.rstrip("\r"),
                 host=host or None,
-                check=self._tables.check,
+                check=self._lines.check,
             )
         return True
 
     def close(self) -> Log:
         """Return the contents of the log."""
-        if self._rest and not self._overlong:
-            self._lines(self._rest)
+        self._line(self._rest)
         self._flush()
-        tables, problems = self._tables.finish(quiet=bool(self._failures))
+        tables, problems = self._lines.tables.finish(quiet=bool(self._failures))
         return Log(
             tables=tables,
             problems=(*self._failures.values(), *problems),
@@ -498,11 +339,3 @@ class Reader:
             nccl_lines=self._info.lines,
             warnings=tuple(self._info.warnings),
         )
-
-
-def _short(whole: bytes) -> list[bytes]:
-    """Split into lines, without those that are too long."""
-    lines = whole.split(b"\n")
-    if len(whole) > LINE_LIMIT and max(map(len, lines)) > LINE_LIMIT:
-        return [line for line in lines if len(line) <= LINE_LIMIT]
-    return lines

@@ -1,19 +1,16 @@
-"""Build tables from the lines of an nccl-tests log, and check that they are complete."""
+"""Build the tables of an nccl-tests log, and check that they are complete and correct."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from itertools import pairwise
 from math import isfinite
-from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.model import Placement, Problem
-from accept.core.nccl_tests.lines import BY_WIDTH, Layout, word
+from accept.core.nccl_tests.lines import Device, Row, Side
 
 #: The programs of nccl-tests, `NAME_perf`.
 COLLECTIVES = frozenset(
@@ -34,50 +31,8 @@ COLLECTIVES = frozenset(
 #: Collectives whose in-place results nccl-tests cannot check, so `N/A` is correct for them.
 UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
 
-
-#: A line of "Using devices". Old builds print no group, and only the middle of the bus id.
-_DEVICE = re.compile(
-    r"^#  Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
-    r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})$",
-    re.MULTILINE | re.ASCII,
-)
-
-
-class Device(NamedTuple):
-    """A line of "Using devices": a rank, its split group, host, local device, bus id and name."""
-
-    rank: int
-    group: int
-    host: str
-    device: int
-    bus: str
-    name: str
-
-
-class Side(NamedTuple):
-    """One placement of a row: time in us, bus bandwidth in GB/s, wrong elements (None: unchecked).
-
-    The printed algbw is left out because it is size / time with fewer digits.
-    """
-
-    time: float
-    busbw: float
-    wrong: int | None
-
-
-class Row(NamedTuple):
-    """One row, with its size in bytes. A side is None if one of its numbers is not finite."""
-
-    size: int
-    type: str
-    redop: str
-    root: int
-    out_of_place: Side | None
-    in_place: Side | None
-
-    def sides(self) -> tuple[tuple[Placement, Side | None], tuple[Placement, Side | None]]:
-        """Return both placements."""
-        return (Placement.OUT, self.out_of_place), (Placement.IN, self.in_place)
+#: Upper limits of what is kept of one log.
+MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +44,7 @@ class Table:
     version: str | None
     #: Number of ranks; None if the list of devices has gaps.
     ranks: int | None
-    #: The lines about devices, unparsed; see `devices`.
-    listing: str
-    #: Number of ranks of each host, by its own name.
-    hosts: dict[str, int]
+    devices: tuple[Device, ...]
     #: Requested sizes in bytes.
     min_bytes: int | None
     max_bytes: int | None
@@ -119,12 +71,9 @@ class Table:
         return check_of(self.collective)
 
     @property
-    def devices(self) -> tuple[Device, ...]:
-        """Return host and device of each rank, parsed on demand because few callers need them."""
-        return tuple(
-            Device(int(rank), int(group or 0), host, int(device), bus, name)
-            for rank, group, host, device, bus, name in _DEVICE.findall(self.listing)
-        )
+    def hosts(self) -> dict[str, int]:
+        """Return the number of ranks of each host, by its own name."""
+        return dict(Counter(device.host for device in self.devices))
 
     @property
     def top_size(self) -> int | None:
@@ -150,15 +99,6 @@ class Log:
 def check_of(collective: str | None) -> str | None:
     """Return the name of a collective's check: "all-reduce"."""
     return collective.replace("_", "-") if collective else None
-
-
-def listed_devices(listing: str) -> list[tuple[str, ...]]:
-    """Parse lines about devices. Return an empty list if any of them is damaged.
-
-    nccl-tests itself abbreviates the list of a process with many GPUs with dots.
-    """
-    devices = [] if "..." in listing or " NCCL " in listing else _DEVICE.findall(listing)
-    return devices if len(devices) == listing.count("\n") else []
 
 
 def bus_factor(collective: str | None, ranks: int | None) -> float | None:
@@ -188,142 +128,21 @@ def expected_sizes(least: int, most: int, step: int, *, factor: bool) -> list[in
     return sizes
 
 
-#: `Side(cells)` and `Row(cells)`, faster than the constructors of named tuples.
-_side = partial(tuple.__new__, Side)
-_row = partial(tuple.__new__, Row)
-
-
-class Rows(NamedTuple):
-    """The valid rows of some lines, and descriptions of the others."""
-
-    rows: Sequence[Row]
-    #: True if every placement of every row was checked and is correct.
-    right: bool
-    damaged: Sequence[str] = ()
-    not_finite: Sequence[str] = ()
-
-
-def read_rows(lines: Sequence[bytes], layout: Layout | None, factor: float | None) -> Rows | None:
-    """Parse lines as rows, or return None if any line is not a row.
-
-    `factor` is busbw / (size / time), or None if it is not known; see `bus_factor`.
-    """
-    tokens = [line.split() for line in lines]
-    layout = layout or BY_WIDTH.get(len(tokens[0]))
-    if layout is None or {*map(len, tokens)} != {layout.width}:
-        return None
-    columns: list[Sequence[bytes]] = [*zip(*tokens, strict=True)]
-    if layout.lacks:
-        columns += [b"none"] * len(lines), [b"-1"] * len(lines)
-    size, kind, redop, root, *sides = layout.pick(columns)
-    types, redops = [*map(word, kind)], [*map(word, redop)]
-    # Python reads 1_000 as a number.
-    if None in types or None in redops or _has_underscore(lines, (size, root, *sides)):
-        return None
-    wrong = _deviation if layout.deviation else _wrong
-    try:
-        sizes, roots = [*map(int, size)], [*map(int, root)]
-        out_time, in_time = [*map(float, sides[0])], [*map(float, sides[3])]
-        out_bus, in_bus = [*map(float, sides[1])], [*map(float, sides[4])]
-        out_wrong, in_wrong = [*map(wrong, sides[2])], [*map(wrong, sides[5])]
-    except ValueError:
-        return None
-    if min(sizes) < 0 or max(sizes) >= 1 << 63:
-        return None
-    out = map(_side, zip(out_time, out_bus, out_wrong, strict=True))
-    inp = map(_side, zip(in_time, in_bus, in_wrong, strict=True))
-    rows = [*map(_row, zip(sizes, types, redops, roots, out, inp, strict=True))]
-    right = {*out_wrong, *in_wrong} == {0}
-    if layout.cpu_time:
-        factor = None
-    finite = isfinite(sum(out_time) + sum(out_bus) + sum(in_time) + sum(in_bus))
-    if not finite or (
-        factor is not None
-        and (
-            _doubtful(sizes, out_time, out_bus, factor) or _doubtful(sizes, in_time, in_bus, factor)
-        )
-    ):
-        return _sift(rows, right=right, factor=factor)
-    return Rows(rows, right)
-
-
-def _has_underscore(lines: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> bool:
-    """Return True if one of the columns has an underscore; other columns (types) may have one."""
-    return b"_" in b"".join(lines) and any(b"_" in b"".join(column) for column in columns)
-
-
-@lru_cache(maxsize=256)
-def _wrong(token: bytes) -> int | None:
-    """Parse a count of wrong elements: `%g` of an integer, or N/A. Raise ValueError otherwise."""
-    if token == b"N/A":
-        return None
-    value = float(token)
-    if not isfinite(value):
-        return None
-    if value < 0:
-        raise ValueError(token)
-    return int(value) if value == int(value) else None
-
-
-@lru_cache(maxsize=256)
-def _deviation(token: bytes) -> int | None:
-    """Parse a largest deviation. Only the footer shows whether it is too large."""
-    return None if token == b"N/A" or not isfinite(float(token)) else 0
-
-
-def _doubtful(
-    sizes: Sequence[int], times: Sequence[float], buses: Sequence[float], factor: float
-) -> list[bool]:
-    """Return a non-empty list if a row may contradict itself: a quick version of `_contradicts`."""
-    share = factor * 1e-3
-    return [
-        True
-        for size, time, busbw in zip(sizes, times, buses, strict=True)
-        if abs(share * size - busbw * time) > 0.005 * (time + busbw) + 6e-4 * share * size
-    ]
-
-
-def _contradicts(size: int, time: float, busbw: float, factor: float) -> bool:
+def _contradicts(size: int, side: Side, factor: float) -> bool:
     """Return True if a row's numbers disagree by more than their printed digits allow.
 
     busbw = factor * size / time. Times have two decimals, or at least four digits (two in the
     form 1.0e+07); bandwidths two decimals, or at least five digits.
     """
     moved = factor * size * 1e-3
-    slack = 0.0055 * (time + busbw) + (7e-4 if time < 9.5e6 else 0.06) * moved
-    return abs(moved - busbw * time) > slack
-
-
-def _sift(rows: Sequence[Row], *, right: bool, factor: float | None) -> Rows:
-    """Remove numbers that are not finite and rows that contradict themselves."""
-    kept: list[Row] = []
-    damaged: list[str] = []
-    not_finite: list[str] = []
-    for row in rows:
-        sides: list[Side | None] = []
-        for place, side in row.sides():
-            assert side is not None
-            if isfinite(side.time) and isfinite(side.busbw):
-                sides.append(side)
-                if factor is not None and _contradicts(row.size, *side[:2], factor):
-                    damaged.append(f"the row of {row.size} B contradicts itself")
-                    break
-            else:
-                sides.append(None)
-                where = _at(row.size, place)
-                text = f"the time at {where} is {side.time} us and busbw is {side.busbw} GB/s"
-                not_finite.append(text)
-        else:
-            kept.append(row._replace(out_of_place=sides[0], in_place=sides[1]))
-    return Rows(kept, right, damaged, not_finite)
+    slack = 0.0055 * (side.time + side.busbw) + (7e-4 if side.time < 9.5e6 else 0.06) * moved
+    return abs(moved - side.busbw * side.time) > slack
 
 
 class TableBuilder:
-    """Collects the lines of one table."""
+    """Collects the contents of one table."""
 
     def __init__(self, collective: str | None = None) -> None:
-        #: Kind of the last line; a line of an earlier kind begins the next table.
-        self.stage = 0
         self.collective = collective
         self.version: str | None = None
         #: Smallest and largest size, step, and True if the step is a factor.
@@ -331,13 +150,11 @@ class TableBuilder:
         self.reduced: int | None = None
         #: Sizes too small for the number of ranks.
         self.left_out: set[int] = set()
-        #: Text, rank, split group and host of each line about a device.
-        self.listing: list[str] = []
-        self.numbers: list[int] = []
-        self.groups: list[str] = []
-        self.hosts: list[str] = []
-        self.ranks_cut = False
-        self.layout: Layout | None = None
+        self.devices: list[Device] = []
+        #: True if a line about a device was damaged or not kept.
+        self.devices_cut = False
+        #: True if the names of the columns are known.
+        self.has_names = False
         self.rows: list[Row] = []
         self.damaged: list[str] = []
         self.not_finite: list[str] = []
@@ -345,58 +162,63 @@ class TableBuilder:
         self.average: float | None = None
         #: True if the next table began before the footer of this one.
         self.overtaken = False
+        #: True if the source of the table ends before its last byte.
+        self.cut_off = False
         self._factor: float | None = None
-        self._right = True
 
     def ranks(self) -> int | None:
         """Return the number of ranks, or None if the list of devices is incomplete."""
-        count, ranks = len(self.numbers), self.numbers
-        if self.ranks_cut or (ranks != [*range(count)] and {*ranks} != {*range(count)}):
+        ranks = {device.rank for device in self.devices}
+        if self.devices_cut or ranks != {*range(len(self.devices))}:
             return None
-        return count or None
+        return len(self.devices) or None
 
-    def begin_rows(self, layout: Layout | None) -> None:
-        """Add the line of column names."""
-        self.layout = layout
+    def _is_split(self) -> bool:
+        """Return True if several groups of ranks ran at once."""
+        return len({device.group for device in self.devices}) > 1
+
+    def begin_rows(self, *, has_names: bool = True, cpu_time: bool = False) -> None:
+        """Prepare for the rows; all devices must be known.
+
+        With `cpu_time`, the times are those of the CPU and do not match the bandwidth.
+        """
+        self.has_names = has_names
         ranks = self.ranks()
-        if ranks and len({*self.groups}) > 1:
-            ranks = self.groups.count(self.groups[0])
-        self._factor = bus_factor(self.collective, ranks)
+        if ranks and self._is_split():
+            first = self.devices[0].group
+            ranks = sum(device.group == first for device in self.devices)
+        self._factor = None if cpu_time else bus_factor(self.collective, ranks)
 
-    def take_average(self, token: bytes) -> None:
+    def add_row(self, row: Row) -> None:
+        """Add a row without its infinite or NaN numbers, or its damage if it contradicts itself."""
+        sides: list[Side | None] = []
+        for place, side in row.sides():
+            if side is None or not (isfinite(side.time) and isfinite(side.busbw)):
+                sides.append(None)
+                if side:
+                    self.not_finite.append(
+                        f"the time at {_at(row.size, place)} is {side.time} us "
+                        f"and busbw is {side.busbw} GB/s"
+                    )
+            elif self._factor is not None and _contradicts(row.size, side, self._factor):
+                self.damaged.append(f"the row of {row.size} B contradicts itself")
+                return
+            else:
+                sides.append(side)
+        out, inp = sides
+        self.rows.append(row if None not in sides else row._replace(out_of_place=out, in_place=inp))
+
+    def take_average(self, value: float) -> None:
         """Add the mean bus bandwidth of the footer."""
-        try:
-            value = float(token)
-        except ValueError:
-            return
         if isfinite(value):
             self.average = value
         else:
             self.not_finite.append(f"the footer's average is {value}")
 
-    def take_devices(self, listing: str, devices: Sequence[tuple[str, ...]]) -> None:
-        """Add lines about devices, and their ranks, groups and hosts."""
-        ranks, groups, hosts, *_ = zip(*devices, strict=True)
-        self.listing.append(listing)
-        self.numbers += map(int, ranks)
-        self.groups += groups
-        self.hosts += hosts
-
     def damage(self, what: str) -> None:
         """Add the description of a damaged row."""
         if len(self.damaged) < 1000:
             self.damaged.append(what)
-
-    def add(self, lines: Sequence[bytes]) -> bool:
-        """Add the lines if all are complete rows; else add none and return False."""
-        parsed = read_rows(lines, self.layout, self._factor)
-        if parsed is None:
-            return False
-        self.rows += parsed.rows
-        self._right = self._right and parsed.right
-        self.damaged += parsed.damaged
-        self.not_finite += parsed.not_finite
-        return True
 
     def _missing(self, ranks: int | None) -> Iterator[str]:
         """Yield a sentence for each missing part of the table."""
@@ -406,17 +228,19 @@ class TableBuilder:
             yield f"{self.collective} is not a known collective"
         if self.sizes is None:
             yield "the line of parameters (nThread) is missing"
-        if not self.numbers:
+        if not self.devices:
             yield "the list of devices is missing"
         elif ranks is None:
             yield "the list of devices has gaps"
-        if self.layout is None:
+        if not self.has_names:
             yield "the line of column names is missing or unknown"
         if self.damaged:
             yield f"{_count(len(self.damaged), 'row')} damaged ({_some(self.damaged)})"
         if self.sizes is not None:
             least, most, step, factor = self.sizes
             yield from self._missing_rows(least, most, step, factor=factor)
+        if self.cut_off:
+            yield "the document is cut off or damaged"
         if self.bounds is None or self.average is None:
             yield "the footer is missing or incomplete"
         elif self.rows and not self.damaged and not self.not_finite:
@@ -451,7 +275,7 @@ class TableBuilder:
         """Yield (cause, message) for wrong, unchecked and non-finite results."""
         wrong, unchecked = [], []
         by_design = self.collective in UNCHECKED_IN_PLACE
-        for row in () if self._right else self.rows:
+        for row in self.rows:
             for where, side in row.sides():
                 if side is None or side.wrong == 0:
                     continue
@@ -459,7 +283,7 @@ class TableBuilder:
                     wrong.append(f"{_count(side.wrong, 'element')} wrong at {_at(row.size, where)}")
                 elif not (by_design and where is Placement.IN):
                     unchecked.append(_at(row.size, where))
-        if len({*self.groups}) > 1:
+        if self._is_split():
             message = "several groups ran at once and the table has only their mean; "
             message += "the results of each group are in the file of -I 1 -J FILE"
             yield Cause.NO_MEASUREMENT, message
@@ -475,7 +299,7 @@ class TableBuilder:
 
     def lonely(self) -> bool:
         """Return True if rank 0 is the only rank in the list of devices."""
-        return not any(self.numbers)
+        return not any(device.rank for device in self.devices)
 
     def finish(self, *, alone: bool = False) -> Table:
         """Return the table with its problems; the table of a process that ran `alone` has none."""
@@ -490,8 +314,7 @@ class TableBuilder:
             collective=self.collective,
             version=self.version,
             ranks=ranks,
-            listing="".join(self.listing),
-            hosts=dict(Counter(self.hosts)),
+            devices=tuple(self.devices),
             min_bytes=self.sizes[0] if self.sizes else None,
             max_bytes=self.sizes[1] if self.sizes else None,
             factor=self.sizes[2] if self.sizes and self.sizes[3] else None,
@@ -501,25 +324,88 @@ class TableBuilder:
             average=self.average,
             complete=not missing,
             alone=alone,
-            split=len({*self.groups}) > 1,
+            split=self._is_split(),
             problems=problems,
         )
 
 
-def count_alone(tables: Sequence[TableBuilder]) -> int:
+def _count_alone(tables: Sequence[TableBuilder]) -> int:
     """Return the number of processes that ran separately by mistake, each as rank 0.
 
     If mpirun starts a build without MPI, the tables of the processes are interleaved. Consecutive
     tables of one GPU do not count.
     """
     lonely = [table for table in tables if table.lonely()]
-    hosts = [host for table in lonely for host in table.hosts]
-    repeated = any(len(table.hosts) > 1 for table in lonely)
+    hosts = [device.host for table in lonely for device in table.devices]
+    repeated = any(len(table.devices) > 1 for table in lonely)
     overtaken = any(
-        a.overtaken and a.hosts and b.hosts and a.collective == b.collective
+        a.overtaken and a.devices and b.devices and a.collective == b.collective
         for a, b in pairwise(lonely)
     )
     return len(hosts) if repeated or overtaken or len({*hosts}) > 1 else 0
+
+
+class Tables:
+    """Collects the tables of one log, within the limits."""
+
+    def __init__(self) -> None:
+        self._tables: list[TableBuilder] = []
+        self._rows_left, self._devices_left = MAX_ROWS, MAX_DEVICES
+        self._left_out: dict[str, None] = {}
+
+    def begin(self, table: TableBuilder) -> None:
+        """Add a table, which may be filled later."""
+        if len(self._tables) < MAX_TABLES:
+            self._tables.append(table)
+        else:
+            self._left_out["tables"] = None
+
+    def add_device(self, table: TableBuilder, device: Device | None) -> None:
+        """Add a device to a table; None stands for a damaged one."""
+        if device and self._devices_left:
+            self._devices_left -= 1
+            table.devices.append(device)
+            return
+        table.devices_cut = True
+        if device:
+            self._left_out["devices"] = None
+
+    def add_row(self, table: TableBuilder, row: Row) -> None:
+        """Add a row to a table."""
+        if self._rows_left:
+            self._rows_left -= 1
+            table.add_row(row)
+        else:
+            self._left_out["rows"] = None
+            table.damage("the log has more rows than are kept")
+
+    def finish(self, *, quiet: bool) -> tuple[tuple[Table, ...], tuple[Problem, ...]]:
+        """Return all tables and their problems; with `quiet`, a log without tables is none."""
+        alone = _count_alone(self._tables)
+        tables = tuple(table.finish(alone=bool(alone) and table.lonely()) for table in self._tables)
+        problems = [problem for table in tables for problem in table.problems]
+        if alone:
+            problems.append(
+                Problem(
+                    cause=Cause.RANK_COUNT,
+                    message=f"{alone} processes each ran alone (Rank 0 x {alone}); "
+                    "nccl-tests was built without MPI, or started without it",
+                    check=next((table.check for table in tables if table.check), None),
+                )
+            )
+        if not tables and not quiet:
+            problems.append(
+                Problem(cause=Cause.UNPARSABLE, message="the log has no nccl-tests results table")
+            )
+        if self._left_out:
+            what = " and ".join(self._left_out)
+            problems.append(
+                Problem(
+                    cause=Cause.UNPARSABLE,
+                    message=f"the log has more {what} than are kept; the rest was ignored",
+                )
+            )
+        return tables, tuple(problems)
 
 
 def _count(number: int, noun: str) -> str:

@@ -11,10 +11,9 @@ from itertools import zip_longest
 from xml.etree import ElementTree
 
 from accept.core.causes import Judgement
-from accept.core.judge.collective_metrics import LATENCY, number, read
 from accept.core.judge.summary import worst_state
-from accept.core.model import CheckVerdict, Finding, Record, State, Suspect, Verdict
-from accept.core.text import count, format_size, plain
+from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
+from accept.core.text import count, plain
 
 
 def excused(check: CheckVerdict) -> bool:
@@ -53,8 +52,6 @@ _COLOURS = {
 _SCREEN_LINES = 20
 #: Largest number of findings per check in the JUnit file.
 _JUNIT_FINDINGS = 500
-_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
-_METRICS = ("throughput", "loss-last", "ping")
 
 
 def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
@@ -222,29 +219,3 @@ def junit(verdict: Verdict) -> str:
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
     return f"<?xml version='1.0' encoding='utf-8'?>\n{body}\n"
-
-
-def measured(records: Sequence[Record]) -> list[str]:
-    """Return one line per check with what a step's executions measured, for the log of a run."""
-    lines = []
-    for check in _COLLECTIVES:
-        readings = [read(record.metrics, check) for record in records if check in record.checks]
-        speeds = [reading.value for reading in readings if reading.value is not None]
-        if speeds:
-            top = max(reading.top for reading in readings)
-            lines.append(f"{check}: {_span(speeds)} GB/s at {format_size(top)}")
-    times = [read(r.metrics, "latency", LATENCY).value for r in records if "latency" in r.checks]
-    if calls := [1e6 / value for value in times if value]:
-        lines.append(f"latency: {_span(calls)} us")
-    for name in _METRICS:
-        metrics = [m for r in records for m in r.metrics if m.name == name and m.rank is None]
-        if metrics:
-            first = metrics[0]
-            values = [metric.value for metric in metrics]
-            lines.append(plain(f"{first.check}: {name} {_span(values)} {first.unit}", 120))
-    return lines
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = number(min(values)), number(max(values))
-    return low if low == high else f"{low} to {high}"

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core import evidence
-from accept.core.catalog.faults import NOT_PLANTED
 from accept.core.causes import Cause
-from accept.core.checks import REGISTRY
+from accept.core.checks import REGISTRY, checks_of, log_lines
 from accept.core.errors import Exit
+from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK
 from accept.core.groups import Wave, waves
 from accept.core.judge import failures, judge
-from accept.core.judge.hosts import LEFT_OUT, domains, places, without_gpus
+from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Finding, Plan, Problem, Record, Step
@@ -239,7 +239,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in "
         f"{duration(time.time() - began)}"
     )
-    placed = sum(fact.name == "place" for fact in found.facts)
+    placed = sum(1 for _ in PLACE.among(found.facts))
     if plan.machine.topology and placed < len(found.hosts):
         _say(
             f"  {placed} of {len(found.hosts)} reported their place (`topology`); "
@@ -251,9 +251,8 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         raise _Aborted("no host answered")
     if found.problems and plan.require_all_nodes:
         raise _Aborted("not all nodes answered, and requireAllNodes is set")
-    for fact in faults:
-        if fact.name == NOT_PLANTED:
-            raise _Aborted(f"a fault could not be injected: {fact.value}")
+    for _, reason in NOT_INJECTED.among(faults):
+        raise _Aborted(f"a fault could not be injected: {reason}")
 
 
 async def _publish(state: Run, results: str, seconds: float) -> bool:
@@ -320,11 +319,12 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     for finding in [f for f in findings if f.cause not in reported][:20]:
         subject = _shown_hosts(finding.hosts) or finding.check
         _say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
-    for line in report_text.measured(records):
+    for line in log_lines(records):
         _say(f"  {line}")
-    if not {"inventory", "connectivity"}.isdisjoint(step.checks):
+    checks = checks_of(step)
+    if any(check.shows_gpus for check in checks):
         _leave_out_hosts_without_gpus(state, began)
-    if "connectivity" in step.checks:
+    if any(check.gate for check in checks):
         _stop_unless_all_ranks(state, records)
 
 
@@ -362,9 +362,9 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
             )
         # The record counts as part of the health sweep before this step.
         number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
+        kind = LEFT_OUT_HOST.name
         facts = [
-            Fact(name=LEFT_OUT, value=Cause.GPU_MISSING.value, check="hosts", host=name)
-            for name in missing
+            Fact(name=kind, value=Cause.GPU_MISSING.value, check="hosts", host=h) for h in missing
         ]
         problems = [state.lost[name] for name in missing]
         state.keep_asked(number, began, facts=facts, problems=problems)
@@ -401,7 +401,7 @@ def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
     Groups with a lost host are skipped: the host is reported and left out of the next steps.
     """
     for record in records:
-        answered = Counter(f.host for f in record.facts if f.name == "rank")
+        answered = Counter(fact.host for fact, _ in RANK.of(record))
         planned = {name: state.host(name).slots for name in record.hosts}
         if dict(answered) != planned and not any(name in state.lost for name in record.hosts):
             total = sum(planned.values())

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core.causes import Cause
+from accept.core.checks.inventory import CLOCK_OFFSET, INVENTORY_CHECK
+from accept.core.facts import HOSTNAMES, ORDER, PLACE
 from accept.core.model import Fact, Metric, Problem
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
 
@@ -144,21 +146,21 @@ async def discover(
     )
     hostnames = {r.host.name: r.host.mpi_name for r in ordered if r.host.mpi_name != r.host.name}
     facts = [
-        Fact(name="order", value=order, check="hosts"),
+        Fact(name=ORDER.name, value=order, check="hosts"),
         # Programs such as nccl-tests report these names, not those of the run.
-        Fact(name="hostnames", value=hostnames, check="hosts"),
+        Fact(name=HOSTNAMES.name, value=hostnames, check="hosts"),
     ]
     facts += [
-        Fact(name="place", value=r.place, check="hosts", host=r.host.name)
+        Fact(name=PLACE.name, value=r.place, check="hosts", host=r.host.name)
         for r in ordered
         if r.place
     ]
     metrics = tuple(
         Metric(
-            check="inventory",
-            name="clock-offset",
+            check=INVENTORY_CHECK.name,
+            name=CLOCK_OFFSET.name,
             value=r.clock_offset,
-            unit="s",
+            unit=CLOCK_OFFSET.unit,
             host=r.host.name,
         )
         for r in ordered

@@ -14,6 +14,7 @@ from pathlib import Path
 from accept.core import evidence, record_protocol
 from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
+from accept.core.facts import BEGAN
 from accept.core.groups import Group, Wave
 from accept.core.model import Parsed, Problem, Record, Step
 from accept.core.runner.ssh import Host
@@ -221,5 +222,4 @@ def _mpirun_line(path: Path) -> str:
 
 def _began(parsed: Parsed) -> float | None:
     """Return when the ranks began, in seconds since 1970; None if the log does not show it."""
-    values = [f.value for f in parsed.facts if f.name == "began"]
-    return float(values[0]) if values and isinstance(values[0], int | float) else None
+    return next((began for _, began in BEGAN.among(parsed.facts)), None)

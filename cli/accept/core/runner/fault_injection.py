@@ -1,8 +1,8 @@
 """Inject the faults of a drill that affect whole hosts.
 
 The plan lists all faults in `planted`. Programs inject FAULT@HOST:LOCALRANK themselves
-(`rank_io.Plant`), and FAULT@* is part of the rendered settings. Every injected fault is recorded as
-a fact `planted`.
+(`rank_io.Injected`), and FAULT@* is part of the rendered settings. Every injected fault is recorded
+as a fact `planted`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from accept.core.catalog.faults import EVERYWHERE, NOT_PLANTED, NOT_UNDONE, PLANTED
+from accept.core.catalog.faults import (
+    ANSWER_INJECTED,
+    ANSWER_UNDONE,
+    FAULTS,
+    Fault,
+    Injector,
+    fault_of,
+)
+from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE, FactKind
 from accept.core.model import Fact
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.ssh import Host
@@ -24,9 +32,20 @@ _CLOSED_PORT = 1
 _SCRIPT_SECONDS = 20.0
 
 
-def _hosts(state: Run, fault: str) -> list[str]:
-    """Return the names of the hosts that get a fault."""
-    return [text.partition("@")[2] for text in state.plan.planted if text.startswith(f"{fault}@")]
+def _targets(state: Run, faults: Iterable[Fault]) -> list[tuple[Fault, Host]]:
+    """Return the faults of the plan that are among `faults`, each with its host."""
+    planned = [text.partition("@") for text in state.plan.planted]
+    return [
+        (fault, host)
+        for fault in faults
+        for name, _, target in planned
+        for host in state.hosts
+        if (name, target) == (fault.name, host.name)
+    ]
+
+
+def _fact(kind: FactKind[str], text: str, host: str | None = None) -> Fact:
+    return Fact(name=kind.name, value=text, check="hosts", host=host)
 
 
 def cut_off(
@@ -39,15 +58,16 @@ def cut_off(
     """
     changed, facts = [], []
     for number, candidate in enumerate(candidates):
-        names = (f"unreachable@{candidate.name}", f"unreachable@#{number}")
-        faults = [text for text in planted if text in names]
-        name, reason = (
-            (NOT_PLANTED, ": the coordinator runs on it") if candidate.local else (PLANTED, "")
-        )
-        facts += [
-            Fact(name=name, value=text + reason, check="hosts", host=candidate.name)
-            for text in faults
+        names = (candidate.name, f"#{number}")
+        faults = [
+            text
+            for text in planted
+            if fault_of(text).injector is Injector.PORT and text.partition("@")[2] in names
         ]
+        kind, reason = (
+            (NOT_INJECTED, ": the coordinator runs on it") if candidate.local else (INJECTED, "")
+        )
+        facts += [_fact(kind, text + reason, candidate.name) for text in faults]
         is_cut_off = faults and not candidate.local
         changed.append(replace(candidate, port=_CLOSED_PORT) if is_cut_off else candidate)
     return tuple(changed), tuple(facts)
@@ -55,42 +75,35 @@ def cut_off(
 
 async def inject(state: Run) -> tuple[Fact, ...]:
     """Inject the faults of hosts that were found, and return a fact about each."""
-    injections = [
-        _inject(state, fault, host)
-        for fault in ("full-disk", "slow-link")
-        for name in _hosts(state, fault)
-        for host in state.hosts
-        if host.name == name
-    ]
+    by_script = [fault for fault in FAULTS.values() if fault.injector is Injector.SCRIPT]
+    injections = [_inject(state, fault, host) for fault, host in _targets(state, by_script)]
     in_settings = [
-        Fact(name=PLANTED, value=text, check="hosts")
+        _fact(INJECTED, text)
         for text in state.plan.planted
-        if text.partition("@")[0] in EVERYWHERE
+        if fault_of(text).injector is Injector.SETTINGS
     ]
     return (*in_settings, *await asyncio.gather(*injections))
 
 
-async def _inject(state: Run, fault: str, host: Host) -> Fact:
+async def _inject(state: Run, fault: Fault, host: Host) -> Fact:
     ranks = sum(h.slots for h in state.hosts)
     seconds = int(state.plan.deadline_seconds)
     peer = next((h.address for h in state.hosts if h.name != host.name), "")
-    arguments = {"full-disk": f"full-disk {ranks}", "slow-link": f"slow-link {seconds} {peer}"}
-    answer = await _run_script(state, host, arguments[fault])
-    text = f"{fault}@{host.name}"
-    if answer == PLANTED:
-        return Fact(name=PLANTED, value=text, check="hosts", host=host.name)
-    return Fact(name=NOT_PLANTED, value=f"{text}: {answer}", check="hosts", host=host.name)
+    answer = await _run_script(state, host, f"{fault.name} {ranks} {seconds} {peer}")
+    text = f"{fault.name}@{host.name}"
+    if answer == ANSWER_INJECTED:
+        return _fact(INJECTED, text, host.name)
+    return _fact(NOT_INJECTED, f"{text}: {answer}", host.name)
 
 
 async def undo(state: Run) -> tuple[str, ...]:
     """Undo faults that would outlive the run's folder; record and return those that remain."""
-    slow = _hosts(state, "slow-link")
-    hosts = [host for host in state.hosts if host.name in slow]
+    hosts = [host for _, host in _targets(state, [f for f in FAULTS.values() if f.undo])]
     answers = await asyncio.gather(*(_run_script(state, host, "undo") for host in hosts))
     not_undone = tuple(
-        Fact(name=NOT_UNDONE, value=f"{host.name}: {answer}", check="hosts", host=host.name)
+        _fact(NOT_UNDONE, f"{host.name}: {answer}", host.name)
         for host, answer in zip(hosts, answers, strict=True)
-        if answer != "undone"
+        if answer != ANSWER_UNDONE
     )
     if not_undone:
         state.keep_asked(len(state.plan.steps) + 2, time.time(), facts=not_undone)

@@ -14,7 +14,16 @@ import time
 from dataclasses import dataclass, field
 
 from accept.core import record_protocol
-from accept.core.health_readings import Change, Reading, change, reading_of
+from accept.core.checks.health import HEALTH
+from accept.core.facts import FactKind
+from accept.core.health_readings import (
+    HEALTH_CHANGE,
+    HEALTH_TOTAL,
+    Change,
+    Reading,
+    change,
+    reading_of,
+)
 from accept.core.judge.health import WATCHED
 from accept.core.model import Fact
 from accept.core.runner.ssh import Answer, Host
@@ -22,7 +31,6 @@ from accept.core.runner.state import ALIVE, Run, lose_silent
 from accept.core.serde import dump
 from accept.core.text import plain
 
-CHECK = "health"
 #: Maximum time of a reading: `health.SECONDS` (100 s), and 5 s for the connection.
 READ_SECONDS = 105.0
 #: Exit statuses of a reading that hung: it was killed, or its own alarm ended it.
@@ -43,8 +51,8 @@ class Watch:
 
     @classmethod
     def of(cls, state: Run) -> Watch:
-        """Return a watch that is on if the plan contains the check `health`."""
-        return cls(on=any(CHECK in step.checks for step in state.plan.steps))
+        """Return a watch that is on if the plan contains the check of health."""
+        return cls(on=any(HEALTH.name in step.checks for step in state.plan.steps))
 
 
 async def sweep(state: Run, watch: Watch, number: int, *, final: bool) -> None:
@@ -80,7 +88,7 @@ async def _read(state: Run, watch: Watch, host: Host, hosts: tuple[Host, ...]) -
 
 def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool) -> list[Fact]:
     """Return the changes on a host since its last reading; none if nothing changed."""
-    parsed = record_protocol.parse([answer.out.encode()], CHECK)
+    parsed = record_protocol.parse([answer.out.encode()], HEALTH.name)
     now = reading_of(parsed.facts)
     if not now.uptime:
         reason = plain(answer.err.strip().rpartition("\n")[2] or f"exit {answer.exit}", 100)
@@ -89,25 +97,24 @@ def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool)
         elif host in watch.hung:
             reason = f"health.py hangs ({reason})"
         unread = Change(since=watch.last.get(host, (0, now))[0], unread=(f"anything: {reason}",))
-        return [_fact("health-change", host, unread)]
+        return [_fact(HEALTH_CHANGE, host, unread)]
     facts = []
     if host in watch.last:
         since, before = watch.last[host]
-        facts.append(
-            _fact("health-change", host, change(before, now, since=since, watched=WATCHED))
-        )
+        changed = change(before, now, since=since, watched=WATCHED)
+        facts.append(_fact(HEALTH_CHANGE, host, changed))
     first = watch.first.setdefault(host, now)
     watch.last[host] = number, now
     if final and first is not now:
         total = change(first, now, since=1, watched=WATCHED, others=True)
-        facts.append(_fact("health-total", host, total))
+        facts.append(_fact(HEALTH_TOTAL, host, total))
     return [fact for fact in facts if fact.value is not None]
 
 
-def _fact(name: str, host: str, difference: Change) -> Fact:
+def _fact(kind: FactKind[Change], host: str, difference: Change) -> Fact:
     """Return the fact for a change, without empty fields; its value is None if nothing changed."""
     value = None
     if difference:
         empty = dump(Change(since=0))
         value = {k: v for k, v in dump(difference).items() if k == "since" or v != empty[k]}
-    return Fact(name=name, check=CHECK, host=host, value=value)
+    return Fact(name=kind.name, check=HEALTH.name, host=host, value=value)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from accept.core.catalog.faults import for_ranks
 from accept.core.causes import Cause
+from accept.core.checks import checks_of
 from accept.core.groups import Group
 from accept.core.launcher_errors import is_over
 from accept.core.model import Problem, Step
@@ -50,7 +51,7 @@ def _command(state: Run, step: Step, mark: str, group: Group) -> str:
         "ACCEPT_GROUP": "-",
         "ACCEPT_EXEC": mark,
         "ACCEPT_LOCAL_RANKS": ",".join(map(str, group.local_ranks)),
-        "ACCEPT_PLANT": for_ranks(state.plan.planted),
+        "ACCEPT_INJECT": for_ranks(state.plan.planted),
     }
     assigned = " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items() if v)
     script = shlex.quote(str(state.folder / step.script))
@@ -130,8 +131,8 @@ async def _wait(
     launch_until = math.inf
     while True:
         now = time.monotonic()
-        # The check `script` runs the user's own script, which may start mpirun again.
-        if failed.is_set() and "script" not in step.checks:
+        # A user's own script may start mpirun again.
+        if failed.is_set() and not any(c.user_script for c in checks_of(step)):
             launch_until = min(launch_until, now + _ENDING_SECONDS)
         if now >= launch_until:
             message = f"{step.id} was ended: its launch failed, and mpirun did not end"

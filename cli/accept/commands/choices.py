@@ -1,0 +1,58 @@
+"""The closed sets of names that commands take as arguments."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Listing(StrEnum):
+    """The names that `accept list` takes."""
+
+    MACHINES = "machines"
+    SUITES = "suites"
+    CHECKS = "checks"
+    BACKENDS = "backends"
+    RUNS = "runs"
+    ERRORS = "errors"
+
+
+class Shown(StrEnum):
+    """The names that `accept show` takes first."""
+
+    MACHINE = "machine"
+    SUITE = "suite"
+    SITE = "site"
+    CAUSE = "cause"
+    ERROR = "error"
+
+
+class Schema(StrEnum):
+    """The names that `accept schema` takes: files, and the output of commands with --json."""
+
+    MACHINE = "machine"
+    SITE = "site"
+    SUITE = "suite"
+    PLAN = "plan"
+    RECORD = "record"
+    VERDICT = "verdict"
+    DRILL = "drill"
+    VALUES = "values"
+    DRY_RUN = "dry-run"
+    RENDER = "render"
+    SUBMIT = "submit"
+    WATCH = "watch"
+    COLLECT = "collect"
+    JUDGE = "judge"
+    REPORT = "report"
+    DIFF = "diff"
+    CANCEL = "cancel"
+    DELETE = "delete"
+    DRILL_DRY_RUN = "drill-dry-run"
+    DOCTOR = "doctor"
+    RBAC = "rbac"
+    NODES = "nodes"
+    INIT = "init"
+    LIST = "list"
+    CAUSE = "cause"
+    ERROR = "error"
+    CHART = "chart"

@@ -1,0 +1,56 @@
+"""Resolve and render a run, after asking hosts or a cluster for what the options leave open."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from accept import backends
+from accept.config import Site, load_site
+from accept.config.faults import parse_faults
+from accept.config.hostlist import expand
+from accept.plan.bundle import Bundle, render
+from accept.plan.resolve import Options, Resolved, choose_target, resolve
+from accept.report.console import Terminal
+
+#: As long as a generated name.
+_SAMPLE_NAME = "20261121-045334-1a2b"
+
+
+def site_of(options: Options) -> Site:
+    """Return the site that the options name, else one without settings. Raises BadInput."""
+    return load_site(options.site).value if options.site else Site()
+
+
+def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
+    """Resolve and render a run; ask for its machine and free nodes if the options need them.
+
+    Raises BadInput for invalid options before any host is contacted, and NotStarted if no host or
+    cluster shows the machine.
+    """
+    options = replace(options, hosts=expand(options.hosts))
+    if not options.machine:
+        site = site_of(options)
+        target = choose_target(options, site)
+        machine = backends.load(target.backend).detect(target.hosts, site, options.place)
+        options = replace(options, machine=machine)
+        terminal.progress(f"machine: {machine} (detected; override with --machine)")
+    if options.all_nodes:
+        # Refuse contradictory options before the cluster is contacted.
+        cluster = choose_target(options, site_of(options)).backend
+        names = backends.load_cluster(cluster).free_nodes(options)
+        options = replace(options, hosts=names, all_nodes=False, backend=cluster)
+        terminal.progress(f"nodes: all {len(names)} that are free and match")
+    run = resolve(options)
+    _check_start(run, options)
+    bundle = render(run)
+    return replace(run, plan=bundle.plan), bundle
+
+
+def _check_start(run: Resolved, options: Options) -> None:
+    """Raise BadInput for options that a start would refuse, so that a dry run refuses them, too."""
+    if run.backend == "local":
+        # `resolve` has checked hosts over ssh and named nodes already.
+        parse_faults(options.inject, (os.uname().nodename,))
+    name = options.attempt or _SAMPLE_NAME
+    backends.load(run.backend).attempt_name(name, run.place, run.plan.nodes or 1)

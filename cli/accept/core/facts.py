@@ -1,0 +1,341 @@
+"""Read the facts that programs and the coordinator report into typed values.
+
+Facts come from hosts and logs, so every value is untrusted: each kind of fact has one function that
+checks and bounds it. A fact that only one check uses is declared in the module of that check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from accept.core import causes
+from accept.core.model import Fact, Record
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FactKind(Generic[T]):
+    """A kind of fact: its name, and the function that reads its value (None: damaged)."""
+
+    name: str
+    parse: Callable[[object], T | None]
+
+    def among(self, facts: Iterable[Fact]) -> Iterator[tuple[Fact, T]]:
+        """Yield the facts of this kind with their values, without damaged ones."""
+        for fact in facts:
+            if fact.name == self.name and (value := self.parse(fact.value)) is not None:
+                yield fact, value
+
+    def of(self, *records: Record) -> Iterator[tuple[Fact, T]]:
+        """Yield the facts of this kind in `records` with their values, without damaged ones."""
+        for record in records:
+            yield from self.among(record.facts)
+
+
+# Values of any kind
+
+
+def text(value: object) -> str | None:
+    """Return a text; None for any other value."""
+    return value if isinstance(value, str) else None
+
+
+def shown(value: object) -> str:
+    """Return any value as text of at most 500 characters."""
+    return str(value)[:500]
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """Return a mapping; an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: object) -> list[object]:
+    """Return a list; an empty one for any other value."""
+    return value if isinstance(value, list) else []
+
+
+def number(value: object) -> float | None:
+    """Return a finite number; None for any other value."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None
+
+
+def integer(value: object) -> int | None:
+    """Return an integer; None for any other value."""
+    return value if isinstance(value, int) else None
+
+
+def whole(value: object) -> int:
+    """Return a count; 0 if it is invalid or has more than 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return 0
+    return value if 0 < value < 2**63 else 0
+
+
+def _short(value: object) -> str:
+    """Return a property that is only compared, as text; a missing one is "None"."""
+    return str(value)[:80]
+
+
+# The search for hosts
+
+
+def _hostnames(value: object) -> dict[str, str] | None:
+    return {host: str(name) for host, name in value.items()} if isinstance(value, dict) else None
+
+
+#: The order of the hosts, and what decided it.
+ORDER = FactKind("order", shown)
+#: Host -> its own hostname, for hosts with another name in the run.
+HOSTNAMES = FactKind("hostnames", _hostnames)
+#: The place of a host in the network, as the machine's `topology` reported it: `row/rack/host`.
+PLACE = FactKind("place", text)
+#: A host that takes no further part, with the cause.
+LEFT_OUT_HOST = FactKind("left-out-host", lambda value: causes.reported(str(value), "")[0])
+#: An injected fault, one that could not be injected, and one that could not be undone.
+INJECTED = FactKind("planted", shown)
+NOT_INJECTED = FactKind("not-planted", shown)
+NOT_UNDONE = FactKind("not-undone", shown)
+
+
+# Ranks and launches
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankIdentity:
+    """The report of one rank over MPI."""
+
+    #: UUID of its GPU; empty: it has none.
+    gpu: str
+
+
+def _rank(value: object) -> RankIdentity:
+    return RankIdentity(gpu=text(mapping(value).get("gpu")) or "")
+
+
+RANK = FactKind("rank", _rank)
+#: The time at which the ranks began their work, in seconds since 1970.
+BEGAN = FactKind("began", number)
+#: The program that measured, if it is not nccl-tests.
+PROGRAM = FactKind("program", shown)
+
+
+# Devices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU in the inventory of a host. Texts that are only compared are "None" if missing."""
+
+    #: Its index on the host, as text; "?" if missing.
+    index: str
+    uuid: str
+    #: Its product name; None if missing.
+    name: str | None
+    driver: str
+    memory_mib: str
+    memory_used_mib: int
+    uncorrected_errors: int
+    #: Programs that use it, as "PID NAME".
+    processes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nic:
+    """An active or inactive network device in the inventory of a host."""
+
+    rdma: bool
+    #: Rate in Mbit/s; 0: unknown.
+    mbps: int
+    active: bool
+    #: Speed and state as text, to compare hosts.
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """The inventory of one host. Texts that are only compared are "None" if missing."""
+
+    gpus: tuple[Gpu, ...] = ()
+    #: False: the driver did not answer in time, so the GPUs are unknown.
+    driver_answered: bool = True
+    #: True if the GPUs are listed, also if there are none.
+    gpus_listed: bool = False
+    #: NVIDIA GPUs on the PCI bus, also without a driver.
+    gpus_on_bus: int = 0
+    #: NVLink domain of its GPUs; empty: none that spans hosts; None: unknown.
+    domain: str | None = None
+    nics: tuple[Nic, ...] = ()
+    memory_bytes: int = 0
+    cpus: str = "None"
+    kernel: str = "None"
+    #: Limit of locked memory in KiB, or "unlimited".
+    memlock: str = "None"
+    #: True if that limit does not apply.
+    ipc_lock: bool = False
+    #: Versions of installed software.
+    versions: Mapping[str, str] = field(default_factory=dict)
+    #: Settings of NCCL that the host did not choose itself.
+    nccl_settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rdma(self) -> list[Nic]:
+        """Return the RDMA devices."""
+        return [nic for nic in self.nics if nic.rdma]
+
+
+def _gpu(gpu: Mapping[str, object]) -> Gpu:
+    return Gpu(
+        index=str(gpu.get("index", "?"))[:20],
+        uuid=text(gpu.get("uuid")) or "",
+        name=text(gpu.get("name")),
+        driver=_short(gpu.get("driver")),
+        memory_mib=_short(gpu.get("memoryMiB")),
+        memory_used_mib=whole(gpu.get("memoryUsedMiB")),
+        uncorrected_errors=whole(gpu.get("eccUncorrected")),
+        processes=tuple(str(name)[:60] for name in items(gpu.get("processes"))),
+    )
+
+
+def _nic(nic: Mapping[str, object]) -> Nic:
+    return Nic(
+        rdma=bool(nic.get("rdma")),
+        mbps=whole(nic.get("speed")),
+        active=nic.get("state") == "active",
+        label=f"{_short(nic.get('speed'))} {_short(nic.get('state'))}",
+    )
+
+
+def _inventory(value: object) -> Inventory | None:
+    if not isinstance(value, dict):
+        return None
+    chosen = items(value.get("chosen"))
+    settings = mapping(value.get("env")).items()
+    domain, versions = value.get("domain", False), mapping(value.get("versions"))
+    return Inventory(
+        gpus=tuple(_gpu(gpu) for gpu in items(value.get("gpus")) if isinstance(gpu, dict)),
+        driver_answered=value.get("gpus", ()) is not None,
+        gpus_listed=isinstance(value.get("gpus"), list),
+        gpus_on_bus=whole(value.get("pciNvidia")),
+        domain="" if domain is None else text(domain),
+        nics=tuple(_nic(nic) for nic in items(value.get("nics")) if isinstance(nic, dict)),
+        memory_bytes=whole(value.get("memoryBytes")),
+        cpus=_short(value.get("cpus")),
+        kernel=_short(value.get("kernel")),
+        memlock=_short(value.get("memlock")),
+        ipc_lock=value.get("ipcLock") is True,
+        versions={k: v[:80] for k, v in versions.items() if isinstance(v, str)},
+        nccl_settings={
+            name: _short(setting)
+            for name, setting in settings
+            if name.startswith("NCCL_") and name not in chosen
+        },
+    )
+
+
+INVENTORY = FactKind("inventory", _inventory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """The digests of the products that one device computed; empty texts are missing."""
+
+    #: Data type of the product, and its rows and columns as text.
+    type: str
+    size: str
+    #: Digests of the known product and of the product of random data.
+    exact: str
+    random: str
+    #: Name and software of the device; devices with both in common have equal random products.
+    device: str
+    software: str
+
+
+def _digest(value: object) -> Digest:
+    texts = {key: (text(v) or "")[:120] for key, v in mapping(value).items()}
+    names = ("type", "exact", "random", "device", "software")
+    size = str(whole(mapping(value).get("size")))
+    return Digest(size=size, **{name: texts.get(name, "") for name in names})
+
+
+DIGEST = FactKind("digest", _digest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """The state of a GPU while it measured a data type."""
+
+    type: str
+    #: Reason -> share of the time in which it limited the clock.
+    limited: Mapping[str, float]
+    #: Median clock in MHz and temperature in degrees Celsius, by unit.
+    medians: Mapping[str, float]
+
+
+def _load(value: object) -> Load | None:
+    if not isinstance(value, dict):
+        return None
+    shares = {str(name)[:40]: number(v) for name, v in mapping(value.get("held")).items()}
+    spans = {unit: items(value.get(unit)) for unit in ("MHz", "C")}
+    medians = {unit: number(span[1]) for unit, span in spans.items() if len(span) == 3}
+    return Load(
+        type=str(value.get("type")),
+        limited={name: share for name, share in shares.items() if share is not None and share > 0},
+        medians={unit: median for unit, median in medians.items() if median is not None},
+    )
+
+
+LOAD = FactKind("load", _load)
+
+
+def _reasons(value: object) -> dict[str, str]:
+    return {str(name)[:40]: str(reason)[:120] for name, reason in mapping(value).items()}
+
+
+#: Metric -> the reason why the program left it out.
+LEFT_OUT = FactKind("left-out", _reasons)
+
+
+# NCCL and nccl-tests
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclTests:
+    """The parameters of one table of nccl-tests."""
+
+    version: str
+    ranks: int | None
+    #: Host, by its own name -> its number of ranks (None: damaged). None: the log lists no hosts.
+    hosts: Mapping[str, int | None] | None
+
+
+def _nccl_tests(value: object) -> NcclTests:
+    listed = mapping(value).get("hosts")
+    hosts = {host: integer(n) for host, n in listed.items()} if isinstance(listed, dict) else None
+    return NcclTests(
+        version=text(mapping(value).get("version")) or "",
+        ranks=integer(mapping(value).get("ranks")),
+        hosts=hosts,
+    )
+
+
+def _users(value: object) -> dict[str, tuple[str, ...]]:
+    return {str(name)[:80]: tuple(map(str, items(h))) for name, h in mapping(value).items()}
+
+
+def _indices(value: object) -> frozenset[int] | None:
+    if not isinstance(value, list):
+        return None
+    return frozenset(gpu for gpu in value if isinstance(gpu, int))
+
+
+NCCL_TESTS = FactKind("nccl-tests", _nccl_tests)
+#: Network, or path between GPUs that is slower than NVLink -> the hosts that used it.
+NCCL_NETWORKS = FactKind("nccl-networks", _users)
+NCCL_DETOURS = FactKind("nccl-detours", _users)
+NCCL_WARNINGS = FactKind("nccl-warnings", shown)
+#: The GPUs of a host that took part; without it, all of them did. Only in records made from logs.
+GPUS = FactKind("gpus", _indices)

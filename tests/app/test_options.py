@@ -1,0 +1,74 @@
+"""Options are declared once: Typer shows them, and commands get typed objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, get_args, get_type_hints
+
+import pytest
+import typer
+from tests.factories.command_line import accept
+
+from accept.app.options import DrillOptions, OutputOptions, PlanOptions, ReleaseOptions, with_groups
+from accept.app.parse import parse_options
+
+#: Texts that the options need; all others take any text.
+TEXTS = {"nodes": "2", "start_timeout": "5m", "deadline": "5m", "budget": "5m", "keep": "5m"}
+TEXTS["hold"] = "5m"
+
+
+def sample(name: str) -> object:
+    """Return a value of an option that is not its default."""
+    base = get_args(get_type_hints(PlanOptions, include_extras=True)[name])[0]
+    kinds = get_args(base) or (base,)
+    if bool in kinds:
+        return True
+    if int in kinds:
+        return 2
+    return TEXTS.get(name, "text") if str in kinds else ["text"]
+
+
+@pytest.mark.parametrize("name", [option.name for option in fields(PlanOptions)])
+def test_every_option_of_a_plan_reaches_help_and_the_plan(name: str) -> None:
+    declared = get_type_hints(PlanOptions, include_extras=True)[name].__metadata__[0]
+    spelled = (
+        (declared.default, *(declared.param_decls or ())) if declared.default is not ... else ()
+    )
+    option = next(
+        (text for text in spelled if text.startswith("--")), f"--{name.replace('_', '-')}"
+    )
+    for command in ("doctor", "render", "submit", "run"):
+        assert option in accept(command, "--help").out
+    given: Callable[..., PlanOptions] = PlanOptions
+    assert parse_options(given(**{name: sample(name)})) != parse_options(PlanOptions())
+
+
+def test_a_drill_sets_two_options_itself() -> None:
+    own = {option.name for option in fields(DrillOptions)}
+    assert {option.name for option in fields(PlanOptions)} - own == {"hold", "inject"}
+    shown = accept("drill", "--help").out
+    assert "--inject" not in shown
+    assert "--hold" not in shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions(ReleaseOptions):
+    """A group with one option more, as CONTRIBUTING.md describes it."""
+
+    rack: Annotated[str | None, typer.Option(help="Rack to test; default: all.")] = None
+
+
+def test_a_sample_option_needs_one_declaration(capsys: pytest.CaptureFixture[str]) -> None:
+    received: list[tuple[str, SampleOptions, OutputOptions]] = []
+
+    def command(*, name: str, sample: SampleOptions, output: OutputOptions) -> int:
+        received.append((name, sample, output))
+        return 0
+
+    app = typer.Typer(rich_markup_mode=None)
+    app.command()(with_groups(command))
+    app(["--rack", "r1", "--release", "gpu", "-q", "a"], standalone_mode=False)
+    assert received == [("a", SampleOptions(rack="r1", release="gpu"), OutputOptions(quiet=True))]
+    app(["--help"], standalone_mode=False)
+    assert "Rack to test; default: all." in capsys.readouterr().out

@@ -1,0 +1,67 @@
+"""What a terminal shows is styled, and what a pipe gets is plain text that is never cut."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+
+import pytest
+
+from accept.report.console import Table, Terminal
+
+TABLE = Table(header=("NAME", "ABOUT"), rows=[("a", "[red]x[/red] " * 30), ("bc", "\x1b[2Jy")])
+
+
+class Screen(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def on_screen(print_: Callable[[Terminal], None]) -> str:
+    """Return what appears on a terminal of 80 columns."""
+    screen = Screen()
+    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+        print_(Terminal())
+    return screen.getvalue()
+
+
+def test_a_table_fits_a_terminal() -> None:
+    shown = on_screen(lambda terminal: terminal.result(None, TABLE))
+    assert "\x1b[1m" in shown
+    assert shown.count("[red]x[/red]") > 20
+    assert "\x1b[2J" not in shown
+    assert len(shown.splitlines()) > len(TABLE.rows) + 1
+
+
+def test_progress_has_no_markup_and_no_control_characters() -> None:
+    text = f"[bold]{'long ' * 40}\x1b[2Jend"
+    line = on_screen(lambda terminal: terminal.progress(text))
+    assert line.count("\n") == 1
+    assert f"  [bold]{'long ' * 40}end" in line
+    assert "\x1b[2J" not in line
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_user_can_turn_styles_off(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert on_screen(lambda terminal: terminal.result(None, TABLE)) == f"{TABLE.plain()}\n"
+    assert "\x1b" not in on_screen(lambda terminal: terminal.progress("step"))
+
+
+def test_a_pipe_gets_every_value_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Terminal().result(None, "text", TABLE)
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "text"
+    assert [line.split(maxsplit=1)[0] for line in lines] == ["NAME", "a", "bc"]
+    assert lines[1].count("[red]x[/red]") == 30
+    assert lines[2] == "bc    y"

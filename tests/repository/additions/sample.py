@@ -1,0 +1,65 @@
+"""Define the check `sample`, as an addition to the product would: it times a loop in sh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from accept.core import record_protocol
+from accept.core.catalog.metrics import Better, MetricSpec
+from accept.core.catalog.tools import Tool
+from accept.core.checks.check import Check, param
+from accept.core.facts import FactKind, text
+from accept.core.judge import bounds, completeness
+from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.summary import verdict_of
+from accept.core.model import GroupKind, Parsed
+
+DELAY = MetricSpec(name="delay", unit="us", better=Better.LOWER, in_log=True)
+CLOCK = FactKind("sample-clock", text)
+SED = Tool(name="sed", find="command -v sed", advice="apt-get install sed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Parameters of `sample`."""
+
+    count: int = param(2, "number of loops")
+
+
+def estimate(params: Params, _hosts: int, _ranks: int) -> float:
+    """Return one second per loop."""
+    return float(params.count)
+
+
+def parse(lines: Iterable[bytes]) -> Parsed:
+    """Return the metrics and facts of one host."""
+    return record_protocol.parse(lines, check="sample")
+
+
+def judge(evidence: Evidence) -> Judged:
+    """Pass if every host reported, and met the bounds of the user."""
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(evidence)
+    findings += bounds.findings(evidence)
+    clocks = {clock for _, clock in CLOCK.of(*evidence.records)}
+    measured = f"clock: {', '.join(sorted(clocks))}"
+    return Judged(verdict_of(evidence, findings, measured=measured, against="no bound of its own"))
+
+
+SAMPLE = Check(
+    name="sample",
+    summary="a loop in sh",
+    template="sample.sh.j2",
+    params=Params,
+    groups=(GroupKind.EACH,),
+    needs=((SED,),),
+    metrics=(DELAY,),
+    facts=(CLOCK,),
+    estimate=estimate,
+    parse=parse,
+    judge=judge,
+    faults={"sample-fault": 1},
+)
+
+CHECKS = (SAMPLE,)

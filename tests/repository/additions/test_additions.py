@@ -1,0 +1,63 @@
+"""Add a check, a fault, a machine and a suite to a copy of the product, as CONTRIBUTING.md says.
+
+Only the files that the recipes name are written; everything else must find the additions by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.factories.paths import ROOT
+
+HERE = Path(__file__).parent
+FAULT = """\
+    Fault(
+        name="sample-fault",
+        about="a fault of a test",
+        scope=Scope.HOST,
+        injector=Injector.SCRIPT,
+        causes=frozenset({Cause.CRASHED}),
+    ),
+)
+#: All faults by name"""
+INJECTION = """\
+    sample-fault) echo injected ;;
+    undo)"""
+
+
+def replace_once(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1, path
+    path.write_text(text.replace(old, new))
+
+
+def test_additions_need_no_other_change(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for name in ("cli/accept", "launchers", "values", "chart"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(HERE / "sample.py", copy / "cli/accept/core/checks/sample.py")
+    shutil.copy(HERE / "sample.sh.j2", copy / "launchers/steps/sample.sh.j2")
+    shutil.copy(HERE / "machine.yaml", copy / "values/machines/sample.yaml")
+    shutil.copy(HERE / "suite.yaml", copy / "values/suites/sample.yaml")
+    faults = copy / "cli/accept/core/catalog/faults.py"
+    replace_once(faults, ")\n#: All faults by name", FAULT)
+    replace_once(copy / "launchers/inject_fault.sh", "    undo)", INJECTION)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "env.sh").touch()
+    for name in ("inject_fault.sh", "interface.sh"):
+        shutil.copy(copy / "launchers" / name, work)
+    path = os.pathsep.join(map(str, (copy / "cli", ROOT)))
+    done = subprocess.run(
+        [sys.executable, HERE / "use.py", work],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "ACCEPT_RUNS": str(tmp_path / "runs")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
