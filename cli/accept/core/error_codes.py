@@ -1004,17 +1004,6 @@ class Code(TextEnum):
             "was removed; run again."
         ),
     )
-    EVIDENCE_MODIFIED = (
-        "E-EVIDENCE-MODIFIED",
-        (
-            "Files of the evidence differ from the checksums that the coordinator wrote. The "
-            "copy on the host is kept; collect again."
-        ),
-    )
-    EVIDENCE_NO_PLAN = (
-        "E-EVIDENCE-NO-PLAN",
-        "The evidence archive contains no plan, so it cannot be judged. Collect again.",
-    )
     ARCHIVE_DAMAGED = (
         "E-ARCHIVE-DAMAGED",
         "The archive is damaged or incomplete. Collect the run again, or copy the archive again.",
