@@ -139,7 +139,10 @@ class TestErrors:
     def test_of_each_kind_have_their_code_and_one_message(
         self, error: type[AcceptError], code: int
     ) -> None:
-        with mock.patch("accept.commands.catalog.do_list", side_effect=error("no", code=Code.MEMORY, hint="do this")):
+        with mock.patch(
+            "accept.commands.catalog.do_list",
+            side_effect=error("no", code=Code.MEMORY, hint="do this"),
+        ):
             done = accept("list", "runs")
         assert (done.code, done.out, done.err) == (code, "", "error[E-MEMORY]: no\n  do this\n")
 

@@ -125,7 +125,9 @@ class TestCollecting:
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 
         def goes_on(*_: Any, **__: Any) -> Path:
-            raise BrokenOff("run is still running", code=Code.RUN_STILL_RUNNING, hint="accept watch run")
+            raise BrokenOff(
+                "run is still running", code=Code.RUN_STILL_RUNNING, hint="accept watch run"
+            )
 
         monkeypatch.setattr(kubernetes_backend, "collect", goes_on)
         assert "still running" in refused("collect", "run", code=5)
@@ -217,7 +219,9 @@ class TestEvidenceThatCannotBeFetched:
             return ("Pod run-w-0-0",)
 
         def collect(*_: Any, **__: Any) -> Path:
-            raise BadEvidence("3 of 9 bytes came whole", code=Code.KUBE_ARCHIVE_CUT, hint="collect again")
+            raise BadEvidence(
+                "3 of 9 bytes came whole", code=Code.KUBE_ARCHIVE_CUT, hint="collect again"
+            )
 
         back_end = backends.load("kubernetes")
         monkeypatch.setattr(back_end, "delete", delete)

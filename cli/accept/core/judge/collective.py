@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -260,7 +261,10 @@ def _result_findings(
 
 
 def _wrong_text(elements: float) -> str:
-    return f"{count(round(elements), 'wrong element')}"
+    # Evidence of others may contain a count that is not finite.
+    if not math.isfinite(elements):
+        return f"{elements} wrong elements"
+    return count(round(elements), "wrong element")
 
 
 def _rank_mismatches(
