@@ -101,7 +101,7 @@ class TestAnArchive:
         packed = sample_evidence.archive(left, tmp_path / "a.tar")
         with pytest.raises(BadEvidence) as caught:
             kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
-        assert caught.value.code is Code.EVIDENCE_MODIFIED
+        assert caught.value.code is Code.EVIDENCE_CHANGED
 
     def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
         packed = tmp_path / "a.tar"

@@ -114,9 +114,9 @@ class TestWithoutACluster:
 
 class TestDeleting:
     def test_has_to_know_which(self) -> None:
-        assert "which runs" in refused("delete")
-        assert "not both" in refused("delete", "last", "--older-than", "24h")
-        assert "24h" in refused("delete", "--older-than", "soon")
+        assert accept("delete").error == Code.RUN_WHICH
+        assert accept("delete", "last", "--older-than", "24h").error == Code.RUN_WHICH
+        assert accept("delete", "--older-than", "soon").error == Code.OPTION_DURATION
 
     def test_finds_nothing_where_nothing_is_old(self) -> None:
         done = accept("delete", "--older-than", "24h", "--dry-run")

@@ -16,6 +16,7 @@ from accept.backends.kubernetes.survey import Survey, match_networks, survey_clu
 from accept.backends.protocol import Question
 from accept.commands import cluster
 from accept.config import load_site
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -188,8 +189,9 @@ class TestAQuestion:
 
     def test_that_nobody_can_answer_says_what_there_is(self) -> None:
         two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
-        with pytest.raises(BadInput, match="there are: a, b") as caught:
+        with pytest.raises(BadInput, match="a, b") as caught:
             cluster._answer(two, None, ask=False)
+        assert caught.value.code is Code.SITE_QUESTION
         assert "--queue" in caught.value.hint
 
     def test_that_was_answered_is_not_asked(self) -> None:
