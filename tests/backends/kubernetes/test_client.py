@@ -248,7 +248,7 @@ class TestWatching:
 
     @pytest.mark.usefixtures("soon")
     @pytest.mark.parametrize("before", [[running(0)], []], ids=["followed", "met too late"])
-    def test_ends_as_broken_off_where_the_node_of_index_0_is_lost(
+    def test_ends_as_interrupted_where_the_node_of_index_0_is_lost(
         self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
     ) -> None:
         """Its object stays in Terminating, with a container whose last known state is running."""
@@ -266,7 +266,7 @@ class TestWatching:
         [([], "it has no pod"), ([unscheduled()], "not scheduled")],
         ids=["its object is gone", "another does not come"],
     )
-    def test_ends_as_broken_off_where_index_0_ran_and_does_not_come_back(
+    def test_ends_as_interrupted_where_index_0_ran_and_does_not_come_back(
         self,
         server: ApiServer,
         place: Place,
