@@ -3,26 +3,20 @@
 {{- define "accept.nodeSelector" -}}
 {{- $found := mergeOverwrite (deepCopy .Values.machine.nodeSelector) .Values.site.nodeSelector -}}
 {{- if .Values.site.flexStart -}}
-{{- $_ := set $found "cloud.google.com/gke-flex-start" "true" -}}
+{{- $found = mergeOverwrite $found (.Files.Get "placement.yaml" | fromYaml).flexStart.nodeSelector -}}
 {{- end -}}
 {{- toYaml $found -}}
 {{- end -}}
 
 {{- define "accept.tolerations" -}}
+{{- $more := .Files.Get "placement.yaml" | fromYaml -}}
 {{- $found := concat .Values.machine.tolerations .Values.site.tolerations -}}
-{{- if .Values.site.spot -}}
-{{- $found = append $found (dict "key" "cloud.google.com/gke-spot" "operator" "Exists") -}}
-{{- $found = append $found (dict "key" "kubernetes.azure.com/scalesetpriority" "operator" "Exists") -}}
+{{- if .Values.site.spot -}}{{- $found = concat $found $more.spot.tolerations -}}{{- end -}}
+{{- if .Values.site.flexStart -}}{{- $found = concat $found $more.flexStart.tolerations -}}{{- end -}}
+{{- if dig "limits" "nvidia.com/gpu" "" (include "accept.resources" . | fromYaml) -}}
+{{- $found = concat $found $more.gpus.tolerations -}}
 {{- end -}}
-{{- if .Values.site.flexStart -}}
-{{- $found = append $found (dict "key" "cloud.google.com/gke-flex-start" "operator" "Exists") -}}
-{{- $found = append $found (dict "key" "cloud.google.com/gke-queued" "operator" "Exists") -}}
-{{- end -}}
-{{- $gpus := dict "key" "nvidia.com/gpu" "operator" "Exists" -}}
-{{- if and (dig "limits" "nvidia.com/gpu" "" (include "accept.resources" . | fromYaml)) (not (has $gpus $found)) -}}
-{{- $found = append $found $gpus -}}
-{{- end -}}
-{{- toYaml $found -}}
+{{- toYaml (uniq $found) -}}
 {{- end -}}
 
 {{/*

@@ -228,7 +228,7 @@ of Kubernetes, because Helm without a cluster assumes that all known versions ar
 {{- if and (not $found) (not $old) ($.Capabilities.APIVersions.Has $api) -}}{{- $found = $api -}}{{- end -}}
 {{- end -}}
 {{- if not $found -}}
-{{- fail "this machine claims devices (DRA), and the cluster serves no ResourceClaimTemplate of resource.k8s.io/v1, v1beta2 or v1beta1: Kubernetes 1.34 or newer does, older ones where that API is switched on" -}}
+{{- fail "[E-HELM-NO-CLAIMS] this machine claims devices (DRA), but the cluster serves no ResourceClaimTemplate of resource.k8s.io/v1, v1beta2 or v1beta1: Kubernetes 1.34 or newer does, older ones where that API is switched on" -}}
 {{- end -}}
 {{- $found -}}
 {{- end -}}

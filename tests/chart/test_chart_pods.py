@@ -19,6 +19,8 @@ from tests.factories.helm import (
     text,
 )
 
+from accept.core.error_codes import Code
+
 pytestmark = pytest.mark.real
 
 KNOWN = "a4-highgpu-8g"
@@ -460,5 +462,5 @@ class TestDevices:
 
     def test_are_refused_where_the_cluster_serves_none(self, major: int, write: Write) -> None:
         said = refusal(major, "--values", write("domain"), "--kube-version", "1.31.4")
-        assert "Kubernetes 1.34 or newer" in said
+        assert Code.HELM_NO_CLAIMS in said
         text(major, write(KNOWN), "--kube-version", "1.31.4")

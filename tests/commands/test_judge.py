@@ -83,7 +83,7 @@ class TestExpect:
 
     def test_what_is_none_is_refused(self, folder: Path) -> None:
         done = accept("judge", folder, "--expect", "fast")
-        assert (done.code, done.error) == (2, "E-OPTION-EXPECT")
+        assert (done.code, done.error) == (2, "E-EXPECT-SYNTAX")
 
 
 class TestSeveral:

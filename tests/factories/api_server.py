@@ -40,6 +40,8 @@ class ApiServer:
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     #: Authorization headers, in the order of the requests.
     tokens: list[str] = field(default_factory=list)
+    #: Versions by group of the API.
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     bodies: list[Any] = field(default_factory=list)
 
     def says(self, path: str, *bodies: Any) -> None:
@@ -54,6 +56,15 @@ class ApiServer:
             return (body, {"message": f"status {body}"}) if isinstance(body, int) else (200, body)
 
         self.answers[path] = answer
+
+    def serves(self, group: str, *versions: str) -> None:
+        """Let the discovery of the API list these versions of a group."""
+        self.groups[group] = versions
+        listed = [
+            {"name": name, "versions": [{"version": version} for version in served]}
+            for name, served in self.groups.items()
+        ]
+        self.says("/apis", {"groups": listed})
 
     def count(self, path: str) -> int:
         """Return the number of requests for a path."""
@@ -80,24 +91,27 @@ class ApiServer:
 def api_server() -> Iterator[ApiServer]:
     """Run a stand-in on a free port until the end of the block."""
     server = ApiServer()
+    server.says("/apis", {"groups": []})
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _answer(self) -> None:
-            parts = urlsplit(self.path)
-            query = dict(parse_qsl(parts.query))
+            # The client asks for `/version/` and `/apis/`.
+            path = urlsplit(self.path).path.rstrip("/")
+            raw_query = urlsplit(self.path).query
+            query = dict(parse_qsl(raw_query))
             length = int(self.headers.get("Content-Length") or 0)
             if length:
                 server.bodies.append(json.loads(self.rfile.read(length)))
-            number = server.count(parts.path)
-            server.seen.append((self.command, parts.path, query))
+            number = server.count(path)
+            server.seen.append((self.command, path, query))
             server.tokens.append(self.headers.get("Authorization", ""))
-            if parts.path in server.commands:
-                words = [word for key, word in parse_qsl(parts.query) if key == "command"]
-                self._frames(server.commands[parts.path](words, number))
+            if path in server.commands:
+                words = [word for key, word in parse_qsl(raw_query) if key == "command"]
+                self._frames(server.commands[path](words, number))
                 return
-            answer = server.answers.get(parts.path)
+            answer = server.answers.get(path)
             status, body = answer(query, number) if answer else (404, {"message": "not found"})
             self.send_response(status)
             if isinstance(body, bytes):

@@ -11,7 +11,7 @@ from accept import config
 from accept.config.kubernetes import MachineKubernetes
 from accept.plan.bundle import render
 from accept.plan.helm_values import helm_values
-from accept.plan.resolve import Options, resolve
+from accept.plan.resolve import Options, Resolved, resolve
 
 #: The fixture `write`: `values` without its folder.
 Write = Callable[..., Path]
@@ -104,8 +104,8 @@ kubernetes:
 """
 
 
-def values(folder: Path, machine: str = "cpu", *, site: str = "", **options: Any) -> Path:
-    """Write the values of a run on two nodes, as `accept render` prints them; return the file."""
+def resolved(folder: Path, machine: str = "cpu", *, site: str = "", **options: Any) -> Resolved:
+    """Return a run on two nodes; `site` is the rest of its site file."""
     (folder / "site.yaml").write_text(f"kubernetes:\n  image: {IMAGE}\n{site}")
     if machine == "domain":
         machine = str(folder / "domain.yaml")
@@ -113,8 +113,16 @@ def values(folder: Path, machine: str = "cpu", *, site: str = "", **options: Any
     given = {"nodes": 2, "suite": "quick", "site": str(folder / "site.yaml"), **options}
     if machine == "gpu":
         given.setdefault("gpus_per_node", 8)
-    run = resolve(Options(machine=machine, **given))
-    bundle = render(run)
+    return resolve(Options(machine=machine, **given))
+
+
+def values_file(folder: Path, run: Resolved) -> Path:
+    """Write the values of a run, as `accept render` prints them; return the file."""
     path = folder / "values.yaml"
-    path.write_text(helm_values(run, bundle))
+    path.write_text(helm_values(run, render(run)))
     return path
+
+
+def values(folder: Path, machine: str = "cpu", *, site: str = "", **options: Any) -> Path:
+    """Write the values of a run on two nodes; return the file."""
+    return values_file(folder, resolved(folder, machine, site=site, **options))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from accept.backends.job import Job
+from accept.backends.kubernetes import objects, status
 
 GPU = "nvidia.com/gpu"
 GPU_TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
@@ -89,6 +91,34 @@ def jobset(**spec: Any) -> dict[str, Any]:
         "metadata": {"name": "run", "labels": {}},
         "spec": {"replicatedJobs": replicated, **spec},
     }
+
+
+def listed(*documents: dict[str, Any]) -> dict[str, Any]:
+    """Return a list of objects, as the API returns it."""
+    return {"items": list(documents)}
+
+
+def state_of(
+    *,
+    jobset: dict[str, Any] | None = None,
+    job: dict[str, Any] | None = None,
+    pods: Iterable[dict[str, Any]] = (),
+    events: Iterable[dict[str, Any]] = (),
+    workload: dict[str, Any] | None = None,
+) -> status.State:
+    """Return the state of a run whose objects the API returns as these documents."""
+    return status.read_state(
+        jobset=objects.Controller.read(jobset) if jobset else None,
+        job=objects.Controller.read(job) if job else None,
+        pods=map(objects.Pod.read, pods),
+        events=map(objects.Event.read, events),
+        workload=objects.Object.read(workload) if workload else None,
+    )
+
+
+def pod_of(document: dict[str, Any]) -> status.Pod:
+    """Return the state of one pod that the API returns as this document."""
+    return status.read_pod(objects.Pod.read(document))
 
 
 def stored_job() -> Job:

@@ -256,30 +256,31 @@ class TestValues:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("args", "said"),
+        ("args", "code"),
         [
             (["-m", "cpu", "-n", "0"], Code.NODES_NUMBER),
-            (["-m", "cpu", "-n", "x"], "'x' is no number"),
-            (["-m", "cpu", "-n", "\u00b2"], "is no number"),
-            (["-m", "cpu", "-n", "9" * 5000], "is no number"),
+            (["-m", "cpu", "-n", "x"], Code.NODES_SYNTAX),
+            (["-m", "cpu", "-n", "\u00b2"], Code.NODES_SYNTAX),
+            (["-m", "cpu", "-n", "9" * 5000], Code.NODES_SYNTAX),
             (["-m", "cpu", "-n", str(MOST_HOSTS + 1)], Code.NODES_NUMBER),
-            (["-m", "cpu", "-n", "all"], "accept nodes > FILE, then --nodes @FILE"),
+            (["-m", "cpu", "-n", "all"], Code.NODES_ALL_OFFLINE),
             (["-m", "cpu", "-n", "2"], Code.SITE_NO_IMAGE),
-            (["-m", "cpu", "-n", "@/no/such/file"], "No such file"),
-            (["-m", "cpu", "-n", "@"], "@"),
-            (["-m", "cpuu", "-n", "2"], "did you mean cpu?"),
-            (["-n", "2"], "which machine?"),
-            (["-m", "cpu", "-n", "2", "--deadline", "soon"], "is not a valid duration"),
-            (["-m", "cpu", "-n", "2", "--budget", "0"], "is not a valid duration"),
+            (["-m", "cpu", "-n", "@/no/such/file"], Code.HOSTLIST_FILE),
+            (["-m", "cpu", "-n", "@"], Code.NODES_SYNTAX),
+            (["-m", "cpuu", "-n", "2"], Code.MACHINE_UNKNOWN),
+            (["-n", "2"], Code.MACHINE_MISSING),
+            (["-m", "cpu", "-n", "2", "--deadline", "soon"], Code.OPTION_DURATION),
+            (["-m", "cpu", "-n", "2", "--budget", "0"], Code.OPTION_DURATION),
             (
                 ["-m", "a4-highgpu-8g", "--hosts", "a,b", "--gpus-per-node", "7"],
                 Code.GPUS_PER_NODE,
             ),
-            ([*CPU, "--set", "all-reduce.max=8X"], "8X"),
+            ([*CPU, "--set", "all-reduce.max=8X"], Code.PARAM_INVALID),
         ],
     )
-    def test_leave_stdout_empty(self, args: list[str], said: str) -> None:
-        assert said in refused("render", *args)
+    def test_leave_stdout_empty(self, args: list[str], code: Code) -> None:
+        done = accept("render", *args)
+        assert (done.code, done.out, done.error) == (2, "", code)
 
     def test_leave_stdout_empty_for_helm_in_a_real_pipe(self) -> None:
         done = program("render", *CPU, "--nccl", "bad")

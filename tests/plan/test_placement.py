@@ -144,7 +144,7 @@ class TestNodes:
 
     @pytest.mark.parametrize("given", ["x", "many", "-1", "1,2", "64x"])
     def test_a_slip_is_no_node(self, given: str) -> None:
-        assert "is no number" in refused("render", "-m", "cpu", f"--nodes={given}")
+        assert accept("render", "-m", "cpu", f"--nodes={given}").error == Code.NODES_SYNTAX
 
 
 class TestGpus:

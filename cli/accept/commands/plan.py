@@ -165,7 +165,7 @@ def plan_text(plan: Planned) -> str:
         rounds = f" x {step.rounds}" if step.rounds != 1 else ""
         lines.append(
             f"  {step.id}: {', '.join(step.checks)} on {step.groups}{rounds}, "
-            f"about {step.seconds} s"
+            f"about {duration(step.seconds)}"
         )
     lines += [f"  not planned: {skip.check}: {skip.reason}" for skip in plan.not_planned]
     lines += [f"  {note}" for note in plan.notes]

@@ -14,6 +14,7 @@ from accept.config.fields import (
     check_containers,
     check_env,
 )
+from accept.core.error_codes import Code
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: A Kubernetes object name: DNS-1123.
@@ -52,7 +53,12 @@ class Claim:
     def __post_init__(self) -> None:
         """Raise Invalid if both or neither are given."""
         if (self.template is None) == (not self.devices):
-            raise Invalid((), "a claim needs either `template` or `devices`")
+            raise Invalid(
+                (),
+                "a claim needs either `template` or `devices`",
+                "name an existing ResourceClaimTemplate, or describe the devices",
+                code=Code.KUBE_CLAIM,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +136,19 @@ class Topology:
     def __post_init__(self) -> None:
         """Raise Invalid for keys that contradict each other."""
         if self.required is not None and self.preferred is not None:
-            raise Invalid((), "a topology is either required or preferred")
+            raise Invalid(
+                (),
+                "a topology is either required or preferred",
+                "leave one of them out",
+                code=Code.KUBE_TOPOLOGY,
+            )
         if (self.slice is None) != (self.slice_size is None):
-            raise Invalid((), "give both slice and sliceSize, or neither")
+            raise Invalid(
+                (),
+                "slice and sliceSize need each other",
+                "give both, or neither",
+                code=Code.KUBE_TOPOLOGY,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,10 +268,20 @@ class Kubernetes:
         for name in ("workload_priority_class", "topology"):
             if getattr(self, name) is not None and self.queue is None:
                 key = "topology" if name == "topology" else "workloadPriorityClass"
-                raise Invalid((key,), "has no effect without a queue", "name a LocalQueue: queue")
+                raise Invalid(
+                    (key,),
+                    "has no effect without a queue",
+                    "name a LocalQueue: queue",
+                    code=Code.KUBE_QUEUE_UNSET,
+                )
         for node in self.include_nodes:
             if node in self.exclude_nodes:
-                raise Invalid(("excludeNodes",), f"{node} is also in includeNodes")
+                raise Invalid(
+                    ("excludeNodes",),
+                    f"{node} is also in includeNodes",
+                    "remove it from one of them",
+                    code=Code.KUBE_NODES_CONTRADICT,
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,4 +324,5 @@ class Results:
                 ("location",),
                 "it is outside the volume, which would stay empty",
                 f"leave it out, or name a folder below {RESULTS}",
+                code=Code.KUBE_RESULTS_OUTSIDE,
             )

@@ -184,11 +184,11 @@ def unpack_evidence(archive: Path, target: Path, *, source: str) -> Path:
     folder = target / "evidence"
     if not (folder / evidence.PLAN).is_file():
         raise BadEvidence(
-            f"{source} contains no plan", code=Code.EVIDENCE_NO_PLAN, hint="collect again"
+            f"{source} contains no plan", code=Code.EVIDENCE_UNREADABLE, hint="collect again"
         )
     if (folder / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(folder)):
         raise BadEvidence(
-            f"{source}: {'; '.join(wrong[:3])}", code=Code.EVIDENCE_MODIFIED, hint="collect again"
+            f"{source}: {'; '.join(wrong[:3])}", code=Code.EVIDENCE_CHANGED, hint="collect again"
         )
     return folder
 

@@ -15,26 +15,21 @@ from typing import Any
 
 import pytest
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
-from tests.factories.kubernetes import job, running, stored_job, unscheduled
+from tests.factories.kubernetes import job, listed, running, stored_job, unscheduled
 
 from accept.backends.kubernetes import client as apis
-from accept.backends.kubernetes import collect, watch
-from accept.backends.kubernetes.client import (
-    Api,
-    ApiError,
-    CommandResult,
-    Place,
-    execute,
-    find_place,
-)
-from accept.backends.kubernetes.scheduling import resolve_place
+from accept.backends.kubernetes import collect, objects, watch
+from accept.backends.kubernetes.client import Api, ApiError, Place, find_place, resolve_place
+from accept.backends.kubernetes.exec import CommandResult, execute
+from accept.backends.kubernetes.objects import JOBSET, POD
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BrokenOff, NotStarted
 from accept.plan.resolve import ClusterPlace
 
 PODS = "/api/v1/namespaces/lab/pods"
-JOB = "/apis/batch/v1/namespaces/lab/jobs/run"
+JOBS = "/apis/batch/v1/namespaces/lab/jobs"
 LOG = f"{PODS}/run-w-0-0-abcde/log"
 
 
@@ -53,6 +48,10 @@ def place(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def page(*names: str, more: str = "") -> dict[str, Any]:
     meta = {"continue": more} if more else {}
     return {"metadata": meta, "items": [{"metadata": {"name": n}} for n in names]}
+
+
+def names(place: Place) -> list[str]:
+    return [pod.name for pod in Api(place).find_all(POD)]
 
 
 class TestThePlace:
@@ -75,22 +74,25 @@ class TestThePlace:
         assert resolve_place(ClusterPlace(namespace=option), named).namespace == namespace
 
     def test_needs_a_context_that_is_there(self, place: Place) -> None:
-        with pytest.raises(NotStarted, match="'prod'") as caught:
+        with pytest.raises(NotStarted) as caught:
             find_place(context="prod")
+        assert caught.value.code is Code.KUBE_CONTEXT
         assert "standin" in caught.value.hint
 
     def test_needs_a_kubeconfig(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("HOME", str(tmp_path))
-        with pytest.raises(NotStarted, match="no kubeconfig"):
+        with pytest.raises(NotStarted) as caught:
             find_place()
+        assert caught.value.code is Code.KUBE_CONFIG_MISSING
 
     def test_says_what_is_wrong_with_a_kubeconfig(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "bad").write_text("]", encoding="utf-8")
-        with pytest.raises(NotStarted, match="bad"):
+        with pytest.raises(NotStarted, match="bad") as caught:
             find_place(str(tmp_path / "bad"))
+        assert caught.value.code is Code.KUBE_CONFIG_INVALID
 
     def test_is_told_to_helm_by_context_and_namespace(self, place: Place) -> None:
         options, environment = place.helm()
@@ -101,19 +103,19 @@ class TestThePlace:
 class TestAList:
     def test_is_all_its_pages(self, server: ApiServer, place: Place) -> None:
         server.says(PODS, page("a", "b", more="x"), page("c"))
-        assert [p["metadata"]["name"] for p in Api(place).items(PODS)] == ["a", "b", "c"]
+        assert names(place) == ["a", "b", "c"]
         assert server.seen[1][2]["continue"] == "x"
 
     def test_that_moved_on_is_begun_again(self, server: ApiServer, place: Place) -> None:
         server.says(PODS, page("old", more="x"), 410, page("new"))
-        assert [p["metadata"]["name"] for p in Api(place).items(PODS)] == ["new"]
+        assert names(place) == ["new"]
 
     def test_that_always_moves_on_is_an_error_in_the_end(
         self, server: ApiServer, place: Place
     ) -> None:
         server.says(PODS, 410)
         with pytest.raises(ApiError) as caught:
-            Api(place).items(PODS)
+            Api(place).find_all(POD)
         assert caught.value.status == 410
         assert caught.value.passing
 
@@ -121,20 +123,23 @@ class TestAList:
 class TestAnAnswer:
     def test_that_refuses_says_why_and_what_to_do(self, server: ApiServer, place: Place) -> None:
         server.says(PODS, 403)
-        with pytest.raises(ApiError, match="status 403") as caught:
-            Api(place).get(PODS)
+        with pytest.raises(ApiError) as caught:
+            Api(place).find_all(POD)
+        assert (caught.value.code, caught.value.message) == (Code.KUBE_FORBIDDEN, "status 403")
         assert "--rbac" in caught.value.hint
         assert not caught.value.passing
 
     def test_that_is_missing_is_none_where_that_is_asked(
         self, server: ApiServer, place: Place
     ) -> None:
-        assert Api(place).find(JOB) is None
+        assert Api(place).find(POD, "gone") is None
+        assert Api(place).find(JOBSET, "gone") is None
 
     def test_that_is_no_json_is_an_error(self, server: ApiServer, place: Place) -> None:
         server.says(PODS, [1])
-        with pytest.raises(ApiError, match="no object"):
-            Api(place).get(PODS)
+        with pytest.raises(ApiError) as caught:
+            Api(place).find_all(POD)
+        assert caught.value.code is Code.KUBE_UNREACHABLE
 
     def test_after_a_token_ran_out_is_asked_for_with_the_new_one(
         self, server: ApiServer, place: Place, tmp_path: Path
@@ -146,14 +151,14 @@ class TestAnAnswer:
             return 200, page("a")
 
         server.answers[PODS] = answer
-        assert len(Api(place).items(PODS)) == 1
+        assert names(place) == ["a"]
         assert server.tokens == ["Bearer one", "Bearer two"]
 
     def test_that_does_not_come_says_which_cluster(self, tmp_path: Path) -> None:
         with api_server() as gone:
             file = gone.kubeconfig(tmp_path)
         with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port} does not answer") as caught:
-            Api(find_place(str(file))).get("/version")
+            Api(find_place(str(file))).version()
         assert caught.value.passing
 
 
@@ -189,8 +194,8 @@ class TestWatching:
     ) -> None:
         ended = running(0)
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 3}}
-        server.says(JOB, job(1), 503, 503, job(1))
-        server.says(PODS, *[{"items": [running(0)]}] * 3, {"items": [ended]})
+        server.says(JOBS, listed(job(1)), 503, 503, listed(job(1)))
+        server.says(PODS, *[listed(running(0))] * 3, listed(ended))
         server.says(LOG, "measured\n")
         code, said = self.watch(place, tmp_path)
         assert code == 3
@@ -200,7 +205,7 @@ class TestWatching:
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watch, "_PATIENCE", 0.3)
-        server.says(JOB, 503)
+        server.says(JOBS, 503)
         with pytest.raises(BrokenOff) as caught:
             self.watch(place, tmp_path)
         assert "accept watch run" in caught.value.hint
@@ -208,16 +213,17 @@ class TestWatching:
     def test_ends_where_the_run_was_deleted(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
-        server.says(JOB, job(1), job(1), 404)
-        server.says(PODS, {"items": [running(1)]})
-        with pytest.raises(BrokenOff, match="not in namespace lab"):
+        server.says(JOBS, listed(job(1)), listed(job(1)), listed())
+        server.says(PODS, listed(running(1)))
+        with pytest.raises(BrokenOff) as caught:
             self.watch(place, tmp_path)
+        assert caught.value.code is Code.KUBE_RUN_GONE
 
     def test_ends_with_5_where_index_0_never_says_how_it_ended(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
-        server.says(JOB, job(1, ("FailureTarget", "DeadlineExceeded", "too long")))
-        server.says(PODS, {"items": [running(0)]})
+        server.says(JOBS, listed(job(1, ("FailureTarget", "DeadlineExceeded", "too long"))))
+        server.says(PODS, listed(running(0)))
         server.says(LOG, "")
         code, said = self.watch(place, tmp_path)
         assert code == 5
@@ -228,15 +234,17 @@ class TestWatching:
         """Shorten the waits for starts and ends."""
         monkeypatch.setattr(watch, "_start_seconds", lambda _: 0.2)
         monkeypatch.setattr(watch, "_LEAVING", 0.4)
+        monkeypatch.setattr(objects, "_GRACE_SECONDS", 0)
 
     @pytest.mark.usefixtures("soon")
     def test_that_did_not_see_index_0_run_says_why_it_did_not_start(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
-        server.says(JOB, job(1))
-        server.says(PODS, {"items": [unscheduled()]})
-        with pytest.raises(NotStarted, match=r"did not start within .* s: not scheduled"):
+        server.says(JOBS, listed(job(1)))
+        server.says(PODS, listed(unscheduled()))
+        with pytest.raises(NotStarted, match="not scheduled: 0/3 nodes are available") as caught:
             self.watch(place, tmp_path)
+        assert caught.value.code is Code.KUBE_POD_NOT_STARTED
 
     @pytest.mark.usefixtures("soon")
     @pytest.mark.parametrize("before", [[running(0)], []], ids=["followed", "met too late"])
@@ -244,13 +252,12 @@ class TestWatching:
         self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
     ) -> None:
         """Its object stays in Terminating, with a container whose last known state is running."""
-        server.says(JOB, job(1))
-        server.says(PODS, *[{"items": [one]} for one in before], {"items": [lost()]})
+        server.says(JOBS, listed(job(1)))
+        server.says(PODS, *[listed(one) for one in before], listed(lost()))
         server.says(LOG, "measured\n")
-        with pytest.raises(
-            BrokenOff, match="the first pod ran, and is lost: node lost: taint"
-        ) as caught:
+        with pytest.raises(BrokenOff, match="node lost: taint") as caught:
             self.watch(place, tmp_path)
+        assert caught.value.code is Code.KUBE_POD_LOST
         assert "accept delete run" in caught.value.hint
 
     @pytest.mark.usefixtures("soon")
@@ -267,11 +274,12 @@ class TestWatching:
         after: list[dict[str, Any]],
         why: str,
     ) -> None:
-        server.says(JOB, job(1))
-        server.says(PODS, {"items": [running(0)]}, {"items": after})
+        server.says(JOBS, listed(job(1)))
+        server.says(PODS, listed(running(0)), listed(*after))
         server.says(LOG, "measured\n")
-        with pytest.raises(BrokenOff, match=f"the first pod ran, and is lost: {why}"):
+        with pytest.raises(BrokenOff, match=why) as caught:
             self.watch(place, tmp_path)
+        assert caught.value.code is Code.KUBE_POD_LOST
 
     @pytest.mark.usefixtures("soon")
     def test_waits_for_the_code_of_an_index_0_that_is_told_to_end(
@@ -281,9 +289,9 @@ class TestWatching:
         monkeypatch.setattr(watch, "_LEAVING", 60.0)
         ended = lost()
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 5}}
-        server.says(JOB, job(1))
-        leaving = [{"items": [lost()]}] * 8
-        server.says(PODS, {"items": [running(0)]}, *leaving, {"items": [ended]})
+        server.says(JOBS, listed(job(1)))
+        leaving = [listed(lost())] * 8
+        server.says(PODS, listed(running(0)), *leaving, listed(ended))
         server.says(LOG, "measured\n")
         code, said = self.watch(place, tmp_path)
         assert (code, "measured" in said) == (5, True)
@@ -297,9 +305,9 @@ class TestWatching:
         again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
         ended = copy.deepcopy(again)
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
-        server.says(JOB, job(1), *[job(1, suspend=True)] * 29, job(1))
-        without: list[Any] = [{"items": []}] * 30
-        server.says(PODS, {"items": [running(0)]}, *without, {"items": [again]}, {"items": [ended]})
+        server.says(JOBS, listed(job(1)), *[listed(job(1, suspend=True))] * 29, listed(job(1)))
+        without: list[Any] = [listed()] * 30
+        server.says(PODS, listed(running(0)), *without, listed(again), listed(ended))
         server.says(LOG, "first\n")
         server.says(f"{PODS}/run-w-0-0-again/log", "second\n")
         code, said = self.watch(place, tmp_path)
@@ -311,8 +319,8 @@ class TestWatching:
     ) -> None:
         ended = running(0)
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
-        server.says(JOB, job(1))
-        server.says(PODS, *[{"items": [running(0)]}] * 5, {"items": [ended]})
+        server.says(JOBS, listed(job(1)))
+        server.says(PODS, *[listed(running(0))] * 5, listed(ended))
         server.says(LOG, "")
         code, said = self.watch(place, tmp_path)
         assert (code, said.count("pods: 1 running, of 1")) == (0, 1)
@@ -429,4 +437,4 @@ def test_only_this_back_end_imports_the_client() -> None:
         path.name
         for path in sorted(folder.rglob("*.py"))
         if "from kubernetes" in path.read_text(encoding="utf-8")
-    ] == ["client.py"]
+    ] == ["client.py", "exec.py"]

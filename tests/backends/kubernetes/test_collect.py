@@ -13,15 +13,15 @@ import pytest
 from tests.factories import sample_evidence
 from tests.factories.api_server import api_server
 from tests.factories.command_line import accept, refused
-from tests.factories.kubernetes import running, stored_job
+from tests.factories.kubernetes import listed, running, state_of, stored_job
 
 from accept import backends
 from accept.backends.job import Job
 from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import collect as kubernetes_collect
-from accept.backends.kubernetes.status import read_state
 from accept.commands import judge
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BrokenOff
 from accept.core.serde import dump
 from accept.evidence import bucket as evidence_bucket
@@ -48,7 +48,7 @@ class TestWhatALogStillTells:
         first = running(0)
         if code is not None:
             first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
-        state = read_state(jobset=None, job=None, pods=[first])
+        state = state_of(pods=[first])
         target = folder / rundir.EVIDENCE
         one = replace(stored_job(), place={**stored_job().place, "results": results})
         return folder, kubernetes_collect._from_log(one, state, folder, target)
@@ -78,7 +78,7 @@ class TestWhatALogStillTells:
         [
             ("/accept/results", "/accept/results/runs/run in the pods"),
             ("gs://bucket/x/", "accept judge gs://bucket/x/runs/run"),
-            ("", "held on index 0 for a while"),
+            ("", "index 0 kept its records for a while"),
         ],
     )
     def test_of_a_run_that_ended_is_no_run_that_broke_off(
@@ -89,6 +89,7 @@ class TestWhatALogStillTells:
         log = sample_evidence.console(sample_evidence.record())
         with pytest.raises(BadEvidence, match=f"ended with exit status {code}") as caught:
             self.collected(log, code=code, results=results)
+        assert caught.value.code is Code.KUBE_EVIDENCE_ELSEWHERE
         assert where in str(caught.value)
         assert "run-w-0-0-abcde.accept.log" in caught.value.hint
 
@@ -98,8 +99,9 @@ class TestAnArchive:
         left = sample_evidence.write(tmp_path / "left")
         (left / sample_evidence.record().log).write_text("another\n", encoding="utf-8")
         packed = sample_evidence.archive(left, tmp_path / "a.tar")
-        with pytest.raises(BadEvidence, match="was modified"):
+        with pytest.raises(BadEvidence) as caught:
             kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
+        assert caught.value.code is Code.EVIDENCE_MODIFIED
 
     def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
         packed = tmp_path / "a.tar"
@@ -156,7 +158,8 @@ class TestEvidenceThatIsOnlyALog:
             evidence.write(
                 folder / rundir.JOB, json.dumps(dump(replace(stored_job(), place=place)))
             )
-            server.says(self.PODS, {"items": []})
+            server.says(self.PODS, listed())
+            server.says("/apis/batch/v1/namespaces/lab/jobs", listed())
             yield folder
 
     @pytest.fixture

@@ -19,6 +19,7 @@ from accept import backends
 from accept.backends.job import Job
 from accept.backends.kubernetes import rbac, submit
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.serde import dump, read
 from accept.evidence import rundir
@@ -57,14 +58,15 @@ class TestTheNameOfARun:
     def test_may_have_what_a_pods_name_leaves(self) -> None:
         fits = submit.RunName(release="a" * 46, attempt="bcde")
         submit.check_run_name(fits, 10)
-        with pytest.raises(BadInput, match="51 characters") as caught:
+        with pytest.raises(BadInput, match="51 characters; with 11 nodes") as caught:
             submit.check_run_name(fits, 11)
-        assert "at most 50" in caught.value.hint
+        assert caught.value.code is Code.KUBE_NAME_LONG
 
     @pytest.mark.parametrize("release", ["Lab", "1lab", "lab_", "-lab"])
     def test_is_one_that_dns_takes(self, release: str) -> None:
-        with pytest.raises(BadInput, match="cannot be used"):
+        with pytest.raises(BadInput) as caught:
             submit.check_run_name(submit.RunName(release=release, attempt="a"), 2)
+        assert caught.value.code is Code.KUBE_NAME
 
 
 class TestTheRole:
@@ -96,7 +98,8 @@ class TestWithoutACluster:
     @pytest.mark.parametrize("command", [["nodes"], ["init"], ["nodes", "--machine", "cpu"]])
     def test_a_command_says_how_to_name_one(self, command: list[str], tmp_path: Path) -> None:
         words = [*command, str(tmp_path / "site.yaml")] if command == ["init"] else command
-        assert "KUBECONFIG" in refused(*words, code=4)
+        done = accept(*words)
+        assert (done.code, done.error) == (4, Code.KUBE_CONFIG_MISSING)
 
     def test_all_nodes_cannot_be_rendered(self) -> None:
         assert "accept nodes" in refused("render", "--machine", "cpu", "--nodes", "all")
@@ -104,7 +107,8 @@ class TestWithoutACluster:
     def test_nothing_is_left_of_a_run_that_could_not_start(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"
         site.write_text("kubernetes: {image: 'img:1'}\n", encoding="utf-8")
-        refused("run", "--machine", "cpu", "--nodes", "2", "--site", site, code=4)
+        done = accept("run", "--machine", "cpu", "--nodes", "2", "--site", site)
+        assert (done.code, done.error) == (4, Code.KUBE_CONFIG_MISSING)
         assert not list((tmp_path / "runs").iterdir())
 
 
@@ -191,6 +195,14 @@ class TestTheNodesThatAreFree:
             "g1",
         ]
 
+    def test_are_not_listed_where_only_the_scheduler_knows_them(self, tmp_path: Path) -> None:
+        site = tmp_path / "site.yaml"
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        affinity = f"{{nodeAffinity: {{{required}: {{nodeSelectorTerms: []}}}}}}"
+        site.write_text(f"kubernetes: {{affinity: {affinity}}}\n", encoding="utf-8")
+        done = accept("nodes", "--machine", "gpu", "--site", site)
+        assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_NODES_AFFINITY)
+
     def test_need_none_where_the_machine_has_none(self, server: ApiServer) -> None:
         untainted = {**node("cpu1", gpus=0), "spec": {}}
         server.says("/api/v1/nodes", {"items": [untainted]})
@@ -239,7 +251,8 @@ class TestWithoutTheClient:
     def test_a_command_on_a_run_names_the_extra(self, command: list[str]) -> None:
         folder = rundir.create("run")
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
-        assert "[kubernetes]'" in refused(*command, "run", code=Exit.USAGE)
+        done = accept(*command, "run")
+        assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_CLIENT_MISSING)
 
     def test_the_role_is_still_printed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -251,4 +264,6 @@ class TestWithoutTheClient:
 
     @pytest.mark.parametrize("command", [["nodes"], ["init", "site.yaml"]])
     def test_a_command_on_a_cluster_names_the_extra(self, command: list[str]) -> None:
-        assert "[kubernetes]'" in refused(*command, code=Exit.USAGE)
+        done = accept(*command)
+        assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_CLIENT_MISSING)
+        assert "[kubernetes]'" in done.err

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.api_server import STATUS, ApiServer, api_server
-from tests.factories.command_line import accept, refused
+from tests.factories.command_line import accept
 
 from accept.backends.job import Job
 from accept.backends.kubernetes import collect, delete
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import BrokenOff, Exit
 from accept.core.serde import dump
 from accept.evidence import rundir
@@ -153,18 +154,24 @@ class TestDelete:
     def test_names_a_pod_that_stays(self, store: StoredObjects) -> None:
         _, pod = add_run(store)
         store.stuck.add(pod)
-        assert POD in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+        done = accept("delete", "run", "--no-collect")
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_LEFT)
+        assert POD in done.err
 
     def test_does_not_report_success_for_pods_it_may_not_see(self, server: ApiServer) -> None:
         server.says(PODS, 403)
-        assert "Pod" in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+        done = accept("delete", "run", "--no-collect")
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_HIDDEN)
+        assert "Pod" in done.err
 
     def test_removes_what_it_sees_before_it_reports_what_it_may_not_see(
         self, store: StoredObjects, server: ApiServer
     ) -> None:
         add_run(store)
         server.says(PODS, 403)
-        assert "Pod" in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+        done = accept("delete", "run", "--no-collect")
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_HIDDEN)
+        assert "Pod" in done.err
         assert store.objects == {}
 
     def test_succeeds_without_rights_on_kinds_that_the_run_did_not_make(
@@ -201,7 +208,9 @@ class TestDeleteOfARunThatMadeAJobSet:
     ) -> None:
         submitted(server, tmp_path, first="run-w-0-0")
         server.says(JOBSETS, 403)
-        assert "JobSet" in refused("delete", "run", "--no-collect", code=Exit.BROKEN_OFF)
+        done = accept("delete", "run", "--no-collect")
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_HIDDEN)
+        assert "JobSet" in done.err
 
 
 class TestCancel:
@@ -248,7 +257,9 @@ class TestCancel:
             return read(query, number)
 
         server.answers[owner] = answer
-        assert "may not delete jobs" in refused("cancel", "run", code=Exit.BROKEN_OFF)
+        done = accept("cancel", "run")
+        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_FORBIDDEN)
+        assert "may not delete jobs" in done.err
         assert owner in store.objects
 
 
@@ -301,7 +312,8 @@ class TestCancelIfCommandsInThePodFail:
         refuse_commands(server, 403)
         # What is judged without a log.
         (rundir.find("run") / rundir.RENDERED / evidence.PLAN).unlink()
-        assert "could not be saved" in refused("cancel", "run", code=Exit.INCOMPLETE)
+        done = accept("cancel", "run")
+        assert (done.code, done.error) == (Exit.INCOMPLETE, Code.KUBE_EVIDENCE_UNSAVED)
         assert store.objects == {}
 
     @pytest.mark.usefixtures("job")

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.factories.api_server import ApiServer, api_server
+from tests.factories.kubernetes import job
 
 from accept.backends.kubernetes import submit
 from accept.backends.kubernetes.client import Api, Place, find_place
 from accept.backends.kubernetes.submit import RunName
-from accept.core.errors import Exit, NotStarted
+from accept.core.error_codes import Code
+from accept.core.errors import NotStarted
 
 SECRETS = "/api/v1/namespaces/lab/secrets"
 NOT_FOUND = "Error: release: not found"
@@ -66,7 +69,8 @@ class HelmStandIn:
             given = dict(word.split("=", 1) for word in words if "=" in word)
             secret = {"existingSecret": given["ssh.existingSecret"]}
             self.releases[release] = {"attempt": given["attempt"], "ssh": secret}
-            return "", self.broken_install
+            manifest = f"---\n{yaml.safe_dump({'kind': 'Job', **job()})}"
+            return json.dumps({"manifest": manifest}), self.broken_install
         if release not in self.releases:
             return "", NOT_FOUND
         if verb == "uninstall":
@@ -119,8 +123,7 @@ class TestWhenHelmCannotSayWhetherTheReleaseExists:
         helm.errors = {"status": [error], "get": [error], "install": [IN_USE]}
         with pytest.raises(NotStarted) as caught:
             start(api)
-        assert caught.value.exit == Exit.NOT_STARTED
-        assert "helm" in caught.value.message
+        assert caught.value.code is Code.HELM_FAILED
         assert "train" in helm.releases
         assert server.count(SECRETS) == len(secrets_deleted(server))
 
@@ -130,8 +133,9 @@ class TestWhenTheNameIsTaken:
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
         helm.releases["train"] = {"attempt": "other"}
-        with pytest.raises(NotStarted, match="train"):
+        with pytest.raises(NotStarted) as caught:
             start(api)
+        assert caught.value.code is Code.HELM_RELEASE_EXISTS
         assert "install" not in helm.verbs
         assert server.count(SECRETS) == 0
 
@@ -141,9 +145,9 @@ class TestWhenTheNameIsTaken:
     ) -> None:
         # Also one of the same attempt name, which somebody installed with a key of its own.
         helm.before_install = lambda: helm.releases.update(train={"attempt": attempt})
-        with pytest.raises(NotStarted, match="train") as caught:
+        with pytest.raises(NotStarted) as caught:
             start(api)
-        assert caught.value.exit == Exit.NOT_STARTED
+        assert caught.value.code is Code.HELM_FAILED
         assert helm.releases == {"train": {"attempt": attempt}}
         assert secrets_deleted(server) == ["train-one-ssh"]
 

@@ -116,7 +116,7 @@ class TestTheQueuesOfACluster:
             server.says(f"{self.GROUP}/{version}/{self.OWN}", 403)
         queues, said = self.queues()
         assert queues == ()
-        assert said.count("queues cannot be seen") == 1
+        assert said.count("queues cannot be listed") == 1
 
 
 class TestTheNamespaceOfASiteFile:
@@ -131,13 +131,13 @@ class TestTheNamespaceOfASiteFile:
         named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
         server.says("/api/v1/namespaces", {"items": named})
         assert (
-            "namespace lab is not there: kubectl create namespace lab, or --namespace; "
-            "there are: default, kube-system, team"
+            "namespace lab does not exist: kubectl create namespace lab, or --namespace; "
+            "available: default, kube-system, team"
         ) in self.said()
 
     def test_is_said_without_the_others_where_they_cannot_be_seen(self, server: ApiServer) -> None:
         server.says("/api/v1/namespaces", 403)
-        assert "namespace lab is not there: kubectl create namespace lab" in self.said()
+        assert "namespace lab does not exist: kubectl create namespace lab" in self.said()
 
     @pytest.mark.parametrize("answer", [403, {"metadata": {"name": "lab"}}])
     def test_is_nothing_to_tell_where_it_is_there_or_may_not_be_seen(
@@ -178,7 +178,7 @@ class TestTheNetworksOfASiteFile:
         said = "\n".join(seen.notes)
         assert seen.networks == {}
         assert "network parameters (not networks that pods can name): gvnic-1, set-rdma-0" in said
-        assert "give kubernetes.networks by hand" in said
+        assert "write kubernetes.networks by hand" in said
 
 
 class TestAQuestion:

@@ -233,7 +233,7 @@ class TestCollect:
         pack(node)
         with pytest.raises(BadEvidence) as error:
             backend.collect(job, folder=folder, say=ignore)
-        assert error.value.code == Code.EVIDENCE_MODIFIED
+        assert error.value.code == Code.EVIDENCE_CHANGED
         assert (node / "evidence.tar").is_file()
         assert not (folder / rundir.EVIDENCE).exists()
 

@@ -15,7 +15,8 @@ from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT, until
 
 from accept.backends.kubernetes import collect, rbac
-from accept.backends.kubernetes.client import Api, Place, execute
+from accept.backends.kubernetes.client import Api, Place
+from accept.backends.kubernetes.exec import execute
 from accept.config import load_site
 from accept.core import evidence
 
@@ -180,12 +181,12 @@ class TestARunThatCannotStart:
         try:
             done = desk.do("run", *plan, "--nodes=3")
             assert done.exit == 4
-            assert "3 nodes are wanted, and there are 2" in done.err
+            assert "3 nodes requested, 2 free" in done.err
             assert "traceback" not in done.err.lower()
             doctor = desk.do("doctor", *plan, "--nodes=3")
             assert doctor.exit == 4
             assert "rdma-0" in doctor.out
-            assert "JobSet: jobset.x-k8s.io v1alpha2, with all that the chart sets" in doctor.out
+            assert "JobSet: jobset.x-k8s.io v1alpha2, with all fields" in doctor.out
             free = desk.do("nodes", "--machine=a4-highgpu-8g")
             assert tuple(free.out.split()) == cluster.nodes[:2]
             planned = desk.do("run", *plan, "--nodes=all", "--dry-run", "--json")
@@ -287,7 +288,6 @@ class TestExec:
         collect.copy_archive(api, pod, target, 5000003, digest, say=print)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
         assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
-        api.close()
 
 
 class TestThePodsFirstProcess:
@@ -302,7 +302,6 @@ class TestThePodsFirstProcess:
         gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
         done = execute(api, pod, "accept", ["sh", "-c", gone, "sh", *left], timeout=30)
         assert done.exit == 0
-        api.close()
 
 
 class TestTheSiteFile:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from accept.backends.job import Job
-from accept.backends.kubernetes import scheduling, status
-from accept.backends.kubernetes.client import Api, ApiError, before_start
+from accept.backends.kubernetes import nodes as cluster_nodes
+from accept.backends.kubernetes.client import Api, ApiError, before_start, resolve_place
 from accept.backends.kubernetes.collect import collect
 from accept.backends.kubernetes.delete import cancel, delete
 from accept.backends.kubernetes.doctor import doctor
@@ -15,7 +15,7 @@ from accept.backends.kubernetes.submit import check_run_name, install_release, r
 from accept.backends.kubernetes.watch import FOLDER, watch
 from accept.backends.protocol import Phase, Progress, Say
 from accept.config import Site
-from accept.config.kubernetes import RESULTS
+from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
@@ -38,7 +38,7 @@ __all__ = [
 def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine of the cluster's nodes, from their labels. Raises NotStarted."""
     with before_start():
-        return scheduling.detect_machine(Api(scheduling.resolve_place(place, site)))
+        return cluster_nodes.detect_machine(Api(resolve_place(place, site)))
 
 
 def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
@@ -58,28 +58,29 @@ def progress(job: Job, *, folder: Path) -> Progress:
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
-    """Install the run. Raises NotStarted if the cluster has too few nodes for it now."""
+    """Install the run. Raises NotStarted if the cluster certainly has too few free nodes."""
     release = run.place.release or ""
     own = attempt.removeprefix(f"{release}-") if release else attempt
     name = run_name(own, release)
     check_run_name(name, run.plan.nodes or 1)
     with before_start():
-        api = Api(scheduling.resolve_place(run.place, run.site))
-        api.get("/version")
+        api = Api(resolve_place(run.place, run.site))
+        api.version()
         if short := _shortage(api, run, say):
             raise NotStarted(
-                short, hint="accept doctor shows every node; accept nodes the free ones"
+                short,
+                code=Code.KUBE_NODES_TOO_FEW,
+                hint="accept doctor shows every node; accept nodes lists the free ones",
             )
-        jobset = status.makes_jobset(api, run.site.kubernetes.controller)
-        install_release(api, name, folder / VALUES, say=say)
+        controller = install_release(api, name, folder / VALUES, say=say)
     place = api.place
     return Job(
         schema=1,
         backend="kubernetes",
         attempt=name.full,
         hosts=run.hosts,
-        # The host name of the pod.
-        first=f"{name.full}-w-0-0" if jobset else f"{name.full}-0",
+        # The host name of the pod of index 0.
+        first=f"{controller.environment.get('ACCEPT_HOST_PREFIX', '')}0",
         folder=FOLDER,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
         place={
@@ -87,26 +88,26 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             "kubeconfig": place.kubeconfig,
             "namespace": place.namespace,
             "release": name.release,
-            "results": run.site.results.location or (RESULTS if run.site.results.volume else ""),
+            "results": controller.environment.get("ACCEPT_RESULTS", ""),
         },
     )
 
 
 def _shortage(api: Api, run: Resolved, say: Say) -> str:
-    """Return why too few nodes can take the run now.
+    """Return why too few nodes are free for the run.
 
-    Return an empty text if enough can, or if something will bring more nodes.
+    Return an empty text if enough are free, or if that is not certain.
     """
-    wanted = scheduling.request_of_run(run)
+    wanted = cluster_nodes.request_of_run(run)
     try:
-        found = scheduling.query_fits(api, wanted)
+        found = cluster_nodes.query_fits(api, wanted)
     except ApiError as error:
         if error.status != 403:
             raise
         say("free nodes are not counted: this user may not list nodes and pods of the cluster")
         return ""
-    short = scheduling.shortage(found, run.plan.nodes or 1, wanted)
-    if short and (why := scheduling.expected_nodes(run.site, wanted)):
+    short = cluster_nodes.shortage(found, run.plan.nodes or 1, wanted)
+    if short and (why := cluster_nodes.expected_nodes(run.site)):
         say(f"{short}; {why}")
         return ""
     return short

@@ -1,22 +1,40 @@
-"""Talk to the cluster's API: find the cluster, send requests, run commands in pods."""
+"""Talk to the cluster's API through the official client: find the cluster, send requests.
+
+The client's calls are used without its models (`_preload_content=False`): release 37 validates
+every field of an answer, which cannot be switched off. `objects` reads only the needed fields.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING
 
+from accept.backends.kubernetes.objects import (
+    AnyObject_co,
+    Document,
+    Kind,
+    list_at,
+    text_at,
+    value_at,
+)
+from accept.config import Site
 from accept.config.extras import Extra, install_hint
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
-from accept.core.text import duration, plain
+from accept.core.text import plain
+from accept.plan.resolve import ClusterPlace
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from kubernetes.client import ApiClient, ApiException
+    from urllib3 import BaseHTTPResponse
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -48,7 +66,8 @@ def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> 
             own = (_IN_CLUSTER / "namespace").read_text(encoding="utf-8").strip()
             return Place(namespace=namespace or own)
         raise NotStarted(
-            "there is no kubeconfig here",
+            "no kubeconfig found: neither KUBECONFIG nor ~/.kube/config names a cluster",
+            code=Code.KUBE_CONFIG_MISSING,
             hint="give --kubeconfig FILE, or set KUBECONFIG, as for kubectl",
         )
     kubeconfig = os.pathsep.join(files) or str(Path.home() / ".kube" / "config")
@@ -56,14 +75,17 @@ def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> 
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
     except Exception as error:
         raise NotStarted(
-            f"{plain(kubeconfig)}: {plain(error)}", hint="try: kubectl config get-contexts"
+            f"{plain(kubeconfig)}: {plain(error)}",
+            code=Code.KUBE_CONFIG_INVALID,
+            hint="try: kubectl config get-contexts",
         ) from None
     by_name = {c["name"]: c["context"] for c in contexts or ()}
     context = context or (current or {}).get("name", "")
     if context not in by_name:
-        there = ", ".join(sorted(by_name)) or "none"
         raise NotStarted(
-            f"there is no context {plain(context)!r}", hint=f"give --context; there are: {there}"
+            f"the kubeconfig has no context {plain(context)!r}",
+            code=Code.KUBE_CONTEXT,
+            hint=f"give --context; available: {', '.join(sorted(by_name)) or 'none'}",
         )
     return Place(
         kubeconfig=kubeconfig,
@@ -72,7 +94,16 @@ def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> 
     )
 
 
-def client_config() -> Any:
+def resolve_place(place: ClusterPlace, site: Site) -> Place:
+    """Return where a run goes: by the options, else the site file, else kubectl's own choice."""
+    return find_place(
+        place.kubeconfig or "",
+        place.context or "",
+        place.namespace or site.kubernetes.namespace or "",
+    )
+
+
+def client_config() -> ModuleType:
     """Return the module of the Kubernetes client that reads kubeconfigs.
 
     Raises BadInput if the client is not installed.
@@ -82,9 +113,20 @@ def client_config() -> Any:
     except ImportError:
         raise BadInput(
             "the Kubernetes client is not installed here",
+            code=Code.KUBE_CLIENT_MISSING,
             hint=install_hint(Extra.KUBERNETES),
         ) from None
-    return config
+    module: ModuleType = config
+    return module
+
+
+@cache
+def library() -> ModuleType:
+    """Return the Kubernetes client, which is imported when it is first used."""
+    from kubernetes import client
+
+    module: ModuleType = client
+    return module
 
 
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
@@ -95,25 +137,42 @@ _PAGE_SIZE = 500
 #: How often a list is started again if its pages expire while they are fetched.
 _LIST_RETRIES = 5
 
+_CODES = {
+    0: Code.KUBE_UNREACHABLE,
+    401: Code.KUBE_LOGIN,
+    403: Code.KUBE_FORBIDDEN,
+    404: Code.KUBE_NOT_FOUND,
+    409: Code.KUBE_CONFLICT,
+}
+_HINTS = {
+    0: "try: kubectl get pods; another cluster: --context",
+    401: "log in again, as for kubectl",
+    403: "accept doctor --backend kubernetes --rbac prints the Role that is needed",
+}
+
 
 class ApiError(AcceptError):
     """An error that the API returned; `status` is 0 if it did not answer."""
 
-    #: Before a run is submitted the code is 4, see `before_start`.
+    #: Before a run is submitted it is 4, see `before_start`.
     exit = Exit.BROKEN_OFF
 
-    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
+        super().__init__(
+            message,
+            code=_CODES.get(status, Code.KUBE_REFUSED),
+            hint=_HINTS.get(status, "") if hint is None else hint,
+        )
         self.status = status
 
     @property
     def gone(self) -> bool:
-        """Whether the object does not exist."""
+        """Return whether the object does not exist."""
         return self.status == 404
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed later.
+        """Return whether the same request may succeed later.
 
         That is so without a connection, after too many requests, and after a server error. A token
         that was refused may have been renewed by then.
@@ -127,7 +186,12 @@ def before_start() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        raise NotStarted(error.message, hint=error.hint) from error
+        raise NotStarted(error.message, code=error.code, hint=error.hint) from error
+
+
+#: Options of a method of the client.
+Options = Mapping[str, str | int | bool]
+_NONE: Options = {}
 
 
 class Api:
@@ -139,15 +203,13 @@ class Api:
     def __init__(self, place: Place) -> None:
         client_config()
         self.place = place
-        self._client: Any = None
+        self._client: ApiClient | None = None
 
-    def _connected(self) -> Any:
+    def connected(self) -> ApiClient:
         """Return the client; make it from the present configuration if there is none."""
         if self._client is None:
-            from kubernetes.client import ApiClient, Configuration
-
             config = client_config()
-            settings = Configuration()
+            settings = library().Configuration()
             try:
                 if self.place.kubeconfig:
                     config.load_kube_config(
@@ -166,128 +228,219 @@ class Api:
                 ) from None
             # This class decides what is tried again, not the layers below it.
             settings.retries = False
-            self._client = ApiClient(configuration=settings)
+            self._client = library().ApiClient(configuration=settings)
+            self._client.user_agent = "accept"
         return self._client
-
-    def close(self) -> None:
-        """Close the connections; the next request opens new ones."""
-        if self._client is not None:
-            self._client.rest_client.pool_manager.clear()
-            self._client = None
-
-    def _headers(self) -> dict[str, str]:
-        settings = self._connected().configuration
-        headers = {"Accept": "application/json", "User-Agent": "accept"}
-        # Reading the settings renews an expired token.
-        for setting in settings.auth_settings().values():
-            if setting["in"] == "header" and setting["value"]:
-                headers[str(setting["key"])] = str(setting["value"])
-        return headers
-
-    def access(self) -> tuple[Any, dict[str, str]]:
-        """Return the client's settings, and headers with a valid token, for a websocket."""
-        return self._connected().configuration, self._headers()
 
     def _request(
         self,
+        client: str,
         method: str,
-        path: str,
-        query: Mapping[str, object],
-        *,
-        body: object = None,
+        *arguments: object,
+        options: Options = _NONE,
         stream: bool = False,
-    ) -> Any:
+    ) -> BaseHTTPResponse:
+        """Call a method of one of the client's classes, and return the answer of the API.
+
+        A token that expired is renewed once.
+        """
         import urllib3
 
+        read_seconds = _LOG_READ_SECONDS if stream else _READ_SECONDS
         for may_retry in (True, False):
-            client = self._connected()
-            url = f"{client.configuration.host}{path}"
-            if query:
-                url += "?" + urlencode({key: str(value) for key, value in query.items()})
-            headers = self._headers()
-            if body is not None:
-                headers["Content-Type"] = "application/json"
+            connected = self.connected()
+            calls = getattr(library(), client)(connected)
             try:
-                answer = client.rest_client.pool_manager.request(
-                    method,
-                    url,
-                    headers=headers,
-                    body=None if body is None else json.dumps(body).encode(),
-                    timeout=urllib3.Timeout(
-                        connect=_CONNECT_SECONDS,
-                        read=_LOG_READ_SECONDS if stream else _READ_SECONDS,
-                    ),
-                    retries=False,
-                    preload_content=not stream,
+                answer: BaseHTTPResponse = getattr(calls, method)(
+                    *arguments,
+                    **options,
+                    _preload_content=False,
+                    _request_timeout=(_CONNECT_SECONDS, read_seconds),
                 )
+                if not stream:
+                    # Read here, because the connection may also break in the answer.
+                    _ = answer.data
+            except library().ApiException as error:
+                if error.status == 401 and may_retry:
+                    connected.close()
+                    self._client = None
+                    continue
+                raise _refused(error, connected.configuration.host) from None
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                raise _unreachable(client.configuration.host, error) from None
-            if answer.status == 401 and may_retry:
-                self.close()
-                continue
-            break
-        if not 200 <= answer.status <= 299:
-            raise _refused(answer.status, answer.data, f"{method} {path}")
-        return answer
+                raise _unreachable(connected.configuration.host, error) from None
+            return answer
+        raise AssertionError("unreachable")
 
-    def get(self, path: str, **query: object) -> dict[str, Any]:
-        """Return an object."""
-        answer = self._request("GET", path, query)
-        return _parse_object(answer.data, path)
+    def _of_kind(
+        self,
+        verb: str,
+        kind: Kind[AnyObject_co],
+        name: str = "",
+        *,
+        everywhere: bool = False,
+        options: Options = _NONE,
+    ) -> Document:
+        """Return the answer to a verb (`list`, `read`, `delete`) on objects of a kind."""
+        names = [name] if name else []
+        scope = "namespaced" if kind.namespaced and not everywhere else ""
+        namespace = [self.place.namespace] if scope else []
+        if kind.noun:
+            suffix = "for_all_namespaces" if kind.namespaced and everywhere else ""
+            method = "_".join(filter(None, (verb, scope, kind.noun, suffix)))
+            answer = self._request(kind.client, method, *names, *namespace, options=options)
+        else:
+            method = f"{verb.replace('read', 'get')}_{scope or 'cluster'}_custom_object"
+            path = (kind.group, kind.version, *namespace, kind.plural, *names)
+            answer = self._request("CustomObjectsApi", method, *path, options=options)
+        return _document(answer)
 
-    def find(self, path: str, **query: object) -> dict[str, Any] | None:
-        """Return an object, or None if the object or its kind does not exist."""
-        try:
-            return self.get(path, **query)
-        except ApiError as error:
-            if error.gone:
-                return None
-            raise
-
-    def items(self, path: str, **query: object) -> list[dict[str, Any]]:
-        """Return all objects of a list, which is fetched page by page."""
+    def find_all(
+        self,
+        kind: Kind[AnyObject_co],
+        *,
+        everywhere: bool = False,
+        labels: str = "",
+        fields: str = "",
+    ) -> tuple[AnyObject_co, ...]:
+        """Return the objects of a kind, fetched page by page, in the namespace or `everywhere`."""
+        options: dict[str, str | int] = {"limit": _PAGE_SIZE}
+        options |= {"label_selector": labels} if labels else {}
+        options |= {"field_selector": fields} if fields else {}
         for retries_left in range(_LIST_RETRIES, -1, -1):
-            objects: list[dict[str, Any]] = []
-            next_page = ""
+            found: list[Document] = []
+            next_page: dict[str, str] = {}
             try:
                 while True:
-                    page = self.get(
-                        path,
-                        limit=_PAGE_SIZE,
-                        **query,
-                        **({"continue": next_page} if next_page else {}),
+                    page = self._of_kind(
+                        "list", kind, everywhere=everywhere, options={**options, **next_page}
                     )
-                    objects += page.get("items") or []
-                    next_page = (page.get("metadata") or {}).get("continue") or ""
-                    if not next_page:
-                        return objects
+                    found += list_at(page, "items")
+                    next_page = {"_continue": text_at(page, "metadata", "continue")}
+                    if not next_page["_continue"]:
+                        return tuple(map(kind.read, found))
             except ApiError as error:
                 # 410 Gone: the list changed too much while it was read.
                 if error.status != 410 or not retries_left:
                     raise
         raise AssertionError("unreachable")
 
-    def create(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Create an object."""
-        return _parse_object(self._request("POST", path, {}, body=body).data, path)
+    def get(self, kind: Kind[AnyObject_co], name: str) -> AnyObject_co:
+        """Return an object."""
+        return kind.read(self._of_kind("read", kind, name))
 
-    def delete(self, path: str) -> None:
+    def find(self, kind: Kind[AnyObject_co], name: str) -> AnyObject_co | None:
+        """Return an object, or None if the object or its kind does not exist."""
+        try:
+            return self.get(kind, name)
+        except ApiError as error:
+            if error.gone:
+                return None
+            raise
+
+    def delete(self, kind: Kind[AnyObject_co], name: str) -> None:
         """Delete an object, and then what it owns. An object that does not exist is no error."""
         try:
-            self._request("DELETE", path, {"propagationPolicy": "Background"})
+            self._of_kind("delete", kind, name, options={"propagation_policy": "Background"})
         except ApiError as error:
             if not error.gone:
                 raise
 
-    def log(self, pod: str, container: str, **query: object) -> Iterator[bytes]:
+    def create_ssh_secret(self, name: str, key: bytes, labels: Mapping[str, str]) -> None:
+        """Create a Secret with a private key for ssh."""
+        secret = library().V1Secret(
+            type="kubernetes.io/ssh-auth",
+            metadata=library().V1ObjectMeta(name=name, labels=dict(labels)),
+            string_data={"ssh-privatekey": key.decode()},
+        )
+        self._request("CoreV1Api", "create_namespaced_secret", self.place.namespace, secret)
+
+    def may(self, verb: str, resource: str, *, group: str, namespace: str) -> bool:
+        """Return whether this user may use a verb on a resource such as `pods/log`.
+
+        An empty namespace means all of them.
+        """
+        name, _, part = resource.partition("/")
+        attributes = library().V1ResourceAttributes(
+            group=group,
+            resource=name,
+            subresource=part or None,
+            verb=verb,
+            namespace=namespace or None,
+        )
+        spec = library().V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
+        review = library().V1SelfSubjectAccessReview(spec=spec)
+        answer = self._request("AuthorizationV1Api", "create_self_subject_access_review", review)
+        return value_at(_document(answer), "status", "allowed") is True
+
+    def version(self) -> str:
+        """Return the version of the API server, such as v1.34.0."""
+        return text_at(_document(self._request("VersionApi", "get_code")), "gitVersion")
+
+    def versions(self, group: str) -> tuple[str, ...]:
+        """Return the versions of a group that the cluster serves; none if it has no such group."""
+        groups = _document(self._request("ApisApi", "get_api_versions"))
+        return tuple(
+            text_at(version, "version")
+            for served in list_at(groups, "groups")
+            if text_at(served, "name") == group
+            for version in list_at(served, "versions")
+        )
+
+    def serves(self, kind: Kind[AnyObject_co]) -> bool:
+        """Return whether the cluster has a kind of custom object."""
+        try:
+            answer = self._request(
+                "CustomObjectsApi", "get_api_resources", kind.group, kind.version
+            )
+        except ApiError as error:
+            if error.gone:
+                return False
+            raise
+        resources = list_at(_document(answer), "resources")
+        return kind.plural in (text_at(resource, "name") for resource in resources)
+
+    def missing_fields(self, kind: Kind[AnyObject_co], fields: Sequence[str]) -> tuple[str, ...]:
+        """Return those of `fields`, such as `spec.suspend`, that the cluster's kind does not have.
+
+        The client has no call for the schemas that every user may read, only one for definitions,
+        which needs rights on the cluster. So this sends a path through its dynamic client, without
+        the discovery of all kinds that this usually begins with.
+        """
+        from kubernetes.dynamic import DynamicClient
+
+        connected = self.connected()
+        client = DynamicClient(connected, discoverer=lambda *_: None)
+        path = f"/openapi/v3/apis/{kind.group}/{kind.version}"
+        try:
+            answer = client.request("get", path, serialize=False, _request_timeout=_READ_SECONDS)
+        except library().ApiException as error:
+            raise _refused(error, connected.configuration.host) from None
+        schemas = value_at(_document(answer), "components", "schemas")
+        names = schemas if isinstance(schemas, Mapping) else {}
+        schema = next((s for name, s in names.items() if name.endswith(f".{kind.name}")), None)
+        return tuple(field for field in fields if not _has_field(schema, field))
+
+    def log(
+        self, pod: str, container: str, *, follow: bool = False, limit: int | None = None
+    ) -> Iterator[bytes]:
         """Yield the lines of a container's log as they come, with line ends.
 
-        The last line may lack its end.
+        The last line may lack its end. With a `limit`, yield at most that many bytes.
         """
         import urllib3
 
-        path = f"/api/v1/namespaces/{self.place.namespace}/pods/{pod}/log"
-        answer = self._request("GET", path, {"container": container, **query}, stream=True)
+        answer = self._request(
+            "CoreV1Api",
+            "read_namespaced_pod_log",
+            pod,
+            self.place.namespace,
+            options={
+                "container": container,
+                "follow": follow,
+                **({} if limit is None else {"limit_bytes": limit}),
+            },
+            stream=True,
+        )
         rest = b""
         try:
             for block in answer.stream(1 << 16):
@@ -296,165 +449,40 @@ class Api:
             if rest:
                 yield rest
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _unreachable(self._connected().configuration.host, error) from None
+            raise _unreachable(self.connected().configuration.host, error) from None
         finally:
             answer.close()
 
 
-def _parse_object(data: bytes, path: str) -> dict[str, Any]:
+def _has_field(schema: object, field: str) -> bool:
+    for word in field.split("."):
+        schema = value_at(value_at(schema, "items") or schema, "properties", word)
+    return schema is not None
+
+
+def _document(answer: BaseHTTPResponse) -> Document:
     try:
-        value = json.loads(data)
-    except ValueError:
+        value = json.loads(answer.data)
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ApiError(f"{path}: the answer is no object of Kubernetes", status=0)
+        raise ApiError("the API's answer is not a Kubernetes object", status=0)
     return value
 
 
 def _unreachable(host: str, error: object) -> ApiError:
-    return ApiError(
-        f"{plain(host)} does not answer: {plain(error, 200)}",
-        status=0,
-        hint="try: kubectl get pods; another cluster: --context",
-    )
+    return ApiError(f"{plain(host)} does not answer: {plain(error, 200)}", status=0)
 
 
-def _refused(status: int, data: bytes, what: str) -> ApiError:
+def _refused(error: ApiException, host: str) -> ApiError:
+    """Return what the API answered instead of the object."""
+    status = int(error.status or 0)
+    if not status:
+        return _unreachable(host, error.reason)
+    body = error.body or ""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
     try:
-        message = json.loads(data)["message"]
-    except (ValueError, KeyError, TypeError):
-        message = data[:300].decode(errors="replace")
-    hint = ""
-    if status == 401:
-        hint = "log in again, as for kubectl"
-    elif status == 403:
-        hint = "accept doctor --backend kubernetes --rbac prints the Role that is needed"
-    return ApiError(plain(message) or f"{what}: status {status}", status=status, hint=hint)
-
-
-#: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
-_OUT, _ERR, _STATUS = 1, 2, 3
-#: Seconds that one read waits, so that the deadline of the command is checked in time.
-_RECEIVE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommandResult:
-    """The result of a command; `exit` is None if the connection broke before the command ended."""
-
-    exit: int | None
-    out: str
-    err: str
-
-
-def execute(
-    api: Api,
-    pod: str,
-    container: str,
-    command: Sequence[str],
-    *,
-    timeout: float = 60.0,
-    sink: Callable[[bytes], None] | None = None,
-) -> CommandResult:
-    """Run a command in a container, for at most `timeout` seconds. Raises ApiError.
-
-    With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
-    the output is returned as text.
-    """
-    settings, headers = api.access()
-    query = [("container", container), ("stdout", "true"), ("stderr", "true")]
-    query += [("command", word) for word in command]
-    path = f"/api/v1/namespaces/{api.place.namespace}/pods/{pod}/exec"
-    url = f"{settings.host}{path}?{urlencode(query)}".replace("http", "ws", 1)
-    until = time.monotonic() + timeout
-    socket = _open_websocket(settings, url, headers, pod, timeout)
-    kept: dict[int, list[bytes]] = {_OUT: [], _ERR: [], _STATUS: []}
-    broken = ""
-    try:
-        for channel, content in _frames(socket, until):
-            if isinstance(content, Exception):
-                broken = plain(content)
-            elif channel == _OUT and sink is not None:
-                sink(content)
-            elif channel in kept:
-                kept[channel].append(content)
-    finally:
-        # `close` leaves the socket open if the other side closed first.
-        socket.shutdown()
-    out, err, final_status = (b"".join(kept[c]) for c in (_OUT, _ERR, _STATUS))
-    return CommandResult(
-        exit=_exit_status(final_status),
-        out=out.decode(errors="replace"),
-        err=broken or err.decode(errors="replace"),
-    )
-
-
-def _open_websocket(
-    settings: Any, url: str, headers: Mapping[str, str], pod: str, timeout: float
-) -> Any:
-    """Open a websocket within `timeout` seconds. Raises ApiError.
-
-    The library has no limit for a server that accepts the connection and does not answer, so a
-    thread waits for it. A websocket that opens too late is closed.
-    """
-    from kubernetes.stream.ws_client import create_websocket
-    from websocket import WebSocketException
-
-    result: Future[Any] = Future()
-
-    def connect() -> None:
-        try:
-            socket = create_websocket(settings, url, headers)
-        except BaseException as error:
-            with suppress(InvalidStateError):
-                result.set_exception(error)
-            return
-        try:
-            result.set_result(socket)
-        except InvalidStateError:
-            socket.shutdown()
-
-    threading.Thread(target=connect, daemon=True).start()
-    wait([result], timeout)
-    if result.cancel():
-        raise ApiError(f"exec in {plain(pod)}: no connection within {duration(timeout)}", status=0)
-    try:
-        return result.result()
-    except (WebSocketException, OSError, ValueError) as error:
-        status = getattr(error, "status_code", None) or 0
-        raise ApiError(f"exec in {plain(pod)}: {plain(error)}", status=int(status)) from None
-
-
-def _frames(socket: Any, until: float) -> Iterator[tuple[int, bytes | Exception]]:
-    """Yield channel and content of each frame until the other side closes or the time is over.
-
-    If the connection breaks, the last content is the error. It is not raised, because the caller's
-    own work with a frame may raise the same types.
-    """
-    from websocket import ABNF, WebSocketException, WebSocketTimeoutException
-
-    socket.settimeout(_RECEIVE_SECONDS)
-    while time.monotonic() < until:
-        try:
-            code, frame = socket.recv_data_frame()
-        except WebSocketTimeoutException:
-            # The socket keeps the part of a frame that has arrived.
-            continue
-        except (WebSocketException, OSError) as error:
-            yield 0, error
-            return
-        if code == ABNF.OPCODE_CLOSE:
-            return
-        if frame.data:
-            yield frame.data[0], frame.data[1:]
-
-
-def _exit_status(final_status: bytes) -> int | None:
-    """Return the exit code in the last frame, or None if the connection ended before it."""
-    try:
-        status = json.loads(final_status)
-        if status["status"] == "Success":
-            return 0
-        return int(status["details"]["causes"][0]["message"])
-    except (ValueError, TypeError, KeyError, IndexError):
-        return None
+        message = text_at(json.loads(text), "message")
+    except (ValueError, RecursionError):
+        message = text[:300]
+    return ApiError(plain(message) or f"status {status}", status=status)

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from accept.backends.kubernetes import rbac, scheduling
+from accept.backends.kubernetes import nodes, rbac
 from accept.backends.kubernetes import survey as cluster_survey
-from accept.backends.kubernetes.client import Api, before_start
+from accept.backends.kubernetes.client import Api, before_start, resolve_place
 from accept.config import Site, load_machine, load_site
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.plan.resolve import ClusterPlace, Options, gpus_to_use
 
 
 def free_nodes(options: Options) -> tuple[str, ...]:
-    """Return every node that the run's pods match and that has all its GPUs free.
+    """Return every node that the run matches and that has all its GPUs free.
 
     Raises NotStarted if there is none, or if the cluster cannot be reached.
     """
     site = load_site(options.site).value if options.site else Site()
+    if nodes.requires_affinity(site):
+        raise BadInput(
+            "the free nodes cannot be listed: the site file has a required node affinity "
+            "(kubernetes.affinity), which only the scheduler evaluates",
+            code=Code.KUBE_NODES_AFFINITY,
+            hint="use kubernetes.nodeSelector instead, or name the nodes: --nodes a,b,c",
+        )
     with before_start():
-        api = Api(scheduling.resolve_place(options.place, site))
-        name = options.machine or scheduling.detect_machine(api)
+        api = Api(resolve_place(options.place, site))
+        name = options.machine or nodes.detect_machine(api)
         machine = load_machine(name).value
         used = gpus_to_use(machine, site, options)
         # If a machine states how many GPUs a node has, pods take whole nodes: see gpus_of_pod.
         per_pod = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
-        names = scheduling.free_nodes(api, scheduling.pod_request(machine, site, per_pod))
+        names = nodes.free_nodes(api, nodes.pod_request(machine, site, per_pod))
     if not names:
         raise NotStarted(
-            f"no node of {name} is free in this cluster",
-            hint=f"accept doctor --backend kubernetes --machine {name} --nodes 1 says why",
+            f"no {name} node of this cluster is free",
+            code=Code.KUBE_NODES_NONE_FREE,
+            hint=f"accept doctor --backend kubernetes --machine {name} --nodes 1 shows why",
         )
     return names
 
@@ -35,7 +44,7 @@ def free_nodes(options: Options) -> tuple[str, ...]:
 def role(place: ClusterPlace, site: Site) -> str:
     """Return the Role and RoleBinding that a run needs, as YAML."""
     try:
-        namespace = scheduling.resolve_place(place, site).namespace
+        namespace = resolve_place(place, site).namespace
     except (NotStarted, BadInput):
         # The Role can be printed before there is any access, and without the Kubernetes client.
         # But a kubeconfig or context that the user names must exist.
@@ -48,4 +57,4 @@ def role(place: ClusterPlace, site: Site) -> str:
 def survey(place: ClusterPlace) -> cluster_survey.Survey:
     """Return what the cluster shows of what a site file needs. Raises NotStarted."""
     with before_start():
-        return cluster_survey.survey_cluster(Api(scheduling.resolve_place(place, Site())))
+        return cluster_survey.survey_cluster(Api(resolve_place(place, Site())))

@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from accept.backends.job import Job
-from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.dump import describe
-from accept.backends.kubernetes.status import (
-    MAIN_CONTAINER,
-    PodPhase,
-    State,
-    place_of_job,
-    query_state,
-)
+from accept.backends.kubernetes.exec import execute
+from accept.backends.kubernetes.objects import MAIN_CONTAINER
+from accept.backends.kubernetes.status import PodPhase, State, place_of_job, query_state
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit, NoEvidence
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.serde import dump
@@ -48,7 +45,7 @@ def take_archive(
     reported = False
     while True:
         first = state.first
-        if first is None or first.phase is not PodPhase.RUNNING:
+        if first is None or first.phase != PodPhase.RUNNING:
             return ""
         try:
             done = execute(
@@ -108,7 +105,10 @@ def copy_archive(
         command = ["tail", "-c", f"+{at + 1}", _ARCHIVE]
         timeout = 600.0 if until is None else until - time.monotonic()
         if timeout <= 0:
-            raise BadEvidence(f"the archive from {pod}: only {at} of {size} bytes arrived in time")
+            raise BadEvidence(
+                f"the archive from {pod}: only {at} of {size} bytes arrived in time",
+                code=Code.KUBE_ARCHIVE_CUT,
+            )
         try:
             execute(api, pod, MAIN_CONTAINER, command, timeout=timeout, sink=sink)
         except ApiError as error:
@@ -151,17 +151,19 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     place = folder / rundir.EVIDENCE
     state = query_state(api, job.attempt)
     first = state.first
-    alive = first is not None and first.phase is PodPhase.RUNNING and not state.ended
+    alive = first is not None and first.phase == PodPhase.RUNNING and not state.ended
     if alive and written_exit_code(api, state) is None:
         raise BrokenOff(
             f"{job.attempt} is still running",
+            code=Code.KUBE_RUN_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
-    if not state.there and not state.pods and not job.place.get("results"):
+    if not state.exists and not state.pods and not job.place.get("results"):
         if place.is_dir():
             return place
         raise NoEvidence(
             f"{job.attempt} is not in namespace {api.place.namespace} any more",
+            code=Code.KUBE_RUN_GONE,
             hint="it was deleted, or its time to be kept is over",
         )
 
@@ -264,16 +266,20 @@ def _evidence_elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEv
     url = f"{location.rstrip('/')}/runs/{job.attempt}"
     hints = [f"its log has the verdict: {log}"] if log.is_file() else []
     if not location:
-        where = "its records were held on index 0 for a while, and are gone"
+        where = "index 0 kept its records for a while, and they are gone"
         hints = hints or ["run it again, and collect sooner or name a results.location"]
     elif location.startswith(("/", "file://")):
         where = f"its evidence is at {url} in the pods, which cannot be read here"
         hints.insert(0, "accept judge FOLDER where that volume is mounted")
     else:
         where = f"its evidence is at {url}, which cannot be read here"
-        hints.insert(0, f"accept judge {url} by whoever may read it")
+        hints.insert(0, f"accept judge {url}, as a user who may read it")
     hint = "; ".join(hints)
-    return NoEvidence(f"{job.attempt} ended with exit status {code}; {where} ({why})", hint=hint)
+    return NoEvidence(
+        f"{job.attempt} ended with exit status {code}; {where} ({why})",
+        code=Code.KUBE_EVIDENCE_ELSEWHERE,
+        hint=hint,
+    )
 
 
 def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:

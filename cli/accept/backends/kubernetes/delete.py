@@ -6,91 +6,71 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from accept.backends.job import Job
-from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.collect import save_before_removal
-from accept.backends.kubernetes.status import (
-    CLAIMS_GROUP,
-    CLAIMS_VERSIONS,
-    DOMAINS_GROUP,
-    JOBSET_GROUP,
+from accept.backends.kubernetes.exec import execute
+from accept.backends.kubernetes.objects import (
+    CLAIM_TEMPLATES,
+    COMPUTE_DOMAIN,
+    CONFIG_MAP,
+    JOB,
+    JOBSET,
     MAIN_CONTAINER,
-    PodPhase,
-    object_path,
-    place_of_job,
-    query_state,
-    run_selector,
+    NETWORK_POLICY,
+    POD,
+    SECRET,
+    SERVICE,
+    Kind,
+    Object,
 )
+from accept.backends.kubernetes.status import PodPhase, place_of_job, query_state, run_selector
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BrokenOff
 from accept.core.text import duration, plain
 from accept.evidence import rundir
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """A kind of object that a run may make."""
-
-    #: Group and version, as in a path of the API.
-    group: str
-    plural: str
-    name: str
-    #: Whether every run makes objects of this kind.
-    always: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Object:
+class _Found:
     """An object that belongs to the run."""
 
-    kind: str
+    kind: Kind[Object]
     name: str
-    path: str
     #: Whether the API is deleting it already.
     leaving: bool
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        return f"{self.kind.name} {self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Listing:
     """The objects of a run, as far as this user may list them."""
 
-    objects: tuple[_Object, ...]
+    objects: tuple[_Found, ...]
     #: Kinds that this user may not list although the run made objects of them.
     hidden: tuple[str, ...]
 
 
-_JOBSET = _Kind(group=JOBSET_GROUP, plural="jobsets", name="JobSet")
-_SERVICE = _Kind(group="api/v1", plural="services", name="Service", always=True)
 #: What makes pods, and the pods.
-_WORKLOAD = (
-    _JOBSET,
-    _Kind(group="apis/batch/v1", plural="jobs", name="Job", always=True),
-    _Kind(group="api/v1", plural="pods", name="Pod", always=True),
-)
+_RUNNING_KINDS: tuple[Kind[Object], ...] = (JOBSET, JOB, POD)
 #: Everything that a run may make, in the order of removal.
-_KINDS = (
-    *_WORKLOAD,
-    _SERVICE,
-    _Kind(group="api/v1", plural="configmaps", name="ConfigMap", always=True),
-    _Kind(group="api/v1", plural="secrets", name="Secret", always=True),
-    _Kind(group="apis/networking.k8s.io/v1", plural="networkpolicies", name="NetworkPolicy"),
-    *(
-        _Kind(
-            group=f"{CLAIMS_GROUP}/{version}",
-            plural="resourceclaimtemplates",
-            name="ResourceClaimTemplate",
-        )
-        for version in CLAIMS_VERSIONS
-    ),
-    _Kind(group=DOMAINS_GROUP, plural="computedomains", name="ComputeDomain"),
+_KINDS: tuple[Kind[Object], ...] = (
+    *_RUNNING_KINDS,
+    SERVICE,
+    CONFIG_MAP,
+    SECRET,
+    NETWORK_POLICY,
+    *CLAIM_TEMPLATES,
+    COMPUTE_DOMAIN,
 )
+#: Kinds that every run makes objects of.
+_ALWAYS = (JOB, POD, SERVICE, CONFIG_MAP, SECRET)
 #: Seconds that the command in the pod may take that tells the coordinator to stop.
 _TELLING = 20.0
 #: Seconds that commands in the pod may take to save evidence before the Job is deleted.
@@ -112,13 +92,13 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     api = Api(place_of_job(job))
     state = query_state(api, job.attempt)
     first = state.first
-    if not state.there or state.ended or (first is not None and first.phase is PodPhase.ENDED):
+    if not state.exists or state.ended or (first is not None and first.phase == PodPhase.ENDED):
         return
-    if first is not None and first.phase is PodPhase.RUNNING:
+    if first is not None and first.phase == PodPhase.RUNNING:
         say("cancel: the coordinator ends what it started")
         if _stop_coordinator(api, job.attempt, first.name, say=say):
             return
-        say("  it does not end; what there is of its evidence is collected")
+        say("  it does not end; its evidence so far is collected")
     unsaved: AcceptError | OSError | None = None
     try:
         with rundir.held(folder):
@@ -128,12 +108,13 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         say(f"the evidence could not be saved: {_reason(error)}")
     finally:
         # Also after Ctrl-C.
-        _remove(api, job, _WORKLOAD)
+        _remove(api, job, _RUNNING_KINDS)
     # What a results location holds can still be collected.
     if unsaved and not (folder / rundir.EVIDENCE).is_dir() and not job.place.get("results"):
         raise BadEvidence(
             f"{job.attempt} was ended, but its evidence could not be saved: {_reason(unsaved)}",
-            hint=f"to remove what is left of it: accept delete {job.attempt}",
+            code=Code.KUBE_EVIDENCE_UNSAVED,
+            hint=f"remove the rest of the run: accept delete {job.attempt}",
         ) from unsaved
 
 
@@ -148,7 +129,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
         if execute(api, pod, MAIN_CONTAINER, ["sh", "-c", stop], timeout=_TELLING).exit != 0:
             return False
     except ApiError as error:
-        say(f"  index 0 cannot be told: {error.message}")
+        say(f"  cannot reach index 0: {error.message}")
         return False
     until = time.monotonic() + _STOPPING
     while time.monotonic() < until:
@@ -159,7 +140,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
                 return False
             time.sleep(1.0)
             continue
-        if state.ended or state.first is None or state.first.phase is not PodPhase.RUNNING:
+        if state.ended or state.first is None or state.first.phase != PodPhase.RUNNING:
             return True
         if written_exit_code(api, state) is not None:
             return True
@@ -189,14 +170,15 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
         listing = _remove(api, job, _KINDS)
     if listing.hidden:
         raise BrokenOff(
-            f"whether {job.attempt} left any {', '.join(listing.hidden)} in namespace "
-            f"{api.place.namespace} is unknown: this user may not list them",
+            f"cannot check whether {job.attempt} left any {', '.join(listing.hidden)} in "
+            f"namespace {api.place.namespace}: this user may not list them",
+            code=Code.KUBE_OBJECTS_HIDDEN,
             hint="accept doctor --backend kubernetes --rbac prints the Role that is needed",
         )
     return tuple(found)
 
 
-def _remove(api: Api, job: Job, kinds: Sequence[_Kind]) -> _Listing:
+def _remove(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
     """Delete the run's objects of some kinds, and wait until they are gone.
 
     Returns the last listing, which has no objects. Raises BrokenOff if some stay.
@@ -210,51 +192,43 @@ def _remove(api: Api, job: Job, kinds: Sequence[_Kind]) -> _Listing:
         if requested and time.monotonic() > until:
             names = ", ".join(map(str, listing.objects[:4]))
             raise BrokenOff(
-                f"still there after {duration(_LEAVING)}: {names}",
-                hint="on a node that is lost? kubectl delete --force removes a pod's object",
+                f"not deleted within {duration(_LEAVING)}: {names}",
+                code=Code.KUBE_OBJECTS_LEFT,
+                hint="if its node is lost, kubectl delete pod --force removes the pod's object",
             )
         for object_ in listing.objects:
             # Pods go with their Job; a pod that has none is deleted like everything else.
-            if object_.path not in requested and not object_.leaving:
-                api.delete(object_.path)
-            requested.add(object_.path)
+            if str(object_) not in requested and not object_.leaving:
+                api.delete(object_.kind, object_.name)
+            requested.add(str(object_))
         time.sleep(_PAUSE)
 
 
-def _list(api: Api, job: Job, kinds: Sequence[_Kind]) -> _Listing:
+def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
     """List the run's objects of some kinds."""
-    objects: list[_Object] = []
+    found: dict[str, _Found] = {}
     hidden: list[str] = []
     listed: set[str] = set()
     for kind in kinds:
-        if kind.plural in listed:
+        if kind.name in listed:
             # Another version of the same objects.
             continue
-        where = object_path(api, kind.group, kind.plural)
         try:
-            items = api.items(where, labelSelector=run_selector(job.attempt))
+            objects = api.find_all(kind, labels=run_selector(job.attempt))
         except ApiError as error:
             # The API also refuses to list kinds that the cluster does not have.
-            if error.status == 403 and (kind.always or (kind is _JOBSET and _made_jobset(job))):
+            if error.status == 403 and (kind in _ALWAYS or (kind is JOBSET and _made_jobset(job))):
                 hidden.append(kind.name)
             elif error.status not in (403, 404):
                 raise
             continue
-        listed.add(kind.plural)
-        objects += [_object(kind, where, item) for item in items]
-        if kind is _SERVICE:
-            objects += _jobset_service(api, job, known={str(object_) for object_ in objects})
-    return _Listing(objects=tuple(objects), hidden=tuple(hidden))
-
-
-def _object(kind: _Kind, where: str, item: dict[str, Any]) -> _Object:
-    meta = item["metadata"]
-    return _Object(
-        kind=kind.name,
-        name=str(meta["name"]),
-        path=f"{where}/{meta['name']}",
-        leaving=bool(meta.get("deletionTimestamp")),
-    )
+        listed.add(kind.name)
+        if kind is SERVICE:
+            objects = (*objects, *_jobset_service(api, job))
+        for item in objects:
+            one = _Found(kind=kind, name=item.name, leaving=bool(item.deleted))
+            found[str(one)] = one
+    return _Listing(objects=tuple(found.values()), hidden=tuple(hidden))
 
 
 def _made_jobset(job: Job) -> bool:
@@ -262,15 +236,12 @@ def _made_jobset(job: Job) -> bool:
     return job.first == f"{job.attempt}-w-0-0"
 
 
-def _jobset_service(api: Api, job: Job, *, known: set[str]) -> list[_Object]:
+def _jobset_service(api: Api, job: Job) -> tuple[Object, ...]:
     """Return the Service that the JobSet's controller made, which lacks the run's label.
 
     Somebody else's Service may have the same name.
     """
-    where = object_path(api, _SERVICE.group, _SERVICE.plural)
-    item = api.find(f"{where}/{job.attempt}") or {}
-    owners = item.get("metadata", {}).get("ownerReferences") or ()
-    if not any(o.get("kind") == "JobSet" and o.get("name") == job.attempt for o in owners):
-        return []
-    service = _object(_SERVICE, where, item)
-    return [] if str(service) in known else [service]
+    service = api.find(SERVICE, job.attempt)
+    owners = service.owners if service else ()
+    made_by_run = any(o.kind == JOBSET.name and o.name == job.attempt for o in owners)
+    return (service,) if service and made_by_run else ()

@@ -6,36 +6,35 @@ import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from accept.backends.kubernetes import doctor_storage
-from accept.backends.kubernetes import doctor_storage as kubernetes_doctor_storage
-from accept.backends.kubernetes.client import Api, ApiError
+from accept.backends.kubernetes.client import Api, ApiError, resolve_place
 from accept.backends.kubernetes.doctor_storage import claimed_devices, fine, lack
-from accept.backends.kubernetes.rbac import CLUSTER_RULES, RULES, Rule
-from accept.backends.kubernetes.scheduling import (
+from accept.backends.kubernetes.nodes import (
     expected_nodes,
     query_fits,
     request_of_run,
-    resolve_place,
+    requires_affinity,
     shortage,
 )
-from accept.backends.kubernetes.status import (
-    JOBSET_GROUP,
-    KUEUE_GROUPS,
-    has_namespace,
-    makes_jobset,
-    object_path,
+from accept.backends.kubernetes.objects import (
+    JOBSET,
+    LOCAL_QUEUES,
+    NETWORK,
+    SECRET,
+    SERVICE_ACCOUNT,
 )
+from accept.backends.kubernetes.rbac import CLUSTER_RULES, RULES, Rule
+from accept.backends.kubernetes.status import has_namespace, makes_jobset
 from accept.backends.protocol import Say
 from accept.backends.requirements import Need
 from accept.core.text import plain
 from accept.plan.resolve import Resolved
 
 _JOB = "spec.replicatedJobs.template.spec"
-#: Fields that the chart sets and that old versions of JobSet lack. The CRD of JobSet 0.7.0 has all
-#: of them, that of 0.6.0 all but the claims: github.com/kubernetes-sigs/jobset,
-#: config/components/crd.
+#: Fields that the chart sets and that old versions of JobSet lack; tests/chart compares them. The
+#: CRD of JobSet 0.7.0 has all of them, that of 0.6.0 all but the claims:
+#: github.com/kubernetes-sigs/jobset, config/components/crd.
 JOBSET_FIELDS = (
     "spec.network.publishNotReadyAddresses",
     "spec.startupPolicy.startupPolicyOrder",
@@ -52,52 +51,37 @@ def check_controller(api: Api, run: Resolved) -> Iterator[Need]:
     """Check what runs the pods: a JobSet with all fields that the chart sets, or a plain Job."""
     wanted = run.site.kubernetes.controller
     if wanted == "job":
-        yield fine("JobSet", "not asked for: a plain Job runs the pods")
+        yield fine("JobSet", "not requested: a plain Job runs the pods")
         return
-    group = api.find("/apis/jobset.x-k8s.io")
-    versions = [v.get("version") for v in (group or {}).get("versions") or ()]
-    if "v1alpha2" in versions:
+    versions = api.versions(JOBSET.group)
+    if JOBSET.version in versions:
         yield _check_jobset_fields(api, run)
-    elif group is not None:
-        found = f"jobset.x-k8s.io {', '.join(map(str, versions))}, not v1alpha2"
+    elif versions:
+        found = f"{JOBSET.group} {', '.join(map(plain, versions))}, not {JOBSET.version}"
         yield lack("JobSet", found, "update JobSet, or set kubernetes.controller: job")
     elif wanted == "jobset":
-        yield lack("JobSet", "not there", "install JobSet, or set kubernetes.controller: job")
+        yield lack("JobSet", "not installed", "install JobSet, or set kubernetes.controller: job")
     else:
-        yield fine("JobSet", "not there: a plain Job runs the pods")
+        yield fine("JobSet", "not installed: a plain Job runs the pods")
 
 
 def _check_jobset_fields(api: Api, run: Resolved) -> Need:
     """Check that JobSets have the fields that the chart sets; old versions drop them silently."""
-    pods = run.machine.kubernetes
-    claims = claimed_devices(run) or pods.compute_domain
+    claims = claimed_devices(run) or run.machine.kubernetes.compute_domain
     wanted = (*JOBSET_FIELDS, _CLAIMS_FIELD) if claims else JOBSET_FIELDS
+    served = f"{JOBSET.group} {JOBSET.version}"
     try:
-        document = api.get(f"/openapi/v3/{JOBSET_GROUP}")
+        missing = api.missing_fields(JOBSET, wanted)
     except ApiError as error:
-        return fine("JobSet", f"jobset.x-k8s.io v1alpha2; its fields: {error.message}")
-    schemas: dict[str, Any] = (document.get("components") or {}).get("schemas") or {}
-    schema: dict[str, Any] = next(
-        (s for name, s in schemas.items() if name.endswith(".JobSet")), {}
-    )
-    lacking = [field for field in wanted if not _has_field(schema, field)]
-    if lacking:
-        more = f" and {len(lacking) - 1} more fields" if len(lacking) > 1 else ""
+        return fine("JobSet", f"{served}; its fields cannot be read: {error.message}")
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         return lack(
             "JobSet",
-            f"too old: it has no {lacking[0]}{more}, which the chart sets",
+            f"too old: it lacks {missing[0]}{more}, which the chart sets",
             "update JobSet to 0.7 or newer, or set kubernetes.controller: job",
         )
-    return fine("JobSet", "jobset.x-k8s.io v1alpha2, with all that the chart sets")
-
-
-def _has_field(schema: dict[str, Any], field: str) -> bool:
-    for word in field.split("."):
-        known = schema.get("items", schema).get("properties") or {}
-        if word not in known:
-            return False
-        schema = known[word]
-    return True
+    return fine("JobSet", f"{served}, with all fields that the chart sets")
 
 
 def check_queue(api: Api, run: Resolved) -> Iterator[Need]:
@@ -105,29 +89,30 @@ def check_queue(api: Api, run: Resolved) -> Iterator[Need]:
     name = run.site.kubernetes.queue
     if not name:
         return
-    for group in KUEUE_GROUPS:
+    for kind in LOCAL_QUEUES:
         try:
-            queues = api.items(object_path(api, group, "localqueues"))
+            queues = api.find_all(kind)
         except ApiError as error:
             if error.gone:
                 continue
-            yield fine("queue", f"{name} cannot be looked at: {error.message}")
+            yield fine("queue", f"{name} cannot be checked: {error.message}")
             return
-        by_name = {str(q["metadata"]["name"]): q for q in queues}
+        by_name = {queue.name: queue for queue in queues}
         if name not in by_name:
-            there = ", ".join(sorted(by_name)) or "none"
-            advice = f"kubernetes.queue in the site file; there are: {there}"
+            available = ", ".join(sorted(by_name)) or "none"
+            advice = f"kubernetes.queue in the site file; available: {available}"
             yield lack("queue", f"{name} is not in namespace {api.place.namespace}", advice)
             return
-        conditions = by_name[name].get("status", {}).get("conditions") or ()
-        active: dict[str, Any] = next((c for c in conditions if c.get("type") == "Active"), {})
-        if active.get("status") == "False":
-            why = plain(active.get("message") or active.get("reason"), 200)
-            yield lack("queue", f"{name} is not active: {why}", "ask whoever runs Kueue")
+        active = by_name[name].condition("Active")
+        if active is not None and not active.holds:
+            why = plain(active.message or active.reason, 200)
+            yield lack("queue", f"{name} is not active: {why}", "ask the administrator of Kueue")
         else:
             yield fine("queue", name)
         return
-    yield lack("queue", f"{name} is wanted, and Kueue is not there", "leave kubernetes.queue out")
+    yield lack(
+        "queue", f"{name} is configured, but Kueue is not installed", "leave kubernetes.queue out"
+    )
 
 
 def check_networks(api: Api, run: Resolved) -> Iterator[Need]:
@@ -138,19 +123,17 @@ def check_networks(api: Api, run: Resolved) -> Iterator[Need]:
     if host or not wanted:
         return
     try:
-        there = {
-            str(n["metadata"]["name"]) for n in api.items("/apis/networking.gke.io/v1/networks")
-        }
+        available = {network.name for network in api.find_all(NETWORK)}
     except ApiError as error:
         if not error.gone:
-            yield fine("networks", f"they cannot be looked at: {error.message}")
+            yield fine("networks", f"they cannot be checked: {error.message}")
             return
-        there = set()
-    missing = sorted({n.network for n in wanted} - there)
+        available = set()
+    missing = sorted({n.network for n in wanted} - available)
     if missing:
-        names = ", ".join(sorted(there)) or "none"
-        advice = f"kubernetes.networks in the site file; there are: {names}"
-        yield lack("networks", f"{', '.join(missing)} not there", advice)
+        names = ", ".join(sorted(available)) or "none"
+        advice = f"kubernetes.networks in the site file; available: {names}"
+        yield lack("networks", f"missing: {', '.join(missing)}", advice)
     else:
         yield fine("networks", ", ".join(n.network for n in wanted))
 
@@ -158,19 +141,19 @@ def check_networks(api: Api, run: Resolved) -> Iterator[Need]:
 def check_named_objects(api: Api, run: Resolved) -> Iterator[Need]:
     """Check the service account and the pull secrets that the site file names."""
     k8s = run.site.kubernetes
-    asked = [("serviceaccounts", "service account", k8s.service_account)]
-    asked += [("secrets", "pull secret", name) for name in k8s.image_pull_secrets]
-    for kind, what, name in asked:
+    named = [(SERVICE_ACCOUNT, "service account", k8s.service_account)]
+    named += [(SECRET, "pull secret", name) for name in k8s.image_pull_secrets]
+    for kind, what, name in named:
         if not name:
             continue
         try:
-            there = api.find(object_path(api, "api/v1", kind, name))
+            found = api.find(kind, name)
         except ApiError as error:
-            yield fine(what, f"{name} cannot be looked at: {error.message}")
+            yield fine(what, f"{name} cannot be checked: {error.message}")
             continue
-        if there is None:
-            advice = f"make it in namespace {api.place.namespace}, or correct the site file"
-            yield lack(what, f"{name} is not there", advice)
+        if found is None:
+            advice = f"create it in namespace {api.place.namespace}, or correct the site file"
+            yield lack(what, f"{name} does not exist", advice)
         else:
             yield fine(what, name)
 
@@ -178,14 +161,14 @@ def check_named_objects(api: Api, run: Resolved) -> Iterator[Need]:
 def check_image(image: str | None) -> Need:
     """Check that the name of the image identifies one image."""
     if not image:
-        return lack("image", "none is named", "kubernetes.image in the site file")
+        return lack("image", "none is set", "set kubernetes.image in the site file")
     last = image.rpartition("/")[2]
     if "@sha256:" in last:
         return fine("image", image)
     if ":" in last and not last.endswith(":latest"):
-        return fine("image", f"{image}; a digest would say exactly which")
+        return fine("image", f"{image}; a digest would be exact")
     advice = "name it with a tag or, better, a digest: NAME@sha256:..."
-    return lack("image", f"{image} may be another one tomorrow", advice)
+    return lack("image", f"{image} may change without notice", advice)
 
 
 _OLDEST_VERSION = (1, 31)
@@ -196,7 +179,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """Return what the run needs of the cluster, whether the cluster has it, and what to do."""
     api = Api(resolve_place(run.place, run.site))
     try:
-        version = api.get("/version")
+        version = api.version()
     except ApiError as error:
         return (lack("API", f"{error.message}", error.hint or "try: kubectl get pods"),)
     found = [
@@ -208,7 +191,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
         *check_queue(api, run),
         *_nodes(api, run),
         *check_networks(api, run),
-        *kubernetes_doctor_storage.check_devices(api, run),
+        *doctor_storage.check_devices(api, run),
         *check_named_objects(api, run),
         check_image(run.site.kubernetes.image),
         *doctor_storage.check_results(api, run),
@@ -216,8 +199,8 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     return tuple(found)
 
 
-def _version(version: dict[str, Any], api: Api) -> Need:
-    text = plain(version.get("gitVersion"), 60)
+def _version(version: str, api: Api) -> Need:
+    text = plain(version, 60)
     numbers = [int(n) for n in re.findall(r"\d+", text)[:2]]
     found = f"{text}, context {api.place.context or 'of this pod'}"
     if tuple(numbers) < _OLDEST_VERSION:
@@ -244,11 +227,11 @@ def _namespace(api: Api) -> Iterator[Need]:
     name = api.place.namespace
     exists = has_namespace(api)
     if exists is None:
-        yield fine("namespace", f"{name}; it may not be looked at")
+        yield fine("namespace", f"{name}; this user may not read it")
     elif exists:
         yield fine("namespace", name)
     else:
-        yield lack("namespace", f"{name} is not there", f"kubectl create namespace {name}")
+        yield lack("namespace", f"{name} does not exist", f"kubectl create namespace {name}")
 
 
 def _rules_of_run(api: Api, run: Resolved) -> tuple[Rule, ...]:
@@ -256,9 +239,7 @@ def _rules_of_run(api: Api, run: Resolved) -> tuple[Rule, ...]:
     made = {
         "jobsets": makes_jobset(api, run.site.kubernetes.controller),
         "networkpolicies": run.site.kubernetes.network_policy,
-        "resourceclaimtemplates": any(
-            not c.template for c in kubernetes_doctor_storage.claimed_devices(run)
-        ),
+        "resourceclaimtemplates": any(not c.template for c in doctor_storage.claimed_devices(run)),
         "computedomains": run.machine.kubernetes.compute_domain,
     }
     return tuple(rule for rule in RULES if all(made.get(kind, True) for kind in rule.resources))
@@ -280,7 +261,7 @@ def _rights(api: Api, run: Resolved) -> Iterator[Need]:
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda question: _may(api, *question), questions))
     except ApiError as error:
-        yield fine("RBAC", f"it cannot be asked: {error.message}")
+        yield fine("RBAC", f"it cannot be checked: {error.message}")
         return
     refused: dict[tuple[str, bool, str], list[str]] = {}
     for (rule, resource, verb, namespace), allowed in zip(questions, answers, strict=True):
@@ -290,7 +271,7 @@ def _rights(api: Api, run: Resolved) -> Iterator[Need]:
             refused.setdefault(key, []).append(verb)
     for (resource, optional, why), verbs in refused.items():
         found = f"not allowed to {', '.join(verbs)}: {why}"
-        advice = "have the Role made: accept doctor --backend kubernetes --rbac"
+        advice = "ask an administrator for this Role: accept doctor --backend kubernetes --rbac"
         yield lack(f"RBAC for {resource}", found, advice, good=optional)
     if not refused:
         yield fine("RBAC", f"all {len(questions)} verbs that are used")
@@ -298,19 +279,7 @@ def _rights(api: Api, run: Resolved) -> Iterator[Need]:
 
 def _may(api: Api, rule: Rule, resource: str, verb: str, namespace: str) -> bool:
     """Return whether this user may use a verb on a resource."""
-    name, _, sub = resource.partition("/")
-    about = {"group": rule.group, "resource": name, "verb": verb}
-    about |= {"subresource": sub} if sub else {}
-    about |= {"namespace": namespace} if namespace else {}
-    answer = api.create(
-        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-        {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": about},
-        },
-    )
-    return bool(answer.get("status", {}).get("allowed"))
+    return api.may(verb, resource, group=rule.group, namespace=namespace)
 
 
 def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
@@ -321,33 +290,35 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
     except ApiError as error:
         yield fine("nodes", f"not counted: {error.message}")
         return
-    meant, come = [f for f in found if f.meant], expected_nodes(run.site, wanted)
+    matching, expected = [f for f in found if f.matches], expected_nodes(run.site)
     selector = ", ".join(f"{k}={v}" for k, v in wanted.selector.items()) or "any label"
-    if not meant:
+    if not matching:
         reasons = "; ".join(f"{f.node}: {f.why}" for f in found[:3]) or "the cluster has no nodes"
-        if come:
-            yield fine("nodes", f"none with {selector} yet: {come}")
+        if expected:
+            yield fine("nodes", f"none with {selector} yet: {expected}")
             return
-        advice = "another --machine? nodeSelector, affinity, includeNodes in the site file?"
+        advice = "check --machine, and nodeSelector and includeNodes in the site file"
         yield lack("nodes", f"none with {selector}; {reasons}", advice)
         return
-    yield fine("nodes", f"{len(meant)} with {selector}")
+    yield fine("nodes", f"{len(matching)} with {selector}")
+    if requires_affinity(run.site):
+        yield fine("affinity", "not checked: only the scheduler evaluates kubernetes.affinity")
     what = wanted.resource or "nodes"
     nodes = run.plan.nodes or 1
     short = shortage(found, nodes, wanted)
-    taints = sorted({t for f in meant for t in f.taints})
+    taints = sorted({t for f in matching for t in f.taints})
     if taints:
         # For example those of a control plane: harmless while the other nodes are enough.
-        enough = not short or bool(come)
-        advice = "kubernetes.tolerations in the site file, if they are meant for you"
-        yield lack("taints", f"nothing tolerates {', '.join(taints)}", advice, good=enough)
+        enough = not short or bool(expected)
+        advice = "if you may use these nodes: kubernetes.tolerations in the site file"
+        yield lack("taints", f"not tolerated: {', '.join(taints)}", advice, good=enough)
     if short:
-        advice = come or "wait for them, or ask for fewer --nodes"
-        yield lack(f"free {what}", short, advice, good=bool(come))
+        advice = expected or "wait for them, or request fewer --nodes"
+        yield lack(f"free {what}", short, advice, good=bool(expected))
     else:
         good = sum(1 for f in found if not f.why)
-        yield fine(f"free {what}", f"{nodes} nodes are wanted, {good} are free")
-    lacking = [f for f in meant if f.why]
+        yield fine(f"free {what}", f"{nodes} requested, {good} free")
+    lacking = [f for f in matching if f.why]
     for fit in lacking[:_NODES_SHOWN]:
         yield Need(host=fit.node, what=what, good=True, found=f"left out: {fit.why}")
     if len(lacking) > _NODES_SHOWN:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ CLUSTER_RULES = (
         group="",
         resources=("nodes", "pods"),
         verbs=("get", "list"),
-        why="to count free nodes, and to say how they are",
+        why="to count free nodes, and to report their state",
         optional=True,
     ),
     Rule(
@@ -106,7 +105,7 @@ def role_yaml(namespace: str) -> str:
     """Return the Role of a run, and the read-only ClusterRole, as YAML."""
     import yaml
 
-    def rules(of: tuple[Rule, ...]) -> list[dict[str, Any]]:
+    def rules(of: tuple[Rule, ...]) -> list[dict[str, list[str]]]:
         return [
             {"apiGroups": [r.group], "resources": list(r.resources), "verbs": list(r.verbs)}
             for r in of
@@ -131,7 +130,7 @@ def role_yaml(namespace: str) -> str:
         )
     ]
     return (
-        "# What whoever starts a run needs; the pods themselves need nothing of the API.\n"
+        "# The rights of a user who starts a run; the pods need no rights on the API.\n"
         f"# kubectl create rolebinding accept -n {namespace} --role=accept --user=NAME\n"
         f"{texts[0]}---\n"
         "# Reading only, to count free nodes before a start; a run starts without it.\n"

@@ -6,7 +6,6 @@ the key outlives the call.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -16,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept import __version__
 from accept.backends.kubernetes.client import Api, ApiError, Place
-from accept.backends.kubernetes.status import RUN_LABEL, object_path
+from accept.backends.kubernetes.objects import SECRET, Controller, value_at
+from accept.backends.kubernetes.status import RUN_LABEL
 from accept.backends.protocol import Say
 from accept.config import resources
 from accept.config.kubernetes import RELEASE_NAME
+from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import duration, plain
 
@@ -64,28 +64,18 @@ def check_run_name(name: RunName, nodes: int) -> None:
     longest = _LONGEST_NAME - len(_POD_SUFFIX.format(last=max(0, nodes - 1)))
     if len(name.full) > longest:
         raise BadInput(
-            f"the name {name.full} has {len(name.full)} characters",
-            hint=f"for {nodes} nodes at most {longest} are possible: "
-            "a shorter --release or --attempt",
+            f"the name {name.full} has {len(name.full)} characters; with {nodes} nodes it may have "
+            f"at most {longest}",
+            code=Code.KUBE_NAME_LONG,
+            hint="give a shorter --release or --attempt",
         )
     if not re.fullmatch(RELEASE_NAME, name.full):
         raise BadInput(
-            f"the name {plain(name.full, 100)!r} cannot be used",
-            hint="--release and --attempt take a-z, 0-9 and '-', a letter first",
+            f"invalid name {plain(name.full, 100)!r}: it must begin with a letter and contain only "
+            "a-z, 0-9 and '-'",
+            code=Code.KUBE_NAME,
+            hint="example: --release lab --attempt one",
         )
-
-
-def run_labels(name: RunName) -> dict[str, str]:
-    """Return the labels of objects that are made for a run without helm."""
-    return {
-        "app.kubernetes.io/name": "accept",
-        "app.kubernetes.io/instance": name.release,
-        "app.kubernetes.io/version": __version__,
-        "app.kubernetes.io/managed-by": "accept",
-        "app.kubernetes.io/part-of": "accept",
-        RUN_LABEL: name.full,
-        "accept-release": name.release,
-    }
 
 
 def helm(
@@ -106,18 +96,22 @@ def helm(
         )
     except FileNotFoundError:
         raise NotStarted(
-            "there is no helm here", hint="install helm 3 or 4: https://helm.sh"
+            "helm is not installed here",
+            code=Code.HELM_MISSING,
+            hint="install helm 3 or 4: https://helm.sh",
         ) from None
     except subprocess.TimeoutExpired:
         raise NotStarted(
-            f"helm {words[0]} did not end within {duration(seconds)}", hint="try: kubectl get pods"
+            f"helm {words[0]} did not end within {duration(seconds)}",
+            code=Code.HELM_TIMEOUT,
+            hint="try: kubectl get pods",
         ) from None
 
 
 def _last_line(text: str) -> str:
     """Return the last line of helm's output, which is its error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return plain(lines[-1], 600).removeprefix("Error: ") if lines else "it said nothing"
+    return plain(lines[-1], 600).removeprefix("Error: ") if lines else "it printed no error"
 
 
 def release_values(place: Place, release: str) -> dict[str, object] | None:
@@ -131,6 +125,7 @@ def release_values(place: Place, release: str) -> dict[str, object] | None:
             return None
         raise NotStarted(
             f"helm get values: {_last_line(done.stderr)}",
+            code=Code.HELM_FAILED,
             hint=f"try: helm status {release} --namespace {place.namespace}",
         )
     try:
@@ -145,15 +140,17 @@ def installed_attempt(place: Place, release: str) -> str:
     return str((release_values(place, release) or {}).get("attempt", ""))
 
 
-def install_release(api: Api, name: RunName, values: Path, *, say: Say) -> None:
+def install_release(api: Api, name: RunName, values: Path, *, say: Say) -> Controller:
     """Make the Secret, and install the chart with `values` byte for byte.
 
-    Raises NotStarted with helm's last line. Then nothing of this attempt is left behind, or the
-    message says what is. A release that this call did not make is never removed.
+    Returns the JobSet or Job that the chart made. Raises NotStarted with helm's last line. Then
+    nothing of this attempt is left behind, or the message says what is. A release that this call
+    did not make is never removed.
     """
     if release_values(api.place, name.release) is not None:
         raise NotStarted(
-            f"there is a release {name.release} in namespace {api.place.namespace} already",
+            f"namespace {api.place.namespace} already has a release {name.release}",
+            code=Code.HELM_RELEASE_EXISTS,
             hint="choose another --release, or remove that one: accept delete",
         )
     secret = f"{name.full}-ssh"
@@ -171,12 +168,16 @@ def install_release(api: Api, name: RunName, values: Path, *, say: Say) -> None:
             f"attempt={name.attempt}",
             "--set-string",
             f"ssh.existingSecret={secret}",
+            "--output",
+            "json",
         )
         if done.returncode != 0:
             raise NotStarted(
                 f"helm install: {_last_line(done.stderr)}",
-                hint="what was rendered is refused: accept doctor says what the cluster lacks",
+                code=Code.HELM_FAILED,
+                hint="accept doctor shows what the cluster lacks",
             )
+        return _controller(done.stdout)
     except BaseException as error:
         left = _undo(api, name, secret)
         if left is None:
@@ -184,7 +185,31 @@ def install_release(api: Api, name: RunName, values: Path, *, say: Say) -> None:
         if not isinstance(error, NotStarted):
             say(str(left))
             raise
-        raise NotStarted(f"{error.message}; {left.message}", hint=left.hint) from None
+        raise NotStarted(
+            f"{error.message}; {left.message}", code=error.code, hint=left.hint
+        ) from None
+
+
+def _controller(record: str) -> Controller:
+    """Return the JobSet or Job in helm's record of an installed release. Raises NotStarted.
+
+    The chart decides which of the two it makes, and how its pods are called.
+    """
+    import yaml
+
+    try:
+        manifest = str(value_at(json.loads(record), "manifest"))
+    except (ValueError, RecursionError):
+        manifest = ""
+    for document in manifest.split("\n---\n"):
+        # The others are large, and YAML is slow.
+        if re.search("^kind: Job(Set)?$", document, re.MULTILINE):
+            return Controller.read(yaml.safe_load(document))
+    raise NotStarted(
+        "helm install printed no record of a Job or JobSet",
+        code=Code.HELM_FAILED,
+        hint="install helm 3 or 4: https://helm.sh",
+    )
 
 
 def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
@@ -203,6 +228,7 @@ def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
     except NotStarted as error:
         return NotStarted(
             f"release {name.release} and Secret {secret} may be left: {error.message}",
+            code=error.code,
             hint=f"if helm status {name.release} {here} shows it: {remove_release}; "
             f"then: {remove_secret}",
         )
@@ -216,11 +242,13 @@ def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
         left.append(f"release {name.release} is not of this attempt, and was not modified")
         hints.append("choose another --release")
     try:
-        api.delete(object_path(api, "api/v1", "secrets", secret))
+        api.delete(SECRET, secret)
     except ApiError as error:
         left.append(f"Secret {secret} is left: {error.message}")
         hints.append(remove_secret)
-    return NotStarted("; ".join(left), hint="; ".join(hints)) if left else None
+    if not left:
+        return None
+    return NotStarted("; ".join(left), code=Code.HELM_FAILED, hint="; ".join(hints))
 
 
 def _is_own(values: Mapping[str, object], name: RunName, secret: str) -> bool:
@@ -234,25 +262,28 @@ def uninstall(place: Place, release: str) -> None:
     """Remove a release. A release that does not exist is no error. Raises NotStarted."""
     done = helm(place, "uninstall", release)
     if done.returncode != 0 and _NO_RELEASE not in done.stderr:
-        raise NotStarted(f"helm uninstall: {_last_line(done.stderr)}", hint="try it again")
+        raise NotStarted(
+            f"helm uninstall: {_last_line(done.stderr)}",
+            code=Code.HELM_FAILED,
+            hint=f"try it again: helm uninstall {release} --namespace {place.namespace}",
+        )
 
 
 def _make_secret(api: Api, name: RunName, secret: str) -> None:
-    body = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": "kubernetes.io/ssh-auth",
-        "metadata": {"name": secret, "labels": run_labels(name)},
-        "data": {"ssh-privatekey": base64.b64encode(_private_key(name.full)).decode()},
-    }
+    labels = {RUN_LABEL: name.full}
     try:
-        api.create(object_path(api, "api/v1", "secrets"), body)
+        api.create_ssh_secret(secret, _private_key(name.full), labels)
     except ApiError as error:
-        if error.status == 404:
-            message = f"there is no namespace {api.place.namespace}"
-            hint = "make it: kubectl create namespace; or name another: --namespace"
-            raise NotStarted(message, hint=hint) from None
-        raise NotStarted(f"the run's Secret: {error.message}", hint=error.hint) from None
+        if error.gone:
+            raise NotStarted(
+                f"namespace {api.place.namespace} does not exist",
+                code=Code.KUBE_NAMESPACE_MISSING,
+                hint=f"kubectl create namespace {api.place.namespace}, or name another: "
+                "--namespace",
+            ) from None
+        raise NotStarted(
+            f"the run's Secret: {error.message}", code=error.code, hint=error.hint
+        ) from None
 
 
 def _private_key(comment: str) -> bytes:
@@ -264,6 +295,8 @@ def _private_key(comment: str) -> bytes:
             subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotStarted(
-                f"ssh-keygen: {error}", hint="install the OpenSSH client here"
+                f"ssh-keygen: {plain(error)}",
+                code=Code.KUBE_SSH_KEYGEN,
+                hint="install the OpenSSH client here",
             ) from None
         return file.read_bytes()

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.scheduling import all_nodes, count_machines, whole_number
-from accept.backends.kubernetes.status import KUEUE_GROUPS, has_namespace, object_path
+from accept.backends.kubernetes.nodes import count_gpus, count_machines
+from accept.backends.kubernetes.objects import (
+    JOBSET,
+    LOCAL_QUEUES,
+    NAMESPACE,
+    NETWORK,
+    NETWORK_PARAMETERS,
+    NODE,
+    SERVICE_ACCOUNT,
+    Object,
+)
+from accept.backends.kubernetes.status import has_namespace
 from accept.backends.protocol import Question
 from accept.config import load_machine
 from accept.core.text import count, plain
 
-_NETWORKING = "apis/networking.gke.io/v1"
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the cluster has for a site file."""
+    """The findings in a cluster that a site file needs."""
 
     context: str
     namespace: str
@@ -33,7 +43,7 @@ class Survey:
         """Return the site file as YAML, with comments on what is still open."""
         import yaml
 
-        kubernetes: dict[str, Any] = {"namespace": self.namespace}
+        kubernetes: dict[str, object] = {"namespace": self.namespace}
         if answers.get("queue") and answers["queue"] != "none":
             kubernetes["queue"] = answers["queue"]
         if answers.get("image"):
@@ -45,47 +55,44 @@ class Survey:
         networks = self.networks.get(answers.get("machine", ""))
         if networks:
             kubernetes["networks"] = [{"interface": i, "network": n} for i, n in networks]
-        site: dict[str, Any] = {"name": plain(self.context, 100), "backend": "kubernetes"}
+        site: dict[str, object] = {"name": plain(self.context, 100), "backend": "kubernetes"}
         site["kubernetes"] = kubernetes
         if answers.get("results"):
             site["results"] = {"location": answers["results"]}
         text = yaml.safe_dump(site, sort_keys=False, allow_unicode=True, width=100)
         head = (
-            "# Written by `accept init` from what the cluster shows; "
+            "# Written by `accept init` from the objects of the cluster; "
             "all keys: `accept schema site`.\n"
         )
         machine = answers.get("machine", "")
         head += f"# Its machine: {machine} (--machine {machine}).\n" if machine else ""
         if not answers.get("image"):
-            head += "# Still to be named: kubernetes.image, with a tag or a digest.\n"
+            head += "# Still missing: kubernetes.image, with a tag or a digest.\n"
         if not answers.get("results"):
-            head += "# Without results.location index 0 holds the evidence until it is collected.\n"
+            head += (
+                "# Without results.location, index 0 keeps the evidence until it is collected.\n"
+            )
         return head + text
 
 
 def survey_cluster(api: Api) -> Survey:
     """Ask the cluster for everything that a site file names. Raises ApiError without an answer."""
-    api.get("/version")
+    api.version()
     notes: list[str] = []
     _namespace(api, notes)
-    nodes = _list_or_note(notes, "nodes", lambda: all_nodes(api))
+    nodes = _list_or_note(notes, "nodes", lambda: api.find_all(NODE))
     machines = count_machines(nodes)
-    gpus = sum(
-        whole_number((n.get("status", {}).get("capacity") or {}).get("nvidia.com/gpu", 0))
-        for n in nodes
-    )
+    gpus = count_gpus(nodes)
     counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
     totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
-    notes.append(f"{totals}; {counted or 'no machine that is known here'}")
+    notes.append(f"{totals}; {counted or 'no known machine'}")
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
     queues = _queues(api, notes)
     accounts = _names(
-        _list_or_note(
-            notes, "service accounts", lambda: _list_objects(api, "api/v1", "serviceaccounts")
-        )
+        _list_or_note(notes, "service accounts", lambda: api.find_all(SERVICE_ACCOUNT))
     )
     networks = _networks(api, candidates, notes)
-    jobsets = _list_or_note(notes, "JobSet", lambda: [api.find("/apis/jobset.x-k8s.io")])
+    jobsets = _list_or_note(notes, "JobSet", lambda: api.versions(JOBSET.group))
     own = tuple(a for a in accounts if a != "default")
     return Survey(
         context=api.place.context,
@@ -122,7 +129,7 @@ def survey_cluster(api: Api) -> Survey:
             ),
         ),
         networks=networks,
-        jobsets=bool(jobsets and jobsets[0]),
+        jobsets=bool(jobsets),
         notes=tuple(notes),
     )
 
@@ -131,17 +138,17 @@ def _namespace(api: Api, notes: list[str]) -> None:
     """Add a note if the namespace does not exist, with those that do."""
     if (name := api.place.namespace) and has_namespace(api) is False:
         # No note if this user may not list them: the advice is the same.
-        others = _names(_list_or_note([], "", lambda: api.items("/api/v1/namespaces")))[:12]
-        there = f"; there are: {', '.join(others)}" if others else ""
+        others = _names(_list_or_note([], "", lambda: api.find_all(NAMESPACE)))[:12]
+        available = f"; available: {', '.join(others)}" if others else ""
         do = f"kubectl create namespace {name}, or --namespace"
-        notes.append(f"namespace {name} is not there: {do}{there}")
+        notes.append(f"namespace {name} does not exist: {do}{available}")
 
 
-def _optional_question(there: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as a sentence
-    return (question,) if there else ()
+def _optional_question(asked: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as a sentence
+    return (question,) if asked else ()
 
 
-def _list_or_note(notes: list[str], what: str, ask: Any) -> list[Any]:
+def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
     """Return a list; if this user may not read it, return none and add a note."""
     try:
         return list(ask())
@@ -149,23 +156,19 @@ def _list_or_note(notes: list[str], what: str, ask: Any) -> list[Any]:
         if error.passing:
             raise
         if not error.gone:
-            notes.append(f"{what} cannot be seen: {error.message}")
+            notes.append(f"{what} cannot be listed: {error.message}")
         return []
 
 
-def _list_objects(api: Api, group: str, kind: str) -> list[dict[str, Any]]:
-    return api.items(object_path(api, group, kind))
-
-
-def _names(objects: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(sorted(plain(o["metadata"]["name"], 253) for o in objects))
+def _names(objects: Iterable[Object]) -> tuple[str, ...]:
+    return tuple(sorted(plain(o.name, 253) for o in objects))
 
 
 def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
     """Return the queues of the namespace; add a note about those of other namespaces."""
-    for group in KUEUE_GROUPS:
+    for kind in LOCAL_QUEUES:
         try:
-            found = api.items(f"/{group}/localqueues")
+            found = api.find_all(kind, everywhere=True)
         except ApiError as error:
             if error.gone:
                 continue
@@ -173,18 +176,16 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
                 raise
             # A user who may not list all queues may be allowed to list those of the namespace.
             try:
-                return _names(_list_objects(api, group, "localqueues"))
+                return _names(api.find_all(kind))
             except ApiError as own:
                 if own.passing:
                     raise
                 if own.gone:
                     continue
-                notes.append(f"queues cannot be seen: {own.message}")
+                notes.append(f"queues cannot be listed: {own.message}")
                 return ()
-        here = [q for q in found if q["metadata"].get("namespace") == api.place.namespace]
-        elsewhere = sorted(
-            {str(q["metadata"].get("namespace")) for q in found} - {api.place.namespace}
-        )
+        here = [q for q in found if q.namespace == api.place.namespace]
+        elsewhere = sorted({q.namespace for q in found} - {api.place.namespace})
         if elsewhere:
             notes.append(f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace")
         return _names(here)
@@ -195,36 +196,34 @@ def _networks(
     api: Api, machines: Sequence[str], notes: list[str]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return interfaces and networks for the machines whose networks have other names here."""
-    there = _names(_list_or_note(notes, "networks", lambda: api.items(f"/{_NETWORKING}/networks")))
-    if there:
-        notes.append(f"networks: {', '.join(there)}")
-    elif sets := _names(
-        _list_or_note([], "", lambda: api.items(f"/{_NETWORKING}/gkenetworkparamsets"))
-    ):
+    available = _names(_list_or_note(notes, "networks", lambda: api.find_all(NETWORK)))
+    if available:
+        notes.append(f"networks: {', '.join(available)}")
+    elif sets := _names(_list_or_note([], "", lambda: api.find_all(NETWORK_PARAMETERS))):
         # Pods name Networks, which may have other names: these are only a hint for people.
         notes.append(f"network parameters (not networks that pods can name): {', '.join(sets)}")
     result = {}
     for name in machines:
         wanted = load_machine(name).value.kubernetes.networks
-        if not wanted or {n.network for n in wanted} <= set(there):
+        if not wanted or {n.network for n in wanted} <= set(available):
             continue
-        matched = match_networks(tuple((n.interface, n.network) for n in wanted), there)
+        matched = match_networks(tuple((n.interface, n.network) for n in wanted), available)
         if matched is None:
             shown = ", ".join(n.network for n in wanted)
-            notes.append(f"{name} wants the networks {shown}: give kubernetes.networks by hand")
+            notes.append(f"{name} wants the networks {shown}: write kubernetes.networks by hand")
         else:
             result[name] = matched
     return result
 
 
 def match_networks(
-    wanted: Sequence[tuple[str, str]], there: Sequence[str]
+    wanted: Sequence[tuple[str, str]], available: Sequence[str]
 ) -> tuple[tuple[str, str], ...] | None:
     """Assign the cluster's networks to the machine's interfaces, in the order of their numbers.
 
     Returns None if their numbers differ, because the assignment is then ambiguous.
     """
-    others = [n for n in there if n != "default"]
+    others = [n for n in available if n != "default"]
     data = [one for one in wanted if one[1] != "default"]
     # Only names of the same kind: my-rdma-sub-0 may be the machine's rdma-0, gvnic-1 may not.
     kinds = {network.rstrip("0123456789").strip("-") for _, network in data}

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 from accept.backends.job import Job
-from accept.backends.kubernetes.client import Api, ApiError, execute
+from accept.backends.kubernetes.client import Api, ApiError
+from accept.backends.kubernetes.exec import execute
+from accept.backends.kubernetes.objects import MAIN_CONTAINER
 from accept.backends.kubernetes.status import (
-    MAIN_CONTAINER,
     PodPhase,
     State,
     has_started,
@@ -22,6 +23,7 @@ from accept.backends.kubernetes.status import (
 )
 from accept.backends.protocol import Say
 from accept.core import evidence
+from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
 from accept.core.text import decimal, duration
 from accept.evidence import rundir
@@ -35,10 +37,9 @@ _PODS_A_SECOND = 50
 _PATIENCE = 300.0
 #: Seconds that index 0 may take to end after its Job has ended.
 _GRACE = 20.0
-#: Seconds that index 0 may take to end while it is being deleted: its
-#: terminationGracePeriodSeconds (120, in chart/templates/_pod.tpl), and time for the kubelet to
-#: report it. On a lost node its object stays in Terminating.
-_LEAVING = 180.0
+#: Seconds that the kubelet may take to report the end of index 0 after its grace period. On a lost
+#: node its object stays in Terminating.
+_LEAVING = 60.0
 _LAST_LINE = b"-----END ACCEPT"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -60,7 +61,7 @@ class _Console(threading.Thread):
             final = self.over.is_set()
             try:
                 for number, line in enumerate(
-                    self._api.log(self.pod, MAIN_CONTAINER, follow="true"), start=1
+                    self._api.log(self.pod, MAIN_CONTAINER, follow=True), start=1
                 ):
                     # A last line without its end was cut off, unless the log is complete.
                     if number > seen and (line.endswith(b"\n") or final):
@@ -96,10 +97,11 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             if time.monotonic() - answered > _PATIENCE:
                 raise BrokenOff(
                     f"{error.message}; the run goes on without it",
+                    code=Code.KUBE_UNREACHABLE,
                     hint=f"later: accept watch {job.attempt}",
                 ) from None
             if not silence_reported and time.monotonic() - answered > 2 * _LOOK:
-                say(f"no answer from the API; the run goes on, and so does the asking: {error}")
+                say(f"no answer from the API; the run goes on; retrying: {error}")
                 silence_reported = True
             verdict |= _drain(console, say, _LOOK)
             continue
@@ -108,11 +110,12 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             if line not in reported:
                 say(line)
         reported = lines
-        seen |= state.there
-        if not state.there and (seen or time.monotonic() - begun > _GRACE):
+        seen |= state.exists
+        if not state.exists and (seen or time.monotonic() - begun > _GRACE):
             _drain(console, say, 0.0)
             raise BrokenOff(
                 f"{job.attempt} is not in namespace {api.place.namespace}",
+                code=Code.KUBE_RUN_GONE,
                 hint="it was deleted, or its time to be kept is over",
             )
         first = state.first
@@ -137,7 +140,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             if time.monotonic() - ended > _GRACE or state.first is None:
                 _finish(console, say, whole=True)
                 return Exit.BROKEN_OFF
-        leaving = first is not None and first.phase is PodPhase.LEAVING
+        leaving = first is not None and first.phase == PodPhase.LEAVING
         # A queue that evicts the run suspends it. The time for a start begins when it is admitted.
         if state.suspended or (has_started(state) and not leaving):
             begun = time.monotonic()
@@ -145,7 +148,8 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             waited = time.monotonic() - begun
             if console is None and waited > seconds:
                 raise _not_started(state, seconds)
-            if console is not None and waited > (_LEAVING if leaving else seconds):
+            limit = first.grace + _LEAVING if first is not None and leaving else seconds
+            if console is not None and waited > limit:
                 _drain(console, say, 0.0)
                 raise _lost(job, state)
         verdict |= _drain(console, say, max(_LOOK, len(state.pods) / _PODS_A_SECOND))
@@ -154,14 +158,14 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
 def _code(state: State) -> int | None:
     """Return the exit code of the coordinator; None until its container has ended."""
     first = state.first
-    if first is None or first.phase is not PodPhase.ENDED:
+    if first is None or first.phase != PodPhase.ENDED:
         return None
     return Exit.BROKEN_OFF if first.code is None else first.code
 
 
 def written_exit_code(api: Api, state: State) -> int | None:
     """Return the exit code that the coordinator wrote to a file; None if there is none yet."""
-    if state.first is None or state.first.phase is not PodPhase.RUNNING:
+    if state.first is None or state.first.phase != PodPhase.RUNNING:
         return None
     try:
         done = execute(
@@ -189,7 +193,8 @@ def _lost(job: Job, state: State) -> BrokenOff:
     """
     return BrokenOff(
         f"the first pod ran, and is lost: {_why_not_running(state)}",
-        hint=f"what is left of the run goes with: accept delete {job.attempt}",
+        code=Code.KUBE_POD_LOST,
+        hint=f"remove the rest of the run: accept delete {job.attempt}",
     )
 
 
@@ -198,7 +203,8 @@ def _not_started(state: State, seconds: float) -> NotStarted:
     return NotStarted(
         f"the first pod did not start within {duration(seconds)}: "
         f"{_why_not_running(state)}{others}",
-        hint="accept doctor says what the cluster lacks; --start-timeout 30m waits longer",
+        code=Code.KUBE_POD_NOT_STARTED,
+        hint="accept doctor shows what the cluster lacks; --start-timeout 30m waits longer",
     )
 
 

@@ -1,0 +1,173 @@
+"""Run commands in pods: over a websocket that the official client opens."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from accept.backends.kubernetes.client import Api, ApiError, library
+from accept.backends.kubernetes.objects import list_at, text_at
+from accept.core.text import decimal, duration, plain
+
+#: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
+_OUT, _ERR, _STATUS = 1, 2, 3
+#: Seconds that one read waits, so that the deadline of the command is checked in time.
+_RECEIVE_SECONDS = 1.0
+
+
+class _Frame(Protocol):
+    """A message on a websocket; its first byte is the channel."""
+
+    data: bytes
+
+
+class _Socket(Protocol):
+    """The part of a websocket of `websocket-client` that is used."""
+
+    def settimeout(self, timeout: float, /) -> None: ...
+
+    def recv_data_frame(self) -> tuple[int, _Frame]: ...
+
+    def shutdown(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandResult:
+    """The result of a command; `exit` is None if the connection broke before the command ended."""
+
+    exit: int | None
+    out: str
+    err: str
+
+
+def execute(
+    api: Api,
+    pod: str,
+    container: str,
+    command: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    sink: Callable[[bytes], None] | None = None,
+) -> CommandResult:
+    """Run a command in a container, for at most `timeout` seconds. Raises ApiError.
+
+    With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
+    the output is returned as text.
+    """
+    until = time.monotonic() + timeout
+    socket = _open_websocket(api, pod, container, command, timeout)
+    kept: dict[int, list[bytes]] = {_OUT: [], _ERR: [], _STATUS: []}
+    broken = ""
+    try:
+        for channel, content in _frames(socket, until):
+            if isinstance(content, Exception):
+                broken = plain(content)
+            elif channel == _OUT and sink is not None:
+                sink(content)
+            elif channel in kept:
+                kept[channel].append(content)
+    finally:
+        # `close` leaves the socket open if the other side closed first.
+        socket.shutdown()
+    out, err, final_status = (b"".join(kept[c]) for c in (_OUT, _ERR, _STATUS))
+    return CommandResult(
+        exit=_exit_status(final_status),
+        out=out.decode(errors="replace"),
+        err=broken or err.decode(errors="replace"),
+    )
+
+
+def _open_websocket(
+    api: Api, pod: str, container: str, command: Sequence[str], timeout: float
+) -> _Socket:
+    """Open the websocket of an exec within `timeout` seconds. Raises ApiError.
+
+    The client has no limit for a server that accepts the connection and does not answer, so a
+    thread waits for it. A websocket that opens too late is closed.
+    """
+    from kubernetes.stream import stream
+
+    # `stream` changes the client while it works, and other threads use that of `api`.
+    client = library().ApiClient(configuration=api.connected().configuration)
+    result: Future[_Socket] = Future()
+
+    def connect() -> None:
+        try:
+            socket = stream(
+                library().CoreV1Api(client).connect_get_namespaced_pod_exec,
+                pod,
+                api.place.namespace,
+                container=container,
+                command=list(command),
+                stdout=True,
+                stderr=True,
+                stdin=False,
+                tty=False,
+                binary=True,
+                _preload_content=False,
+            ).sock
+        except BaseException as error:
+            with suppress(InvalidStateError):
+                result.set_exception(error)
+            return
+        try:
+            result.set_result(socket)
+        except InvalidStateError:
+            socket.shutdown()
+
+    threading.Thread(target=connect, daemon=True).start()
+    wait([result], timeout)
+    if result.cancel():
+        raise ApiError(f"exec in {plain(pod)}: no connection within {duration(timeout)}", status=0)
+    try:
+        return result.result()
+    except (library().ApiException, OSError, ValueError) as error:
+        # The client reports every failure with status 0, and keeps the refusal as the context.
+        status = getattr(error.__context__, "status_code", None) or 0
+        reason = error.__context__ or error
+        raise ApiError(f"exec in {plain(pod)}: {plain(reason)}", status=int(status)) from None
+
+
+def _frames(socket: _Socket, until: float) -> Iterator[tuple[int, bytes | Exception]]:
+    """Yield channel and content of each frame until the other side closes or the time is over.
+
+    The client's own loop (`WSClient.update`) keeps everything that arrives in memory, and waits
+    without limit for the rest of a frame.
+
+    If the connection breaks, the last content is the error. It is not raised, because the caller's
+    own work with a frame may raise the same types.
+    """
+    from websocket import ABNF, WebSocketException, WebSocketTimeoutException
+
+    socket.settimeout(_RECEIVE_SECONDS)
+    while time.monotonic() < until:
+        try:
+            code, frame = socket.recv_data_frame()
+        except WebSocketTimeoutException:
+            # The socket keeps the part of a frame that has arrived.
+            continue
+        except (WebSocketException, OSError) as error:
+            yield 0, error
+            return
+        if code == ABNF.OPCODE_CLOSE:
+            return
+        if frame.data:
+            yield frame.data[0], frame.data[1:]
+
+
+def _exit_status(final_status: bytes) -> int | None:
+    """Return the exit code in the last frame, or None if the connection ended before it."""
+    try:
+        status = json.loads(final_status)
+    except (ValueError, RecursionError):
+        return None
+    if text_at(status, "status") == "Success":
+        return 0
+    causes = list_at(status, "details", "causes")
+    return decimal(text_at(causes[0], "message")) if causes else None

@@ -1,0 +1,286 @@
+"""Count the nodes that a run matches and that are free, and detect the machine from the nodes.
+
+This is a simple count, not the scheduler: labels, names, readiness, taints and free GPUs. It does
+not read the site's `affinity`, so it can be too high.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+
+from accept import config
+from accept.backends.kubernetes.client import Api
+from accept.backends.kubernetes.objects import (
+    NODE,
+    POD,
+    Document,
+    Node,
+    Pod,
+    Taint,
+    list_at,
+    text_at,
+    texts_at,
+    value_at,
+    whole_number,
+)
+from accept.config import Machine, Site, resources
+from accept.core.error_codes import Code
+from accept.core.errors import NotStarted
+from accept.core.text import count, plain
+from accept.plan.resolve import Resolved
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+#: Taints that nodes have because they are NotReady or cordoned, which is reported by itself.
+_IMPLIED_TAINTS = (
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodRequest:
+    """The requirements of one pod on its node."""
+
+    selector: Mapping[str, str]
+    #: As in a pod.
+    tolerations: Sequence[Mapping[str, object]]
+    #: Names of nodes; if `include` is empty, every node matches.
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    #: The extended resource and its amount, such as nvidia.com/gpu and 8; empty: none.
+    resource: str = ""
+    amount: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """One node, and why a pod of the run cannot go there; `why` is empty if it can go there now."""
+
+    node: str
+    why: str
+    #: Whether name and labels are those that the run requires.
+    matches: bool = True
+    #: Whether no other pod holds any of its GPUs.
+    whole: bool = False
+    #: Taints that the pods do not tolerate.
+    taints: tuple[str, ...] = ()
+
+
+def node_fits(nodes: Iterable[Node], pods: Iterable[Pod], wanted: PodRequest) -> tuple[Fit, ...]:
+    """Return every node, sorted by name, with the reason why a pod cannot go there."""
+    used = Counter[str]()
+    for pod in pods:
+        if pod.phase not in ("Succeeded", "Failed"):
+            used[pod.node] += pod.requests.get(wanted.resource, 0)
+    return tuple(
+        _fit(node, used[node.name], wanted) for node in sorted(nodes, key=lambda node: node.name)
+    )
+
+
+def _fit(node: Node, used: int, wanted: PodRequest) -> Fit:
+    if mismatch := _mismatch(node, wanted):
+        return Fit(node=node.name, why=mismatch, matches=False)
+    total = whole_number(node.allocatable.get(wanted.resource, 0))
+    free = max(0, total - used)
+    taints = tuple(plain(t, 120) for t in node.taints if _blocks(t, wanted.tolerations))
+    why = ""
+    if not node.ready:
+        why = "it is not Ready"
+    elif node.cordoned:
+        why = "it is cordoned"
+    elif taints:
+        why = f"taint {', '.join(taints)} is not tolerated"
+    elif free < wanted.amount:
+        why = f"{free} of its {total} {wanted.resource} are free, {wanted.amount} requested"
+    return Fit(node=node.name, why=why, whole=used == 0, taints=taints)
+
+
+def _mismatch(node: Node, wanted: PodRequest) -> str:
+    """Return why a node is not one that the run requests; empty if it is."""
+    if wanted.include and node.name not in wanted.include:
+        return "not among the requested nodes"
+    if node.name in wanted.exclude:
+        return "among the excluded nodes"
+    for key, value in wanted.selector.items():
+        label = node.labels.get(key)
+        if label != value:
+            has = "is missing" if label is None else f"is {plain(label, 80)}"
+            return f"label {key} {has}, {value} is required"
+    return ""
+
+
+def _blocks(taint: Taint, tolerations: Iterable[Mapping[str, object]]) -> bool:
+    implied = taint.key in _IMPLIED_TAINTS
+    tolerated = any(tolerates(toleration, taint) for toleration in tolerations)
+    return taint.effect in _BLOCKING and not implied and not tolerated
+
+
+def tolerates(toleration: Mapping[str, object], taint: Taint) -> bool:
+    """Return whether a toleration covers a taint, by the rules of Kubernetes."""
+    key, effect = text_at(toleration, "key"), text_at(toleration, "effect")
+    if effect not in ("", taint.effect) or key not in ("", taint.key):
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(key) and text_at(toleration, "value") == taint.value
+
+
+def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
+    """Return why the run cannot start, for people; empty if enough nodes are free."""
+    good = sum(1 for fit in found if not fit.why)
+    if good >= nodes:
+        return ""
+    reasons: dict[str, list[str]] = {}
+    for fit in [f for f in found if f.matches] or found:
+        if fit.why:
+            reasons.setdefault(fit.why, []).append(fit.node)
+    shown = []
+    for why, names in list(reasons.items())[:6]:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        shown.append(f"; {', '.join(names[:3])}{more}: {why}")
+    gpus = f" with {wanted.amount} {wanted.resource}" if wanted.amount else ""
+    rest = "".join(shown) if found else "; the cluster has no nodes"
+    return f"{count(nodes, 'node')} requested, {good} free{gpus}{rest}"
+
+
+_GPU = "nvidia.com/gpu"
+
+
+@cache
+def _placement() -> Document:
+    """Return what the chart adds to the placement of pods, from its own file."""
+    import yaml
+
+    rules: Document = yaml.safe_load((resources.chart() / "placement.yaml").read_text("utf-8"))
+    return rules
+
+
+def request_of_run(run: Resolved) -> PodRequest:
+    """Return what a pod of the run requires of its node."""
+    return pod_request(run.machine, run.site, run.gpus_per_pod, run.hosts)
+
+
+def pod_request(
+    machine: Machine, site: Site, gpus: int | None = None, hosts: tuple[str, ...] = ()
+) -> PodRequest:
+    """Return what a pod on the machine requires, with `gpus` of each node, or all.
+
+    The chart has the same rules, for values that are edited by hand; tests/chart compares them.
+    """
+    of_machine, of_site = machine.kubernetes, site.kubernetes
+    resource, amount = _gpu_limit(of_machine.resources, of_site.resources)
+    gpus = gpus or of_site.gpus_per_pod
+    if machine.gpus.count == "detect" and not (gpus or amount):
+        # A pod takes as many GPUs as the node has; a node without any is not of this machine type.
+        gpus = 1
+    resource = resource or (_GPU if gpus else "")
+    settings = (
+        ("flexStart", of_site.flex_start),
+        ("spot", of_site.spot),
+        ("gpus", resource == _GPU),
+    )
+    added = [value_at(_placement(), name) for name, applies in settings if applies]
+    selectors = [texts_at(rules, "nodeSelector") for rules in added]
+    tolerations = [list_at(rules, "tolerations") for rules in added]
+    return PodRequest(
+        selector=dict(ChainMap(*selectors, of_site.node_selector, of_machine.node_selector)),
+        tolerations=(*of_machine.tolerations, *of_site.tolerations, *chain(*tolerations)),
+        include=hosts or of_site.include_nodes,
+        exclude=of_site.exclude_nodes,
+        resource=resource,
+        amount=gpus or amount,
+    )
+
+
+def _gpu_limit(machine: Mapping[str, object], site: Mapping[str, object]) -> tuple[str, int]:
+    """Return the GPU resource and amount that a pod requests; the site overrides the machine."""
+    for kind in ("limits", "requests"):
+        for name, amount in {**texts_at(machine, kind), **texts_at(site, kind)}.items():
+            if name.endswith("/gpu"):
+                return name, whole_number(amount)
+    return "", 0
+
+
+def expected_nodes(site: Site) -> str:
+    """Return why the run may start although too few nodes are free; empty if it cannot."""
+    of_site = site.kubernetes
+    if of_site.queue:
+        return f"queue {plain(of_site.queue, 80)} admits the run when enough are free"
+    if of_site.suspend:
+        return "the run waits until it is resumed"
+    if of_site.flex_start:
+        return "flex-start creates them"
+    if of_site.autoscaling:
+        return "the cluster creates them (kubernetes.autoscaling)"
+    if of_site.priority_class_name:
+        return "pods of lower priority may make room (kubernetes.priorityClassName)"
+    return ""
+
+
+def requires_affinity(site: Site) -> bool:
+    """Return whether the site restricts nodes by rules that only the scheduler evaluates."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return value_at(site.kubernetes.affinity, "nodeAffinity", required) is not None
+
+
+_LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+def query_fits(api: Api, wanted: PodRequest) -> tuple[Fit, ...]:
+    """Return every node of the cluster, with the reason why a pod of the run cannot go there."""
+    pods = api.find_all(POD, everywhere=True, fields=_LIVE)
+    return node_fits(api.find_all(NODE), pods, wanted)
+
+
+def free_nodes(api: Api, wanted: PodRequest) -> tuple[str, ...]:
+    """Return the names of the matching nodes with all their GPUs free."""
+    return tuple(fit.node for fit in query_fits(api, wanted) if not fit.why and fit.whole)
+
+
+def count_machines(nodes: Iterable[Node]) -> dict[str, int]:
+    """Count the nodes of each machine type, by their labels."""
+    labels = [node.labels.items() for node in nodes]
+    counted = {}
+    for name in config.names("machines"):
+        selector = config.load_machine(name).value.kubernetes.node_selector
+        number = sum(selector.items() <= of_node for of_node in labels)
+        if selector and number:
+            counted[name] = number
+    return counted
+
+
+def count_gpus(nodes: Iterable[Node]) -> int:
+    """Return how many GPUs the nodes have in all."""
+    return sum(whole_number(node.capacity.get(_GPU, 0)) for node in nodes)
+
+
+def detect_machine(api: Api) -> str:
+    """Return the one machine of the cluster.
+
+    It comes from the labels of the nodes; GPU nodes with other labels are machine `gpu`. Raises
+    NotStarted if the cluster has several machines, or if no node shows a GPU: a node whose device
+    plugin is missing shows none either, and must not be tested as a machine without GPUs.
+    """
+    nodes = api.find_all(NODE)
+    counted = count_machines(nodes)
+    if len(counted) > 1:
+        listed = ", ".join(f"{name} ({count(number, 'node')})" for name, number in counted.items())
+        raise NotStarted(
+            f"the cluster has several machines: {listed}",
+            code=Code.KUBE_MACHINES,
+            hint="name one: --machine NAME",
+        )
+    if counted:
+        return next(iter(counted))
+    if not count_gpus(nodes):
+        raise NotStarted(
+            "no node of the cluster shows a GPU, so the machine cannot be detected",
+            code=Code.KUBE_MACHINE_UNKNOWN,
+            hint="give --machine NAME (accept list machines); cpu is a machine without GPUs",
+        )
+    return "gpu"

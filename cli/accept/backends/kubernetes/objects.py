@@ -1,0 +1,403 @@
+"""Read objects of the Kubernetes API into dataclasses, and name the kinds that this back end uses.
+
+A field that is missing, null or of another type reads as empty: many versions write these objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Generic, Self, TypeVar
+
+from accept.core.text import decimal
+
+Value = TypeVar("Value")
+AnyRecord = TypeVar("AnyRecord", bound="Record")
+#: The JSON of an object.
+Document = Mapping[str, object]
+
+#: The container that runs the suite.
+MAIN_CONTAINER = "accept"
+_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+#: Kubernetes' default for `terminationGracePeriodSeconds`.
+_GRACE_SECONDS = 30
+
+
+def value_at(value: object, *path: str) -> object:
+    """Return what is at a path of keys; None if a part of it is missing."""
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def text_at(value: object, *path: str) -> str:
+    """Return what is at a path as text; empty if it is missing."""
+    found = value_at(value, *path)
+    return "" if found is None else str(found)
+
+
+def texts_at(value: object, *path: str) -> dict[str, str]:
+    """Return the mapping of texts at a path; empty if it is missing."""
+    found = value_at(value, *path)
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
+
+
+def list_at(value: object, *path: str) -> list[Document]:
+    """Return the list of objects at a path; empty if it is missing."""
+    found = value_at(value, *path)
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def whole_number(amount: object) -> int:
+    """Return an amount of an extended resource, which Kubernetes restricts to whole numbers."""
+    # Kubernetes accepts 2k for 2000.
+    return decimal(re.sub("k$", "000", str(amount))) or 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A part of an object; each field states how it is read from the JSON."""
+
+    @classmethod
+    def read(cls, document: Document) -> Self:
+        """Read all fields."""
+        return cls(**{item.name: item.metadata["read"](document) for item in fields(cls)})
+
+
+def _read_by(read: Callable[[Document], Value]) -> Value:
+    """Return a field of a Record that `read` finds in the JSON."""
+    found: Value = field(metadata={"read": read})
+    return found
+
+
+def _text(*path: str) -> str:
+    return _read_by(lambda document: text_at(document, *path))
+
+
+def _texts(*path: str) -> Mapping[str, str]:
+    return _read_by(lambda document: texts_at(document, *path))
+
+
+def _many(kind: type[AnyRecord], *path: str) -> tuple[AnyRecord, ...]:
+    return _read_by(lambda document: tuple(map(kind.read, list_at(document, *path))))
+
+
+def _holds(value: object, *path: str) -> bool:
+    return _read_by(lambda document: value_at(document, *path) == value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner(Record):
+    """The object that made another one."""
+
+    kind: str = _text("kind")
+    name: str = _text("name")
+    uid: str = _text("uid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition(Record):
+    """One condition of an object's status."""
+
+    type: str = _text("type")
+    holds: bool = _holds("True", "status")
+    reason: str = _text("reason")
+    message: str = _text("message")
+
+    @property
+    def text(self) -> str:
+        """Return reason and message for people."""
+        return ": ".join(filter(None, (self.reason, self.message)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Object(Record):
+    """An object of any kind: its metadata and its conditions."""
+
+    name: str = _text("metadata", "name")
+    namespace: str = _text("metadata", "namespace")
+    uid: str = _text("metadata", "uid")
+    #: When it was created, in the API's format, which sorts as text.
+    created: str = _text("metadata", "creationTimestamp")
+    labels: Mapping[str, str] = _texts("metadata", "labels")
+    #: When the API began to delete it; empty if it did not.
+    deleted: str = _text("metadata", "deletionTimestamp")
+    owners: tuple[Owner, ...] = _many(Owner, "metadata", "ownerReferences")
+    conditions: tuple[Condition, ...] = _many(Condition, "status", "conditions")
+    #: The object as the API returned it, for the copy that `collect` saves.
+    document: Mapping[str, object] = _read_by(lambda document: document)
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of a type; None if the object has none."""
+        return next((c for c in self.conditions if c.type == kind), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taint(Record):
+    """A taint of a node."""
+
+    key: str = _text("key")
+    value: str = _text("value")
+    effect: str = _text("effect")
+
+    def __str__(self) -> str:
+        """Return the taint as `kubectl taint` takes it."""
+        return f"{self.key}{self.value and f'={self.value}'}:{self.effect}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node(Object):
+    """A node of the cluster."""
+
+    cordoned: bool = _holds(True, "spec", "unschedulable")
+    taints: tuple[Taint, ...] = _many(Taint, "spec", "taints")
+    #: Amounts by resource: those that the node has, and those that pods may use.
+    capacity: Mapping[str, str] = _texts("status", "capacity")
+    allocatable: Mapping[str, str] = _texts("status", "allocatable")
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the kubelet reports the node as Ready."""
+        ready = self.condition("Ready")
+        return ready is not None and ready.holds
+
+
+def _cause(document: Document, key: str) -> str:
+    ended = value_at(document, "state", "terminated")
+    return text_at(ended or value_at(document, "state", "waiting"), key)
+
+
+def _exit_code(document: Document) -> int | None:
+    code = value_at(document, "state", "terminated", "exitCode")
+    return code if isinstance(code, int) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container(Record):
+    """The last known state of a container in a pod; texts are empty where they do not apply."""
+
+    name: str = _text("name")
+    image: str = _text("image")
+    running: bool = _read_by(lambda status: value_at(status, "state", "running") is not None)
+    #: Whether it has ended; then with its exit code, if the kubelet knows it.
+    ended: bool = _read_by(lambda status: value_at(status, "state", "terminated") is not None)
+    code: int | None = _read_by(_exit_code)
+    #: Why it waits or ended.
+    reason: str = _read_by(lambda status: _cause(status, "reason"))
+    message: str = _read_by(lambda status: _cause(status, "message"))
+
+
+def _index(document: Document) -> int:
+    marks = {**texts_at(document, "metadata", "annotations")}
+    index = decimal({**marks, **texts_at(document, "metadata", "labels")}.get(_INDEX_LABEL, ""))
+    return -1 if index is None else index
+
+
+def _grace(document: Document) -> int:
+    seconds = value_at(document, "spec", "terminationGracePeriodSeconds")
+    return seconds if isinstance(seconds, int) else _GRACE_SECONDS
+
+
+def _requests(document: Document) -> Mapping[str, int]:
+    """Return the larger of what init containers and main containers request, by resource."""
+    sidecars, initial = Counter[str](), Counter[str]()
+    for container in list_at(document, "spec", "initContainers"):
+        if text_at(container, "restartPolicy") == "Always":
+            sidecars += _amounts(container)
+        else:
+            # For counters, `|` is the maximum.
+            initial |= _amounts(container) + sidecars
+    return initial | sum(map(_amounts, list_at(document, "spec", "containers")), sidecars)
+
+
+def _amounts(container: Document) -> Counter[str]:
+    limits, requests = (texts_at(container, "resources", key) for key in ("limits", "requests"))
+    merged = {**limits, **requests}
+    return Counter({key: whole_number(amount) for key, amount in merged.items() if "/" in key})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod(Object):
+    """A pod of the cluster."""
+
+    #: Name of its node; empty until it is scheduled.
+    node: str = _text("spec", "nodeName")
+    #: Its index in an Indexed Job; -1 if unknown.
+    index: int = _read_by(_index)
+    phase: str = _text("status", "phase")
+    reason: str = _text("status", "reason")
+    message: str = _text("status", "message")
+    init_containers: tuple[Container, ...] = _many(Container, "status", "initContainerStatuses")
+    containers: tuple[Container, ...] = _many(Container, "status", "containerStatuses")
+    #: Amounts of extended resources that it requests, such as GPUs.
+    requests: Mapping[str, int] = _read_by(_requests)
+    #: Seconds that it may take to end after it is told to.
+    grace: int = _read_by(_grace)
+
+    @property
+    def main(self) -> Container | None:
+        """Return the container that runs the suite; None if there is no state of it yet."""
+        return next((c for c in self.containers if c.name == MAIN_CONTAINER), None)
+
+
+def _job_specs(document: Document) -> list[tuple[str, object]]:
+    """Return how often a JobSet, or once a Job, has each Job, and the spec of that Job."""
+    jobs = list_at(document, "spec", "replicatedJobs")
+    return [
+        (text_at(job, "replicas") or "1", value_at(job, "template", "spec")) for job in jobs
+    ] or [("1", value_at(document, "spec"))]
+
+
+def _pod_count(document: Document) -> int:
+    return sum(
+        (decimal(replicas) or 0) * (decimal(text_at(spec, "parallelism")) or 0)
+        for replicas, spec in _job_specs(document)
+    )
+
+
+def _environment(document: Document) -> dict[str, str]:
+    return {
+        text_at(variable, "name"): text_at(variable, "value")
+        for _, spec in _job_specs(document)
+        for container in list_at(spec, "template", "spec", "containers")
+        if text_at(container, "name") == MAIN_CONTAINER
+        for variable in list_at(container, "env")
+        if "valueFrom" not in variable
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controller(Object):
+    """A JobSet, its Job or a plain Job, which runs the pods of a run."""
+
+    suspended: bool = _holds(True, "spec", "suspend")
+    #: Number of pods.
+    pods: int = _read_by(_pod_count)
+    #: Environment variables of the main container that have literal values.
+    environment: Mapping[str, str] = _read_by(_environment)
+
+
+def _last_time(document: Document) -> str:
+    paths = ("lastTimestamp",), ("series", "lastObservedTime"), ("eventTime",)
+    times = (text_at(document, *path) for path in (*paths, ("metadata", "creationTimestamp")))
+    return next(filter(None, times), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(Object):
+    """An event about an object."""
+
+    #: Name of the object that it is about.
+    about: str = _text("involvedObject", "name")
+    warning: bool = _holds("Warning", "type")
+    reason: str = _text("reason")
+    message: str = _text("message")
+    #: When it last occurred, in the API's format, which sorts as text.
+    when: str = _read_by(_last_time)
+
+
+def _access_modes(document: Document) -> tuple[str, ...]:
+    modes = value_at(document, "status", "accessModes") or value_at(document, "spec", "accessModes")
+    return tuple(map(str, modes)) if isinstance(modes, list) else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeClaim(Object):
+    """A claim of a volume."""
+
+    phase: str = _text("status", "phase")
+    modes: tuple[str, ...] = _read_by(_access_modes)
+    storage_class: str = _text("spec", "storageClassName")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageClass(Object):
+    """A class of volumes."""
+
+    binding_mode: str = _text("volumeBindingMode")
+
+
+AnyObject_co = TypeVar("AnyObject_co", bound=Object, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(Generic[AnyObject_co]):
+    """A kind of object, and the calls of the Kubernetes client for it."""
+
+    name: str
+    read: Callable[[Document], AnyObject_co]
+    #: The class of the client and the word in its methods, such as `pod` in `list_namespaced_pod`.
+    #: Empty for kinds that the client does not know: those are custom objects.
+    client: str = ""
+    noun: str = ""
+    #: Group, version and name in paths of the API, for custom objects.
+    group: str = ""
+    version: str = ""
+    plural: str = ""
+    namespaced: bool = True
+
+
+def _custom(name: str, api: str, plural: str, *, namespaced: bool = True) -> Kind[Object]:
+    group, _, version = api.partition("/")
+    return Kind(
+        name=name,
+        read=Object.read,
+        group=group,
+        version=version,
+        plural=plural,
+        namespaced=namespaced,
+    )
+
+
+POD = Kind(name="Pod", read=Pod.read, client="CoreV1Api", noun="pod")
+NODE = Kind(name="Node", read=Node.read, client="CoreV1Api", noun="node", namespaced=False)
+NAMESPACE = Kind(
+    name="Namespace", read=Object.read, client="CoreV1Api", noun="namespace", namespaced=False
+)
+EVENT = Kind(name="Event", read=Event.read, client="CoreV1Api", noun="event")
+SERVICE = Kind(name="Service", read=Object.read, client="CoreV1Api", noun="service")
+SERVICE_ACCOUNT = Kind(
+    name="ServiceAccount", read=Object.read, client="CoreV1Api", noun="service_account"
+)
+CONFIG_MAP = Kind(name="ConfigMap", read=Object.read, client="CoreV1Api", noun="config_map")
+SECRET = Kind(name="Secret", read=Object.read, client="CoreV1Api", noun="secret")
+VOLUME_CLAIM = Kind(
+    name="PersistentVolumeClaim",
+    read=VolumeClaim.read,
+    client="CoreV1Api",
+    noun="persistent_volume_claim",
+)
+STORAGE_CLASS = Kind(
+    name="StorageClass",
+    read=StorageClass.read,
+    client="StorageV1Api",
+    noun="storage_class",
+    namespaced=False,
+)
+NETWORK_POLICY = Kind(
+    name="NetworkPolicy", read=Object.read, client="NetworkingV1Api", noun="network_policy"
+)
+JOB = Kind(name="Job", read=Controller.read, client="BatchV1Api", noun="job")
+JOBSET = Kind(
+    name="JobSet",
+    read=Controller.read,
+    group="jobset.x-k8s.io",
+    version="v1alpha2",
+    plural="jobsets",
+)
+#: Kinds with several versions, the newest first.
+LOCAL_QUEUES, WORKLOADS = (
+    tuple(_custom(name, f"kueue.x-k8s.io/{v}", plural) for v in ("v1beta2", "v1beta1"))
+    for name, plural in (("LocalQueue", "localqueues"), ("Workload", "workloads"))
+)
+CLAIM_TEMPLATES = tuple(
+    _custom("ResourceClaimTemplate", f"resource.k8s.io/{version}", "resourceclaimtemplates")
+    for version in ("v1", "v1beta2", "v1beta1")
+)
+COMPUTE_DOMAIN = _custom("ComputeDomain", "resource.nvidia.com/v1beta1", "computedomains")
+NETWORK = _custom("Network", "networking.gke.io/v1", "networks", namespaced=False)
+NETWORK_PARAMETERS = _custom(
+    "GKENetworkParamSet", "networking.gke.io/v1", "gkenetworkparamsets", namespaced=False
+)

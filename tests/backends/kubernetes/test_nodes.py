@@ -1,0 +1,180 @@
+"""Count the nodes that a run matches and that are free, from nodes and pods of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from tests.factories.kubernetes import GPU, GPU_TAINT, node, pod_on
+
+from accept.backends.kubernetes.nodes import (
+    Fit,
+    PodRequest,
+    expected_nodes,
+    node_fits,
+    pod_request,
+    shortage,
+    tolerates,
+)
+from accept.backends.kubernetes.objects import Node, Pod, Taint, whole_number
+from accept.config import Site, load_machine
+from accept.config.kubernetes import Kubernetes
+
+TAINT = Taint(**GPU_TAINT)
+WANTED = PodRequest(
+    selector={"kind": "b200"},
+    tolerations=({"key": GPU, "operator": "Exists"},),
+    resource=GPU,
+    amount=8,
+)
+
+
+def fits(
+    nodes: Iterable[dict[str, Any]], *pods: dict[str, Any], wanted: PodRequest = WANTED
+) -> tuple[Fit, ...]:
+    return node_fits(map(Node.read, nodes), map(Pod.read, pods), wanted)
+
+
+def why(one: dict[str, Any], *pods: dict[str, Any]) -> str:
+    (fit,) = fits([one], *pods)
+    return fit.why
+
+
+def requested_amount(spec: dict[str, Any]) -> int:
+    return Pod.read({"spec": spec}).requests.get(GPU, 0)
+
+
+class TestANode:
+    def test_that_is_ready_and_free_is_good(self) -> None:
+        assert why(node("a")) == ""
+
+    def test_counts_what_pods_there_ask_for(self) -> None:
+        assert why(node("a"), pod_on("a", 2)) == f"6 of its 8 {GPU} are free, 8 requested"
+        assert why(node("a"), pod_on("b", 2)) == ""
+
+    @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+    def test_does_not_count_pods_that_ended(self, phase: str) -> None:
+        assert why(node("a"), pod_on("a", 8, phase)) == ""
+
+    def test_that_has_lost_a_gpu_is_no_good(self) -> None:
+        assert why(node("a", gpus=7)) == f"7 of its 7 {GPU} are free, 8 requested"
+
+    def test_that_is_not_ready_is_no_good(self) -> None:
+        assert why(node("a", ready="Unknown")) == "it is not Ready"
+
+    def test_that_is_cordoned_is_no_good(self) -> None:
+        taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+        assert why(node("a", unschedulable=True, taints=[taint])) == "it is cordoned"
+
+    def test_with_a_taint_that_nothing_tolerates_is_no_good(self) -> None:
+        other = {"key": "team", "value": "x", "effect": "NoExecute"}
+        assert (
+            why(node("a", taints=[GPU_TAINT, other])) == "taint team=x:NoExecute is not tolerated"
+        )
+
+    def test_with_a_taint_that_only_prefers_is_good(self) -> None:
+        assert why(node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])) == ""
+
+    def test_with_another_label_is_not_meant(self) -> None:
+        one = node("a")
+        one["metadata"]["labels"]["kind"] = "h200"
+        (fit,) = fits([one])
+        assert (fit.matches, fit.why) == (False, "label kind is h200, b200 is required")
+
+    def test_is_meant_only_where_the_lists_say_so(self) -> None:
+        listed = PodRequest(
+            selector={}, tolerations=WANTED.tolerations, include=("a",), exclude=("b",)
+        )
+        found = fits([node("a"), node("b"), node("c")], wanted=listed)
+        assert [f.node for f in found if f.matches] == ["a"]
+
+
+class TestWhatAPodAsksFor:
+    def test_is_what_its_containers_ask_for_together(self) -> None:
+        two = {"resources": {"limits": {GPU: "2"}}}
+        assert requested_amount({"containers": [two, two]}) == 4
+
+    def test_is_the_start_where_that_asks_for_more(self) -> None:
+        eight = {"resources": {"limits": {GPU: "8"}}}
+        assert requested_amount({"initContainers": [eight], "containers": [{}]}) == 8
+
+    def test_holds_side_cars_as_well(self) -> None:
+        one = {"restartPolicy": "Always", "resources": {"requests": {GPU: 1}}}
+        two = {"resources": {"limits": {GPU: 2}}}
+        assert requested_amount({"initContainers": [one], "containers": [two]}) == 3
+
+    @pytest.mark.parametrize(
+        ("text", "number"),
+        [("8", 8), (8, 8), ("2k", 2000), ("x", 0), (None, 0), ("²", 0), ("9" * 5000, 0)],
+    )
+    def test_is_a_whole_number(self, text: object, number: int) -> None:
+        assert whole_number(text) == number
+
+
+class TestATolerationCovers:
+    @pytest.mark.parametrize(
+        ("toleration", "covers"),
+        [
+            ({"operator": "Exists"}, True),
+            ({"key": GPU, "operator": "Exists"}, True),
+            ({"key": GPU, "value": "present"}, True),
+            ({"key": GPU, "operator": "Equal", "value": "other"}, False),
+            ({"key": GPU, "operator": "Exists", "effect": "NoExecute"}, False),
+            ({"key": "other", "operator": "Exists"}, False),
+            ({}, False),
+        ],
+    )
+    def test_what_kubernetes_says(self, toleration: dict[str, str], *, covers: bool) -> None:
+        assert tolerates(toleration, TAINT) is covers
+
+
+class TestAShortage:
+    def test_is_none_where_enough_are_free(self) -> None:
+        assert shortage(fits([node("a"), node("b")]), 2, WANTED) == ""
+
+    def test_says_how_many_are_free_and_what_each_other_lacks(self) -> None:
+        found = fits([node("a"), node("b"), node("c", gpus=7)], pod_on("b", 8))
+        assert shortage(found, 3, WANTED) == (
+            f"3 nodes requested, 1 free with 8 {GPU}; b: 0 of its 8 {GPU} are free, 8 requested; "
+            f"c: 7 of its 7 {GPU} are free, 8 requested"
+        )
+
+    def test_says_which_label_is_required_where_no_node_has_it(self) -> None:
+        other = node("a")
+        other["metadata"]["labels"] = {}
+        assert "label kind is missing, b200 is required" in shortage(fits([other]), 1, WANTED)
+
+    @pytest.mark.parametrize(
+        "site",
+        [
+            Kubernetes(queue="a4"),
+            Kubernetes(suspend=True),
+            Kubernetes(flex_start=True),
+            Kubernetes(autoscaling=True),
+            Kubernetes(priority_class_name="high"),
+        ],
+    )
+    def test_is_not_certain_where_something_may_free_or_add_nodes(self, site: Kubernetes) -> None:
+        assert expected_nodes(Site(kubernetes=site))
+        assert not expected_nodes(Site())
+
+
+class TestWhatARunAsksOfANode:
+    @pytest.mark.parametrize(("machine", "tolerated"), [("cpu", False), ("a4-highgpu-8g", True)])
+    def test_tolerates_the_taint_of_gpus_where_the_pods_do(
+        self, machine: str, *, tolerated: bool
+    ) -> None:
+        found = pod_request(load_machine(machine).value, Site())
+        assert any(tolerates(one, TAINT) for one in found.tolerations) is tolerated
+
+    def test_is_as_many_gpus_as_the_site_says_of_a_pod(self) -> None:
+        machine = load_machine("a4-highgpu-8g").value
+        assert pod_request(machine, Site(kubernetes=Kubernetes(gpus_per_pod=4))).amount == 4
+
+
+def test_a_pod_asks_for_the_machines_gpus_whatever_else_the_site_limits() -> None:
+    machine = load_machine("a4-highgpu-8g").value
+    site = Site(kubernetes=Kubernetes(resources={"limits": {"memory": "500Gi"}}))
+    found = pod_request(machine, site)
+    assert (found.resource, found.amount) == (GPU, 8)
