@@ -27,7 +27,7 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.commands import run
 from accept.commands import run as commands_run
-from accept.commands.choices import Listing
+from accept.commands.choices import Listing, Schema
 from accept.config import resources
 from accept.config.yaml_file import load
 from accept.core import checks
@@ -470,6 +470,10 @@ class TestSchema:
         sample_evidence.write(runs / "one" / "evidence")
         schema = self.schema(what)
         assert fits(json.loads(accept(*words, "--json").out), schema, schema)
+
+    @pytest.mark.parametrize("what", list(Schema))
+    def test_there_is_one_for_every_name(self, what: Schema) -> None:
+        assert json.loads(accept("schema", what.value).out)["type"] == "object"
 
     def test_of_an_unknown_name_is_refused_with_the_nearest(self) -> None:
         assert "'site'" in refused("schema", "sites", error="E-USAGE")
