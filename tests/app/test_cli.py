@@ -139,9 +139,9 @@ class TestErrors:
     def test_of_each_kind_have_their_code_and_one_message(
         self, error: type[AcceptError], code: int
     ) -> None:
-        with mock.patch("accept.commands.catalog.do_list", side_effect=error("no", hint="do this")):
+        with mock.patch("accept.commands.catalog.do_list", side_effect=error("no", code=Code.MEMORY, hint="do this")):
             done = accept("list", "runs")
-        assert (done.code, done.out, done.err) == (code, "", "error[E-UNCODED]: no\n  do this\n")
+        assert (done.code, done.out, done.err) == (code, "", "error[E-MEMORY]: no\n  do this\n")
 
     def test_never_end_with_the_code_of_a_traceback(self) -> None:
         assert 1 not in list(Exit)

@@ -295,7 +295,7 @@ class TestCancel:
         submitted(runs / "one", ssh_job())
 
         def cancel(job: Job, *, folder: Path, say: object) -> None:
-            raise BrokenOff("h1 does not answer")
+            raise BrokenOff("h1 does not answer", code=Code.SSH_NO_ANSWER)
 
         def collect(job: Job, *, folder: Path, say: object) -> Path:
             return sample_evidence.write(folder / "evidence")
@@ -387,7 +387,7 @@ class TestARunThatCannotBeRecorded:
 
     def test_is_reported_if_it_may_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def delete(*_: object, **__: object) -> tuple[str, ...]:
-            raise BrokenOff("h7 did not answer")
+            raise BrokenOff("h7 did not answer", code=Code.SSH_NO_ANSWER)
 
         done = self.submit(monkeypatch, delete)
         assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.RUN_NOT_RECORDED)

@@ -1130,7 +1130,6 @@ class Code(TextEnum):
     )
 
     # The program itself.
-    UNCODED = ("E-UNCODED", "An error without a code of its own. The message says what is wrong.")
     INTERNAL = (
         "E-INTERNAL",
         "accept itself failed. Run the command again with -v and report the traceback.",

@@ -30,7 +30,7 @@ class AcceptError(Exception):
 
     exit: Exit = Exit.USAGE
 
-    def __init__(self, message: str, *, code: Code = Code.UNCODED, hint: str = "") -> None:
+    def __init__(self, message: str, *, code: Code, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.code = code

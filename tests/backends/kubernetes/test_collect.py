@@ -101,7 +101,7 @@ class TestAnArchive:
         packed = sample_evidence.archive(left, tmp_path / "a.tar")
         with pytest.raises(BadEvidence) as caught:
             kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
-        assert caught.value.code is Code.EVIDENCE_MODIFIED
+        assert caught.value.code is Code.EVIDENCE_CHANGED
 
     def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
         packed = tmp_path / "a.tar"
@@ -125,7 +125,7 @@ class TestCollecting:
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 
         def goes_on(*_: Any, **__: Any) -> Path:
-            raise BrokenOff("run is still running", hint="accept watch run")
+            raise BrokenOff("run is still running", code=Code.RUN_STILL_RUNNING, hint="accept watch run")
 
         monkeypatch.setattr(kubernetes_backend, "collect", goes_on)
         assert "still running" in refused("collect", "run", code=5)
@@ -165,7 +165,7 @@ class TestEvidenceThatIsOnlyALog:
     @pytest.fixture
     def unreadable(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         def fails(*_: Any, **__: Any) -> bool:
-            raise BadEvidence("no answer")
+            raise BadEvidence("no answer", code=Code.EVIDENCE_UNREADABLE)
 
         with monkeypatch.context() as patch:
             patch.setattr(evidence_bucket, "fetch", fails)
@@ -217,7 +217,7 @@ class TestEvidenceThatCannotBeFetched:
             return ("Pod run-w-0-0",)
 
         def collect(*_: Any, **__: Any) -> Path:
-            raise BadEvidence("3 of 9 bytes came whole", hint="collect again")
+            raise BadEvidence("3 of 9 bytes came whole", code=Code.KUBE_ARCHIVE_CUT, hint="collect again")
 
         back_end = backends.load("kubernetes")
         monkeypatch.setattr(back_end, "delete", delete)
