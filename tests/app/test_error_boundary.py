@@ -143,7 +143,7 @@ class TestWithoutAHomeFolder:
         [["list", "runs"], ["judge", "last"], ["cancel", "one"], ["run", "-m", "cpu", "-q"]],
     )
     def test_what_needs_the_runs_says_which_variable_to_set(self, arguments: list[str]) -> None:
-        assert "ACCEPT_RUNS" in refused(*arguments)
+        refused(*arguments, error="E-RUNS-FOLDER")
 
     def test_evidence_named_by_its_path_is_judged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

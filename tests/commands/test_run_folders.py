@@ -79,7 +79,7 @@ class TestAFolderFromElsewhere:
 
     @pytest.mark.parametrize("command", ACTING)
     def test_is_refused(self, command: str, foreign: Path, marker: Path) -> None:
-        assert "accept judge" in refused(command, foreign)
+        refused(command, foreign, error="E-RUN-NOT-OWN")
         assert (foreign / "node").is_dir()
         assert not marker.exists()
 
@@ -88,8 +88,8 @@ class TestAFolderFromElsewhere:
         self, command: str, foreign: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(foreign.parent)
-        refused(command, "one")
-        refused(command, "./one")
+        refused(command, "one", error="E-RUN-NOT-OWN")
+        refused(command, "./one", error="E-RUN-NOT-OWN")
         assert not marker.exists()
 
     @pytest.mark.parametrize("command", ACTING)
@@ -99,7 +99,7 @@ class TestAFolderFromElsewhere:
         runs.mkdir()
         (runs / "one").symlink_to(foreign)
         for name in ("one", "last"):
-            refused(command, name)
+            refused(command, name, error="E-RUN-NOT-OWN")
         assert not marker.exists()
 
     def test_is_not_deleted_for_its_age_through_a_link(
@@ -122,7 +122,7 @@ class TestAFolderFromElsewhere:
         (inner / rundir.RUN).write_text("{}")
         trap(inner / "node", marker)
         for name in ("evidence", inner):
-            refused(command, name)
+            refused(command, name, error="E-RUN-NOT-OWN")
         assert not marker.exists()
 
     def test_is_judged_and_reported(self, foreign: Path) -> None:
@@ -131,7 +131,7 @@ class TestAFolderFromElsewhere:
         assert accept("report", foreign).code == 0
 
     def test_without_evidence_is_not_to_be_collected(self, foreign: Path) -> None:
-        said = refused("judge", foreign, code=Exit.INCOMPLETE)
+        said = refused("judge", foreign, code=Exit.INCOMPLETE, error="E-EVIDENCE-NONE")
         assert f"accept collect {foreign.name}" not in said
 
 
@@ -162,7 +162,7 @@ class TestAFolderBelowTheRuns:
         victim, marker = tmp_path / "victim", tmp_path / "executed"
         trap(victim, marker)
         submitted(runs / "one", job_of(runs / "one", node=victim))
-        refused(command, "one")
+        refused(command, "one", error="E-RUN-FOREIGN-FOLDER")
         assert victim.is_dir()
         assert not marker.exists()
 
@@ -171,7 +171,7 @@ class TestAFolderBelowTheRuns:
         trap(victim, marker)
         submitted(runs / "one")
         (runs / "one" / "node").symlink_to(victim)
-        refused("delete", "one", "--no-collect")
+        refused("delete", "one", "--no-collect", error="E-RUN-FOREIGN-FOLDER")
         assert (victim / "status").exists()
         assert not marker.exists()
 
@@ -234,8 +234,7 @@ class TestARunThatGoesOn:
     def test_is_not_judged_and_named_with_its_step(
         self, node: Path, command: str, name: str
     ) -> None:
-        said = refused(command, name, code=Exit.INCOMPLETE)
-        assert "running" in said
+        said = refused(command, name, code=Exit.INCOMPLETE, error="E-EVIDENCE-RUNNING")
         assert "step 3 of 6" in said
         assert f"accept watch {name}" in said
 
@@ -244,7 +243,7 @@ class TestARunThatGoesOn:
 
     def test_that_has_ended_is_to_be_collected(self, node: Path) -> None:
         (node / "status").write_text("0\n")
-        assert "accept collect one" in refused("judge", "one", code=Exit.INCOMPLETE)
+        refused("judge", "one", code=Exit.INCOMPLETE, error="E-EVIDENCE-NOT-COLLECTED")
         assert "running" not in accept("list", "runs").out
 
     def test_on_other_hosts_is_listed_as_submitted(self, runs: Path) -> None:
