@@ -26,19 +26,19 @@ def main() -> None:
     except AcceptError as error:
         code = _failed(str(error), error.code, error.exit)
     except KeyboardInterrupt:
-        code = Exit.INTERRUPTED
+        code = Exit.CTRL_C
     except BrokenPipeError:
         _discard_output()
         code = Exit.USAGE
     except OSError as error:
         _discard_output()
-        code = _failed(_system_error(error), Code.SYSTEM, Exit.BROKEN_OFF)
+        code = _failed(_system_error(error), Code.SYSTEM, Exit.INTERRUPTED)
     except RecursionError:
         text = "the input is nested too deeply\n  use a flatter file or folder"
         code = _failed(text, Code.TOO_DEEP, Exit.USAGE)
     except MemoryError:
         text = "out of memory\n  use smaller input, or free memory"
-        code = _failed(text, Code.MEMORY, Exit.BROKEN_OFF)
+        code = _failed(text, Code.MEMORY, Exit.INTERRUPTED)
     except Exception as error:
         code = _crashed(error)
     sys.exit(int(code))

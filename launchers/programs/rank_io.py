@@ -246,7 +246,7 @@ def injected_faults(me: Identity) -> Injected:
         if host == me.host and int(local_rank) == me.local_rank:
             faults.add(fault)
             say(f"# INJECTED {fault} on {host}:{local_rank}")
-            fact("planted", item.strip(), host=me.host, rank=me.rank)
+            fact("injected", item.strip(), host=me.host, rank=me.rank)
     return Injected(faults=frozenset(faults))
 
 

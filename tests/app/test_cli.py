@@ -33,7 +33,7 @@ from accept.config.yaml_file import load
 from accept.core import checks
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NotStarted
+from accept.core.errors import AcceptError, BadEvidence, BadInput, Exit, Interrupted, NotStarted
 from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.report.console import Terminal
@@ -134,7 +134,7 @@ def installed(name: str) -> Path:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("error", "code"), [(BadInput, 2), (NotStarted, 4), (BrokenOff, 5), (BadEvidence, 6)]
+        ("error", "code"), [(BadInput, 2), (NotStarted, 4), (Interrupted, 5), (BadEvidence, 6)]
     )
     def test_of_each_kind_have_their_code_and_one_message(
         self, error: type[AcceptError], code: int

@@ -55,9 +55,9 @@ class TestACommandThatRaises:
     @pytest.mark.parametrize(
         ("error", "code"),
         [
-            (OSError(errno.ENOSPC, "No space left on device"), Exit.BROKEN_OFF),
-            (PermissionError(errno.EACCES, "Permission denied", "/x"), Exit.BROKEN_OFF),
-            (MemoryError(), Exit.BROKEN_OFF),
+            (OSError(errno.ENOSPC, "No space left on device"), Exit.INTERRUPTED),
+            (PermissionError(errno.EACCES, "Permission denied", "/x"), Exit.INTERRUPTED),
+            (MemoryError(), Exit.INTERRUPTED),
             (RecursionError("maximum recursion depth exceeded"), Exit.USAGE),
             (ZeroDivisionError("division by zero"), Exit.INTERNAL),
             (StopIteration(), Exit.INTERNAL),
@@ -97,7 +97,7 @@ class TestOutputThatCannotBeWritten:
     )
     def test_to_a_full_disk_is_one_message(self, arguments: str) -> None:
         done = in_shell(arguments, "> /dev/full")
-        assert (done.code, len(messages(done.err))) == (Exit.BROKEN_OFF, 1), done.err
+        assert (done.code, len(messages(done.err))) == (Exit.INTERRUPTED, 1), done.err
         assert len(done.err.splitlines()) == 2
 
     @pytest.mark.parametrize("arguments", ["list machines", "--help", "schema plan"])

@@ -168,7 +168,7 @@ class TestDrills:
         verdict = json.loads(done.out)
         assert done.code != 0
         assert verdict["accepted"] is False
-        assert verdict["planted"] == [f"wrong@{HOST}:77"]
+        assert verdict["injected"] == [f"wrong@{HOST}:77"]
 
 
 class TestEnd:
@@ -188,7 +188,7 @@ class TestEnd:
         assert (done.code, done.out) == (0, "cancelled one\n")
         assert processes(runs / "one") == []
         verdict = json.loads(accept("judge", "one", "--json").out)
-        assert verdict["brokenOff"] == "the run was cancelled"
+        assert verdict["interruption"] == "the run was cancelled"
         assert verdict["state"] != "pass"
         states = {one["check"]: one["state"] for one in verdict["checks"]}
         assert states["connectivity"] == "pass"

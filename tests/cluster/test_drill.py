@@ -51,12 +51,12 @@ def test_every_fault_is_caught_and_blamed_on_its_host(make_lab: Make) -> None:
     assert {result for result, _ in shown.values()} == {"caught"}, shown
     assert done.exit == 0
     for one in done.result["faults"]:
-        host = one["planted"].partition("@")[2].partition(":")[0]
+        host = one["injected"].partition("@")[2].partition(":")[0]
         assert {name.partition(":")[0] for name in one["blamed"]} == {host}
         assert one["after"] is not None
         again = lab.do("judge", one["attempt"], "--json")
         assert again.ending == ("degraded" if one["fault"] in ALONE else "fail", 3), again.err
-        assert again.result["planted"] == [one["planted"]]
+        assert again.result["injected"] == [one["injected"]]
         ((named, cause),) = again.suspects
         assert named.partition(":")[0] == host
         assert cause == CAUSES.get(one["fault"], cause)
@@ -80,5 +80,5 @@ def test_a_link_that_somebody_shapes_is_left_alone_and_a_sick_cluster_ends_the_d
         *drill(lab, "--start-timeout", "3s", "--attempt", "e", faults=("wrong",), checks=FEW)
     )
     assert sick.exit == 3
-    assert "the clean run did not pass" in sick.result["brokenOff"]
+    assert "the clean run did not pass" in sick.result["interruption"]
     assert sick.result["faults"] == []

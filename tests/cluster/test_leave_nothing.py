@@ -21,7 +21,7 @@ def test_ctrl_c_cancels_cleans_up_and_keeps_what_was_measured(make_lab: Make) ->
     lab.nothing_is_left()
     again = lab.do("judge", "last", "--json")
     assert again.exit == 5
-    assert "cancelled" in again.result["brokenOff"]
+    assert "cancelled" in again.result["interruption"]
     states = {each["check"]: each["state"] for each in again.result["checks"]}
     assert states["connectivity"] == "pass"
     assert states["all-reduce"] == "not-tested"

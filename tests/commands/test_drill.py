@@ -100,7 +100,9 @@ class TestKeeps:
         run = rundir.create("d-wrong", within=folder)
         sample_evidence.write(run / rundir.EVIDENCE)
         (run / rundir.RUN).write_text("{}")
-        one = Drilled(fault="wrong", planted="wrong@h1:0", result=Result.MISSED, why="not rejected")
+        one = Drilled(
+            fault="wrong", injected="wrong@h1:0", result=Result.MISSED, why="not rejected"
+        )
         result = Drill(
             schema=1, drill="d", machine="cpu", suite="quick", backend="ssh", seed=1,
             hosts=("h1",), clean="pass", clean_attempt="d-clean", faults=(one,), exit=3,
@@ -128,10 +130,10 @@ class TestKeeps:
         assert set(json.loads((drill / rundir.DRILL).read_text())) <= set(known)
 
 
-class TestPlanting:
+class TestInjection:
     def test_the_ranks_are_told_of_their_own_faults_alone(self) -> None:
-        planted = ("wrong@h1:0", "slow-link@h2", "full-disk@h3", "unreachable@h4", "sockets@*")
-        assert for_ranks(planted) == "wrong@h1:0,full-disk@h3"
+        injected = ("wrong@h1:0", "slow-link@h2", "full-disk@h3", "unreachable@h4", "sockets@*")
+        assert for_ranks(injected) == "wrong@h1:0,full-disk@h3"
 
     def test_ranks_and_command_line_know_the_same_faults(self) -> None:
         text = (resources.launchers() / "programs" / "rank_io.py").read_text()
@@ -146,12 +148,12 @@ class TestPlanting:
         given = tuple(Candidate(name=name, port=22) for name in ("h1", "h2", "h3"))
         kept, facts = cut_off((named,), given)
         assert [one.port for one in kept] == [22, 1, 22]
-        assert [(fact.name, fact.value, fact.host) for fact in facts] == [("planted", named, "h2")]
+        assert [(fact.name, fact.value, fact.host) for fact in facts] == [("injected", named, "h2")]
 
     def test_the_host_that_leads_cannot_be_cut_off(self) -> None:
         given = (Candidate(name="h1", local=True),)
         kept, facts = cut_off(("unreachable@h1",), given)
-        assert (kept, facts[0].name) == (given, "not-planted")
+        assert (kept, facts[0].name) == (given, "not-injected")
 
     def test_nothing_happens_without_a_plan_for_it(self) -> None:
         given = (Candidate(name="h1", port=22), Candidate(name="h2", port=22))
@@ -183,7 +185,7 @@ class TestHere:
         assert not list(runs.glob("d/*/node")), "nothing but the evidence stays"
         assert accept("judge", "d-die").out.startswith("drill: fail")
         clean = json.loads((runs / "d/d-clean/evidence/verdict.json").read_text())
-        assert (clean["accepted"], clean["planted"]) == (True, [])
+        assert (clean["accepted"], clean["injected"]) == (True, [])
 
     def test_ctrl_c_ends_it_and_tells_what_was_done(self, runs: Path, tmp_path: Path) -> None:
         (tmp_path / "small.yaml").write_text(SUITE)
@@ -206,7 +208,7 @@ class TestHere:
         assert "the drill was interrupted" in err
         assert "Traceback" not in err
         kept = json.loads((runs / "d" / rundir.DRILL).read_text())
-        assert kept["brokenOff"] == "interrupted"
+        assert kept["interruption"] == "interrupted"
         assert (runs / "d/d-hang/evidence/verdict.json").is_file()
         assert not list(runs.glob("d/*/node"))
 

@@ -44,23 +44,23 @@ class TestChoice:
     ) -> None:
         chosen = choose(SUITE, FAULTS[fault], hosts(count), seed)
         assert chosen == choose(SUITE, FAULTS[fault], hosts(count), seed)
-        assert bool(chosen.planted) is not bool(chosen.reason)
-        if chosen.planted:
-            assert parse_faults([chosen.planted], hosts(count)) == (chosen.planted,)
+        assert bool(chosen.injected) is not bool(chosen.reason)
+        if chosen.injected:
+            assert parse_faults([chosen.injected], hosts(count)) == (chosen.injected,)
             assert set(chosen.steps) <= {one.id for one in SUITE.steps}
 
     @given(st.integers(2, 70), st.integers())
     def test_never_cuts_off_the_host_that_leads(self, count: int, seed: int) -> None:
-        assert choose(SUITE, FAULTS["unreachable"], hosts(count), seed).planted != "unreachable@h0"
+        assert choose(SUITE, FAULTS["unreachable"], hosts(count), seed).injected != "unreachable@h0"
 
     @given(st.integers())
     def test_takes_a_rank_that_there_is(self, seed: int) -> None:
         chosen = choose(plan(ALL, machine=GPU), FAULTS["wrong"], hosts(4), seed)
-        assert int(chosen.planted.rpartition(":")[2]) in range(8)
+        assert int(chosen.injected.rpartition(":")[2]) in range(8)
 
     def test_differs_between_seeds_and_faults(self) -> None:
         chosen = {
-            choose(SUITE, FAULTS[fault], hosts(64), seed).planted.partition("@")[2]
+            choose(SUITE, FAULTS[fault], hosts(64), seed).injected.partition("@")[2]
             for fault in ("wrong", "hang")
             for seed in range(8)
         }
@@ -89,7 +89,7 @@ def test_what_cannot_be_found_is_left_out_by_name(
 ) -> None:
     chosen = choose(of, FAULTS[fault], hosts(count), 1)
     assert said in chosen.reason
-    assert (chosen.planted, chosen.steps) == ("", ())
+    assert (chosen.injected, chosen.steps) == ("", ())
 
 
 SEEN_BY = [
@@ -111,13 +111,13 @@ def test_what_is_to_see_a_fault_is_named(
 
 
 def drilled(
-    fault: str, planted: str, of: Plan, records: Sequence[Record], *, name: str = "planted"
+    fault: str, injected: str, of: Plan, records: Sequence[Record], *, name: str = "injected"
 ) -> Outcome:
     """Return the outcome of a run with these records, in which the fault struck as planned."""
-    where = planted.partition("@")[2].partition(":")[0]
-    mark = Fact(name=name, value=planted, check="hosts", host=where if where != "*" else None)
+    where = injected.partition("@")[2].partition(":")[0]
+    mark = Fact(name=name, value=injected, check="hosts", host=where if where != "*" else None)
     marked = replace(records[0], facts=(*records[0].facts, mark))
-    choice = Choice(fault=FAULTS[fault], planted=planted)
+    choice = Choice(fault=FAULTS[fault], injected=injected)
     kept = (marked, *records[1:])
     return outcome(choice, of, kept, judge(of, kept, checks=REGISTRY, attempt="a"))
 
@@ -140,11 +140,11 @@ class TestCaught:
         assert (done.result, done.why) == ("caught", f"{bad}: slow-outlier")
 
     @given(st.sampled_from(EIGHT), st.sampled_from(EIGHT))
-    def test_only_where_the_right_one_is_blamed(self, bad: str, planted: str) -> None:
+    def test_only_where_the_right_one_is_blamed(self, bad: str, injected: str) -> None:
         records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow(bad))]
-        done = drilled("slow", f"slow@{planted}:0", PAIRED, records)
-        assert done.result == ("caught" if bad == planted else "missed")
-        if bad != planted:
+        done = drilled("slow", f"slow@{injected}:0", PAIRED, records)
+        assert done.result == ("caught" if bad == injected else "missed")
+        if bad != injected:
             assert done.why == f"rejected, but blamed on {bad}"
 
     @given(st.sampled_from(ON_RANKS), st.sampled_from(EIGHT))
@@ -194,7 +194,7 @@ class TestCaught:
         records = told(Cause.RANK_HUNG, "h3")
         verdict = judge(plan(ALL), records, checks=REGISTRY, attempt="a")
         done = outcome(
-            Choice(fault=FAULTS["hang"], planted="hang@h3:0"), plan(ALL), records, verdict
+            Choice(fault=FAULTS["hang"], injected="hang@h3:0"), plan(ALL), records, verdict
         )
         assert (done.result, done.why) == ("missed", "the fault was never injected")
 
@@ -207,9 +207,9 @@ class TestCaught:
 
     def test_a_host_that_is_away_by_any_name_it_has(self) -> None:
         away = Problem(cause=Cause.UNREACHABLE_REFUSED, message="m", check="hosts", host="pod-1")
-        mark = Fact(name="planted", value="unreachable@#1", host="pod-1")
+        mark = Fact(name="injected", value="unreachable@#1", host="pod-1")
         records = [replace(hosts_record(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
-        choice = Choice(fault=FAULTS["unreachable"], planted="unreachable@#1")
+        choice = Choice(fault=FAULTS["unreachable"], injected="unreachable@#1")
         done = outcome(
             choice, plan(ALL), records, judge(plan(ALL), records, checks=REGISTRY, attempt="a")
         )
@@ -217,7 +217,7 @@ class TestCaught:
 
     def test_what_was_refused_is_left_out_and_what_stays_behind_is_a_failure(self) -> None:
         refused = drilled(
-            "slow-link", "x: no tc", PAIRED, [hosts_record(EIGHT)], name="not-planted"
+            "slow-link", "x: no tc", PAIRED, [hosts_record(EIGHT)], name="not-injected"
         )
         assert (refused.result, refused.why) == ("left-out", "could not be injected: x: no tc")
         left = drilled("slow-link", "h1: eth0", PAIRED, [hosts_record(EIGHT)], name="not-undone")
@@ -236,7 +236,7 @@ class TestCaught:
 
 def test_the_verdict_of_a_caught_fault_is_never_an_acceptance() -> None:
     records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow("h1"))]
-    verdict = judge(replace(PAIRED, planted=("slow@h1:0",)), records, checks=REGISTRY, attempt="a")
+    verdict = judge(replace(PAIRED, injected=("slow@h1:0",)), records, checks=REGISTRY, attempt="a")
     assert not verdict.accepted
     assert verdict.headline.startswith("drill: ")
     assert verdict.state is not State.PASS
@@ -244,4 +244,4 @@ def test_the_verdict_of_a_caught_fault_is_never_an_acceptance() -> None:
 
 def test_one_rank_a_host_is_enough_to_choose_from() -> None:
     machine = replace(CPU, ranks=1)
-    assert choose(plan(PAIRS, machine=machine), FAULTS["slow"], EIGHT, 3).planted.endswith(":0")
+    assert choose(plan(PAIRS, machine=machine), FAULTS["slow"], EIGHT, 3).injected.endswith(":0")

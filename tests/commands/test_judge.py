@@ -257,7 +257,7 @@ class TestInterrupted:
     def test_run_is_never_a_pass(self, cancelled: Path) -> None:
         done = accept("judge", cancelled, "--json")
         assert done.code == 5
-        assert json.loads(done.out)["brokenOff"] == "the run was cancelled"
+        assert json.loads(done.out)["interruption"] == "the run was cancelled"
 
     @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
     def test_run_does_not_need_the_old_verdict(
@@ -278,7 +278,7 @@ class TestInterrupted:
             before = accept("judge", folder, "--json")
             path = folder / evidence.VERDICT
             verdict = json.loads(path.read_text())
-            path.write_text(json.dumps({**verdict, "brokenOff": interruption}))
+            path.write_text(json.dumps({**verdict, "interruption": interruption}))
             assert accept("judge", folder, "--json") == before
 
     def test_run_is_judged_the_same_after_its_report_was_written_again(
@@ -317,7 +317,7 @@ class TestPlan:
 
     @pytest.mark.parametrize(
         ("key", "value"),
-        [("hash", "0" * 64), ("filesHash", "0" * 64), ("seed", 2), ("planted", ["wrong@h0"])],
+        [("hash", "0" * 64), ("filesHash", "0" * 64), ("seed", 2), ("injected", ["wrong@h0"])],
     )
     def test_that_was_edited_is_refused_even_with_new_checksums(
         self, tmp_path: Path, key: str, value: object

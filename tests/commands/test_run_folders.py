@@ -20,7 +20,7 @@ from accept.backends import local
 from accept.backends.job import Job
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BadInput, BrokenOff, Exit
+from accept.core.errors import BadInput, Exit, Interrupted
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump
 from accept.evidence import rundir
@@ -202,7 +202,7 @@ def begun(folder: Path, pid: int, started: str) -> Path:
 class TestAProcessIdThatWasGivenAgain:
     def test_is_not_waited_for(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
         begun(runs / "one", stranger.pid, "1")
-        assert accept("watch", "one").code == Exit.BROKEN_OFF
+        assert accept("watch", "one").code == Exit.INTERRUPTED
 
     def test_is_not_killed(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
         begun(runs / "one", stranger.pid, "1")
@@ -281,7 +281,9 @@ class TestCancel:
 
         def collect(job: Job, *, folder: Path, say: object) -> Path:
             left = sample_evidence.write(folder / "evidence")
-            verdict = replace(sample_evidence.verdict_of(sample_evidence.record()), broken_off=why)
+            verdict = replace(
+                sample_evidence.verdict_of(sample_evidence.record()), interruption=why
+            )
             evidence.write_judgement(left, sample_evidence.PLAN, verdict)
             return left
 
@@ -295,14 +297,14 @@ class TestCancel:
         submitted(runs / "one", ssh_job())
 
         def cancel(job: Job, *, folder: Path, say: object) -> None:
-            raise BrokenOff("h1 does not answer", code=Code.SSH_NO_ANSWER)
+            raise Interrupted("h1 does not answer", code=Code.SSH_NO_ANSWER)
 
         def collect(job: Job, *, folder: Path, say: object) -> Path:
             return sample_evidence.write(folder / "evidence")
 
         monkeypatch.setattr("accept.backends.ssh.backend.cancel", cancel)
         monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
-        refused("cancel", "one", code=Exit.BROKEN_OFF)
+        refused("cancel", "one", code=Exit.INTERRUPTED)
         assert (runs / "one" / "evidence").is_dir()
 
     def test_of_a_run_that_cannot_be_found_is_no_success(self, runs: Path) -> None:
@@ -326,7 +328,7 @@ def test_a_job_of_another_run_is_told_by_its_folder(runs: Path) -> None:
 
 def test_watching_a_run_whose_folder_is_gone_says_so(runs: Path) -> None:
     folder = submitted(runs / "one")
-    with pytest.raises(BrokenOff):
+    with pytest.raises(Interrupted):
         local.watch(job_of(folder), folder=folder, say=print)
 
 
@@ -387,8 +389,8 @@ class TestARunThatCannotBeRecorded:
 
     def test_is_reported_if_it_may_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def delete(*_: object, **__: object) -> tuple[str, ...]:
-            raise BrokenOff("h7 did not answer", code=Code.SSH_NO_ANSWER)
+            raise Interrupted("h7 did not answer", code=Code.SSH_NO_ANSWER)
 
         done = self.submit(monkeypatch, delete)
-        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.RUN_NOT_RECORDED)
+        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.RUN_NOT_RECORDED)
         assert "h7 did not answer" in done.err

@@ -28,9 +28,9 @@ PAIRS = step("all-reduce", "pairs", rounds=3, number=30)
 INVENTORY = step("inventory", "each")
 
 
-def judged(planned: Plan, *records: Record, broken_off: str = "") -> Verdict:
+def judged(planned: Plan, *records: Record, interruption: str = "") -> Verdict:
     """Return the verdict on records with all registered checks."""
-    return judge(planned, records, checks=REGISTRY, attempt="a-1", broken_off=broken_off)
+    return judge(planned, records, checks=REGISTRY, attempt="a-1", interruption=interruption)
 
 
 def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:

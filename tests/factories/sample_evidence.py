@@ -44,7 +44,7 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
 def verdict_of(*records: Record, interruption: str = "") -> Verdict:
     """Return the coordinator's verdict."""
     kept = (verdicts.hosts_record(("h0",)), *records)
-    return judge(PLAN, kept, checks=REGISTRY, attempt="one", broken_off=interruption)
+    return judge(PLAN, kept, checks=REGISTRY, attempt="one", interruption=interruption)
 
 
 def write(

@@ -269,7 +269,7 @@ class TestFaults:
     def test_without_a_rank_it_is_the_first(self) -> None:
         hosts = ("h1", "h2")
         found = plan(nodes=None, hosts=hosts, inject=("wrong@h2", "hang@h1:1"))
-        assert found.planted == ("wrong@h2:0", "hang@h1:1")
+        assert found.injected == ("wrong@h2:0", "hang@h1:1")
 
     @pytest.mark.parametrize(
         "text",
@@ -282,8 +282,8 @@ class TestFaults:
         assert "FAULT@HOST" in refusal(inject=(text,)).hint
 
     def test_what_strikes_hosts_has_no_rank(self) -> None:
-        planted = ("full-disk@h1", "unreachable@#1", "sockets@*")
-        assert plan(nodes=None, hosts=("h1", "h2"), inject=planted).planted == planted
+        injected = ("full-disk@h1", "unreachable@#1", "sockets@*")
+        assert plan(nodes=None, hosts=("h1", "h2"), inject=injected).injected == injected
 
     def test_sockets_turns_off_the_network_for_all(self) -> None:
         found = run(machine="a4-highgpu-8g", nodes=2, inject=("sockets@*",))

@@ -32,7 +32,7 @@ from accept.config import Site
 from accept.config.extras import Extra, install_hint
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BadInput, BrokenOff, NoEvidence, NotStarted
+from accept.core.errors import BadInput, Interrupted, NoEvidence, NotStarted
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.serde import dump
@@ -210,7 +210,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
         if ended:
             return int(status.read_text(encoding="utf-8") or 5)
         if _is_gone(node):
-            raise BrokenOff(
+            raise Interrupted(
                 f"the coordinator of {job.attempt} ended without an exit status",
                 code=Code.RUN_COORDINATOR_DIED,
                 hint=f"accept collect {job.attempt} fetches its evidence so far; see {console}",
@@ -268,7 +268,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Move the evidence out of the node's folder, and remove the rest of that folder."""
     node, target = Path(job.folder), folder / "evidence"
     if node.is_dir() and not _is_gone(node) and not (node / "status").exists():
-        raise BrokenOff(
+        raise Interrupted(
             f"{job.attempt} is still running",
             code=Code.RUN_STILL_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",

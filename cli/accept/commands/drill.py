@@ -45,7 +45,7 @@ class PlannedFault:
 
     fault: str
     about: str
-    planted: str
+    injected: str
     steps: tuple[str, ...]
     reason: str
     seconds: float
@@ -74,7 +74,7 @@ def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> P
         PlannedFault(
             fault=choice.fault.name,
             about=choice.fault.about,
-            planted=choice.planted,
+            injected=choice.injected,
             steps=choice.steps,
             reason=choice.reason,
             seconds=round(_estimate(run, choice, only_needed=only_needed), 1),
@@ -172,7 +172,7 @@ def plan_text(plan: Planned) -> str:
             continue
         steps = ", ".join(fault.steps) or "the search for hosts"
         lines.append(
-            f"  {plain(fault.planted)}: {fault.about}; should be detected by {steps}; "
+            f"  {plain(fault.injected)}: {fault.about}; should be detected by {steps}; "
             f"about {duration(fault.seconds)}"
         )
     lines.append("each fault ends with its run and leaves nothing behind")
@@ -191,7 +191,7 @@ def headline(drill: Drill) -> str:
     unknown = results.count(Result.UNKNOWN)
     parts += [f"{unknown} unknown"] if unknown else []
     parts += [f"{left_out} left out"] if left_out else []
-    parts += [drill.broken_off] if drill.broken_off else []
+    parts += [drill.interruption] if drill.interruption else []
     return f"drill: {'; '.join(parts)}"
 
 
@@ -209,7 +209,7 @@ def result_table(drill: Drill) -> Table:
     """Return the result of each fault of a drill."""
     rows = []
     for fault in drill.faults:
-        target = fault.planted.partition("@")[2] or "-"
+        target = fault.injected.partition("@")[2] or "-"
         after = "-" if fault.after is None else duration(fault.after)
         rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
     return Table(header=("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN"), rows=rows)
@@ -230,7 +230,7 @@ class _Drilling:
     clean: Judged | None = None
     drilled: list[Drilled] = field(default_factory=list)
 
-    def result(self, broken_off: str = "", code: int | None = None) -> Drill:
+    def result(self, interruption: str = "", code: int | None = None) -> Drill:
         """Write the result so far to the drill's folder, and return it.
 
         `code` is the exit code of a drill that ended early.
@@ -247,7 +247,7 @@ class _Drilling:
             clean=clean.headline if clean else "",
             clean_attempt=clean.attempt if clean else "",
             faults=tuple(self.drilled),
-            broken_off=broken_off,
+            interruption=interruption,
             exit=int(_exit(self.drilled, self.named) if code is None else code),
         )
         text = json.dumps(dump(result), indent=1, ensure_ascii=False) + "\n"
@@ -287,7 +287,7 @@ def do_drill(
         return Exit.PASS
     for line in plan_text(plan).splitlines():
         terminal.progress(line)
-    if not any(fault.planted for fault in plan.faults):
+    if not any(fault.injected for fault in plan.faults):
         reasons = "; ".join(f"{fault.fault}: {fault.reason}" for fault in plan.faults[:4])
         raise BadInput(
             f"none of these faults can be injected here: {reasons}",
@@ -303,7 +303,7 @@ def do_drill(
     try:
         return _drill(drilling, only_needed=only_needed)
     except KeyboardInterrupt:
-        result = drilling.result("interrupted", Exit.INTERRUPTED)
+        result = drilling.result("interrupted", Exit.CTRL_C)
         terminal.progress("the drill was interrupted; results so far:")
         for line in (*summary(result).splitlines(), *result_table(result).plain().splitlines()):
             terminal.progress(line)
@@ -333,7 +333,7 @@ def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
             left_out = Drilled(fault=choice.fault.name, result=Result.LEFT_OUT, why=choice.reason)
             drilling.drilled.append(left_out)
             continue
-        label = f"[{number}/{len(choices)}] {choice.planted}"
+        label = f"[{number}/{len(choices)}] {choice.injected}"
         terminal.progress(f"{label}: {choice.fault.about}")
         drilled = _drill_fault(drilling, choice, clean, only_needed=only_needed)
         drilling.drilled.append(drilled)
@@ -428,13 +428,13 @@ def _drill_fault(
     run = with_fault_timeouts(drilling.run, choice, clean.records, only_needed=only_needed)
     drilled = Drilled(
         fault=choice.fault.name,
-        planted=choice.planted,
+        injected=choice.injected,
         steps=choice.steps,
         result=Result.UNKNOWN,
         why="",
     )
     try:
-        judged = _run_to_verdict(drilling, with_faults(run, (choice.planted,)), choice.fault.name)
+        judged = _run_to_verdict(drilling, with_faults(run, (choice.injected,)), choice.fault.name)
     except AcceptError as error:
         return replace(drilled, why=f"no verdict: {error.message}")
     result = outcome(choice, judged.plan, judged.records, judged.verdict)

@@ -41,7 +41,7 @@ class Choice:
 
     fault: Fault
     #: FAULT@HOST[:LOCALRANK], for the plan of the run; empty if the fault is left out.
-    planted: str = ""
+    injected: str = ""
     #: Steps that should detect it; empty: the search for hosts does.
     steps: tuple[str, ...] = ()
     #: Why it is left out; empty: it is not.
@@ -59,10 +59,10 @@ def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
         return Choice(fault=fault, reason=reason)
     generator = random.Random(f"{seed} {fault.name}")
     host = generator.choice(hosts[1:] if fault.detection is Detection.START else hosts)
-    planted = f"{fault.name}@{'*' if fault.scope is Scope.EVERYWHERE else host}"
+    injected = f"{fault.name}@{'*' if fault.scope is Scope.EVERYWHERE else host}"
     if fault.scope is Scope.RANK:
-        planted += f":{generator.randrange(_ranks(plan))}"
-    return Choice(fault=fault, planted=planted, steps=tuple(step.id for step in steps))
+        injected += f":{generator.randrange(_ranks(plan))}"
+    return Choice(fault=fault, injected=injected, steps=tuple(step.id for step in steps))
 
 
 def _ranks(plan: Plan) -> int:
@@ -173,7 +173,7 @@ def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verd
         return Outcome(
             result=Result.MISSED, why=f"not undone, so nothing else counts: {not_undone[0]}"
         )
-    injected = [fact for fact, text in INJECTED.of(*records) if text == choice.planted]
+    injected = [fact for fact, text in INJECTED.of(*records) if text == choice.injected]
     if not injected:
         return Outcome(result=Result.MISSED, why="the fault was never injected")
     targets = {fact.host for fact in injected if fact.host}
@@ -231,7 +231,7 @@ def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
     numbers = {(s.device or "") if s.kind is SuspectKind.GPU else "" for s in verdict.suspects}
-    faulty = choice.planted.rpartition(":")[2]
+    faulty = choice.injected.rpartition(":")[2]
     comparable = choice.fault.scope is Scope.RANK and all(number.isdigit() for number in numbers)
     return list(verdict.suspects) if comparable and faulty not in numbers else []
 

@@ -107,7 +107,7 @@ class Evidence:
     records: tuple[Record, ...]
     attempt: str
     #: Why the run ended early; empty: it did not.
-    broken_off: str
+    interruption: str
     folder: Path | None = None
 
 
@@ -160,7 +160,7 @@ def _of_file(path: Path) -> Evidence:
     with path.open("rb") as lines:
         plan, records, verdict = evidence.unpack(lines, str(path))
     return Evidence(
-        plan=plan, records=records, attempt=verdict.attempt, broken_off=verdict.broken_off
+        plan=plan, records=records, attempt=verdict.attempt, interruption=verdict.interruption
     )
 
 
@@ -194,13 +194,13 @@ def _of_folder(folder: Path) -> Evidence:
                 code=Code.EVIDENCE_CHANGED,
                 hint="collect the run again, or ask who changed it",
             )
-        broken_off = evidence.read_interruption(folder)
+        interruption = evidence.read_interruption(folder)
     else:
-        broken_off = "the coordinator never finished: the evidence has no checksums"
+        interruption = "the coordinator never finished: the evidence has no checksums"
     with _no_garbage_collection():
         records = tuple(_parse_log_again(folder, r) for r in evidence.read_records(folder))
     return Evidence(
-        plan=plan, records=records, attempt=attempt, broken_off=broken_off, folder=folder
+        plan=plan, records=records, attempt=attempt, interruption=interruption, folder=folder
     )
 
 
@@ -295,7 +295,7 @@ def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) 
         expectations = (bound for bound in plan.references if bound.kind is BoundKind.EXPECTATION)
         references = (*expectations, *bounds(other_machine, gpus_per_node=plan.gpus_used))
         plan = replace(plan, machine=other_machine.planned(), references=references)
-    plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.broken_off)
+    plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.interruption)
     return Judged(verdict=verdict, plan=plan, records=loaded.records, folder=loaded.folder)
 
 
@@ -316,14 +316,14 @@ def _judge_logs(paths: Sequence[str], expect: Sequence[str], machine: str | None
 
 
 def _judged(
-    plan: Plan, records: tuple[Record, ...], expect: Sequence[str], attempt: str, broken_off: str
+    plan: Plan, records: tuple[Record, ...], expect: Sequence[str], attempt: str, interruption: str
 ) -> tuple[Plan, Verdict]:
     try:
         expectations = tuple(parse_expectation(text, source="--expect") for text in expect)
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     plan = replace(plan, references=(*expectations, *plan.references))
-    return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, broken_off=broken_off)
+    return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, interruption=interruption)
 
 
 def text(judged: Judged, terminal: Terminal) -> str:

@@ -21,7 +21,7 @@ from accept.commands.plan import plan_text, planned, write_run
 from accept.commands.prepare import prepare
 from accept.config.expectations import parse_duration
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, BrokenOff, Exit, NoEvidence, NotStarted
+from accept.core.errors import AcceptError, BadInput, Exit, Interrupted, NoEvidence, NotStarted
 from accept.core.evidence import read_verdict, write
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump, read
@@ -111,7 +111,7 @@ def start(
         try:
             backend.delete(job, dry_run=False, say=terminal.progress)
         except AcceptError as unconfirmed:
-            failure, outcome = BrokenOff, f"the run may go on: {unconfirmed.message}"
+            failure, outcome = Interrupted, f"the run may go on: {unconfirmed.message}"
         shutil.rmtree(target, ignore_errors=True)
         raise failure(
             f"cannot write {target / rundir.JOB}: {error.strerror}; {outcome}",
@@ -128,7 +128,7 @@ def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -
     """
     try:
         follow(job, folder, terminal, whole=False, detach=detach)
-    except BrokenOff as error:
+    except Interrupted as error:
         terminal.progress(str(error))
     except NotStarted:
         cancel(job, folder, terminal)
@@ -274,7 +274,7 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
             terminal.progress(f"its objects stay on the cluster: {again}")
         if unconfirmed:
             raise unconfirmed from error
-        still_running = isinstance(error, BrokenOff)
+        still_running = isinstance(error, Interrupted)
         return Cancellation.STILL_RUNNING if still_running else Cancellation.NOT_COLLECTED
     else:
         ended = ended or _ended_by_itself(evidence)
@@ -296,7 +296,7 @@ def _is_collected(folder: Path) -> bool:
 def _ended_by_itself(evidence: Path) -> bool:
     """Return True if the coordinator formed a verdict, and the run was not cancelled."""
     try:
-        return read_verdict(evidence).broken_off != CANCELLED
+        return read_verdict(evidence).interruption != CANCELLED
     except AcceptError:
         return False
 
@@ -357,7 +357,7 @@ def do_watch(name: str, terminal: Terminal) -> int:
     code = follow(job, folder, terminal, whole=True)
     if code not in tuple(Exit):
         # The coordinator crashed or was killed, and formed no verdict.
-        code = Exit.BROKEN_OFF
+        code = Exit.INTERRUPTED
     # The console has shown the coordinator's verdict already.
     ended = f"{job.attempt} ended with exit status {code}; next: accept collect {job.attempt}"
     terminal.result(Watched(attempt=job.attempt, exit=code), ended)

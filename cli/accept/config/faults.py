@@ -33,7 +33,7 @@ class Drilled:
 
     fault: str
     #: The fault in the plan of its run, as FAULT@HOST:LOCALRANK; empty if it was left out.
-    planted: str = ""
+    injected: str = ""
     #: Steps of the suite that should detect it.
     steps: tuple[str, ...] = ()
     result: Result
@@ -65,7 +65,7 @@ class Drill:
     clean_attempt: str
     faults: tuple[Drilled, ...]
     #: Why the drill ended early; empty if it did not.
-    broken_off: str = ""
+    interruption: str = ""
     exit: int
 
 

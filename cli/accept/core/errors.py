@@ -14,11 +14,11 @@ class Exit(IntEnum):
     USAGE = 2
     REJECTED = 3
     NOT_STARTED = 4
-    BROKEN_OFF = 5
+    INTERRUPTED = 5
     INCOMPLETE = 6
     INCONCLUSIVE = 7
     INTERNAL = 70
-    INTERRUPTED = 130
+    CTRL_C = 130
 
 
 class AcceptError(Exception):
@@ -57,10 +57,10 @@ class NotStarted(AcceptError):
     exit = Exit.NOT_STARTED
 
 
-class BrokenOff(AcceptError):
+class Interrupted(AcceptError):
     """The run was interrupted or timed out before it had a verdict."""
 
-    exit = Exit.BROKEN_OFF
+    exit = Exit.INTERRUPTED
 
 
 class BadEvidence(AcceptError):

@@ -20,7 +20,7 @@ from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
 from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
-from accept.core.serde import dump, fields_of, read, to_json
+from accept.core.serde import dump, read, to_json
 
 T = TypeVar("T")
 
@@ -84,7 +84,14 @@ class StoredVerdict:
 
     headline: str
     attempt: str
-    broken_off: str
+    interruption: str
+
+    @staticmethod
+    def adapt(data: dict[str, object]) -> dict[str, object]:
+        """Return the keys that are used, from a verdict of any version; 0.1 wrote `brokenOff`."""
+        renamed = {"interruption" if key == "brokenOff" else key: data[key] for key in data}
+        used = ("headline", "attempt", "interruption")
+        return {key: renamed[key] for key in used if key in renamed}
 
 
 def write(path: Path, text: str) -> None:
@@ -157,7 +164,7 @@ def _refuse_changed_plan(plan: Plan, data: Mapping[str, object], source: str) ->
 def read_verdict(folder: Path) -> StoredVerdict:
     """Read the verdict of any version. Raise BadEvidence if it is missing or unreadable."""
     path = folder / VERDICT
-    return _parse(StoredVerdict, read_text(path), str(path), other_keys=True)
+    return _parse(StoredVerdict, read_text(path), str(path))
 
 
 def read_interruption(folder: Path) -> str:
@@ -170,7 +177,7 @@ def read_interruption(folder: Path) -> str:
     # SHA256SUMS does not cover links.
     if path.exists() and not path.is_symlink():
         return _parse(RunEnd, read_text(path), str(path)).interruption
-    return read_verdict(folder).broken_off
+    return read_verdict(folder).interruption
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
@@ -355,7 +362,7 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         return (
             plan,
             tuple(read(Record, r) for r in data["records"]),
-            read(StoredVerdict, _keys_of(StoredVerdict, data["verdict"])),
+            read(StoredVerdict, data["verdict"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise BadEvidence(
@@ -381,17 +388,10 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def _keys_of(cls: type[T], data: object) -> object:
-    """Return the part of a JSON object that `cls` has fields for."""
-    kept = {key for _, key, _ in fields_of(cls)}
-    return {k: data[k] for k in data if k in kept} if isinstance(data, dict) else data
-
-
-def _parse(cls: type[T], text: str, source: str, *, other_keys: bool = False) -> T:
-    """Parse JSON text. With `other_keys`, keys that `cls` has no fields for are ignored."""
+def _parse(cls: type[T], text: str, source: str) -> T:
+    """Parse JSON text."""
     try:
-        data = json.loads(text)
-        return read(cls, _keys_of(cls, data) if other_keys else data)
+        return read(cls, json.loads(text))
     except (ValueError, RecursionError) as error:
         raise BadEvidence(
             f"{source}: {error}",

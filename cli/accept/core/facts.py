@@ -96,8 +96,8 @@ PLACE = FactKind("place", text)
 #: A host that takes no further part, with the cause.
 LEFT_OUT_HOST = FactKind("left-out-host", lambda value: causes.reported(str(value), "")[0])
 #: An injected fault, one that could not be injected, and one that could not be undone.
-INJECTED = FactKind("planted", shown)
-NOT_INJECTED = FactKind("not-planted", shown)
+INJECTED = FactKind("injected", shown)
+NOT_INJECTED = FactKind("not-injected", shown)
 NOT_UNDONE = FactKind("not-undone", shown)
 
 

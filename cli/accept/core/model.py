@@ -88,7 +88,7 @@ EXITS = {
 WORST_FIRST = tuple(EXITS)
 #: Exit codes of verdicts, worst first. A failure before an interruption is final; other states
 #: of an interrupted run are not.
-WORST_EXITS = tuple(dict.fromkeys((Exit.REJECTED, Exit.BROKEN_OFF, *EXITS.values())))
+WORST_EXITS = tuple(dict.fromkeys((Exit.REJECTED, Exit.INTERRUPTED, *EXITS.values())))
 
 
 def worst_exit(exits: Iterable[int]) -> Exit:
@@ -212,13 +212,18 @@ class Plan:
     hold_seconds: float = 0.0
     keep_seconds: float = 86400.0
     #: Injected faults ("wrong@host"); such a run is a drill and never an acceptance.
-    planted: tuple[str, ...] = ()
+    injected: tuple[str, ...] = ()
     #: Description of the logs that the plan was derived from; then exactly their contents count as
     #: requested. Empty for a run of `accept`.
     origin: str = ""
     #: SHA-256 over all other rendered files, so that `hash` covers them too. Empty if an older
     #: version rendered the plan: its hash cannot be verified from the plan alone.
     files_hash: str = ""
+
+    @staticmethod
+    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data of any version; 0.1 wrote `planted`."""
+        return {"injected" if key == "planted" else key: data[key] for key in data}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,6 +331,8 @@ class Finding:
     state: State
     message: str
     cause: Cause | None = None
+    #: The stable code of the cause, such as W-RANK-HUNG; empty without a cause.
+    code: str = field(init=False)
     metric: str | None = None
     value: float | None = None
     unit: str = ""
@@ -337,6 +344,10 @@ class Finding:
     peak_source: str = ""
     hosts: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Derive the code."""
+        object.__setattr__(self, "code", self.cause.code if self.cause else "")
 
 
 #: Kind, hosts and device of a suspect.
@@ -385,7 +396,7 @@ class CheckVerdict:
     #: Measured values as one line, for the table.
     measured: str = ""
     #: Required values and their source as one line, for the table.
-    against: str = ""
+    required: str = ""
     findings: tuple[Finding, ...] = ()
 
 
@@ -412,9 +423,9 @@ class Verdict:
     exit: int
     #: Next actions, one line each.
     advice: tuple[str, ...] = ()
-    planted: tuple[str, ...] = ()
+    injected: tuple[str, ...] = ()
     #: Reason why the run was interrupted; empty if it was not.
-    broken_off: str = ""
+    interruption: str = ""
     #: Tested part of each node, such as "4 of the 8 GPUs of each node"; empty: all.
     part: str = ""
     #: Description of the judged logs, if they are not from a run of `accept`.

@@ -310,12 +310,12 @@ def resolve(options: Options) -> Resolved:
     return with_faults(run, parse_faults(options.inject, hosts))
 
 
-def with_faults(run: Resolved, planted: tuple[str, ...]) -> Resolved:
+def with_faults(run: Resolved, injected: tuple[str, ...]) -> Resolved:
     """Return the run with faults to inject: in its plan, and if they need it in its settings."""
     env = run.env
-    if any(fault_of(text).injector is Injector.SETTINGS for text in planted):
+    if any(fault_of(text).injector is Injector.SETTINGS for text in injected):
         env = {**env, **without("nics")}
-    return replace(run, env=env, plan=replace(run.plan, planted=planted))
+    return replace(run, env=env, plan=replace(run.plan, injected=injected))
 
 
 def gpus_to_use(machine: Machine, site: Site, options: Options) -> int | None:

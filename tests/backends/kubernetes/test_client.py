@@ -25,7 +25,7 @@ from accept.backends.kubernetes.objects import JOBSET, POD
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence, BrokenOff, NotStarted
+from accept.core.errors import BadEvidence, Interrupted, NotStarted
 from accept.plan.resolve import ClusterPlace
 
 PODS = "/api/v1/namespaces/lab/pods"
@@ -206,7 +206,7 @@ class TestWatching:
     ) -> None:
         monkeypatch.setattr(watch, "_PATIENCE", 0.3)
         server.says(JOBS, 503)
-        with pytest.raises(BrokenOff) as caught:
+        with pytest.raises(Interrupted) as caught:
             self.watch(place, tmp_path)
         assert "accept watch run" in caught.value.hint
 
@@ -215,7 +215,7 @@ class TestWatching:
     ) -> None:
         server.says(JOBS, listed(job(1)), listed(job(1)), listed())
         server.says(PODS, listed(running(1)))
-        with pytest.raises(BrokenOff) as caught:
+        with pytest.raises(Interrupted) as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_RUN_GONE
 
@@ -255,7 +255,7 @@ class TestWatching:
         server.says(JOBS, listed(job(1)))
         server.says(PODS, *[listed(one) for one in before], listed(lost()))
         server.says(LOG, "measured\n")
-        with pytest.raises(BrokenOff, match="node lost: taint") as caught:
+        with pytest.raises(Interrupted, match="node lost: taint") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_LOST
         assert "accept delete run" in caught.value.hint
@@ -277,7 +277,7 @@ class TestWatching:
         server.says(JOBS, listed(job(1)))
         server.says(PODS, listed(running(0)), listed(*after))
         server.says(LOG, "measured\n")
-        with pytest.raises(BrokenOff, match=why) as caught:
+        with pytest.raises(Interrupted, match=why) as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_LOST
 

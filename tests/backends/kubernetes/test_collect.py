@@ -22,7 +22,7 @@ from accept.backends.kubernetes import collect as kubernetes_collect
 from accept.commands import judge
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence, BrokenOff
+from accept.core.errors import BadEvidence, Interrupted
 from accept.core.serde import dump
 from accept.evidence import bucket as evidence_bucket
 from accept.evidence import rundir
@@ -68,7 +68,7 @@ class TestWhatALogStillTells:
     def test_is_a_run_that_broke_off_where_it_tells_too_little(self, log: str | None) -> None:
         folder, missing = self.collected(log)
         verdict = judge.judge_path(str(folder), expect=()).verdict
-        assert verdict.broken_off
+        assert verdict.interruption
         assert verdict.exit == 5
         assert any("records" in line for line in missing)
 
@@ -125,7 +125,7 @@ class TestCollecting:
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 
         def goes_on(*_: Any, **__: Any) -> Path:
-            raise BrokenOff(
+            raise Interrupted(
                 "run is still running", code=Code.RUN_STILL_RUNNING, hint="accept watch run"
             )
 
@@ -181,7 +181,7 @@ class TestEvidenceThatIsOnlyALog:
         assert done.code == 0, done.err
         assert "not sent" in done.err
         assert {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()} == before
-        assert judge.judge_path(str(folder), expect=()).verdict.broken_off
+        assert judge.judge_path(str(folder), expect=()).verdict.interruption
 
     def test_gives_way_to_what_was_measured_once_that_can_be_read(
         self, folder: Path, unreadable: pytest.MonkeyPatch

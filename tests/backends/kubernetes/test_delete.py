@@ -18,7 +18,7 @@ from accept.backends.job import Job
 from accept.backends.kubernetes import collect, delete
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BrokenOff, Exit
+from accept.core.errors import Exit, Interrupted
 from accept.core.serde import dump
 from accept.evidence import rundir
 
@@ -155,13 +155,13 @@ class TestDelete:
         _, pod = add_run(store)
         store.stuck.add(pod)
         done = accept("delete", "run", "--no-collect")
-        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_LEFT)
+        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_LEFT)
         assert POD in done.err
 
     def test_does_not_report_success_for_pods_it_may_not_see(self, server: ApiServer) -> None:
         server.says(PODS, 403)
         done = accept("delete", "run", "--no-collect")
-        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_HIDDEN)
+        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "Pod" in done.err
 
     def test_removes_what_it_sees_before_it_reports_what_it_may_not_see(
@@ -170,7 +170,7 @@ class TestDelete:
         add_run(store)
         server.says(PODS, 403)
         done = accept("delete", "run", "--no-collect")
-        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_HIDDEN)
+        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "Pod" in done.err
         assert store.objects == {}
 
@@ -209,7 +209,7 @@ class TestDeleteOfARunThatMadeAJobSet:
         submitted(server, tmp_path, first="run-w-0-0")
         server.says(JOBSETS, 403)
         done = accept("delete", "run", "--no-collect")
-        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_OBJECTS_HIDDEN)
+        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "JobSet" in done.err
 
 
@@ -240,7 +240,7 @@ class TestCancel:
         _, pod = add_run(store, started=started)
         store.stuck.add(pod)
         ignore_commands(server)
-        with pytest.raises(BrokenOff, match=POD):
+        with pytest.raises(Interrupted, match=POD):
             delete.cancel(job, folder=rundir.find("run"), say=lambda _: None)
 
     @pytest.mark.usefixtures("job")
@@ -258,7 +258,7 @@ class TestCancel:
 
         server.answers[owner] = answer
         done = accept("cancel", "run")
-        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.KUBE_FORBIDDEN)
+        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_FORBIDDEN)
         assert "may not delete jobs" in done.err
         assert owner in store.objects
 

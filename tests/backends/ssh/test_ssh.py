@@ -24,7 +24,7 @@ from accept.config import Site, resources
 from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadEvidence, BadInput, BrokenOff, Exit, NoEvidence
+from accept.core.errors import AcceptError, BadEvidence, BadInput, Exit, Interrupted, NoEvidence
 from accept.core.model import Problem
 from accept.core.runner.ssh import MARKER
 from accept.core.serde import dump
@@ -151,7 +151,7 @@ class TestALoginShellThatPrintsText:
         monkeypatch.setattr("time.sleep", lambda _: None)
         hosts.greet(GREETING)
         hosts.cut(*[0] * 200)
-        with pytest.raises(BrokenOff):
+        with pytest.raises(Interrupted):
             backend.watch(job, folder=node, say=ignore)
 
     def test_is_a_note_of_doctor_and_no_failure(self, hosts: StandinSsh) -> None:
@@ -247,7 +247,7 @@ class TestCollect:
     ) -> None:
         coordinator = process(ACCEPT_DIR=str(node))
         (node / "coordinator.pid").write_text(f"{coordinator.pid}\n")
-        with pytest.raises(BrokenOff):
+        with pytest.raises(Interrupted):
             backend.collect(job, folder=folder, say=ignore)
         assert (node / "evidence").is_dir()
 
@@ -291,7 +291,7 @@ class TestWatch:
     ) -> None:
         hosts.do_not_wait()
         lines: list[str] = []
-        with pytest.raises(BrokenOff):
+        with pytest.raises(Interrupted):
             backend.watch(job, folder=node, say=lines.append)
         assert len(lines) == 100
 
@@ -310,7 +310,7 @@ class TestWatch:
         else:
             os.chown(node, 65534, 65534)
         lines: list[str] = []
-        with pytest.raises(BrokenOff) as caught:
+        with pytest.raises(Interrupted) as caught:
             backend.watch(job_in(folder), folder=node, say=lines.append)
         assert caught.value.code == Code.SSH_FOREIGN_FOLDER
         assert lines == []
@@ -379,7 +379,7 @@ class TestDelete:
         self, hosts: StandinSsh, node: Path, job: Job
     ) -> None:
         (node / "kill.sh").write_text("echo 1\n")
-        with pytest.raises(BrokenOff) as caught:
+        with pytest.raises(Interrupted) as caught:
             backend.delete(job, dry_run=False, say=ignore)
         assert caught.value.code == Code.SSH_NOT_REMOVED
         assert "process 1 " in caught.value.message
@@ -390,7 +390,7 @@ class TestDelete:
         link = tmp_path / "scratch" / "accept-one"
         link.parent.mkdir()
         link.symlink_to(node)
-        with pytest.raises(BrokenOff):
+        with pytest.raises(Interrupted):
             backend.delete(job_in(link), dry_run=False, say=ignore)
         assert (node / "key").exists()
 
@@ -398,7 +398,7 @@ class TestDelete:
         if os.geteuid() != 0:
             pytest.skip("only root can give a folder away")
         os.chown(node, 65534, 65534)
-        with pytest.raises(BrokenOff):
+        with pytest.raises(Interrupted):
             backend.delete(job, dry_run=False, say=ignore)
         assert (node / "key").exists()
 
@@ -408,7 +408,7 @@ class TestDelete:
         stored(job_in(node, "h1", "h2"), folder)
         hosts.take_down("h2")
         done = accept("delete", "one", "--no-collect")
-        assert (done.code, done.error) == (Exit.BROKEN_OFF, Code.SSH_NOT_REMOVED)
+        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.SSH_NOT_REMOVED)
         assert "h2" in done.err
         assert not node.exists()
 
@@ -432,7 +432,7 @@ class TestCancel:
         self, hosts: StandinSsh, folder: Path, job: Job
     ) -> None:
         hosts.take_down("h1")
-        with pytest.raises(BrokenOff):
+        with pytest.raises(Interrupted):
             backend.cancel(job, folder=folder, say=ignore)
 
     def test_removes_the_run_from_the_other_hosts_after_the_first_confirmed_its_end(
@@ -445,7 +445,7 @@ class TestCancel:
         self, hosts: StandinSsh, folder: Path, node: Path
     ) -> None:
         hosts.take_down("h1")
-        with pytest.raises(BrokenOff) as caught:
+        with pytest.raises(Interrupted) as caught:
             backend.cancel(job_in(node, "h1", "h2"), folder=folder, say=ignore)
         assert verbs_sent(hosts) == [("h1", "stop")]
         assert caught.value.code == Code.SSH_END_UNCONFIRMED
@@ -455,7 +455,7 @@ class TestCancel:
         self, hosts: StandinSsh, folder: Path, node: Path
     ) -> None:
         (node / "kill.sh").write_text("echo 1\n")
-        with pytest.raises(BrokenOff) as caught:
+        with pytest.raises(Interrupted) as caught:
             backend.cancel(job_in(node, "h1", "h2"), folder=folder, say=ignore)
         assert verbs_sent(hosts) == [("h1", "stop")]
         assert "process 1 " in caught.value.message

@@ -241,7 +241,7 @@ class TestCancelling:
         assert desk.made() == before
         judged = desk.do("judge", "last", "--json")
         assert judged.exit == 5
-        assert "cancelled" in judged.result["brokenOff"]
+        assert "cancelled" in judged.result["interruption"]
         watch.kill()
 
     def test_of_a_run_that_never_started_leaves_nothing(self, desk: Desk) -> None:

@@ -30,7 +30,7 @@ def test_every_fault_is_caught_and_blamed_on_its_node(
     assert set(done.result["hosts"]) == set(cluster.nodes)
     # A pod that cannot be reached is told by its own name: which node it is on nobody could ask.
     for one in done.result["faults"]:
-        host = one["planted"].partition("@")[2].partition(":")[0]
+        host = one["injected"].partition("@")[2].partition(":")[0]
         (named,) = {name.partition(":")[0] for name in one["blamed"]}
         assert named == host or (host.startswith("#") and named.endswith(f"-{host[1:]}"))
     desk.leaves(before)

@@ -135,7 +135,7 @@ def test_times_within_a_bound_pass() -> None:
     assert state(found) is State.PASS
     shown = next(one for one in found.checks if one.check == "latency")
     assert shown.measured == "13.5 us up to 32 (slowest of 4 each)"
-    assert "time <= 40 us, measured: somebody" in shown.against
+    assert "time <= 40 us, measured: somebody" in shown.required
 
 
 def test_all_slow_alike_fail_by_the_bound() -> None:

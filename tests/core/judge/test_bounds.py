@@ -206,8 +206,8 @@ def test_both_sides_of_a_bound_are_compared_and_shown(
     assert states == {299.0: State.FAIL, 350.0: State.PASS, 401.0: State.FAIL}
     check = bounded(350.0, *references)
     assert sides(check) == expected
-    assert ">= 300" in check.against
-    assert "<= 400" in check.against
+    assert ">= 300" in check.required
+    assert "<= 400" in check.required
 
 
 def test_an_upper_expectation_leaves_the_lower_reference_to_name_a_slow_host() -> None:

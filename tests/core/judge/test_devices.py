@@ -363,7 +363,7 @@ def test_on_machines_that_promise_no_speed_nobody_is_slow() -> None:
     )
     found = checks.load("gemm").judge(evidence)
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
-    assert "no speed target" in found.verdict.against
+    assert "no speed target" in found.verdict.required
 
 
 # -- right or wrong ------------------------------------------------------------------------------

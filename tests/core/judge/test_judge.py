@@ -156,10 +156,10 @@ BOUND = Reference(
     st.sampled_from([COLLECTIVE, {}, {"min": "x", "max": 3, "factor": 0}, {"ratio": "a"}]),
 )
 def test_no_record_makes_judging_raise_and_every_verdict_can_be_written(
-    records: list[Record], machine: Any, broken_off: str, params: dict[str, Any]
+    records: list[Record], machine: Any, interruption: str, params: dict[str, Any]
 ) -> None:
     steps = [replace(of, params=params) for of in (ALL, PAIRS, *EVERY)]
     wild = plan(*steps, machine=machine, references=(FLOOR, BOUND))
-    verdict = judged(wild, *records, broken_off=broken_off)
+    verdict = judged(wild, *records, interruption=interruption)
     assert verdict.accepted == (verdict.exit == 0) == (verdict.state is State.PASS)
     assert read(Verdict, json.loads(json.dumps(dump(verdict), allow_nan=False))) == verdict

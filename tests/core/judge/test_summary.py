@@ -43,7 +43,7 @@ def test_a_healthy_run_without_gpus_passes_and_says_that_no_gpu_was_tested() -> 
 
 
 def test_a_drill_is_never_accepted() -> None:
-    drill = plan(ALL, planted=("slow@h1:0",))
+    drill = plan(ALL, injected=("slow@h1:0",))
     verdict = judged(drill, *healthy_records(ALL))
     assert verdict.headline.startswith("drill: pass")
     assert not verdict.accepted
@@ -94,14 +94,14 @@ def test_an_optional_check_that_fails_is_no_excuse() -> None:
 
 
 def test_a_run_that_broke_off_exits_with_5() -> None:
-    verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL), broken_off="the run was cancelled")
+    verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL), interruption="the run was cancelled")
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 5)
     assert "the run was cancelled" in verdict.headline
 
 
 def test_an_established_failure_beats_a_run_that_broke_off() -> None:
     bad = record(ALL, EIGHT, *table("all-reduce", 10, wrong=1))
-    verdict = judged(plan(ALL, PAIRS), hosts_record(EIGHT), bad, broken_off="cancelled")
+    verdict = judged(plan(ALL, PAIRS), hosts_record(EIGHT), bad, interruption="cancelled")
     assert (verdict.state, verdict.exit) == (State.FAIL, 3)
 
 

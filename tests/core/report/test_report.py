@@ -221,9 +221,9 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 
 def evil() -> tuple[Verdict, Plan]:
     said = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
-    of = plan(ALL, planted=(EVIL,))
+    of = plan(ALL, injected=(EVIL,))
     records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
-    return judge(of, records, checks=REGISTRY, attempt=EVIL, broken_off=EVIL), of
+    return judge(of, records, checks=REGISTRY, attempt=EVIL, interruption=EVIL), of
 
 
 def test_nothing_from_a_host_reaches_the_terminal_as_control() -> None:
@@ -279,7 +279,7 @@ VERDICTS = st.builds(
             state=STATES,
             optional=st.booleans(),
             measured=ANY,
-            against=ANY,
+            required=ANY,
             findings=st.lists(FINDINGS, max_size=3).map(tuple),
         ),
         max_size=3,
@@ -297,8 +297,8 @@ VERDICTS = st.builds(
         max_size=2,
     ).map(tuple),
     advice=st.lists(ANY, max_size=2).map(tuple),
-    planted=st.lists(ANY, max_size=1).map(tuple),
-    broken_off=ANY,
+    injected=st.lists(ANY, max_size=1).map(tuple),
+    interruption=ANY,
 )
 
 

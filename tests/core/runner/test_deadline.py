@@ -61,7 +61,7 @@ def judged(node: Path, script: str) -> Any:
 def end(node: Path, script: str) -> Any:
     """Coordinate such a run until its deadline ends it; return the verdict."""
     verdict = judged(node, script)
-    assert verdict["brokenOff"] == "the run did not end within 7 s"
+    assert verdict["interruption"] == "the run did not end within 7 s"
     return verdict
 
 
@@ -83,7 +83,7 @@ def test_a_launch_that_failed_and_does_not_end_is_ended(
     plan["steps"][0]["checks"] = ["all-reduce"]
     (node / evidence.PLAN).write_text(json.dumps(plan))
     verdict = judged(node, "echo A daemon failed to report back after being spawned.")
-    assert (verdict["state"], verdict["brokenOff"]) == ("fail", "")
+    assert (verdict["state"], verdict["interruption"]) == ("fail", "")
     (found,) = (f for one in verdict["checks"] for f in one["findings"])
     assert found["cause"] == "launch-failed"
 

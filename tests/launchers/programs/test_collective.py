@@ -157,7 +157,7 @@ def test_a_rank_that_contributes_wrong_data_is_named_by_every_collective(
     tables = nccl_tests.parse(ran.text.encode()).tables
     assert all(table.out_of_bounds for table in tables)
     assert f"# INJECTED {fault.replace('@', ' on ')}" in ran.text
-    assert ran.fact("planted") == fault
+    assert ran.fact("injected") == fault
 
 
 @real

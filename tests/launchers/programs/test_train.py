@@ -111,7 +111,7 @@ def test_the_rank_that_computes_and_holds_other_numbers_is_named(start: Start) -
     ran = start("train.py", 3, inject="wrong@h1:0")
     assert ran.exit != 0
     assert ran.blamed("train") == {("gradients-differ", "h1", 1), ("parameters-differ", "h1", 1)}
-    assert ran.fact("planted") == "wrong@h1:0"
+    assert ran.fact("injected") == "wrong@h1:0"
 
 
 @real

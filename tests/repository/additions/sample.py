@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Judged:
     findings += bounds.findings(evidence)
     clocks = {clock for _, clock in CLOCK.of(*evidence.records)}
     measured = f"clock: {', '.join(sorted(clocks))}"
-    return Judged(verdict_of(evidence, findings, measured=measured, against="no bound of its own"))
+    return Judged(verdict_of(evidence, findings, measured=measured, required="no bound of its own"))
 
 
 SAMPLE = Check(

@@ -71,7 +71,7 @@ def main(folder: Path) -> None:
 
     choice = choose(bundle.plan, FAULTS["sample-fault"], HOSTS, 1)
     assert choice.steps == (step.id,)
-    assert bundle.plan.planted == ("sample-fault@h2",)
+    assert bundle.plan.injected == ("sample-fault@h2",)
     unknown = accept("run", "-m", "sample", "-s", "sample", "--inject", "sample-fault@*")
     assert unknown.error == Code.FAULT_SYNTAX
     injected = subprocess.run(

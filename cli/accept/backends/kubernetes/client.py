@@ -155,7 +155,7 @@ class ApiError(AcceptError):
     """An error that the API returned; `status` is 0 if it did not answer."""
 
     #: Before a run is submitted it is 4, see `before_start`.
-    exit = Exit.BROKEN_OFF
+    exit = Exit.INTERRUPTED
 
     def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
         super().__init__(

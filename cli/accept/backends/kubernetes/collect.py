@@ -19,7 +19,7 @@ from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadEvidence, BrokenOff, Exit, NoEvidence
+from accept.core.errors import AcceptError, BadEvidence, Exit, Interrupted, NoEvidence
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.serde import dump
 from accept.core.text import decimal
@@ -142,7 +142,7 @@ _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
 
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
-    """Fetch the evidence, and let index 0 end. Raises BrokenOff while the run goes on.
+    """Fetch the evidence, and let index 0 end. Raises Interrupted while the run goes on.
 
     Evidence that was rebuilt from a log is marked with `rundir.FROM_LOG`, and a later call replaces
     it if it finds more.
@@ -153,7 +153,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     first = state.first
     alive = first is not None and first.phase == PodPhase.RUNNING and not state.ended
     if alive and written_exit_code(api, state) is None:
-        raise BrokenOff(
+        raise Interrupted(
             f"{job.attempt} is still running",
             code=Code.KUBE_RUN_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",

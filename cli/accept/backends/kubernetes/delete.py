@@ -30,7 +30,7 @@ from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadEvidence, BrokenOff
+from accept.core.errors import AcceptError, BadEvidence, Interrupted
 from accept.core.text import duration, plain
 from accept.evidence import rundir
 
@@ -87,7 +87,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
 
     If the coordinator does not run or does not obey, save within a short time what only the pods
     hold. Then always delete the Job, so that nothing of the run goes on or starts later. Raises
-    BrokenOff if pods stay, and BadEvidence if the run ended but nothing of it could be saved.
+    Interrupted if pods stay, and BadEvidence if the run ended but nothing of it could be saved.
     """
     api = Api(place_of_job(job))
     state = query_state(api, job.attempt)
@@ -151,7 +151,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """Remove the run's release and everything with its label; return what there was.
 
-    Raises BrokenOff if something stays, or if this user may not see whether something stays.
+    Raises Interrupted if something stays, or if this user may not see whether something stays.
     """
     api = Api(place_of_job(job))
     release = job.place.get("release", "")
@@ -169,7 +169,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     if not dry_run:
         listing = _remove(api, job, _KINDS)
     if listing.hidden:
-        raise BrokenOff(
+        raise Interrupted(
             f"cannot check whether {job.attempt} left any {', '.join(listing.hidden)} in "
             f"namespace {api.place.namespace}: this user may not list them",
             code=Code.KUBE_OBJECTS_HIDDEN,
@@ -181,7 +181,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 def _remove(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
     """Delete the run's objects of some kinds, and wait until they are gone.
 
-    Returns the last listing, which has no objects. Raises BrokenOff if some stay.
+    Returns the last listing, which has no objects. Raises Interrupted if some stay.
     """
     until = time.monotonic() + _LEAVING
     requested: set[str] = set()
@@ -191,7 +191,7 @@ def _remove(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
             return listing
         if requested and time.monotonic() > until:
             names = ", ".join(map(str, listing.objects[:4]))
-            raise BrokenOff(
+            raise Interrupted(
                 f"not deleted within {duration(_LEAVING)}: {names}",
                 code=Code.KUBE_OBJECTS_LEFT,
                 hint="if its node is lost, kubectl delete pod --force removes the pod's object",

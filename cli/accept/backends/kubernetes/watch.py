@@ -24,7 +24,7 @@ from accept.backends.kubernetes.status import (
 from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BrokenOff, Exit, NotStarted
+from accept.core.errors import AcceptError, Exit, Interrupted, NotStarted
 from accept.core.text import decimal, duration
 from accept.evidence import rundir
 
@@ -95,7 +95,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             if not error.passing:
                 raise
             if time.monotonic() - answered > _PATIENCE:
-                raise BrokenOff(
+                raise Interrupted(
                     f"{error.message}; the run goes on without it",
                     code=Code.KUBE_UNREACHABLE,
                     hint=f"later: accept watch {job.attempt}",
@@ -113,7 +113,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
         seen |= state.exists
         if not state.exists and (seen or time.monotonic() - begun > _GRACE):
             _drain(console, say, 0.0)
-            raise BrokenOff(
+            raise Interrupted(
                 f"{job.attempt} is not in namespace {api.place.namespace}",
                 code=Code.KUBE_RUN_GONE,
                 hint="it was deleted, or its time to be kept is over",
@@ -139,7 +139,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             ended = ended or time.monotonic()
             if time.monotonic() - ended > _GRACE or state.first is None:
                 _finish(console, say, whole=True)
-                return Exit.BROKEN_OFF
+                return Exit.INTERRUPTED
         leaving = first is not None and first.phase == PodPhase.LEAVING
         # A queue that evicts the run suspends it. The time for a start begins when it is admitted.
         if state.suspended or (has_started(state) and not leaving):
@@ -160,7 +160,7 @@ def _code(state: State) -> int | None:
     first = state.first
     if first is None or first.phase != PodPhase.ENDED:
         return None
-    return Exit.BROKEN_OFF if first.code is None else first.code
+    return Exit.INTERRUPTED if first.code is None else first.code
 
 
 def written_exit_code(api: Api, state: State) -> int | None:
@@ -185,13 +185,13 @@ def _why_not_running(state: State) -> str:
     return (state.first.why if state.first else state.stuck) or "it has no pod"
 
 
-def _lost(job: Job, state: State) -> BrokenOff:
+def _lost(job: Job, state: State) -> Interrupted:
     """Return the error for an index 0 that was lost after it had started.
 
     This is not a failed start, because it may have written results. Neither its Job
     (backoffLimitPerIndex: 0) nor its JobSet (no failurePolicy) makes another one.
     """
-    return BrokenOff(
+    return Interrupted(
         f"the first pod ran, and is lost: {_why_not_running(state)}",
         code=Code.KUBE_POD_LOST,
         hint=f"remove the rest of the run: accept delete {job.attempt}",

@@ -13,7 +13,7 @@ from accept.backends.protocol import Say
 from accept.backends.ssh import manage
 from accept.backends.ssh.client import Reply, last_line
 from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence, BrokenOff, NoEvidence
+from accept.core.errors import BadEvidence, Interrupted, NoEvidence
 from accept.core.text import decimal
 from accept.evidence.archive import Announced, download, unpack_evidence
 
@@ -51,7 +51,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
 def _announced(job: Job, reply: Reply) -> Announced:
     """Return what the first host announces. Raises an AcceptError if it has no evidence to send."""
     if reply.exit == manage.STILL_RUNNING:
-        raise BrokenOff(
+        raise Interrupted(
             f"{job.attempt} is still running",
             code=Code.RUN_STILL_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",

@@ -12,20 +12,20 @@ from accept.backends.requirements import SECONDS
 from accept.backends.ssh import manage
 from accept.backends.ssh.client import call, on_all
 from accept.core.error_codes import Code
-from accept.core.errors import BrokenOff
+from accept.core.errors import Interrupted
 from accept.core.text import count
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """End the run on the first host, keep its evidence there, and remove it from all others.
 
-    Raises BrokenOff if a host did not confirm it. If that is the first host, the others are not
+    Raises Interrupted if a host did not confirm it. If that is the first host, the others are not
     changed: a coordinator that still runs would record that they died.
     """
     options = job.ssh_access.options()
     say("cancel: the coordinator ends what it started")
     for host, leftover in manage.end(options, (job.first,), job.folder, keep_evidence=True).items():
-        raise BrokenOff(
+        raise Interrupted(
             f"{host} did not confirm that {job.attempt} ended: {leftover}",
             code=Code.SSH_END_UNCONFIRMED,
             hint="the other hosts were not changed, and clean up by themselves; "
@@ -42,7 +42,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """Remove the run's folder from every host that still has it, and end its processes there.
 
-    Raises BrokenOff after that if a host did not confirm it.
+    Raises Interrupted after that if a host did not confirm it.
     """
     options = job.ssh_access.options()
     d = quote(job.folder)
@@ -63,11 +63,11 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
 
 def _refuse_leftovers(job: Job, leftovers: Mapping[str, str], hint: str) -> None:
-    """Raise BrokenOff if parts of a run are left on hosts, or may be. `leftovers` is by host."""
+    """Raise Interrupted if parts of a run are left on hosts, or may be. `leftovers` is by host."""
     if leftovers:
         shown = "; ".join(f"{host}: {text}" for host, text in list(leftovers.items())[:4])
         more = f"; and {len(leftovers) - 4} more" if len(leftovers) > 4 else ""
-        raise BrokenOff(
+        raise Interrupted(
             f"{job.attempt} is not removed from {len(leftovers)} of "
             f"{count(len(job.hosts), 'host')}: "
             f"{shown}{more}",

@@ -10,7 +10,7 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.backends.ssh import manage
 from accept.core.error_codes import Code
-from accept.core.errors import BrokenOff
+from accept.core.errors import Interrupted
 from accept.core.text import decimal
 
 _ENDED = b"\x1eended "
@@ -21,7 +21,7 @@ _MAX_FAILURES = 60
 def watch(job: Job, *, folder: Path, say: Say) -> int:
     """Print the console until the run has ended, and return its exit status.
 
-    Raises BrokenOff if the run was removed, or if its host has not answered for minutes.
+    Raises Interrupted if the run was removed, or if its host has not answered for minutes.
     """
     options = job.ssh_access.options()
     seen, failures = 0, 0
@@ -43,7 +43,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
                     seen += len(line) + 1
         failures += 1
         if failures > _MAX_FAILURES:
-            raise BrokenOff(
+            raise Interrupted(
                 f"{job.first} has not answered for several minutes; the run goes on there",
                 code=Code.SSH_NO_ANSWER,
                 hint=f"try later: accept watch {job.attempt}",
@@ -54,23 +54,23 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
 
 
 def _status(job: Job, how: str) -> int:
-    """Return the exit status of a run that ended. Raises BrokenOff if it has none."""
+    """Return the exit status of a run that ended. Raises Interrupted if it has none."""
     status = decimal(how)
     if status is not None:
         return status
     if how == "dead":
-        raise BrokenOff(
+        raise Interrupted(
             f"the coordinator of {job.attempt} was killed, or {job.first} was restarted",
             code=Code.RUN_COORDINATOR_DIED,
             hint=f"accept collect {job.attempt} fetches what was measured",
         )
     if how == "foreign":
-        raise BrokenOff(
+        raise Interrupted(
             f"{job.first}: {job.folder} belongs to another user",
             code=Code.SSH_FOREIGN_FOLDER,
             hint="the run's own folder is gone; run again",
         )
-    raise BrokenOff(
+    raise Interrupted(
         f"{job.attempt} is no longer on {job.first}",
         code=Code.SSH_RUN_GONE,
         hint="it was removed by a command, or after its retention time",

@@ -166,7 +166,7 @@ def fault_of(text: str) -> Fault:
     return FAULTS[text.partition("@")[0]]
 
 
-def for_ranks(planted: Sequence[str]) -> str:
+def for_ranks(injected: Sequence[str]) -> str:
     """Return the faults that the launchers and programs of the ranks must know, as one text."""
-    faults = ((text, fault_of(text)) for text in planted)
+    faults = ((text, fault_of(text)) for text in injected)
     return ",".join(text for text, f in faults if f.scope is Scope.RANK or f.for_ranks)

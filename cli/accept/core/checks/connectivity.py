@@ -114,7 +114,7 @@ def judge(evidence: Evidence) -> Judged:
         evidence,
         findings,
         measured=_measured(evidence),
-        against="exactly the planned ranks",
+        required="exactly the planned ranks",
     )
     return Judged(verdict, suspects)
 

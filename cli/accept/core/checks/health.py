@@ -102,7 +102,7 @@ def judge(evidence: Evidence) -> Judged:
         evidence,
         findings,
         measured=_measured(evidence, readings),
-        against="no new device errors during the run",
+        required="no new device errors during the run",
     )
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
 
@@ -156,7 +156,7 @@ def _makes_blind(evidence: Evidence, reason: str) -> bool:
 
 def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
     """Yield a finding if planned sweeps have no record."""
-    if evidence.partial or evidence.broken_off or not evidence.records:
+    if evidence.partial or evidence.interruption or not evidence.records:
         return
     planned = range(1, len(evidence.plan.steps) + 2)
     recorded = {record.wave for record in evidence.asked}

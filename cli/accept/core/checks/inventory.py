@@ -127,7 +127,7 @@ def judge(evidence: Evidence) -> Judged:
             evidence,
             findings,
             measured=_measured(evidence, inventories),
-            against="machine and majority of the hosts",
+            required="machine and majority of the hosts",
         ),
         suspects,
     )

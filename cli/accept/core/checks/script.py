@@ -65,7 +65,7 @@ def judge(evidence: Evidence) -> Judged:
             evidence,
             findings,
             measured="; ".join([outcome, *figures]),
-            against="exit status 0, and the expected values of its metrics",
+            required="exit status 0, and the expected values of its metrics",
         )
     )
 

@@ -211,7 +211,7 @@ def judge(evidence: Evidence) -> Judged:
             evidence,
             findings + slow.findings,
             measured=_measured(evidence),
-            against=f"{required}; equal parameters on all ranks",
+            required=f"{required}; equal parameters on all ranks",
         ),
         (*slow.suspects, *from_problems(differing, "", len(evidence.hosts))),
     )

@@ -42,15 +42,15 @@ def judge(
     *,
     checks: Checks,
     attempt: str,
-    broken_off: str = "",
+    interruption: str = "",
 ) -> Verdict:
     """Return the verdict on a run, from its plan and records alone. Never raises.
 
-    A check that is not in `checks` was not tested. `broken_off`: why the run ended early; empty if
-    it did not.
+    A check that is not in `checks` was not tested. `interruption` is the reason why the run
+    ended early; empty if it did not.
     """
     found = hosts.find(records)
-    evidences = _evidences(plan, records, found, broken_off, checks, steps=plan.steps)
+    evidences = _evidences(plan, records, found, interruption, checks, steps=plan.steps)
     if near := found.domains or find_blocks(scored(evidences.values(), checks), found.places):
         evidences = {name: replace(e, near=near) for name, e in evidences.items()}
     shares = shares_by_log(scored(evidences.values(), checks)) if plan.origin else {}
@@ -71,12 +71,12 @@ def judge(
     passed = State.PASS in (worst_state(v.state for v in verdicts), _overall(verdicts, ""))
     if plan.machine.gpus != 0 and not gpu_tested and passed:
         verdicts.append(hosts.no_gpu_seen())
-    state = _overall(verdicts, broken_off)
+    state = _overall(verdicts, interruption)
     if state is State.PASS and suspects:
         state = State.FAIL
     if (
         state is State.FAIL
-        and not broken_off
+        and not interruption
         and _passes_without(suspects, verdicts, evidences, checks)
     ):
         state = State.DEGRADED
@@ -84,13 +84,13 @@ def judge(
             replace(verdict, state=State.DEGRADED) if verdict.state is State.FAIL else verdict
             for verdict in verdicts
         ]
-    exit_code = worst_exit((EXITS[state], *([Exit.BROKEN_OFF] if broken_off else [])))
-    if plan.planted and exit_code is Exit.PASS:
+    exit_code = worst_exit((EXITS[state], *([Exit.INTERRUPTED] if interruption else [])))
+    if plan.injected and exit_code is Exit.PASS:
         exit_code = Exit.INCONCLUSIVE
     verdict = Verdict(
         schema=SCHEMA,
         state=state,
-        accepted=state is State.PASS and not plan.planted,
+        accepted=state is State.PASS and not plan.injected,
         headline="",
         machine=plan.machine.name,
         suite=plan.suite,
@@ -104,8 +104,8 @@ def judge(
         checks=tuple(verdicts),
         suspects=suspects,
         exit=int(exit_code),
-        planted=plan.planted,
-        broken_off=broken_off,
+        injected=plan.injected,
+        interruption=interruption,
     )
     return replace(verdict, headline=summary.headline(verdict), advice=summary.advice(verdict))
 
@@ -126,7 +126,7 @@ def _evidences(
     plan: Plan,
     records: Sequence[Record],
     found: hosts.Found,
-    broken_off: str,
+    interruption: str,
     checks: Checks,
     *,
     steps: Sequence[Step],
@@ -157,7 +157,7 @@ def _evidences(
             hostnames=found.hostnames,
             asked=tuple(_of_check(record, name) for record in asked),
             devices=devices,
-            broken_off=broken_off,
+            interruption=interruption,
         )
         for name, check_steps in steps_of.items()
     }
@@ -287,14 +287,14 @@ def _part(plan: Plan) -> str:
     return f"{gpus} of each node"
 
 
-def _overall(verdicts: Sequence[CheckVerdict], broken_off: str) -> State:
+def _overall(verdicts: Sequence[CheckVerdict], interruption: str) -> State:
     """Return the worst state. An optional check may be left out or lack a bound, but not fail.
 
     Reachable hosts alone are no test: if all checks were excused, nothing was tested.
     """
     excused = (State.NOT_TESTED, State.INCONCLUSIVE)
     states = [v.state for v in verdicts if not (v.optional and v.state in excused)]
-    if broken_off or len(states) < 2:
+    if interruption or len(states) < 2:
         states.append(State.NOT_TESTED)
     return worst_state(states)
 

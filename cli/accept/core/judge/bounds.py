@@ -94,7 +94,7 @@ def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
     known = {check for step in plan.steps for check in step.checks}
     known |= {skipped.check for skipped in plan.skipped}
     by_check: dict[str, list[Finding]] = {}
-    for bound in plan.references if not plan.planted else ():
+    for bound in plan.references if not plan.injected else ():
         if bound.kind is BoundKind.EXPECTATION and bound.check not in known:
             by_check.setdefault(bound.check, []).append(unmeasured_finding(bound.check, bound))
     for check, unmeasured in by_check.items():

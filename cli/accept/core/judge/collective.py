@@ -116,7 +116,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         evidence,
         findings,
         measured=_measured(evidence, readings, measure),
-        against=_against(evidence, bound_findings, comparisons, measure),
+        required=_required(evidence, bound_findings, comparisons, measure),
     )
     return Judged(replace(verdict, optional=verdict.optional or single_rank), tuple(suspects))
 
@@ -423,7 +423,7 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
     return "; ".join(parts[:3])
 
 
-def _against(
+def _required(
     evidence: Evidence,
     bound_findings: Sequence[Finding],
     comparisons: Sequence[Comparison],

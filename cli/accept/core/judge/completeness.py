@@ -34,8 +34,10 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
     if not records:
         if len(evidence.hosts) == 1 and step.groups in _NEED_TWO:
             return []
-        why = evidence.broken_off or "it has no record"
-        return [_not_run(evidence.check, f"step {step.id} did not run: {why}", evidence.broken_off)]
+        why = evidence.interruption or "it has no record"
+        return [
+            _not_run(evidence.check, f"step {step.id} did not run: {why}", evidence.interruption)
+        ]
     seen = {host for record in records for host in record.hosts}
     absent = [host for host in evidence.hosts if host not in seen]
     findings = []
@@ -56,7 +58,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
     odd = step.groups is GroupKind.PAIRS and (len(evidence.hosts) - len(lost)) % 2
     if unrecorded and not (odd and len(unrecorded) == 1):
         message = f"step {step.id} has no record of {host_list(unrecorded)}"
-        return [*findings, _not_run(evidence.check, message, evidence.broken_off)]
+        return [*findings, _not_run(evidence.check, message, evidence.interruption)]
     present = tuple(host for host in evidence.hosts if host in seen or host in unrecorded)
     # Each host that was lost during the step may be missing in one group of each later wave.
     lost_count = sum(host in evidence.lost for host in present)
@@ -65,16 +67,16 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
         if counts[number] < len(wave) - lost_count:
             message = f"step {step.id} has records of {counts[number]} of {len(wave)} groups "
             message += f"in wave {number}"
-            findings.append(_not_run(evidence.check, message, evidence.broken_off))
+            findings.append(_not_run(evidence.check, message, evidence.interruption))
     return findings
 
 
-def _not_run(check: str, message: str, broken_off: str) -> Finding:
+def _not_run(check: str, message: str, interruption: str) -> Finding:
     return Finding(
         check=check,
         judgement=Judgement.COMPLETENESS,
         state=State.NOT_TESTED,
-        cause=None if broken_off else Cause.EVIDENCE_MISSING,
+        cause=None if interruption else Cause.EVIDENCE_MISSING,
         message=message,
     )
 

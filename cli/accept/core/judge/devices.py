@@ -117,13 +117,13 @@ def judge_devices(
         findings += peer_findings
         findings += _without_measurement(evidence, measured, names, bound_findings)
     findings += _left_out(evidence)
-    against = ["results correct", *([] if promised else ["no speed target"])]
-    against += bounds.sources(bound_findings)
+    criteria = ["results correct", *([] if promised else ["no speed target"])]
+    criteria += bounds.sources(bound_findings)
     verdict = verdict_of(
         evidence,
         findings,
         measured=_measured_text(evidence, measured, devices),
-        against="; ".join(against),
+        required="; ".join(criteria),
     )
     return Judged(verdict, tuple(suspects))
 

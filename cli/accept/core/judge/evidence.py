@@ -44,7 +44,7 @@ class Evidence:
     asked: tuple[Record, ...] = ()
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
-    broken_off: str = ""
+    interruption: str = ""
     #: Log -> shares of its executions of any check; only in runs made from logs.
     shares: dict[str, list[Share]] = field(default_factory=dict)
     #: Blocks of hosts that are near each other, from NVLink domains or from the speed of pairs;

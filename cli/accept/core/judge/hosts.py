@@ -125,17 +125,17 @@ def verdict(
         findings.append(_finding(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
     if plan.origin:
         findings += _uncompared(plan, records)
-        measured, against = f"{len(found.present)} in the logs", ""
+        measured, required = f"{len(found.present)} in the logs", ""
     else:
         requested = max(plan.nodes or 0, known)
         more = f", {host_list(found.missing)} did not" if found.missing else ""
         measured = f"{len(found.present)} of {requested} hosts took part{more}"
-        against = "all requested hosts"
+        required = "all requested hosts"
     return CheckVerdict(
         check="hosts",
         state=worst_state(finding.state for finding in findings),
         measured=measured,
-        against=against,
+        required=required,
         findings=tuple(findings),
     )
 

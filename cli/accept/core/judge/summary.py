@@ -33,7 +33,7 @@ def state_of(cause: Cause) -> State:
 
 
 def verdict_of(
-    evidence: Evidence, findings: Sequence[Finding], *, measured: str = "", against: str = ""
+    evidence: Evidence, findings: Sequence[Finding], *, measured: str = "", required: str = ""
 ) -> CheckVerdict:
     """Return the verdict that follows from a check's findings.
 
@@ -54,7 +54,7 @@ def verdict_of(
         state=worst_state(finding.state for finding in findings),
         optional=not_applicable or evidence.optional,
         measured=measured,
-        against=against,
+        required=required,
         findings=tuple(findings),
     )
 
@@ -74,8 +74,8 @@ def params_of(evidence: Evidence, kind: type[P]) -> P:
 
 def headline(verdict: Verdict) -> str:
     """Return the first line for people, such as "fail: h3 host-died (strong)"."""
-    if verdict.broken_off and verdict.state not in (State.FAIL, State.DEGRADED):
-        text = f"{verdict.state.value}: the run was interrupted: {verdict.broken_off}"
+    if verdict.interruption and verdict.state not in (State.FAIL, State.DEGRADED):
+        text = f"{verdict.state.value}: the run was interrupted: {verdict.interruption}"
     elif verdict.state is State.PASS:
         text = "pass" if verdict.gpu_tested else "pass (no GPU tested)"
     elif verdict.suspects and verdict.state in (State.FAIL, State.DEGRADED):
@@ -87,7 +87,7 @@ def headline(verdict: Verdict) -> str:
         text = f"{verdict.state.value}: {', '.join(_reasons(verdict)) or 'no reason is recorded'}"
     if verdict.part:
         text += f" ({verdict.part})"
-    if not verdict.planted:
+    if not verdict.injected:
         return text
     unseen = "; the injected fault was not detected" if verdict.state is State.PASS else ""
     return f"drill: {text}{unseen}"
@@ -115,10 +115,10 @@ def advice(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _advice(verdict: Verdict) -> Iterator[str]:
-    if verdict.planted:
-        yield f"this was a drill ({', '.join(verdict.planted)}): it says nothing about the hosts"
-    if verdict.broken_off:
-        yield f"the run was interrupted ({verdict.broken_off}): run it again"
+    if verdict.injected:
+        yield f"this was a drill ({', '.join(verdict.injected)}): it says nothing about the hosts"
+    if verdict.interruption:
+        yield f"the run was interrupted ({verdict.interruption}): run it again"
     advised = set()
     for suspect in verdict.suspects:
         advised.add(suspect.cause)

@@ -32,10 +32,10 @@ def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
         yield f"- hosts that did not ({len(verdict.missing)}): {_hosts(verdict.missing)}"
     if not plan.machine.speed_promised:
         yield "- no speed target: judged by correctness and by comparison with peers"
-    if verdict.planted:
-        yield f"- DRILL: injected faults: {escaped(', '.join(verdict.planted))}"
-    if verdict.broken_off:
-        yield f"- interrupted: {escaped(verdict.broken_off)}"
+    if verdict.injected:
+        yield f"- DRILL: injected faults: {escaped(', '.join(verdict.injected))}"
+    if verdict.interruption:
+        yield f"- interrupted: {escaped(verdict.interruption)}"
     yield from _section("Checks", "check | state | measured | required", _check_rows(verdict))
     yield from _section(
         "Suspects", "suspect | cause | strength | reason | evidence", _suspects(verdict)
@@ -75,7 +75,7 @@ def _hosts(hosts: Sequence[str]) -> str:
 def _check_rows(verdict: Verdict) -> Iterator[tuple[str, ...]]:
     for check in verdict.checks:
         state = check.state.value + (" (optional)" if excused(check) else "")
-        yield escaped(check.check), state, escaped(check.measured), escaped(check.against)
+        yield escaped(check.check), state, escaped(check.measured), escaped(check.required)
 
 
 def _suspects(verdict: Verdict) -> Iterator[tuple[str, ...]]:

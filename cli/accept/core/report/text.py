@@ -144,7 +144,7 @@ def _rows(checks: Sequence[CheckVerdict], width: int, *, color: bool) -> Iterato
     yield f"{header}  {'MEASURED':<{measured_width}}  REQUIRED"
     for name, check, state in zip(names, checks, states, strict=True):
         measured_lines = textwrap.wrap(plain(check.measured, 300) or "-", measured_width) or ["-"]
-        required_lines = textwrap.wrap(plain(check.against, 300) or "-", required_width) or ["-"]
+        required_lines = textwrap.wrap(plain(check.required, 300) or "-", required_width) or ["-"]
         lines = zip_longest(measured_lines, required_lines, fillvalue="")
         for index, (measured_line, required_line) in enumerate(lines):
             is_first = index == 0
@@ -209,7 +209,7 @@ def junit(verdict: Verdict) -> str:
             error.text = text
         if check.measured:
             output = ElementTree.SubElement(case, "system-out")
-            output.text = f"{plain(check.measured)} (required: {plain(check.against)})"
+            output.text = f"{plain(check.measured)} (required: {plain(check.required)})"
     suite.set("tests", str(len(verdict.checks) + 1))
     suite.set("failures", str(failures))
     suite.set("errors", str(errors))

@@ -108,7 +108,7 @@ async def coordinate(folder: Path) -> int:
     except OSError as error:
         # The disk may be full. Without a written verdict the cluster is not accepted.
         sys.stderr.write(f"cannot write the verdict: {error}\n")
-        code = Exit.BROKEN_OFF
+        code = Exit.INTERRUPTED
     finally:
         await _release_hosts(state)
     return code
@@ -118,7 +118,7 @@ def _conclude(state: Run, abort_reason: str) -> int:
     """Judge the run, write and print the verdict, and return the exit status."""
     evidence.write_run_end(state.evidence, abort_reason)
     verdict = judge(
-        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, broken_off=abort_reason
+        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, interruption=abort_reason
     )
     evidence.write_judgement(state.evidence, state.plan, verdict)
     evidence.write_checksums(state.evidence)
@@ -219,7 +219,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     """Find the hosts and inject the faults of a drill. Raises _Aborted if the run cannot start."""
     plan = state.plan
     began = time.time()
-    candidates, unreachable = fault_injection.cut_off(plan.planted, launch.hosts)
+    candidates, unreachable = fault_injection.cut_off(plan.injected, launch.hosts)
     found = await discover(
         candidates,
         folder=state.folder,
@@ -426,8 +426,8 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
         _say(f"  {step.id}: {', '.join(step.checks)} on {step.groups}, about {estimate}")
     for skipped in plan.skipped:
         _say(f"  not planned: {skipped.check}: {skipped.reason}")
-    if plan.planted:
-        _say(f"DRILL: faults are injected on purpose: {', '.join(plan.planted)}")
+    if plan.injected:
+        _say(f"DRILL: faults are injected on purpose: {', '.join(plan.injected)}")
 
 
 def _say(text: str) -> None:

@@ -1,8 +1,8 @@
 """Inject the faults of a drill that affect whole hosts.
 
-The plan lists all faults in `planted`. Programs inject FAULT@HOST:LOCALRANK themselves
+The plan lists all faults in `injected`. Programs inject FAULT@HOST:LOCALRANK themselves
 (`rank_io.Injected`), and FAULT@* is part of the rendered settings. Every injected fault is recorded
-as a fact `planted`.
+as a fact `injected`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SCRIPT_SECONDS = 20.0
 
 def _targets(state: Run, faults: Iterable[Fault]) -> list[tuple[Fault, Host]]:
     """Return the faults of the plan that are among `faults`, each with its host."""
-    planned = [text.partition("@") for text in state.plan.planted]
+    planned = [text.partition("@") for text in state.plan.injected]
     return [
         (fault, host)
         for fault in faults
@@ -49,7 +49,7 @@ def _fact(kind: FactKind[str], text: str, host: str | None = None) -> Fact:
 
 
 def cut_off(
-    planted: Sequence[str], candidates: Sequence[Candidate]
+    injected: Sequence[str], candidates: Sequence[Candidate]
 ) -> tuple[tuple[Candidate, ...], tuple[Fact, ...]]:
     """Make candidates unreachable through a closed port; return all candidates, and facts.
 
@@ -61,7 +61,7 @@ def cut_off(
         names = (candidate.name, f"#{number}")
         faults = [
             text
-            for text in planted
+            for text in injected
             if fault_of(text).injector is Injector.PORT and text.partition("@")[2] in names
         ]
         kind, reason = (
@@ -79,7 +79,7 @@ async def inject(state: Run) -> tuple[Fact, ...]:
     injections = [_inject(state, fault, host) for fault, host in _targets(state, by_script)]
     in_settings = [
         _fact(INJECTED, text)
-        for text in state.plan.planted
+        for text in state.plan.injected
         if fault_of(text).injector is Injector.SETTINGS
     ]
     return (*in_settings, *await asyncio.gather(*injections))

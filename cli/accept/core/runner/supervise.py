@@ -51,7 +51,7 @@ def _command(state: Run, step: Step, mark: str, group: Group) -> str:
         "ACCEPT_GROUP": "-",
         "ACCEPT_EXEC": mark,
         "ACCEPT_LOCAL_RANKS": ",".join(map(str, group.local_ranks)),
-        "ACCEPT_INJECT": for_ranks(state.plan.planted),
+        "ACCEPT_INJECT": for_ranks(state.plan.injected),
     }
     assigned = " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items() if v)
     script = shlex.quote(str(state.folder / step.script))
