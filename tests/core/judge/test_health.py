@@ -251,14 +251,14 @@ class TestWhatIsNotKnown:
         assert health_of(run_of(first=refused)).state is State.PASS, "the machine has no GPUs"
 
     @pytest.mark.parametrize("text", ["GPUs (no pynvml)", "GPU 0 (GPU is lost)", "anything: hangs"])
-    def test_texts_of_version_0_1_are_no_pass(self, text: str) -> None:
+    def test_texts_of_version_0_1_never_pass(self, text: str) -> None:
         whole = dump(reading(gpus=8))
         first = run_of(machine=GPU, first={**whole, "unread": [text]})
         assert health_of(first).state is State.NOT_TESTED
         later = run_of(("h1", 3, {"since": 2, "unread": [text]}), machine=GPU)
         assert health_of(later).state is State.NOT_TESTED
 
-    def test_a_damaged_reading_is_no_pass(self) -> None:
+    def test_a_damaged_reading_never_passes(self) -> None:
         damaged = {**dump(reading()), "unread": 5}
         assert health_of(run_of(first=damaged)).state is State.NOT_TESTED
 
