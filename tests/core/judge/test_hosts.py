@@ -19,6 +19,7 @@ from tests.factories.verdicts import (
     slow,
 )
 
+from accept.core.causes import Judgement
 from accept.core.judge.hosts import is_device
 from accept.core.model import Fact, Metric, Plan, State, Verdict
 
@@ -173,7 +174,8 @@ def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
     facts = [inventory_of(h) for h in ("h0", "h1")] + [inventory_of("h2", kernel="5.4")]
     verdict = inventoried(plan(INVENTORY), facts)
     assert verdict.state is State.PASS
-    assert any("kernel is 5.4" in f.message for f in verdict.checks[1].findings)
+    notes = [(f.state, f.judgement, f.hosts) for f in verdict.checks[1].findings]
+    assert notes == [(State.PASS, Judgement.CONSISTENCY, ("h2",))]
 
 
 @pytest.mark.parametrize(
