@@ -64,7 +64,7 @@ def _discovery(nodes: int) -> list[Row]:
         pod = pods[0]["metadata"]["name"]
         inside = ("-n", namespace, "exec", pod, "-c", "accept", "--", "sh", "-c")
 
-        # Uses the kubelet's time stamps, because `says` reads a line later than it is written.
+        # Uses the kubelet's time stamps, because `desk` reads a line later than the pod writes it.
         def printed_at(index: int, words: str) -> float:
             log = desk.log(index, stamped=True)
             return next(_seconds(line.split()[0]) for line in log.splitlines() if words in line)

@@ -12,7 +12,7 @@ find_unpacker() {
 }
 
 # unpack ARCHIVE: unpacks a tar archive that is compressed with bzip2 into the current folder.
-# Returns 2 if the host can not do that, and 1 after an error, which is printed.
+# Returns 2 if the host has no unpacker, and 1 after an error, which is printed.
 unpack() {
     unpacker=$(find_unpacker) || return 2
     case $unpacker in

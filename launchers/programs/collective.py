@@ -239,11 +239,7 @@ def main() -> None:
         failed = 0
         for number, kind in enumerate(options.collectives):
             failed += bench.table(kind, middle=number == len(options.collectives) // 2)
-        progress.enter("barrier")
-        torch_io.wait_for_all()
-        progress.enter("done")
-        # Only rank 0, which has printed everything: a launcher ends the other ranks on an error.
-        return rank_io.EXIT_WRONG if failed and me.rank == 0 else 0
+        return torch_io.finish(me, progress, well=not failed)
 
     rank_io.guarded(me, progress, work)
 

@@ -172,7 +172,7 @@ def place_of(url: str, seconds: float) -> Folder | Bucket:
         return Bucket(url, seconds)
     path = unquote(urlsplit(url).path) if url.startswith("file:///") else url
     if not path.startswith("/"):
-        raise Refused(f"{tidy(url)} is no gs://, s3://, az://, file:/// or absolute path: name one")
+        raise Refused(f"{tidy(url)} is not a gs://, s3://, az://, file:/// or absolute path")
     return Folder(Path(path))
 
 

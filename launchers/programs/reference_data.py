@@ -27,10 +27,10 @@ class Collective:
     name: str
     redop: str
     #: True if the size is divided among the ranks, so that counts are per rank.
-    split: bool
-    checked_in_place: bool
+    split: bool = True
+    checked_in_place: bool = True
     #: Ratio of busbw to algbw for n ranks.
-    factor: Callable[[int], float]
+    factor: Callable[[int], float] = lambda n: (n - 1) / n
 
     @property
     def check(self) -> str:
@@ -41,34 +41,10 @@ class Collective:
 COLLECTIVES = {
     kind.name: kind
     for kind in (
-        Collective(
-            name="all_reduce",
-            redop="sum",
-            split=False,
-            checked_in_place=True,
-            factor=lambda n: 2 * (n - 1) / n,
-        ),
-        Collective(
-            name="all_gather",
-            redop="none",
-            split=True,
-            checked_in_place=True,
-            factor=lambda n: (n - 1) / n,
-        ),
-        Collective(
-            name="reduce_scatter",
-            redop="sum",
-            split=True,
-            checked_in_place=True,
-            factor=lambda n: (n - 1) / n,
-        ),
-        Collective(
-            name="alltoall",
-            redop="none",
-            split=True,
-            checked_in_place=False,
-            factor=lambda n: (n - 1) / n,
-        ),
+        Collective(name="all_reduce", redop="sum", split=False, factor=lambda n: 2 * (n - 1) / n),
+        Collective(name="all_gather", redop="none"),
+        Collective(name="reduce_scatter", redop="sum"),
+        Collective(name="alltoall", redop="none", checked_in_place=False),
         Collective(
             name="sendrecv",
             redop="sum",

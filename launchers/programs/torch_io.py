@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rank_io import (
+    EXIT_WRONG,
     Ended,
     Identity,
     Injected,
@@ -169,6 +170,18 @@ def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tupl
     progress.enter("rendezvous")
     join(me, device, options.timeout)
     return injected, device
+
+
+def finish(me: Identity, progress: Progress, *, well: bool) -> int:
+    """Wait for all ranks; return the exit status of this rank.
+
+    Only rank 0, which has printed everything, fails without `well`, because a launcher ends the
+    other ranks on an error.
+    """
+    progress.enter("barrier")
+    wait_for_all()
+    progress.enter("done")
+    return 0 if well or me.rank else EXIT_WRONG
 
 
 def gather(mine: Any) -> list[list[Any]]:

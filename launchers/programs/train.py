@@ -298,11 +298,7 @@ def main() -> None:
         training = Training(options, me, injected, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time(), check="train")
-        well = training.run()
-        progress.enter("barrier")
-        torch_io.wait_for_all()
-        progress.enter("done")
-        return 0 if well or me.rank else rank_io.EXIT_WRONG
+        return torch_io.finish(me, progress, well=training.run())
 
     rank_io.guarded(me, progress, work)
 

@@ -91,7 +91,7 @@ def _idx(path: Path) -> Any:
         data = file.read(_MAX_BYTES)
     zero, kind, dimensions = struct.unpack_from(">HBB", data)
     if zero or kind != 8 or not dimensions:
-        raise ValueError(f"{path.name} is no idx file of bytes")
+        raise ValueError(f"{path.name} is not an idx file of bytes")
     sides = struct.unpack_from(f">{dimensions}I", data, 4)
     values = torch.frombuffer(bytearray(data[4 + 4 * dimensions :]), dtype=torch.uint8)
     return values.view(*sides)
@@ -197,7 +197,7 @@ def read_image(path: str, side: int) -> Any:
         with PIL.Image.open(path) as image:
             square = PIL.ImageOps.fit(image.convert("RGB"), (side, side))
     except (OSError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise Unusable(f"{path} is no image that can be read: {one_line(error)}") from None
+        raise Unusable(f"{path} is not a readable image: {one_line(error)}") from None
     pixels = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
     return pixels.view(side, side, 3).permute(2, 0, 1)
 

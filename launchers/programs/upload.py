@@ -190,7 +190,7 @@ def send(arguments: argparse.Namespace, until: float) -> str:
     except ImportError:
         return with_tool(files, url, whole=whole, until=until)
     if isinstance(above, Folder) and not above.root.is_dir():
-        raise Refused(f"{tidy(base)} is not there: make it, or mount it")
+        raise Refused(f"{tidy(base)} is missing: create or mount it")
     try:
         return upload(files, place, url, whole=whole, until=until)
     finally:

@@ -43,10 +43,10 @@ def helm(major: int) -> Path:
     built = sorted((base / "accept-tests" / "bin").glob(f"helm{major}-*"))
     named = [shutil.which(name) for name in (f"helm{major}", "helm")]
     for path in (*reversed(built), *(Path(name) for name in named if name)):
-        said = subprocess.run(
+        printed = subprocess.run(
             [str(path), "version", "--short"], capture_output=True, text=True, check=False
         )
-        if re.match(rf"v{major}\b", said.stdout):
+        if re.match(rf"v{major}\b", printed.stdout):
             return path
     pytest.skip(f"no helm {major} here: `make cluster` builds it")
 

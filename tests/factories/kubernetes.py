@@ -33,7 +33,7 @@ def pod_on(node_name: str, gpus: int, phase: str = "Running") -> dict[str, Any]:
 
 
 def pod(index: int = 0, *, node: str = "node-a", **status: Any) -> dict[str, Any]:
-    """Return a pod of a run, pending unless `status` says otherwise."""
+    """Return a pod of a run, pending unless `status` overrides that."""
     return {
         "metadata": {"name": f"run-w-0-{index}-abcde", "annotations": {INDEX: str(index)}},
         "spec": {"nodeName": node} if node else {},

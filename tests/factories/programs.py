@@ -33,7 +33,7 @@ _FOREIGN_PREFIXES = ("ACCEPT_", "OMPI_", "PMIX_", "PRTE_", "SLURM_", "GLOO_", "N
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What a launch left: its exit status, output, and each rank's progress file."""
+    """The result of a launch: its exit status, output, and each rank's progress file."""
 
     exit: int
     text: str
@@ -87,7 +87,7 @@ def launch(
     inject: str = "",
     launcher: str = "mpirun",
 ) -> Ran:
-    """Start a program on `ranks` ranks, wait for it and collect what it left.
+    """Start a program on `ranks` ranks, wait for it and return its result.
 
     The launcher is "mpirun", "torchrun" or "" for one plain process. `progress` is an empty folder.
     """

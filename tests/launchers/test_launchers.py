@@ -56,7 +56,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_what_is_rendered_is_sh_that_parses(rendered: Path, machine: str) -> None:
+def test_rendered_scripts_are_valid_sh(rendered: Path, machine: str) -> None:
     scripts = sorted((rendered / machine).rglob("*.sh"))
     assert len(scripts) > 12
     for script in scripts:
@@ -66,7 +66,7 @@ def test_what_is_rendered_is_sh_that_parses(rendered: Path, machine: str) -> Non
             assert (done.returncode, done.stderr) == (0, ""), script
 
 
-def test_what_is_rendered_passes_shellcheck(rendered: Path) -> None:
+def test_rendered_scripts_pass_shellcheck(rendered: Path) -> None:
     beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     checker = shutil.which("shellcheck", path=beside)
     if not checker:
@@ -80,7 +80,7 @@ def test_what_is_rendered_passes_shellcheck(rendered: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_name_sh_and_no_bash(name: str) -> None:
+def test_scripts_use_sh_and_not_bash(name: str) -> None:
     first = (LAUNCHERS / name).read_text().splitlines()[0]
     assert first in ("#!/bin/sh", "# shellcheck shell=sh")
 
@@ -113,7 +113,7 @@ class TestKill:
         process.stdout.readline()
         return process
 
-    def test_ends_marked_ones_also_in_sessions_of_their_own(
+    def test_ends_marked_processes_also_in_other_sessions(
         self, started: list[subprocess.Popen[bytes]]
     ) -> None:
         mark = f"ACCEPT_EXEC=test-{os.getpid()}/10-x/0-0"
@@ -124,7 +124,7 @@ class TestKill:
         assert [process.wait(10) for process in ours] == [-15, -15]
         assert other.poll() is None
 
-    def test_ends_what_ignores_the_first_signal(
+    def test_ends_a_process_that_ignores_the_first_signal(
         self, started: list[subprocess.Popen[bytes]]
     ) -> None:
         mark = f"ACCEPT_EXEC=test-{os.getpid()}/20-x/0-0"
@@ -133,11 +133,11 @@ class TestKill:
         assert sh(LAUNCHERS / "kill.sh", mark).returncode == 0
         assert process.wait(10) == -9
 
-    def test_with_nothing_to_end_says_nothing(self) -> None:
+    def test_without_a_marked_process_prints_nothing(self) -> None:
         done = sh(LAUNCHERS / "kill.sh", f"ACCEPT_EXEC=test-{os.getpid()}/nothing")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
-    def test_takes_the_mark_as_text_and_as_a_whole(
+    def test_compares_the_full_mark_and_not_a_pattern(
         self, started: list[subprocess.Popen[bytes]]
     ) -> None:
         process = self.start(started, f"ACCEPT_EXEC=test-{os.getpid()}/30-x")
@@ -166,7 +166,7 @@ class TestRank:
         assert done.returncode == 0, done.stderr
         return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
-    def test_says_where_and_who_it_is(self, node: Path) -> None:
+    def test_exports_its_host_and_local_rank(self, node: Path) -> None:
         found = self.env(node, OMPI_COMM_WORLD_LOCAL_RANK="3")
         assert (found["ACCEPT_HOST"], found["ACCEPT_LOCAL_RANK"]) == ("h7", "3")
         assert found["ACCEPT_DIR"] == str(node)
@@ -176,18 +176,18 @@ class TestRank:
         assert found["NCCL_OWN"] == "a b"
         assert found["TMPDIR"] == f"{node}/tmp"
 
-    def test_what_the_back_end_wrote_for_this_host_comes_first(self, node: Path) -> None:
+    def test_the_host_environment_of_the_back_end_comes_first(self, node: Path) -> None:
         (node / "host.env").write_text("ACCEPT_PYTHON=/opt/python\nexport ACCEPT_PYTHON\n")
         assert self.env(node)["ACCEPT_PYTHON"] == "/opt/python"
 
-    def test_on_one_host_it_stays_on_the_loop_back(self, node: Path) -> None:
+    def test_on_one_host_it_uses_the_loopback(self, node: Path) -> None:
         assert self.env(node)["GLOO_SOCKET_IFNAME"] == "lo"
 
     def test_a_setting_of_the_users_own_is_kept(self, node: Path) -> None:
         assert self.env(node, NCCL_SOCKET_IFNAME="eth7")["NCCL_SOCKET_IFNAME"] == "eth7"
 
     @pytest.mark.parametrize(("rank", "own", "shift"), [("0", "2", "2"), ("1", "5", "4")])
-    def test_on_a_rail_it_takes_the_gpu_of_its_place(
+    def test_on_a_rail_it_uses_the_gpu_from_the_list(
         self, node: Path, rank: str, own: str, shift: str
     ) -> None:
         found = self.env(node, ACCEPT_LOCAL_RANKS="2,5", OMPI_COMM_WORLD_LOCAL_RANK=rank)
@@ -314,7 +314,7 @@ class TestUnpack:
         python.chmod(0o755)
         assert self.unpack(node).returncode == 2
 
-    def test_of_a_damaged_archive_fails_with_1(self, node: Path) -> None:
+    def test_fails_with_1_on_a_damaged_archive(self, node: Path) -> None:
         self.link(node, "bzip2")
         (node / "programs.tar.bz2").write_bytes(b"damaged")
         done = self.unpack(node)
@@ -382,7 +382,7 @@ class TestWatchdog:
         render(resolve(Options(machine="cpu", nodes=1))).write(node)
         (node / "run").write_text(f"guard-{os.getpid()}\n")
         os.mkfifo(node / "events")
-        # Says that it listens, as an sshd does, and waits to be ended.
+        # Prints that it listens, as an sshd does, and waits for its end.
         fake = tmp_path / "sshd"
         fake.write_text(
             "#!/bin/sh\necho 'Server listening on 0.0.0.0 port 1.' >&2\nexec sleep 600\n"
@@ -407,19 +407,19 @@ class TestWatchdog:
     def tell(self, node: Path, event: str) -> None:
         subprocess.run(["sh", "-c", f"echo {event} 1<>events"], cwd=node, check=True)
 
-    def test_told_to_remove_it_leaves_nothing(self, node: Path) -> None:
+    def test_after_remove_it_leaves_nothing(self, node: Path) -> None:
         guard = self.guard(node, "600", "600")
         self.tell(node, "remove")
         guard.wait(30)
         assert not node.exists()
         assert not self.left(node)
 
-    def test_out_of_time_it_leaves_nothing(self, node: Path) -> None:
+    def test_after_its_time_limit_it_leaves_nothing(self, node: Path) -> None:
         self.guard(node, "1", "1").wait(30)
         assert not node.exists()
         assert not self.left(node)
 
-    def test_the_first_host_keeps_the_evidence_alone_until_told(self, node: Path) -> None:
+    def test_the_first_host_keeps_only_the_evidence_until_remove(self, node: Path) -> None:
         (node / "evidence").mkdir()
         (node / "evidence" / "plan.json").write_text("{}")
         guard = self.guard(node, "600", "600")
@@ -435,14 +435,14 @@ class TestWatchdog:
         guard.wait(30)
         assert not node.exists()
 
-    def test_evidence_nobody_fetches_is_not_kept_for_ever(self, node: Path) -> None:
+    def test_uncollected_evidence_is_removed_after_a_while(self, node: Path) -> None:
         (node / "evidence").mkdir()
         guard = self.guard(node, "600", "1")
         self.tell(node, "over")
         guard.wait(30)
         assert not node.exists()
 
-    def test_the_workstation_has_it_removed_by_the_guard(self, node: Path) -> None:
+    def test_remove_makes_the_watchdog_remove_the_folder(self, node: Path) -> None:
         guard = self.guard(node, "600", "600")
         # With it the workstation would end the processes by itself; the guard does not need it.
         (node / "kill.sh").write_text("exit 1\n")
@@ -477,7 +477,7 @@ class TestWatchdog:
                 process.kill()
                 process.communicate()
 
-    def test_what_a_killed_guard_leaves_is_ended_by_the_workstation(self, node: Path) -> None:
+    def test_remove_ends_the_processes_of_a_killed_watchdog(self, node: Path) -> None:
         guard = self.guard(node, "600", "600")
         sshd = (node / "sshd.pid").read_text().split()[0]
         assert self.lives(sshd)
@@ -521,7 +521,7 @@ class TestPodEntrypoint:
         )
         tools = tmp_path / "bin"
         tools.mkdir()
-        # Says that it listens, as an sshd does, and waits to be ended.
+        # Prints that it listens, as an sshd does, and waits for its end.
         self.tool(
             tools / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; exec sleep 600',
@@ -566,12 +566,12 @@ class TestPodEntrypoint:
 
     def ended(self, entry: subprocess.Popen[str]) -> tuple[int, str]:
         try:
-            said, _ = entry.communicate(timeout=60)
+            output, _ = entry.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             os.killpg(entry.pid, signal.SIGKILL)
             entry.communicate()
             raise
-        return entry.returncode, said.splitlines()[-1]
+        return entry.returncode, output.splitlines()[-1]
 
     def ready(self, pod: Path, entry: subprocess.Popen[str]) -> None:
         # It is there a moment before it is written.
@@ -597,12 +597,12 @@ class TestPodEntrypoint:
         entry = self.start(pod, ACCEPT_LIFE_SECONDS="1")
         assert self.ended(entry) == (23, "ended before the run was over (expired)")
 
-    def test_ends_where_no_coordinator_ever_came(self, pod: Path) -> None:
+    def test_ends_if_no_coordinator_connects(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
         assert self.ended(entry) == (21, "no coordinator came within 4 s")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
-    def test_as_the_first_process_keeps_no_dead_ones(self, pod: Path) -> None:
+    def test_as_the_first_process_reaps_dead_children(self, pod: Path) -> None:
         # An sshd whose sessions end before what they started.
         self.tool(
             pod.parent / "bin" / "sshd",
@@ -638,7 +638,7 @@ class TestPodEntrypoint:
             ACCEPT_HOLD_SECONDS="600",
         )
 
-    def test_of_index_0_ends_when_its_evidence_is_in_the_folder(
+    def test_index_0_ends_when_its_evidence_is_in_the_folder(
         self, pod: Path, tmp_path: Path
     ) -> None:
         entry = self.first(pod, tmp_path / "results", records=1 << 20)
@@ -646,7 +646,7 @@ class TestPodEntrypoint:
         assert (code, last) == (0, f"evidence: {tmp_path}/results/runs/entry-{os.getpid()}")
         assert not (pod / "evidence.tar").exists()
 
-    def test_of_index_0_is_held_where_only_the_folder_has_all_records(
+    def test_index_0_waits_if_only_the_folder_has_all_records(
         self, pod: Path, tmp_path: Path
     ) -> None:
         entry = self.first(pod, tmp_path / "results", records=(1 << 20) + 1)
@@ -658,7 +658,7 @@ class TestPodEntrypoint:
         code, last = self.ended(entry)
         assert (code, last.startswith("evidence is kept here for 600 s")) == (0, True)
 
-    def test_ends_if_the_image_can_not_unpack_the_programs(self, pod: Path) -> None:
+    def test_ends_if_the_image_cannot_unpack_the_programs(self, pod: Path) -> None:
         available = pod.parent / "available"
         available.mkdir()
         for tool in Path("/usr/bin").iterdir():
@@ -668,17 +668,17 @@ class TestPodEntrypoint:
         assert self.ended(entry)[0] == 20
         assert "lacks: bzip2" in (pod / "pod.log").read_text()
 
-    def test_says_what_the_image_lacks(self, pod: Path) -> None:
+    def test_lists_required_tools_that_the_image_lacks(self, pod: Path) -> None:
         there = pod.parent / "there"
         there.mkdir()
         for tool in Path("/usr/bin").iterdir():
             if not tool.name.startswith(("ssh", "mpirun")):
                 (there / tool.name).symlink_to(tool)
         entry = self.start(pod, PATH=str(there), ACCEPT_IMAGE="img:1")
-        code, said = self.ended(entry)
-        assert (code, said[:34]) == (20, "without these no run is possible: ")
-        said = (pod / "pod.log").read_text()
-        assert said.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
+        code, last = self.ended(entry)
+        assert (code, last[:34]) == (20, "without these no run is possible: ")
+        log = (pod / "pod.log").read_text()
+        assert log.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
 
     def optional(self, pod: Path, python: str, **environment: str) -> str:
         """Return the line about missing optional tools, or ""."""
@@ -688,17 +688,16 @@ class TestPodEntrypoint:
         after = (pod / "pod.log").read_text().splitlines()[1]
         return after if "has no" in after else ""
 
-    #: A Python that has none of what is installed into it, and one that has all of it. No bucket
-    #: is asked.
+    #: A Python without the packages installed into it, and one with all of them. No bucket is read.
     BARE, FULL = (
         f'case $1 in programs/*) exit 1 ;; esac\nexec {sys.executable} {option} "$@"'
         for option in ("-S", "")
     )
 
-    def test_says_what_the_image_has_not_and_what_comes_of_it(self, pod: Path) -> None:
+    def test_lists_missing_optional_tools_with_the_consequences(self, pod: Path) -> None:
         (pod.parent / "nvidiactl").touch()
-        said = self.optional(pod, self.BARE, ACCEPT_RESULTS="az://mine", ACCEPT_DEV=str(pod.parent))
-        assert said == (
+        line = self.optional(pod, self.BARE, ACCEPT_RESULTS="az://mine", ACCEPT_DEV=str(pod.parent))
+        assert line == (
             "the image img:1 has no: "
             "torch (checks that need it fail); "
             "mpi4py (the latency between hosts is not measured); "
@@ -706,28 +705,28 @@ class TestPodEntrypoint:
             "obstore (no evidence is sent)"
         )
 
-    def test_says_nothing_of_what_the_run_does_not_need(self, pod: Path) -> None:
+    def test_does_not_list_tools_that_the_run_does_not_need(self, pod: Path) -> None:
         """No GPUs, and no bucket."""
-        said = self.optional(pod, self.BARE, ACCEPT_RESULTS="/folder", ACCEPT_DEV="/nonexistent")
-        assert said.endswith("mpi4py (the latency between hosts is not measured)")
+        line = self.optional(pod, self.BARE, ACCEPT_RESULTS="/folder", ACCEPT_DEV="/nonexistent")
+        assert line.endswith("mpi4py (the latency between hosts is not measured)")
 
     @pytest.mark.real
-    def test_says_nothing_where_all_is_there(self, pod: Path) -> None:
+    def test_prints_nothing_if_no_tool_is_missing(self, pod: Path) -> None:
         for program in ("all_reduce_perf", "gcloud"):
             self.tool(pod.parent / "bin" / program, "")
         (pod.parent / "nvidiactl").touch()
         dev = str(pod.parent)
         assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""
 
-    def test_may_have_no_python_to_ask(self, pod: Path) -> None:
+    def test_works_without_a_python(self, pod: Path) -> None:
         """Expect an empty answer, which is normal on all indices but 0."""
         assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
 
-    def test_a_key_that_is_none_is_said(self, pod: Path) -> None:
+    def test_an_invalid_key_is_reported(self, pod: Path) -> None:
         (pod.parent / "key").write_text("no key\n")
         assert self.ended(self.start(pod)) == (20, "the run's key is none that ssh-keygen reads")
 
-    def test_its_environment_is_that_of_the_container_without_what_is_its_own(
+    def test_saves_the_environment_of_the_container_without_its_own_variables(
         self, pod: Path
     ) -> None:
         entry = self.start(pod, LD_LIBRARY_PATH="/own 'lib'", ACCEPT_LIFE_SECONDS="1")

@@ -31,7 +31,7 @@ def there(place: Path) -> set[str]:
     return {p.relative_to(base).as_posix() for p in base.rglob("*") if p.is_file()}
 
 
-def test_all_of_it_is_sent_and_finished_by_a_manifest(folder: Path, place: Path) -> None:
+def test_all_files_are_sent_and_a_manifest_comes_last(folder: Path, place: Path) -> None:
     done = send(folder, place)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("sent 3 of 3 files")
@@ -43,7 +43,7 @@ def test_all_of_it_is_sent_and_finished_by_a_manifest(folder: Path, place: Path)
     assert {p.name for p in place.iterdir()} == {"runs"}
 
 
-def test_a_part_is_gone_on_with_and_only_the_rest_is_sent(folder: Path, place: Path) -> None:
+def test_a_partial_upload_is_resumed_with_the_remaining_files(folder: Path, place: Path) -> None:
     assert send(folder, place, "--partial").returncode == 0
     assert "MANIFEST.json" not in there(place)
     with (folder / "records.jsonl").open("a") as file:
@@ -52,7 +52,7 @@ def test_a_part_is_gone_on_with_and_only_the_rest_is_sent(folder: Path, place: P
     assert "sent 0 of 3 files" in send(folder, place).stdout
 
 
-def test_what_is_finished_is_not_written_over(folder: Path, place: Path) -> None:
+def test_finished_evidence_is_not_overwritten(folder: Path, place: Path) -> None:
     send(folder, place)
     (folder / "records.jsonl").write_text("another\n")
     done = send(folder, place)
@@ -70,13 +70,13 @@ def test_a_pods_log_may_come_after_the_end(folder: Path, place: Path, tmp_path: 
     assert send(folder, place).returncode == 0
 
 
-def test_two_that_send_the_same_at_once_both_succeed(folder: Path, place: Path) -> None:
+def test_two_senders_of_the_same_evidence_both_succeed(folder: Path, place: Path) -> None:
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(lambda _: send(folder, place), range(2)))
     assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
 
 
-def test_what_another_removes_while_it_is_used_is_made_again(
+def test_a_temporary_folder_that_another_sender_removes_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bucket").mkdir()
@@ -98,17 +98,17 @@ def test_what_another_removes_while_it_is_used_is_made_again(
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "expected"),
     [
-        ("/nowhere/at/all", "is not there: make it, or mount it"),
-        ("ftp://bucket", "is no gs://, s3://, az://"),
-        ("relative", "is no gs://, s3://, az://"),
+        ("/nowhere/at/all", "is missing: create or mount it"),
+        ("ftp://bucket", "is not a gs://, s3://, az://"),
+        ("relative", "is not a gs://, s3://, az://"),
     ],
 )
-def test_a_place_that_is_none_is_one_line(folder: Path, where: str, said: str) -> None:
+def test_an_invalid_place_is_reported_in_one_line(folder: Path, where: str, expected: str) -> None:
     done = send(folder, where)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -129,19 +129,19 @@ class TestFetch:
             if path.is_file():
                 assert (target / path.relative_to(folder)).read_bytes() == path.read_bytes()
 
-    def test_of_what_was_never_finished_says_so(
+    def test_unfinished_evidence_is_reported(
         self, folder: Path, place: Path, tmp_path: Path
     ) -> None:
         (folder / "SHA256SUMS").write_text("")
         send(folder, place, "--partial")
         assert not bucket.fetch(self.url(place), tmp_path / "fetched")
-        # Without its sums nobody takes it for whole.
+        # Without its sums it does not look complete.
         assert not (tmp_path / "fetched" / "SHA256SUMS").exists()
         with pytest.raises(BadEvidence, match="was never finished"):
             bucket.fetch(self.url(place), tmp_path / "again", partial=False)
 
     @pytest.mark.parametrize("harm", ["changed", "missing"])
-    def test_names_what_is_not_as_it_was(
+    def test_names_a_modified_or_missing_file(
         self, folder: Path, place: Path, tmp_path: Path, harm: str
     ) -> None:
         send(folder, place)
@@ -153,7 +153,7 @@ class TestFetch:
         with pytest.raises(BadEvidence, match=r"records\.jsonl (was modified|is missing)"):
             bucket.fetch(self.url(place), tmp_path / "fetched")
 
-    def test_of_nothing_is_an_error(self, place: Path, tmp_path: Path) -> None:
+    def test_a_place_without_evidence_is_an_error(self, place: Path, tmp_path: Path) -> None:
         with pytest.raises(BadEvidence, match="holds no evidence"):
             bucket.fetch(self.url(place), tmp_path / "fetched")
 
@@ -171,9 +171,9 @@ def test_a_run_is_judged_from_where_it_was_sent(
     url = f"{place.as_uri()}/runs/mine"
     assert f"sent to {url}" in ran.err
     judged = accept("judge", url, "--json")
-    # The verdict is the same; `judge` tells the figures too.
-    told = json.loads(judged.out)
-    assert (judged.code, {**told, **json.loads(ran.out)}) == (0, told)
+    # The verdict is the same; `judge` also has the figures.
+    full = json.loads(judged.out)
+    assert (judged.code, {**full, **json.loads(ran.out)}) == (0, full)
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "others"))
     assert accept("collect", url).code == 0
     assert accept("judge", "last").code == 0
@@ -184,7 +184,7 @@ def test_a_run_is_judged_from_where_it_was_sent(
 
 
 @pytest.mark.real
-def test_a_place_that_refuses_costs_nothing_and_how_to_repeat_is_said(
+def test_an_unusable_place_keeps_the_verdict_and_shows_how_to_send_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))

@@ -100,7 +100,7 @@ def _harmless(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", [one for one in COMMANDS if _harmless(str(one.values[0]))])
-def test_what_only_asks_is_run_as_it_is_shown(
+def test_commands_that_only_read_run_as_shown(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -165,7 +165,7 @@ class TestParameters:
         assert unknown == []
 
     @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-    def test_are_never_named_as_in_the_code(self, page: Path) -> None:
+    def test_are_never_written_as_in_the_code(self, page: Path) -> None:
         fields = {item.name for one in names() for item in dataclasses.fields(load(one).params)}
         inside = {name for name in fields if camel(name) != name}
         assert [name for name in sorted(inside) if f"`{name}`" in page.read_text()] == []
@@ -193,8 +193,8 @@ def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
     row = re.compile(r"^\| `([a-z-]+)` \| .* \| (.*) \| .* \|$", re.MULTILINE)
     shown = row.findall(text_of("docs/drill.md"))
     assert [name for name, _ in shown] == [*FAULTS]
-    for name, said in shown:
-        words = set(re.findall(r"`([^`]+)`", said))
+    for name, text in shown:
+        words = set(re.findall(r"`([^`]+)`", text))
         assert (FAULTS["slow"].causes if words == {"slow"} else words) == FAULTS[name].causes
         assert FAULTS[name].causes <= {*causes.Cause}
 
@@ -215,7 +215,7 @@ class TestReadme:
         assert (ROOT / "values" / "site.example.yaml").is_file()
         assert "/.local/state/accept/runs" in text_of("README.md")
 
-    def test_says_what_is_not_there_yet(self) -> None:
+    def test_lists_what_is_missing_yet(self) -> None:
         planned = text_of("README.md").partition("## Not there yet")[2]
         assert "Slurm" in planned
         assert "slurm.py" not in {p.name for p in (ROOT / "cli/accept/backends").iterdir()}
@@ -283,19 +283,19 @@ class TestHealth:
     PAGE = text_of("docs/health.md")
 
     @pytest.mark.parametrize("counter", RULES)
-    def test_every_counter_that_is_judged_stands_beside_its_cause(self, counter: str) -> None:
+    def test_every_judged_counter_is_listed_with_its_cause(self, counter: str) -> None:
         rows = [line for line in self.PAGE.splitlines() if f"`{counter}`" in line]
         assert any(f"`{RULES[counter].cause}`" in row for row in rows)
 
     @pytest.mark.parametrize("cause", sorted(set(LEVELS.values())))
-    def test_every_cause_of_a_lost_level_is_there(self, cause: str) -> None:
+    def test_every_cause_of_a_lost_level_is_listed(self, cause: str) -> None:
         assert f"`{cause}`" in self.PAGE
 
-    def test_every_limit_is_there(self) -> None:
+    def test_every_limit_is_listed(self) -> None:
         limits = [camel(item.name) for item in dataclasses.fields(load("health").params)]
         assert [name for name in limits if f"`{name}`" not in self.PAGE] == []
 
-    def test_every_xid_that_is_only_noted_is_there(self) -> None:
+    def test_every_xid_that_is_only_noted_is_listed(self) -> None:
         assert ", ".join(map(str, sorted(APPLICATION_XIDS))) in self.PAGE
 
 

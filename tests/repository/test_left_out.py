@@ -55,7 +55,7 @@ def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("options", [(), APART])
-def test_a_test_left_out_is_named_with_its_reason(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_skipped_test_is_listed_with_its_reason(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = run_sample(tmp_path, *options, ci="")
     assert done.returncode == 0
     assert "1 left out: no such program here" in done.stdout
@@ -63,9 +63,7 @@ def test_a_test_left_out_is_named_with_its_reason(tmp_path: Path, options: tuple
 
 
 @pytest.mark.parametrize("options", [(), APART])
-def test_a_test_that_is_not_selected_is_named_by_its_mark(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_a_deselected_test_is_listed_by_its_mark(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = run_sample(tmp_path, *options, "-m", "not real and not cluster", ci="true")
     assert done.returncode == 0
     assert "1 left out: marked `real`, not selected by the options given" in done.stdout
@@ -74,7 +72,7 @@ def test_a_test_that_is_not_selected_is_named_by_its_mark(
 
 
 @pytest.mark.parametrize("options", [(), APART, PARALLEL])
-def test_a_whole_file_that_skips_itself_is_named(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_file_that_skips_itself_is_listed(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_whole.py").write_text(
         'import pytest\npytest.skip("no such package", allow_module_level=True)\n'
@@ -93,9 +91,7 @@ def test_nothing_is_listed_if_everything_ran(tmp_path: Path, options: tuple[str,
 
 
 @pytest.mark.parametrize("options", [(), APART])
-def test_in_ci_leaving_out_a_real_test_is_a_failure(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_in_ci_a_skipped_real_test_is_a_failure(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = run_sample(tmp_path, *options, ci="true")
     assert done.returncode == 1
     assert "CI=true, and left out: no such program here" in done.stdout

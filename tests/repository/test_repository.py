@@ -128,7 +128,7 @@ def test_no_test_helper_lives_in_a_test_file(path: Path) -> None:
     assert TEST_MODULE.findall(" ".join([text, *sorted(names)])) == []
 
 
-def test_the_commands_load_without_what_only_some_of_them_need() -> None:
+def test_the_commands_load_without_optional_libraries() -> None:
     """`accept --help` and `render` stay fast: heavy modules are imported where they are used."""
     heavy = {"jinja2", "kubernetes", "matplotlib", "mpi4py", "numpy", "obstore", "rich", "torch"}
     script = "import sys, accept.__main__; print(*sorted(sys.modules))"
@@ -142,7 +142,7 @@ def test_the_commands_load_without_what_only_some_of_them_need() -> None:
     [path for path in FILES if path.suffix == ".py" and ROOT / "cli" in path.parents],
     ids=short,
 )
-def test_no_code_asks_for_a_machine_by_its_name(path: Path) -> None:
+def test_no_code_compares_the_name_of_a_machine(path: Path) -> None:
     # `gpu` is also a kind of suspect.
     machines = {path.stem for path in MACHINES.glob("*.yaml")} - {"gpu"}
     compared = {
@@ -155,7 +155,7 @@ def test_no_code_asks_for_a_machine_by_its_name(path: Path) -> None:
     assert machines & compared == set()
 
 
-def test_nothing_names_a_place_on_the_machine_it_was_written_on() -> None:
+def test_no_file_contains_a_path_of_the_developers_machine() -> None:
     everywhere = {Path(name) for name in ("/", "/opt", "/root", "/srv", "/tmp", "/usr/src")}
     places = {f"{place}/" for place in {ROOT.parent, Path.home()} - everywhere}
     named = [

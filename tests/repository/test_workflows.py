@@ -77,7 +77,7 @@ def test_jobs_are_bounded_and_may_only_what_they_need(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_what_others_wrote_is_pinned_by_commit_or_digest(path: Path) -> None:
+def test_actions_and_images_are_pinned_by_commit_or_digest(path: Path) -> None:
     used = re.findall(r"^ *(?:- )?uses: (.*)$", path.read_text(), re.MULTILINE)
     assert used
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
@@ -93,7 +93,7 @@ def test_no_checkout_leaves_the_token_in_the_git_configuration(path: Path) -> No
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_no_script_is_put_together_from_what_an_author_of_a_pull_request_writes(path: Path) -> None:
+def test_no_script_contains_text_from_a_pull_request(path: Path) -> None:
     scripts = [step["run"] for step in steps(path) if "run" in step]
     inserted = {found for script in scripts for found in re.findall(r"\$\{\{ *(.*?) *\}\}", script)}
     assert {name.partition(".")[0] for name in inserted} <= {"matrix"}

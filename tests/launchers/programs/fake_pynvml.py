@@ -2,7 +2,7 @@
 """A fake of pynvml, for machines without a GPU: its answers come from the file FAKE_NVML.
 
 The file is JSON: {"init": error or "", "gpus": [{function: answer, …}]}. An answer is returned as
-it is; {"error": TEXT} is raised as NVMLError; a function that is not there is "Not Supported". For
+it is; {"error": TEXT} is raised as NVMLError; a function that is missing is "Not Supported". For
 functions with arguments the key is "FUNCTION ARGUMENT ARGUMENT", tried before the bare name.
 """
 

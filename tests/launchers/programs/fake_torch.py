@@ -1,6 +1,6 @@
-"""A fake of torch on a machine with GPUs: what it says of itself and of them. It computes nothing.
+"""A fake of torch on a machine with GPUs: its versions and the properties of the GPUs.
 
-For tests of what our programs decide by that, never of what torch does.
+It computes nothing. It tests the decisions of our programs, never torch itself.
 """
 
 from __future__ import annotations

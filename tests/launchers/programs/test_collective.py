@@ -109,18 +109,18 @@ def test_sizes_are_binary(text: str, size: int) -> None:
         ["--limit", "0"],
     ],
 )
-def test_the_impossible_is_refused(
+def test_impossible_options_are_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert arguments[0] in refusal(options_of, arguments, capsys)
 
 
 @pytest.mark.parametrize(
-    ("device", "said", "limit"),
+    ("device", "options", "limit"),
     [("cuda:3", [], LIMIT), ("cpu", [], LIMIT_CPU), ("cuda:0", ["--limit", "9"], 9.0)],
 )
-def test_gpus_are_given_a_hundred_times_as_long_unless_it_is_said(
-    device: str, said: list[str], limit: float, monkeypatch: pytest.MonkeyPatch
+def test_gpus_have_a_hundred_times_the_default_limit(
+    device: str, options: list[str], limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert LIMIT == 100 * LIMIT_CPU
     monkeypatch.setattr("collective.Operations", lambda *_: None)
@@ -128,11 +128,11 @@ def test_gpus_are_given_a_hundred_times_as_long_unless_it_is_said(
     monkeypatch.setattr("collective.Accuser", lambda *_: None)
     me = Identity(rank=0, size=2, local_rank=0, local_size=2, host="h0")
     nothing: Any = None
-    assert Bench(options_of(said), me, nothing, nothing, device).limit == limit
+    assert Bench(options_of(options), me, nothing, nothing, device).limit == limit
 
 
 @given(st.integers(1, 500), st.floats(0, 30), st.sampled_from([2, 5]))
-def test_the_iterations_asked_for_are_done_where_they_fit_and_a_few_always(
+def test_the_requested_iterations_run_if_they_fit_and_a_minimum_always(
     asked: int, each: float, least: int
 ) -> None:
     done = iterations(asked, each, LIMIT, least)
@@ -190,7 +190,7 @@ def test_a_slow_rank_slows_every_operation(start: Start) -> None:
 
 
 @real
-def test_a_fault_that_is_none_is_refused(start: Start) -> None:
+def test_an_unknown_fault_is_refused(start: Start) -> None:
     ran = start("collective.py", 1, *SMALL, inject="wrong@h0")
     assert ran.exit != 0
     assert "FAULT@HOST:LOCALRANK" in ran.text
@@ -239,7 +239,7 @@ def sabotaged(start: Start, folder: Path, damage: str) -> Ran:
 
 @real
 @pytest.mark.parametrize("damage", [SENDER, RECEIVER], ids=["sender", "receiver"])
-def test_damage_on_the_way_is_traced_to_the_rank_where_it_happens(
+def test_corruption_in_transit_is_traced_to_its_rank(
     start: Start, tmp_path: Path, damage: str
 ) -> None:
     ran = sabotaged(start, tmp_path, damage)
@@ -249,7 +249,7 @@ def test_damage_on_the_way_is_traced_to_the_rank_where_it_happens(
 
 
 @real
-def test_a_rank_that_fails_by_itself_is_named_and_who_only_heard_of_it_is_not(
+def test_a_rank_that_fails_is_named_and_ranks_that_lost_it_are_not(
     start: Start, tmp_path: Path
 ) -> None:
     ran = sabotaged(start, tmp_path, "if rank == bad: raise MemoryError('no memory')")
@@ -272,9 +272,7 @@ def clean(ranks: int) -> list[list[int]]:
 
 
 @given(st.integers(3, 12), st.data())
-def test_a_sender_whom_all_others_find_wrong_is_named_alone(
-    ranks: int, data: st.DataObject
-) -> None:
+def test_only_a_sender_that_all_others_find_wrong_is_named(ranks: int, data: st.DataObject) -> None:
     guilty = data.draw(st.integers(0, ranks - 1))
     matrix = clean(ranks)
     for rank in everybody(ranks)[guilty]:
@@ -283,7 +281,7 @@ def test_a_sender_whom_all_others_find_wrong_is_named_alone(
 
 
 @given(st.integers(4, 12), st.data())
-def test_a_receiver_that_finds_all_others_wrong_is_named_alone(
+def test_only_a_receiver_that_finds_all_others_wrong_is_named(
     ranks: int, data: st.DataObject
 ) -> None:
     guilty = data.draw(st.integers(0, ranks - 1))
@@ -307,7 +305,7 @@ def test_the_names_follow_the_ranks(ranks: int, data: st.DataObject) -> None:
     assert blame(moved, everybody(ranks)) == expected
 
 
-def test_of_a_pair_nobody_is_named_unless_its_own_contribution_is_wrong() -> None:
+def test_in_a_pair_only_a_rank_with_a_wrong_contribution_is_named() -> None:
     assert blame([[0, 1], [0, 0]], everybody(2)) == ([], [])
     assert blame([[0, 1], [0, 1]], everybody(2)) == ([1], [])
 
@@ -318,7 +316,7 @@ def test_a_single_bad_link_accuses_neither_end() -> None:
     assert blame(matrix, everybody(4)) == ([], [])
 
 
-def test_only_one_rank_sees_what_sendrecv_sends_and_none_sees_the_terms_of_a_sum() -> None:
+def test_one_rank_sees_the_data_of_sendrecv_and_none_sees_the_terms_of_a_sum() -> None:
     assert [observers(COLLECTIVES["sendrecv"], s, 3) for s in range(3)] == [[1], [2], [0]]
     assert observers(COLLECTIVES["all_reduce"], 0, 3) == []
     assert observers(COLLECTIVES["alltoall"], 1, 3) == [0, 2]

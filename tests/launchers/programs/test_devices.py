@@ -24,7 +24,7 @@ signs = st.integers(0, 10**6).map(exact_gemm.signs)
 
 
 @given(signs, signs, st.integers(0, 3), st.integers(0, 2000), st.integers(0, 2000))
-def test_each_element_of_the_known_product_is_what_multiplying_gives(
+def test_each_element_of_the_known_product_equals_the_computed_product(
     a: list[int], b: list[int], times: int, row: int, column: int
 ) -> None:
     k, period = exact_gemm.PERIOD << times, exact_gemm.PERIOD
@@ -46,7 +46,7 @@ def test_the_known_product_is_exact_in_bf16_and_never_zero(
 
 
 @given(st.integers(exact_gemm.PERIOD, 1 << 16))
-def test_what_is_summed_over_is_whole_periods_and_more_than_half_of_the_size(size: int) -> None:
+def test_the_inner_dimension_is_whole_periods_and_more_than_half_of_the_size(size: int) -> None:
     # Accumulators of fp8 hold no more than 14 bits.
     assert min(size / 2, 8127) < exact_gemm.inner(size) <= min(size, 8128)
     assert exact_gemm.inner(size) % exact_gemm.PERIOD == 0
@@ -76,7 +76,7 @@ words = st.sampled_from((64, 128, 4160))
 
 @real
 @given(st.sampled_from(patterns.NAMES), words, st.integers(0, 9), st.integers(0, 20), st.data())
-def test_a_block_holds_what_the_formula_says_word_by_word(
+def test_each_word_of_a_block_follows_the_formula(
     name: str, size: int, seed: int, number: int, data: st.DataObject
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -103,7 +103,7 @@ def test_no_two_words_have_the_same_address(indices: list[int]) -> None:
 
 @real
 @given(st.sampled_from(patterns.NAMES), st.integers(0, 3), st.integers(0, 63), st.integers(0, 62))
-def test_a_bit_that_memory_lost_is_named_with_its_place(
+def test_a_flipped_bit_in_memory_is_reported_with_its_position(
     name: str, number: int, place: int, bit: int
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -128,7 +128,7 @@ windows = st.lists(st.floats(1e-4, 10), min_size=1, max_size=300)
 
 
 @given(windows)
-def test_a_curve_is_short_and_lies_between_the_slowest_and_the_fastest_window(
+def test_a_curve_is_short_and_between_the_slowest_and_the_fastest_window(
     taken: list[float],
 ) -> None:
     rates = rate_curve(taken, 3.0)
@@ -156,20 +156,20 @@ def test_the_tightest_cgroup_on_the_way_up_counts(tmp_path: Path) -> None:
     assert left_by_cgroups(tmp_path, ["0::/pod/one"]) == 100
 
 
-def test_what_the_kernel_can_drop_again_counts_as_free(tmp_path: Path) -> None:
+def test_cache_that_the_kernel_can_drop_counts_as_free(tmp_path: Path) -> None:
     stat = "anon 100\ninactive_file 300"
     limits(tmp_path / "pod", memory__max=1000, memory__current=900, memory__stat=stat)
     assert left_by_cgroups(tmp_path, ["0::/pod"]) == 400
 
 
-def test_cgroups_of_the_first_version_count_too(tmp_path: Path) -> None:
+def test_limits_of_cgroups_version_1_count(tmp_path: Path) -> None:
     made = {"memory__limit_in_bytes": 500, "memory__usage_in_bytes": 450}
     limits(tmp_path / "memory" / "pod", **made)
     lines = ["3:cpu,cpuacct:/pod", "2:memory:/pod"]
     assert left_by_cgroups(tmp_path, lines) == 50
 
 
-def test_without_limits_nothing_is_said(tmp_path: Path) -> None:
+def test_without_limits_the_result_is_none(tmp_path: Path) -> None:
     assert left_by_cgroups(tmp_path, ["0::/"]) is None
 
 
@@ -201,13 +201,13 @@ def test_a_flipped_bit_is_found_in_product_and_memory_and_named(start: Start) ->
     assert ran.exit == 7
     assert ran.blamed("gemm") == {("wrong-result", "h1", 1)}
     assert ran.blamed("memory") == {("wrong-data", "h1", 1)}
-    said = " ".join(problem["message"] for problem in ran.problems)
-    assert "1 of 65536 elements of a known product are wrong, first row 128, column 85" in said
-    assert "bits 5" in said
+    messages = " ".join(problem["message"] for problem in ran.problems)
+    assert "1 of 65536 elements of a known product are wrong, first row 128, column 85" in messages
+    assert "bits 5" in messages
 
 
 @real
-def test_a_result_that_is_no_number_is_named(start: Start) -> None:
+def test_a_result_that_is_not_finite_is_reported(start: Start) -> None:
     ran = start(
         "gemm.py", 2, "--seconds", "0.05", "--alone", "0", "--size", "256", inject="nan@h0:0"
     )
@@ -226,7 +226,7 @@ def test_a_slowed_rank_is_slow_and_the_other_is_not(start: Start) -> None:
 
 
 @real
-def test_what_was_measured_before_a_rank_died_is_in_the_log(start: Start) -> None:
+def test_measurements_before_a_ranks_death_are_in_the_log(start: Start) -> None:
     arguments = ("--seconds", "0.05", "--alone", "0", "--size", "256", "--most", "4194304")
     ran = start("devices.py", 2, *arguments, "--checks", "memory", inject="die@h1:0")
     assert ran.exit != 0
@@ -234,7 +234,7 @@ def test_what_was_measured_before_a_rank_died_is_in_the_log(start: Start) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (["--seconds", "0"], "--seconds"),
         (["--types", "bf16,int3"], "int3"),
@@ -244,7 +244,7 @@ def test_what_was_measured_before_a_rank_died_is_in_the_log(start: Start) -> Non
         (["--checks", "gemm,disk"], "--checks"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_refused(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert says in refusal(options_of, arguments, capsys)
+    assert expected in refusal(options_of, arguments, capsys)

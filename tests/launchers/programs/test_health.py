@@ -111,21 +111,19 @@ def titles(found: dict[str, Any]) -> list[str]:
 
 
 class TestHost:
-    def test_interfaces_without_a_device_are_nobodys_nic(self, root: Path) -> None:
+    def test_interfaces_without_a_device_are_left_out(self, root: Path) -> None:
         found = health(root)
         assert titles(found) == ["net eth0", "host"]
         assert found["whole"] is True
 
-    def test_a_counter_is_left_out_while_it_is_zero_and_named_all_the_same(
-        self, root: Path
-    ) -> None:
+    def test_a_zero_counter_is_left_out_but_listed_as_read(self, root: Path) -> None:
         found = health(root)
         assert found["devices"][0]["counters"] == {"rx_dropped": 3, "carrier_down_count": 1}
         assert "rx_errors" in found["read"]["net"]
         assert "rx_crc_errors" not in found["read"]["net"], "this one has none"
 
     @pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "x", ""])
-    def test_a_counter_that_is_no_number_is_not_read(self, root: Path, text: str) -> None:
+    def test_an_invalid_counter_is_ignored(self, root: Path, text: str) -> None:
         (root / "sys/class/net/eth0/statistics/rx_dropped").write_text(text)
         found = health(root)
         assert found["devices"][0]["counters"] == {"carrier_down_count": 1}
@@ -148,7 +146,7 @@ class TestHost:
         assert one["counters"] == {"symbol_error": 3, "link_downed": 1, "out_of_sequence": 9}
         assert one["levels"] == {"active": 1, "rate": 400, "pcie-width": 16, "pcie-speed": 32}
 
-    def test_reads_memory_errors_and_says_where_there_are_none_to_read(self, root: Path) -> None:
+    def test_reads_memory_errors_and_reports_a_missing_edac(self, root: Path) -> None:
         assert "memory errors (no EDAC)" in health(root)["unread"]
         files(root / "sys/devices/system/edac/mc/mc0", ue_count=1, ce_count=40)
         found = health(root)
@@ -171,11 +169,11 @@ class TestHost:
             {"at": 7.1, "kind": "sxid", "pci": "0000:c1:00", "code": 20034, "fatal": True},
         ]
 
-    def test_says_why_the_log_cannot_be_read(self, root: Path) -> None:
+    def test_reports_why_the_log_cannot_be_read(self, root: Path) -> None:
         (root / "dev/kmsg").unlink()
         assert "Xid in the kernel log (No such file or directory)" in health(root)["unread"]
 
-    def test_a_tree_with_nothing_in_it_is_read_too(self, tmp_path: Path) -> None:
+    def test_an_empty_tree_can_be_read(self, tmp_path: Path) -> None:
         found = health(tmp_path)
         assert titles(found) == ["host"]
         assert found["read"]["host"] == []
@@ -187,7 +185,7 @@ class TestGpus:
         files(root, dev__nvidiactl="")
         return root
 
-    def test_reads_what_nvml_tells(self, root: Path, tmp_path: Path) -> None:
+    def test_reads_the_counters_of_nvml(self, root: Path, tmp_path: Path) -> None:
         one = health(root, env=fake(tmp_path, H100))["devices"][-1]
         assert (one["kind"], one["name"], one["pci"]) == ("gpu", "0", "0000:1b:00")
         assert one["counters"] == {
@@ -200,7 +198,7 @@ class TestGpus:
         levels = one["levels"]
         assert (levels["nvlinks"], levels["power"], levels["remap-pending"]) == (2, 512, 0)
 
-    def test_what_a_gpu_does_not_support_is_said(self, root: Path, tmp_path: Path) -> None:
+    def test_an_unsupported_counter_is_reported_as_unread(self, root: Path, tmp_path: Path) -> None:
         found = health(root, env=fake(tmp_path, H100))
         assert any("retired pages" in why and "Not Supported" in why for why in found["unread"])
         assert "pages-retired-double" not in found["read"]["gpu"]
@@ -218,7 +216,7 @@ class TestGpus:
         assert titles(found)[-1] == "gpu 1"
         assert "GPU 0 (GPU is lost)" in found["unread"]
 
-    def test_a_driver_that_knows_the_old_name_alone_tells_why_clocks_are_low(
+    def test_clock_reasons_are_read_by_their_old_name_from_nvml(
         self, root: Path, tmp_path: Path
     ) -> None:
         missing = {"nvmlDeviceGetCurrentClocksEventReasons": {"error": "Function Not Found"}}
@@ -227,7 +225,7 @@ class TestGpus:
         assert found["devices"][-1]["levels"]["reasons"] == 4
         assert not any("clock reasons" in why for why in found["unread"])
 
-    def test_an_nvidia_smi_that_knows_the_old_name_alone_tells_the_same(
+    def test_clock_reasons_are_read_by_their_old_name_from_nvidia_smi(
         self, root: Path, tmp_path: Path
     ) -> None:
         refuses = "case $1 in *clocks_event_reasons*) echo 'not a valid field'; exit 2 ;; esac"
@@ -246,7 +244,9 @@ class TestGpus:
         path = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
         return {**fake(tmp_path, init="Driver/library mismatch"), **path}
 
-    def test_without_nvml_nvidia_smi_tells_less(self, root: Path, tmp_path: Path) -> None:
+    def test_without_nvml_nvidia_smi_reports_fewer_counters(
+        self, root: Path, tmp_path: Path
+    ) -> None:
         found = health(root, env=self.smi(tmp_path, f"echo '{self.ROW}'"))
         one = found["devices"][-1]
         assert one["counters"]["ecc-uncorrected"] == 2
@@ -254,14 +254,18 @@ class TestGpus:
         assert (one["levels"]["pcie-width"], one["levels"]["remap-pending"]) == (8, 0)
         assert any("NVLink" in why and "mismatch" in why for why in found["unread"])
 
-    def test_where_nothing_tells_that_is_said(self, root: Path, tmp_path: Path) -> None:
+    def test_without_nvml_and_nvidia_smi_the_gpus_are_unread(
+        self, root: Path, tmp_path: Path
+    ) -> None:
         env = {**fake(tmp_path, init="Unknown Error"), "PATH": str(tmp_path)}
         assert (
             "GPUs (NVML: Unknown Error; nvidia-smi tells nothing)"
             in health(root, env=env)["unread"]
         )
 
-    def test_a_driver_that_hangs_costs_the_gpus_alone(self, root: Path, tmp_path: Path) -> None:
+    def test_with_a_hanging_driver_only_the_gpus_are_missing(
+        self, root: Path, tmp_path: Path
+    ) -> None:
         """The kernel's readings are printed before the driver is queried; then its alarm fires."""
         process = subprocess.Popen(
             [sys.executable, PROGRAMS / "health.py", "--root", root],
@@ -270,19 +274,19 @@ class TestGpus:
             env={**os.environ, **fake(tmp_path, init="hang")},
         )
         assert process.stdout is not None
-        said = ""
-        while "ACCEPT {" not in said:
-            said = process.stdout.readline()
+        printed = ""
+        while "ACCEPT {" not in printed:
+            printed = process.stdout.readline()
         process.send_signal(signal.SIGALRM)
         assert process.wait() == -signal.SIGALRM, "it has no handler, so C code ends too"
         rest = process.stdout.read()
         process.stdout.close()
-        assert "net" in together(said)["read"]
-        assert "whole" not in together(said + rest)
+        assert "net" in together(printed)["read"]
+        assert "whole" not in together(printed + rest)
 
 
 class TestByHand:
-    def test_says_it_in_words_as_well(self, root: Path) -> None:
+    def test_prints_a_description_for_people(self, root: Path) -> None:
         done = subprocess.run(
             [sys.executable, PROGRAMS / "health.py", "--root", root],
             capture_output=True,
@@ -292,7 +296,7 @@ class TestByHand:
         assert "net eth0: active 1" in done.stdout
         assert "counted: rx_dropped 3" in done.stdout
 
-    def test_without_a_python_the_host_says_so(self, tmp_path: Path) -> None:
+    def test_without_a_python_the_host_reports_that(self, tmp_path: Path) -> None:
         for name in ("health.sh", "python.sh"):
             files(tmp_path, **{f"programs__{name}": (PROGRAMS / name).read_text()})
         files(tmp_path, env_sh="", interface_sh="", host="h0")

@@ -18,7 +18,7 @@ CLUSTER = "9f4d6c0e-1b2a-4c3d-8e5f-0a1b2c3d4e5f"
 ZERO = "00000000-0000-0000-0000-000000000000"
 
 
-def told(folder: Path, fabric: str) -> dict[str, Any]:
+def inventory_fact(folder: Path, fabric: str) -> dict[str, Any]:
     """Return the fact with an nvidia-smi that knows only the fabric of its GPUs."""
     smi = folder / "nvidia-smi"
     smi.write_text(f'#!/bin/sh\ncase $1 in *fabric*) printf "{fabric}" ;; *) exit 1 ;; esac\n')
@@ -49,14 +49,14 @@ def told(folder: Path, fabric: str) -> dict[str, Any]:
 def test_the_nvlink_domain_is_that_of_all_gpus(
     tmp_path: Path, fabric: str, domain: str | None
 ) -> None:
-    assert told(tmp_path, fabric)["domain"] == domain
+    assert inventory_fact(tmp_path, fabric)["domain"] == domain
 
 
-def test_a_domain_of_which_nothing_is_told_is_not_said_to_be_none(tmp_path: Path) -> None:
-    assert "domain" not in told(tmp_path, "")
+def test_an_unknown_domain_is_left_out(tmp_path: Path) -> None:
+    assert "domain" not in inventory_fact(tmp_path, "")
 
 
-def test_a_domain_not_told_in_time_is_not_said_to_be_none(
+def test_a_domain_that_is_not_reported_in_time_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(PROGRAM.parent))
@@ -69,14 +69,14 @@ def test_a_domain_not_told_in_time_is_not_said_to_be_none(
     assert inventory.domain() == {}
 
 
-def test_the_right_to_lock_memory_is_the_kernels_answer(tmp_path: Path) -> None:
+def test_the_permission_to_lock_memory_comes_from_the_kernel(tmp_path: Path) -> None:
     held = next(
         int(line.split()[1], 16)
         for line in Path("/proc/self/status").read_text().splitlines()
         if line.startswith("CapEff:")
     )
     first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
-    assert told(tmp_path, "")["ipcLock"] is (first and bool(held & 1 << 14))
+    assert inventory_fact(tmp_path, "")["ipcLock"] is (first and bool(held & 1 << 14))
 
 
 def test_a_host_without_python_counts_only_display_controllers_as_gpus(tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ def why_no_fp8(size: int = 8192, **torch: Any) -> str:
     return lacking(fake_torch(**torch), "cuda:0", "fp8", "", size)
 
 
-def test_fp8_is_measured_where_torch_and_gpu_have_it() -> None:
+def test_fp8_is_measured_if_torch_and_gpu_support_it() -> None:
     assert why_no_fp8() == ""
 
 
 @pytest.mark.parametrize(
     ("version", "returns"), [("2.1.0", 2), ("2.4.1", 2), ("2.5.0a0+872d972", 2), ("2.0.1", None)]
 )
-def test_fp8_is_left_out_where_torch_has_no_product_with_one_result(
+def test_fp8_is_left_out_if_torch_has_no_product_with_one_result(
     version: str, returns: int | None
 ) -> None:
     why = why_no_fp8(version=version, fp8_returns=returns)
@@ -70,14 +70,14 @@ def test_fp8_is_left_out_on_gpus_without_it() -> None:
 
 
 @given(st.integers(254, 1 << 16))
-def test_fp8_is_measured_at_sizes_alone_that_it_takes(size: int) -> None:
+def test_fp8_is_measured_only_at_supported_sizes(size: int) -> None:
     taken = size >= 2032 and size % 16 == 0
     assert (why_no_fp8(size) == "") is taken
     if taken:
         assert exact_gemm.inner(size) % 16 == 0
 
 
-def test_sizes_that_fp8_does_not_take_stop_no_other_type() -> None:
+def test_sizes_that_fp8_does_not_support_do_not_affect_other_types() -> None:
     assert lacking(fake_torch(), "cuda:0", "bf16", "", 256) == ""
 
 
@@ -90,21 +90,21 @@ def imported(monkeypatch: pytest.MonkeyPatch, fake: Any) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace())
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def refused(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     def fail() -> float:
-        raise RuntimeError(said)
+        raise RuntimeError(message)
 
     imported(monkeypatch, fake_torch(first_kernel=fail))
     with pytest.raises(Ended):
         torch_io.pick_device(ME, "cuda")
 
 
-def test_a_usable_gpu_is_taken_by_the_local_rank(torch: pytest.MonkeyPatch) -> None:
+def test_a_rank_uses_the_gpu_of_its_local_rank(torch: pytest.MonkeyPatch) -> None:
     imported(torch, fake_torch())
     assert torch_io.pick_device(ME, "cuda") == "cuda:3"
 
 
-def test_a_gpu_that_refuses_is_named_with_its_host(
+def test_an_unusable_gpu_is_named_with_its_host(
     torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(torch, "CUDA error: uncorrectable ECC error encountered")
@@ -113,7 +113,7 @@ def test_a_gpu_that_refuses_is_named_with_its_host(
     assert "ECC" in one["message"]
 
 
-def test_a_torch_without_kernels_for_a_gpu_is_no_fault_of_the_gpu(
+def test_a_torch_without_kernels_for_a_gpu_does_not_accuse_the_gpu(
     torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(torch, "CUDA error: no kernel image is available for execution on the device")
@@ -136,7 +136,7 @@ def test_a_torch_without_kernels_for_a_gpu_is_no_fault_of_the_gpu(
         ("4,5", 3, "3"),
     ],
 )
-def test_gpus_are_called_as_nvidia_smi_calls_them(
+def test_gpus_have_the_numbers_of_nvidia_smi(
     torch: pytest.MonkeyPatch, shown: str | None, index: int, number: str
 ) -> None:
     if shown is not None:
@@ -156,12 +156,12 @@ def opened(monkeypatch: pytest.MonkeyPatch, uuid: str | None) -> Any:
     return sampler._open("cuda:2")[1]
 
 
-def test_a_gpu_is_looked_at_by_its_uuid(torch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_opened_by_its_uuid(torch: pytest.MonkeyPatch) -> None:
     torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     assert opened(torch, "12ab") == b"GPU-12ab"
 
 
-def test_a_torch_that_tells_no_uuid_has_its_gpus_looked_at_by_number(
+def test_without_a_uuid_from_torch_a_gpu_is_opened_by_its_number(
     torch: pytest.MonkeyPatch,
 ) -> None:
     assert opened(torch, None) == 2
@@ -180,13 +180,13 @@ def link(torch: pytest.MonkeyPatch, *widths: int) -> dict[str, Any]:
     return found.seen
 
 
-def test_of_a_link_that_wakes_up_the_widest_is_told(torch: pytest.MonkeyPatch) -> None:
+def test_the_widest_reading_of_a_link_is_reported(torch: pytest.MonkeyPatch) -> None:
     whole = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
     assert link(torch, 4, 16, 16) == whole
     assert link(torch, 8, 8) == {**whole, "width": 8}
 
 
-def test_where_nothing_tells_of_the_link_the_reason_is(torch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_link_is_reported_with_the_reason(torch: pytest.MonkeyPatch) -> None:
     def refuse(_: str) -> Any:
         raise ImportError("No module named 'pynvml'")
 
@@ -196,7 +196,7 @@ def test_where_nothing_tells_of_the_link_the_reason_is(torch: pytest.MonkeyPatch
     assert "pynvml" in found.seen["unread"]
 
 
-def test_no_other_gpu_is_looked_at_where_numbers_may_differ(torch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_is_opened_by_a_number_that_may_differ(torch: pytest.MonkeyPatch) -> None:
     torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     with pytest.raises(LookupError, match="UUID"):
         opened(torch, None)
@@ -222,7 +222,9 @@ def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
     assert "cuda" not in inventory.versions()
 
 
-def test_gpus_are_told_with_who_uses_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpus_are_listed_with_their_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gpu = "0, GPU-12ab, NVIDIA H200, 143771, 4, 570.1, 0, 00000000:1B:00.0"
     apps = "*compute-apps*) echo 'GPU-12ab, 77, python' ;;"
     smi(monkeypatch, tmp_path, f"case $1 in {apps} *) echo '{gpu}' ;; esac")
@@ -240,16 +242,16 @@ def test_a_host_without_a_driver_has_no_gpus(
 # -- GPUs that take one process only -------------------------------------------------------------
 
 
-def test_ways_between_gpus_that_one_process_cannot_use_are_left_out_and_accuse_nobody(
+def test_gpus_that_one_process_cannot_use_leave_out_p2p_and_accuse_nobody(
     torch: pytest.MonkeyPatch,
 ) -> None:
-    said: dict[str, Any] = {}
+    printed: dict[str, Any] = {}
     fake = fake_torch()
     fake.cuda.empty_cache = lambda: None
     bench: Any = SimpleNamespace(
         me=Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1"),
         device="cuda:0",
-        fact=lambda _check, name, value: said.update({name: value}),
+        fact=lambda _check, name, value: printed.update({name: value}),
     )
 
     def exclusive(*_: object) -> None:
@@ -259,44 +261,44 @@ def test_ways_between_gpus_that_one_process_cannot_use_are_left_out_and_accuse_n
     checked = Memory(bench, seconds=1.0, alone=0.0, share=0.9, most=1 << 20, seed=1)
     checked.torch = fake
     checked._peers()
-    assert said.keys() == {"left-out"}
-    assert said["left-out"].keys() == {"p2p-out", "p2p-in"}
-    assert "busy or unavailable" in said["left-out"]["p2p-out"]
+    assert printed.keys() == {"left-out"}
+    assert printed["left-out"].keys() == {"p2p-out", "p2p-in"}
+    assert "busy or unavailable" in printed["left-out"]["p2p-out"]
 
 
 def matrix(slow: dict[tuple[int, int], float], gpus: int = 8) -> list[list[float]]:
     return [[slow.get((i, j), 400.0) if i != j else 0.0 for j in range(gpus)] for i in range(gpus)]
 
 
-def told_of_ways(
+def p2p_records(
     rates: list[list[float]], capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, float], dict[int, str]]:
-    """`p2p-least` of each GPU, by its number, and the way that each rank's fact names."""
+    """Return `p2p-least` by GPU number, and by rank the path in its fact."""
     me = Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1")
     p2p_matrix.print_p2p("memory", me, rates)
-    said = records(capsys)
-    shares = {one["gpu"]: one["value"] for one in said if one.get("metric") == "p2p-least"}
-    return shares, {one["rank"]: one["value"] for one in said if "fact" in one}
+    printed = records(capsys)
+    shares = {one["gpu"]: one["value"] for one in printed if one.get("metric") == "p2p-least"}
+    return shares, {one["rank"]: one["value"] for one in printed if "fact" in one}
 
 
-def test_one_slow_way_is_told_of_the_two_gpus_it_joins(
+def test_one_slow_path_is_reported_for_both_of_its_gpus(
     torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shares, ways = told_of_ways(matrix({(2, 5): 40.0}), capsys)
+    shares, paths = p2p_records(matrix({(2, 5): 40.0}), capsys)
     assert shares == {str(gpu): 0.1 if gpu in (2, 5) else 1.0 for gpu in range(8)}
-    assert ways[10] == ways[13] == "GPU 2 to GPU 5: 40 GB/s"
+    assert paths[10] == paths[13] == "GPU 2 to GPU 5: 40 GB/s"
 
 
 def test_a_gpu_that_is_slow_with_all_others_makes_none_of_them_slow(
     torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = {way: 40.0 for gpu in range(8) for way in ((gpu, 6), (6, gpu))}
-    shares, _ = told_of_ways(matrix(slow), capsys)
+    shares, _ = p2p_records(matrix(slow), capsys)
     assert set(shares.values()) == {1.0}, "its medians tell it"
 
 
 @given(st.integers(2, 8), st.floats(1.0, 400.0))
-def test_gpus_on_two_sockets_have_no_slow_way(near: int, far: float) -> None:
+def test_gpus_on_two_sockets_have_no_slow_path(near: int, far: float) -> None:
     slow = {(i, j): far for i in range(8) for j in range(8) if (i < near) != (j < near)}
     assert min(share for share, _, _ in p2p_matrix.slowest_paths(matrix(slow))) >= 1.0
 
@@ -320,7 +322,7 @@ def test_compared_samples_with_their_attention_take_no_more_than_a_piece(
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", [name for name in GPTS if name != "gpt-tiny"])
-def test_one_sample_with_its_attention_fits_into_the_gpu_that_a_model_is_for(name: str) -> None:
+def test_one_sample_with_its_attention_fits_into_the_gpu_of_the_model(name: str) -> None:
     from train_models import GPT
 
     gpt = GPT[name]

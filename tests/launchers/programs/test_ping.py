@@ -36,14 +36,14 @@ def test_every_rank_is_reported_once_and_every_pair_pinged(start: Start, ranks: 
 
 
 @real
-def test_a_single_host_has_nobody_to_ping(start: Start) -> None:
+def test_a_single_host_has_no_peer_to_ping(start: Start) -> None:
     ran = start("ping.py", 1)
     assert (ran.exit, ran.problems) == (0, [])
     assert not any("metric" in record for record in ran.records)
 
 
 @given(st.integers(1, 200))
-def test_rounds_are_of_disjoint_pairs_and_hold_every_pair_once(count: int) -> None:
+def test_rounds_are_of_disjoint_pairs_and_contain_each_pair_exactly_once(count: int) -> None:
     found = rounds(count)
     for pairs in found:
         seats = [seat for pair in pairs for seat in pair]
@@ -63,7 +63,7 @@ def test_a_rank_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> No
     ("visible", "own"),
     [("2", "GPU-c"), ("2,0", "GPU-a"), ("GPU-b", "GPU-b"), ("7", None), ("", None)],
 )
-def test_a_rank_that_is_shown_some_gpus_has_one_of_these(
+def test_a_rank_uses_one_of_its_visible_gpus(
     monkeypatch: pytest.MonkeyPatch, visible: str, own: str | None
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

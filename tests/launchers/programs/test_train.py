@@ -59,26 +59,28 @@ def test_every_number_of_ranks_learns_along_the_reference_curve(
 
 
 @real
-def test_a_long_run_says_what_is_known_so_far_and_the_last_word_is_the_whole(start: Start) -> None:
+def test_a_long_run_prints_intermediate_results_and_then_the_full_results(start: Start) -> None:
     often = "--every", "10", "--report", "0.001"
     ran = start("train.py", 1, "--steps", "60", *often, "--by", "40")
     assert (ran.exit, ran.problems) == (0, [])
 
-    def said(name: str) -> list[float]:
+    def values_of(name: str) -> list[float]:
         return [record["value"] for record in ran.records if record.get("metric") == name]
 
-    # As soon as there is enough to say, every ten steps, and at the end.
+    # After enough steps, then every ten steps, and at the end.
     curves = [record["value"] for record in ran.records if record.get("fact") == "loss-curve"]
     assert [len(curve) for curve in curves] == [21, 30, 40, 50, 60]
     assert curves[-1][:40] == curves[2]
-    assert said("loss-last") == pytest.approx([sum(curve[-5:]) / 5 for curve in curves], rel=1e-4)
-    assert said("loss-by") == pytest.approx([sum(curves[2][35:40]) / 5] * 3, rel=1e-4)
-    assert len(said("throughput")) == 5
-    assert len(said("rank-own")) == 1
+    assert values_of("loss-last") == pytest.approx(
+        [sum(curve[-5:]) / 5 for curve in curves], rel=1e-4
+    )
+    assert values_of("loss-by") == pytest.approx([sum(curves[2][35:40]) / 5] * 3, rel=1e-4)
+    assert len(values_of("throughput")) == 5
+    assert len(values_of("rank-own")) == 1
 
 
 @real
-def test_with_fsdp_it_is_the_same_curve_and_a_wrong_result_is_seen(start: Start) -> None:
+def test_fsdp_follows_the_same_curve_and_detects_a_wrong_result(start: Start) -> None:
     options = "--model", "gpt-tiny", "--parallel", "fsdp", "--steps", "20"
     ran = start("train.py", 2, *options, inject="wrong@h1:0")
     assert ran.exit != 0
@@ -87,10 +89,10 @@ def test_with_fsdp_it_is_the_same_curve_and_a_wrong_result_is_seen(start: Start)
     # Only the comparison that was spoiled: the parameter is one, held by one rank, for both.
     assert ran.fact("compared") == {"times": 2, "differed": 1}
     assert ran.blamed("train") == {("gradients-differ", None, None)}
-    # What waits for others' parameters cannot be told from what computes.
-    said = {str(record.get("metric")) for record in ran.records}
-    assert "throughput" in said
-    assert not {"rank-own", "time-input", "time-compute", "time-communication"} & said
+    # Waiting for the parameters of others cannot be distinguished from computing.
+    metrics = {str(record.get("metric")) for record in ran.records}
+    assert "throughput" in metrics
+    assert not {"rank-own", "time-input", "time-compute", "time-communication"} & metrics
     assert {words[1] for words in ran.progress.values()} == {"done"}
 
 
@@ -107,7 +109,7 @@ def test_throughput_counts_the_global_batch_once(start: Start) -> None:
 
 
 @real
-def test_the_rank_that_computes_and_holds_other_numbers_is_named(start: Start) -> None:
+def test_a_rank_with_different_gradients_and_parameters_is_named(start: Start) -> None:
     ran = start("train.py", 3, inject="wrong@h1:0")
     assert ran.exit != 0
     assert ran.blamed("train") == {("gradients-differ", "h1", 1), ("parameters-differ", "h1", 1)}
@@ -115,7 +117,7 @@ def test_the_rank_that_computes_and_holds_other_numbers_is_named(start: Start) -
 
 
 @real
-def test_of_two_ranks_that_differ_neither_is_named(start: Start) -> None:
+def test_if_two_ranks_differ_neither_is_named(start: Start) -> None:
     ran = start("train.py", 2, inject="wrong@h1:0")
     assert ran.exit != 0
     assert ran.blamed("train") == {
@@ -125,7 +127,7 @@ def test_of_two_ranks_that_differ_neither_is_named(start: Start) -> None:
 
 
 @real
-def test_the_rank_that_first_is_not_finite_is_named(start: Start) -> None:
+def test_the_first_rank_with_a_value_that_is_not_finite_is_named(start: Start) -> None:
     ran = start("train.py", 2, inject="nan@h0:0")
     assert ran.exit != 0
     assert ("not-finite", "h0", 0) in ran.blamed("train")
@@ -197,7 +199,7 @@ def test_the_check_knows_the_choices_of_the_program() -> None:
     assert get_args(hints["precision"]) == PRECISIONS
 
 
-def test_each_reference_curve_is_of_defaults_and_says_where_it_comes_from() -> None:
+def test_each_reference_curve_has_default_settings_and_its_source() -> None:
     held = json.loads((PROGRAMS / "train_reference.json").read_text())
     assert held["torch"]
     assert held["command"].startswith("python train.py ")
@@ -223,7 +225,7 @@ def test_each_reference_curve_is_of_defaults_and_says_where_it_comes_from() -> N
         ["--download"],
     ],
 )
-def test_what_could_not_be_judged_is_refused(
+def test_options_whose_results_cannot_be_judged_are_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert arguments[0] in refusal(options_of, arguments, capsys)

@@ -52,7 +52,7 @@ def torch() -> Any:
 # -- who is odd ----------------------------------------------------------------------------------
 
 
-def test_the_minority_is_odd_and_without_a_majority_nobody_is() -> None:
+def test_the_minority_is_odd_and_without_a_majority_nobody_is_odd() -> None:
     assert odd_ones(["a", "a", "a"]) == []
     assert odd_ones(["a", "b", "a"]) == [1]
     assert odd_ones(["a", "b", "a", "a", "c"]) == [1, 4]
@@ -67,7 +67,7 @@ def accused(
     repeats: tuple[int, ...] = (),
     devices: list[str] | None = None,
 ) -> set[tuple[str, tuple[int, ...]]]:
-    """Whom eight fair ranks accuse; `ranks` got something else, `repeats` never the same twice."""
+    """Return the accused ranks if `ranks` got other results, and `repeats` do not repeat theirs."""
     replicas = [ranks.get(rank, FAIR) for rank in range(of)]
     steady = [rank not in repeats for rank in range(of)]
     found = accuse(replicas, devices or ["one"] * of, steady, 1e-3)
@@ -86,7 +86,7 @@ def test_one_rank_with_another_bit_is_named_and_fair_ones_never_are(
     assert accused({}, of=ranks) == set()
 
 
-def test_of_two_that_differ_nobody_is_named() -> None:
+def test_without_a_majority_nobody_is_named() -> None:
     assert accused({1: FAIR._replace(gradient=9)}, of=2) == {("gradients-differ", ())}
     many = {rank: FAIR._replace(gradient=rank + 9) for rank in range(NAMED + 1)}
     assert accused(many, of=3 * NAMED) == {("gradients-differ", ())}
@@ -120,7 +120,7 @@ def test_devices_of_different_kinds_need_not_agree_in_every_bit() -> None:
     assert accused(others, devices=kinds) == {("gradients-differ", (6,))}
 
 
-def test_who_first_was_not_finite_is_named_and_all_at_once_are_nobody() -> None:
+def test_the_first_rank_that_is_not_finite_is_named_unless_all_are_at_once() -> None:
     assert went_wrong([-1, -1]) is None
     first = went_wrong([8, 61, -1])
     assert first is not None
@@ -177,41 +177,41 @@ def window(*own: float, steps: int = 20) -> tuple[list[Summary], list[float]]:
     return [summary(each) for each in ranks], [whole] * steps
 
 
-def told(*windows: tuple[list[Summary], list[float]]) -> Windows:
+def windows_of(*windows: tuple[list[Summary], list[float]]) -> Windows:
     found = Windows()
     for rows, slowest in windows:
         found.add(rows, slowest)
     return found
 
 
-def test_a_rank_that_was_slow_for_most_of_a_run_is_told_though_it_ended_well() -> None:
-    found = told(*[window(0.1, 0.1, 0.15)] * 5, window(0.1, 0.1, 0.1))
+def test_a_rank_that_was_slow_for_most_of_a_run_is_reported_though_it_recovered() -> None:
+    found = windows_of(*[window(0.1, 0.1, 0.15)] * 5, window(0.1, 0.1, 0.1))
     assert [row.own for row in found.worst] == [0.1, 0.1, 0.15]
 
 
-def test_who_is_slow_is_told_by_one_window_and_not_by_how_fast_all_were() -> None:
-    found = told(window(0.1, 0.1, 0.15), window(0.4, 0.4, 0.41))
+def test_the_slowest_rank_is_relative_to_the_others_in_its_window() -> None:
+    found = windows_of(window(0.1, 0.1, 0.15), window(0.4, 0.4, 0.41))
     assert [row.own for row in found.worst] == [0.1, 0.1, 0.15]
 
 
 @given(st.permutations([40, 30, 3]))
 def test_a_few_steps_at_the_end_accuse_nobody(steps: list[int]) -> None:
     windows = [window(0.1, 0.9 if few < 20 else 0.1, 0.1, steps=few) for few in steps]
-    found = told(*windows)
+    found = windows_of(*windows)
     assert [row.own for row in found.worst] == [0.1, 0.1, 0.1]
     assert found.p50 == 0.1
-    # Where there is nothing else they are what there is.
-    assert told(window(0.1, 0.1, 0.9, steps=3)).worst[2].own == 0.9
+    # Without a longer window they count.
+    assert windows_of(window(0.1, 0.1, 0.9, steps=3)).worst[2].own == 0.9
 
 
 def test_the_rate_is_that_of_the_whole_run_and_the_median_that_of_its_slowest_part() -> None:
-    found = told(window(0.1, steps=30), window(0.2, steps=30), window(0.1, steps=30))
+    found = windows_of(window(0.1, steps=30), window(0.2, steps=30), window(0.1, steps=30))
     assert found.rate == pytest.approx(90 / 12)
     assert found.p50 == 0.2
 
 
 @given(st.integers(1, 300), st.integers(21, 1000), st.floats(1e-6, 100))
-def test_the_clock_is_looked_at_in_time_and_at_every_comparison(
+def test_the_clock_is_read_in_time_and_at_every_comparison(
     every: int, step: int, last: float
 ) -> None:
     options = train_options.options_of(["--every", str(every)])
@@ -220,17 +220,17 @@ def test_the_clock_is_looked_at_in_time_and_at_every_comparison(
     assert 1 <= ahead <= every - step % every
 
 
-def test_all_ranks_do_what_rank_0_wishes_and_ask_it_again_at_the_same_step() -> None:
+def test_all_ranks_follow_rank_0_and_ask_it_again_at_the_same_step() -> None:
     """Steps of 30 s: rank 0 is asked at each, and its clock alone ends the run."""
     options = train_options.options_of(["--minutes", "0.00001", "--report", "1000"])
-    said: list[tuple[int, int]] = []
+    decisions: list[tuple[int, int]] = []
 
     def wished(*mine: int) -> tuple[int, int]:
-        said.append((mine[0], mine[1]))
-        return said[-1]
+        decisions.append((mine[0], mine[1]))
+        return decisions[-1]
 
     first = Clock(options, wished)
-    other = Clock(train_options.options_of(["--minutes", "1000"]), lambda *mine: said[-1])
+    other = Clock(train_options.options_of(["--minutes", "1000"]), lambda *mine: decisions[-1])
     time.sleep(0.001)
     for step in range(22):
         expected = END if step == LEAST_STEPS + 1 else GO_ON
@@ -250,14 +250,14 @@ def test_the_models_are_those_of_the_command_line(torch: Any) -> None:
 
 @real
 @pytest.mark.parametrize("name", ["gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192"])
-def test_a_transformer_fills_the_memory_it_is_for(torch: Any, name: str) -> None:
+def test_a_transformer_fills_the_memory_of_its_gpu(torch: Any, name: str) -> None:
     from train_models import GPT
 
     assert 0.7 <= GPT[name].gigabytes / int(name[4:]) <= 0.9
 
 
 @real
-def test_a_transformer_has_the_parameters_that_its_dimensions_say(torch: Any) -> None:
+def test_a_transformer_has_the_computed_number_of_parameters(torch: Any) -> None:
     from train_models import GPT, build
 
     model = build("gpt-tiny", (32,), 0, norm="group", width=0)
@@ -328,7 +328,7 @@ def loaded(*arguments: str) -> Any:
 
 @real
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "gpt-tiny"])
-def test_a_sample_is_the_same_whatever_it_is_taken_with(torch: Any, model: str) -> None:
+def test_a_sample_does_not_depend_on_the_samples_around_it(torch: Any, model: str) -> None:
     data, again = loaded("--model", model), loaded("--model", model)
     inputs, labels = data.take(40, 20)
     for first, count in ((40, 7), (47, 13)):
@@ -361,7 +361,7 @@ def pickled(labels: str) -> bytes:
 
 
 @real
-def test_fashion_mnist_is_read_out_of_its_idx_files(torch: Any, tmp_path: Path) -> None:
+def test_fashion_mnist_is_read_from_its_idx_files(torch: Any, tmp_path: Path) -> None:
     import train_files
 
     fashion(tmp_path / "FashionMNIST" / "raw")
@@ -394,7 +394,7 @@ def test_both_versions_of_cifar_are_read(torch: Any, tmp_path: Path, name: str, 
 
 
 class Trap:
-    """What a hostile pickle would have run."""
+    """An object whose pickle calls a function when it is read."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimpleNamespace, ()
@@ -402,7 +402,7 @@ class Trap:
 
 @real
 @pytest.mark.parametrize(
-    ("name", "data", "says"),
+    ("name", "data", "expected"),
     [
         ("train", pickle.dumps({b"data": Trap()}, protocol=2), "it names types.SimpleNamespace"),
         ("train", pickle.dumps({b"data": 7}, protocol=2), "damaged"),
@@ -411,13 +411,13 @@ class Trap:
         ("other", b"", "there should be"),
     ],
 )
-def test_a_file_that_is_not_what_it_should_be_is_refused_and_nothing_in_it_is_run(
-    torch: Any, tmp_path: Path, name: str, data: bytes, says: str
+def test_an_invalid_file_is_refused_and_its_code_does_not_run(
+    torch: Any, tmp_path: Path, name: str, data: bytes, expected: str
 ) -> None:
     import train_files
 
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(Unusable, match=says):
+    with pytest.raises(Unusable, match=expected):
         train_files.read("cifar-100", str(tmp_path))
 
 
@@ -432,7 +432,7 @@ def test_a_damaged_idx_file_is_refused(torch: Any, tmp_path: Path) -> None:
 
 
 @real
-def test_a_folder_of_images_says_that_it_needs_pillow(
+def test_a_folder_of_images_needs_pillow(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -442,7 +442,7 @@ def test_a_folder_of_images_says_that_it_needs_pillow(
 
 
 @real
-def test_a_folder_of_images_is_classes_by_name(torch: Any, tmp_path: Path) -> None:
+def test_the_subfolders_of_images_are_the_classes(torch: Any, tmp_path: Path) -> None:
     import PIL.Image
 
     for number, name in enumerate(("ant", "bee")):
@@ -456,7 +456,7 @@ def test_a_folder_of_images_is_classes_by_name(torch: Any, tmp_path: Path) -> No
     assert sorted(labels.tolist()) == [0, 0, 1, 1]
     assert torch.equal(inputs[:, 0, 0, 0] > 0, labels == 1)
     (tmp_path / "bee" / "40.png").write_bytes(b"none")
-    with pytest.raises(Unusable, match="no image that can be read"):
+    with pytest.raises(Unusable, match="not a readable image"):
         data.take(0, 4)
 
 
@@ -523,33 +523,33 @@ def test_resnet50_begins_where_its_reference_curve_does_and_learns(made: Made) -
 def records(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Return the last printed value of each metric and fact, by name."""
     lines = capsys.readouterr().out.splitlines()
-    told = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
-    return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in told}
+    printed = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+    return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in printed}
 
 
 @real
-def test_a_rank_says_what_it_computed_so_that_others_elsewhere_can_be_held_against_it(
+def test_a_rank_prints_a_digest_that_depends_on_the_seed_only(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = []
+    printed = []
     for seed in ("1", "1", "2"):
         made("--steps", "20", "--seed", seed).run()
-        told.append(records(capsys)["digest"])
-    assert told[0] == told[1]
-    assert set(told[0]) == {"type", "size", "random", "device"}
-    assert told[0]["random"] != told[2]["random"]
+        printed.append(records(capsys)["digest"])
+    assert printed[0] == printed[1]
+    assert set(printed[0]) == {"type", "size", "random", "device"}
+    assert printed[0]["random"] != printed[2]["random"]
 
 
 @real
 @pytest.mark.parametrize("precision", ["autocast", "bf16"])
-def test_in_less_precision_the_curve_is_that_of_float32_within_its_tolerance(
+def test_the_curve_in_lower_precision_is_within_its_tolerance_of_float32(
     made: Made, capsys: pytest.CaptureFixture[str], precision: str
 ) -> None:
     assert made("--precision", precision).run()
-    told = records(capsys)
+    printed = records(capsys)
     # Not the same either: then nothing would have been computed in it.
-    assert 1e-5 < told["curve-deviation"] <= told["curve-tolerance"]
-    assert len(told["loss-curve"]) == 60
+    assert 1e-5 < printed["curve-deviation"] <= printed["curve-tolerance"]
+    assert len(printed["loss-curve"]) == 60
 
 
 @real
@@ -561,9 +561,9 @@ def test_a_run_of_minutes_ends_by_the_clock(
     clock = SimpleNamespace(monotonic=ticks, perf_counter=time.perf_counter)
     monkeypatch.setattr("train.time", clock)
     assert made("--minutes", "1", "--every", "10", "--report", "35").run()
-    told = records(capsys)
-    assert len(told["loss-curve"]) == 70
-    assert told["loss-last"] < told["loss-target"] * told["loss-first"]
+    printed = records(capsys)
+    assert len(printed["loss-curve"]) == 70
+    assert printed["loss-last"] < printed["loss-target"] * printed["loss-first"]
 
 
 # -- ranks that wait ------------------------------------------------------------------------------
@@ -603,7 +603,7 @@ LONG, LATER = 6.0, 8.0
 
 @real
 @forks
-def test_a_rank_that_comes_too_late_ends_the_wait_of_all(
+def test_a_rank_that_is_too_late_ends_the_wait_of_all(
     torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch_io
@@ -643,7 +643,7 @@ def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
 
 @real
 @forks
-def test_so_may_the_checkpoint_of_one_rank(
+def test_a_checkpoint_may_take_longer_than_ranks_wait_for_each_other(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch_io
