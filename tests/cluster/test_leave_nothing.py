@@ -105,7 +105,7 @@ def test_a_dry_run_starts_nothing(make_lab: Make) -> None:
 def test_a_hold_keeps_the_hosts_of_a_failed_run_and_ends(make_lab: Make) -> None:
     lab = make_lab(2)
     run = lab.start("--hold", "10m", "--inject", "die@h2:0", checks=[*CONNECT, *ALL_REDUCE])
-    run.says("held for 600 s")
+    run.says("held for 10 min")
     assert any("accept-" in path for path in lab.hosts.tree("h2"))
     (folder,) = lab.hosts.run("h1", "ls -d /tmp/accept-*").stdout.split()
     lab.hosts.run("h1", f"touch {folder}/release")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +14,10 @@ from accept.core.health_readings import (
     Change,
     Device,
     Event,
+    Gap,
     Log,
     Reading,
+    Unread,
     change,
     reading_of,
 )
@@ -184,13 +187,36 @@ class TestLog:
 
 class TestFacts:
     def test_facts_of_one_host_make_one_reading(self) -> None:
-        parts = [{"uptime": 5.0, "unread": ["a"]}, {"devices": [dump(gpu())], "whole": True}]
+        gap = {"reason": "a", "devices": "none"}
+        parts = [{"uptime": 5.0, "unread": [gap]}, {"devices": [dump(gpu())], "whole": True}]
         found = reading_of([Fact(name="health", value=part) for part in parts])
-        assert (found.uptime, found.devices, found.unread) == (5.0, (gpu(),), ("a",))
+        assert (found.uptime, found.devices, found.unread) == (5.0, (gpu(),), (read(Gap, gap),))
 
     def test_a_reading_without_its_last_part_broke_off(self) -> None:
         found = reading_of([Fact(name="health", value={"uptime": 5.0})])
-        assert found.unread == ("GPUs (the reading was interrupted)",)
+        assert [gap.devices for gap in found.unread] == [Unread.GPUS]
+
+    @pytest.mark.parametrize(
+        ("unread", "devices"),
+        [
+            ("GPUs (no pynvml)", Unread.GPUS),
+            ("GPU 0 (GPU is lost)", Unread.GPUS),
+            ("anything: no Python 3.10", Unread.ALL),
+            ("memory errors (no EDAC)", Unread.NONE),
+            ({"reason": "GPUs"}, Unread.ALL),
+            ({"reason": "GPUs", "devices": "gpus"}, Unread.GPUS),
+        ],
+    )
+    def test_a_gap_may_be_a_text_as_in_evidence_of_version_0_1(
+        self, unread: object, devices: Unread
+    ) -> None:
+        found = reading_of([Fact(name="health", value={"unread": [unread], "whole": True})])
+        assert [gap.devices for gap in found.unread] == [devices]
+
+    @pytest.mark.parametrize("unread", ["GPUs", [["GPUs"]], [{"reason": "x", "devices": "tpus"}]])
+    def test_gaps_of_an_unknown_form_leave_all_devices_unread(self, unread: object) -> None:
+        found = reading_of([Fact(name="health", value={"unread": unread, "whole": True})])
+        assert found.unread[0].devices is Unread.ALL
 
     @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
     def test_what_is_no_reading_is_said_to_be_unread(self, value: Any) -> None:

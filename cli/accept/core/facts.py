@@ -75,9 +75,9 @@ def whole(value: object) -> int:
     return value if 0 < value < 2**63 else 0
 
 
-def _short(value: object) -> str:
-    """Return a property that is only compared, as text; a missing one is "None"."""
-    return str(value)[:80]
+def _short(value: object) -> str | None:
+    """Return a property that is only compared, as text; None if it is unknown."""
+    return None if value is None else str(value)[:80]
 
 
 # The search for hosts
@@ -128,15 +128,15 @@ PROGRAM = FactKind("program", shown)
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU in the inventory of a host. Texts that are only compared are "None" if missing."""
+    """A GPU in the inventory of a host. Texts that are only compared are None if unknown."""
 
     #: Its index on the host, as text; "?" if missing.
     index: str
     uuid: str
     #: Its product name; None if missing.
     name: str | None
-    driver: str
-    memory_mib: str
+    driver: str | None
+    memory_mib: str | None
     memory_used_mib: int
     uncorrected_errors: int
     #: Programs that use it, as "PID NAME".
@@ -151,13 +151,13 @@ class Nic:
     #: Rate in Mbit/s; 0: unknown.
     mbps: int
     active: bool
-    #: Speed and state as text, to compare hosts.
-    label: str
+    #: Speed and state as text, to compare hosts; None: the state or an active speed is unknown.
+    label: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """The inventory of one host. Texts that are only compared are "None" if missing."""
+    """The inventory of one host. Texts that are only compared are None if unknown."""
 
     gpus: tuple[Gpu, ...] = ()
     #: False: the driver did not answer in time, so the GPUs are unknown.
@@ -169,17 +169,18 @@ class Inventory:
     #: NVLink domain of its GPUs; empty: none that spans hosts; None: unknown.
     domain: str | None = None
     nics: tuple[Nic, ...] = ()
+    #: 0: unknown.
     memory_bytes: int = 0
-    cpus: str = "None"
-    kernel: str = "None"
+    cpus: str | None = None
+    kernel: str | None = None
     #: Limit of locked memory in KiB, or "unlimited".
-    memlock: str = "None"
+    memlock: str | None = None
     #: True if that limit does not apply.
     ipc_lock: bool = False
     #: Versions of installed software.
     versions: Mapping[str, str] = field(default_factory=dict)
     #: Settings of NCCL that the host did not choose itself.
-    nccl_settings: Mapping[str, str] = field(default_factory=dict)
+    nccl_settings: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def rdma(self) -> list[Nic]:
@@ -201,11 +202,14 @@ def _gpu(gpu: Mapping[str, object]) -> Gpu:
 
 
 def _nic(nic: Mapping[str, object]) -> Nic:
+    speed, state = _short(nic.get("speed")), _short(nic.get("state"))
+    active = state == "active"
+    unknown = state is None or (active and speed is None)
     return Nic(
         rdma=bool(nic.get("rdma")),
         mbps=whole(nic.get("speed")),
-        active=nic.get("state") == "active",
-        label=f"{_short(nic.get('speed'))} {_short(nic.get('state'))}",
+        active=active,
+        label=None if unknown else f"{speed} {state}",
     )
 
 

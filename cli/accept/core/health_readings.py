@@ -12,7 +12,8 @@ from typing import Literal, TypeVar
 
 from accept.core.facts import FactKind
 from accept.core.model import Fact
-from accept.core.serde import read
+from accept.core.serde import dump, read
+from accept.core.text import TextEnum
 
 T = TypeVar("T")
 
@@ -72,6 +73,39 @@ class Log:
     events: tuple[Event, ...] = ()
 
 
+class Unread(TextEnum):
+    """The devices of a host that could not be read at all."""
+
+    ALL = "all"
+    GPUS = "gpus"
+    #: Only single counters, or the kernel log, could not be read.
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Something that a reading lacks."""
+
+    #: What could not be read, and why.
+    reason: str
+    devices: Unread = Unread.ALL
+
+
+def _with_gaps(data: dict[str, object]) -> dict[str, object]:
+    """Return data with gaps for the texts in `unread`: the hosts' programs and 0.1 write texts."""
+    unread = data.get("unread")
+    if not isinstance(unread, list):
+        return data
+    gaps = [dump(_gap(entry)) if isinstance(entry, str) else entry for entry in unread]
+    return {**data, "unread": gaps}
+
+
+def _gap(reason: str) -> Gap:
+    starts = {"anything": Unread.ALL, "GPU": Unread.GPUS}
+    devices = (unread for start, unread in starts.items() if reason.startswith(start))
+    return Gap(reason=reason, devices=next(devices, Unread.NONE))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """All counters of one host at one time."""
@@ -85,10 +119,11 @@ class Reading:
     devices: tuple[Device, ...] = ()
     #: None if it could not be read.
     log: Log | None = None
-    #: What could not be read, and why.
-    unread: tuple[str, ...] = ()
+    unread: tuple[Gap, ...] = ()
     #: True if the program finished.
     whole: bool = False
+
+    adapt = staticmethod(_with_gaps)
 
     def count(self, device: Device, counter: str) -> int | None:
         """Return a counter of one of the devices, or None if it could not be read."""
@@ -124,9 +159,11 @@ class Change:
     events: tuple[tuple[str, ...], ...] = ()
     rebooted: bool = False
     #: What the later reading could not read and the earlier one could.
-    unread: tuple[str, ...] = ()
+    unread: tuple[Gap, ...] = ()
     #: Number of entries that were left out because of `MOST`.
     cut: int = 0
+
+    adapt = staticmethod(_with_gaps)
 
     def __bool__(self) -> bool:
         """Return True if anything changed."""
@@ -137,14 +174,14 @@ def _reading(value: object) -> Reading:
     try:
         return read(Reading, value)
     except ValueError as error:
-        return Reading(unread=(f"a record ({str(error)[:100]})",))
+        return Reading(unread=(Gap(reason=f"a record ({str(error)[:100]})"),))
 
 
 def _change(value: object) -> Change:
     try:
         return read(Change, value)
     except ValueError as error:
-        return Change(since=0, unread=(f"anything: {str(error)[:100]}",))
+        return Change(since=0, unread=(Gap(reason=f"a record ({str(error)[:100]})"),))
 
 
 #: A part of the reading of a host.
@@ -168,7 +205,8 @@ def reading_of(facts: Iterable[Fact]) -> Reading:
             whole=reading.whole or part.whole,
         )
     if not reading.whole:
-        reading = replace(reading, unread=(*reading.unread, "GPUs (the reading was interrupted)"))
+        gap = Gap(reason="GPUs (the reading was interrupted)", devices=Unread.GPUS)
+        reading = replace(reading, unread=(*reading.unread, gap))
     return reading
 
 
@@ -212,7 +250,7 @@ def change(
         cut = len(growth) - len(counters)
         return Change(since=since, seconds=seconds, counters=counters, cut=cut)
     events = tuple(_events(before, after))
-    unread = tuple(reason for reason in after.unread if reason not in before.unread)
+    unread = tuple(gap for gap in after.unread if gap not in before.unread)
     changed = {**counters, **levels}
     affected = {*changed, *(event[0] for event in events)}
     return Change(

@@ -16,8 +16,16 @@ from tests.factories.verdicts import CPU, GPU, hosts, hosts_record, plan, record
 
 from accept.core import checks
 from accept.core.checks import REGISTRY
-from accept.core.facts import items, mapping
-from accept.core.health_readings import Change, Device, Log, Reading
+from accept.core.facts import mapping
+from accept.core.health_readings import (
+    HEALTH_CHANGE,
+    Change,
+    Device,
+    Gap,
+    Log,
+    Reading,
+    Unread,
+)
 from accept.core.judge import judge
 from accept.core.judge.health import RULES, allowed
 from accept.core.model import CheckVerdict, Fact, PlannedMachine, Record, State, Verdict
@@ -40,10 +48,10 @@ def reading(*, gpus: int = 0, **more: Any) -> Reading:
 
 
 def run_of(
-    *changes: tuple[str, int, Change],
+    *changes: tuple[str, int, Change | dict[str, Any]],
     count: int = 4,
     machine: PlannedMachine = CPU,
-    first: Reading | None = None,
+    first: Reading | dict[str, Any] | None = None,
     sweeps: tuple[int, ...] = (1, 2, 3),
 ) -> Verdict:
     """Return the verdict on a run of two steps; each change belongs to a host and a sweep."""
@@ -79,9 +87,9 @@ def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
     return {(one.kind, one.name, one.cause) for one in verdict.suspects}
 
 
-def unread(record: Record) -> str:
-    """Return the first reason of the first fact of a sweep."""
-    return str(items(mapping(record.facts[0].value)["unread"])[0])
+def unread(record: Record) -> Gap:
+    """Return the first gap of the first fact of a sweep."""
+    return next(HEALTH_CHANGE.of(record))[1].unread[0]
 
 
 class TestJudging:
@@ -236,22 +244,36 @@ class TestXid:
 
 class TestWhatIsNotKnown:
     def test_on_a_machine_with_gpus_they_must_be_read(self) -> None:
-        refused = reading(unread=("GPUs (no pynvml; nvidia-smi tells nothing)",))
+        refused = reading(unread=(Gap(reason="no pynvml", devices=Unread.GPUS),))
         verdict = health_of(run_of(machine=GPU, first=refused))
         assert verdict.state is State.NOT_TESTED
         assert "no pynvml" in verdict.measured
+        assert health_of(run_of(first=refused)).state is State.PASS, "the machine has no GPUs"
+
+    @pytest.mark.parametrize("text", ["GPUs (no pynvml)", "GPU 0 (GPU is lost)", "anything: hangs"])
+    def test_texts_of_version_0_1_never_pass(self, text: str) -> None:
+        whole = dump(reading(gpus=8))
+        first = run_of(machine=GPU, first={**whole, "unread": [text]})
+        assert health_of(first).state is State.NOT_TESTED
+        later = run_of(("h1", 3, {"since": 2, "unread": [text]}), machine=GPU)
+        assert health_of(later).state is State.NOT_TESTED
+
+    def test_a_damaged_reading_never_passes(self) -> None:
+        damaged = {**dump(reading()), "unread": 5}
+        assert health_of(run_of(first=damaged)).state is State.NOT_TESTED
 
     def test_a_machine_with_gpus_whose_driver_shows_none(self) -> None:
         assert health_of(run_of(machine=ANY, first=reading())).state is State.NOT_TESTED
 
     def test_on_one_without_nothing_is_missed(self) -> None:
-        refused = reading(unread=("Xid in the kernel log (Permission denied)",))
+        reason = "Xid in the kernel log (Permission denied)"
+        refused = reading(unread=(Gap(reason=reason, devices=Unread.NONE),))
         verdict = health_of(run_of(first=refused))
         assert verdict.state is State.PASS
-        assert verdict.measured.endswith("not readable: Xid in the kernel log (Permission denied)")
+        assert verdict.measured.endswith(f"not readable: {reason}")
 
     def test_a_host_that_could_be_read_no_longer(self) -> None:
-        late = Change(since=2, unread=("anything: health.py hangs (no answer within 40 s)",))
+        late = Change(since=2, unread=(Gap(reason="health.py hangs"),))
         verdict = run_of(("h1", 3, late))
         assert health_of(verdict).state is State.NOT_TESTED
         assert "during 20-script-all: not read on h1" in health_of(verdict).findings[0].message
@@ -375,7 +397,7 @@ class TestSweeps:
         self.sweep(state, watch, 1, said())
         one = self.sweep(state, watch, 2, "kill -KILL $$")
         assert state.lost == {}
-        assert "anything: " in unread(one)
+        assert unread(one).devices is Unread.ALL
         again = self.sweep(state, watch, 3, said(uptime=70.0))
         assert again.facts == (), "it is asked again"
 
@@ -393,9 +415,9 @@ class TestSweeps:
         one = self.sweep(state, watch, 1, "sleep 600")
         assert state.lost == {}
         assert watch.hung == {"h0", "h1"}
-        assert "health.py hangs" in unread(one)
+        assert "health.py hangs" in unread(one).reason
         after = self.sweep(state, watch, 2, "echo asked > $0.asked; sleep 600")
-        assert "health.py hangs" in unread(after)
+        assert "health.py hangs" in unread(after).reason
         assert not self.program.with_name("health.sh.asked").exists()
 
     def test_a_host_that_is_late_once_lives_on(

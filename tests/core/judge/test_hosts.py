@@ -19,6 +19,7 @@ from tests.factories.verdicts import (
     slow,
 )
 
+from accept.core.causes import Judgement
 from accept.core.judge.hosts import is_device
 from accept.core.model import Fact, Metric, Plan, State, Verdict
 
@@ -125,6 +126,44 @@ def test_only_hosts_that_told_their_nvlink_domain_are_compared_by_it(
     assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
 
 
+NIC = {"name": "mlx5_0", "rdma": True, "state": "active", "speed": 400_000}
+UNKNOWN: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("number of CPUs", {"cpus": None}),
+    ("memory in GiB", {"memoryBytes": None}),
+    ("kernel", {"kernel": None}),
+    ("memlock", {"memlock": None}),
+    ("GPU driver", {"gpu": {"driver": None}}),
+    ("GPU memoryMiB", {"gpu": {"memoryMiB": None}}),
+    ("GPU name", {"gpu": {"name": None}}),
+    ("RDMA devices", {"nics": [NIC | {"speed": None}]}),
+)
+
+
+def properties_of(host: str, gpu: dict[str, Any] | None = None, **changes: Any) -> Fact:
+    listed = [one | (gpu or {}) for one in gpus(host)]
+    return inventory_of(host, **{"gpus": listed, "pciNvidia": 8, "nics": [NIC]} | changes)
+
+
+@pytest.mark.parametrize(("name", "changes"), UNKNOWN)
+def test_unknown_properties_are_compared_with_nothing(name: str, changes: dict[str, Any]) -> None:
+    known = [properties_of(host) for host in ("h0", "h1")]
+    verdict = inventoried(gpu_plan(INVENTORY), [*known, properties_of("h2", **changes)])
+    assert (blamed(verdict), causes(verdict)) == (set(), set())
+    assert "not reported" not in verdict.checks[-1].measured
+
+    none = [properties_of(host, **changes) for host in ("h0", "h1")]
+    verdict = inventoried(gpu_plan(INVENTORY), none)
+    assert (blamed(verdict), causes(verdict)) == (set(), set())
+    assert verdict.checks[-1].measured.endswith(f"; not reported: {name}")
+
+
+def test_a_host_is_still_compared_by_the_properties_that_it_reports() -> None:
+    known = [properties_of(host) for host in ("h0", "h1")]
+    odd = properties_of("h2", cpus=None, kernel="5.4")
+    verdict = inventoried(gpu_plan(INVENTORY), [*known, odd])
+    assert blamed(verdict) == {("node", "h2", "inventory-mismatch")}
+
+
 def test_busy_gpus_are_measured_where_told_so() -> None:
     facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
     verdict = inventoried(gpu_plan(INVENTORY, busy_ok=True), facts)
@@ -135,7 +174,8 @@ def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
     facts = [inventory_of(h) for h in ("h0", "h1")] + [inventory_of("h2", kernel="5.4")]
     verdict = inventoried(plan(INVENTORY), facts)
     assert verdict.state is State.PASS
-    assert any("kernel is 5.4" in f.message for f in verdict.checks[1].findings)
+    notes = [(f.state, f.judgement, f.hosts) for f in verdict.checks[1].findings]
+    assert notes == [(State.PASS, Judgement.CONSISTENCY, ("h2",))]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Add a check, a fault, a machine and a suite to a copy of the product, as CONTRIBUTING.md says.
+"""Add a check, cause, fault, machine and suite to a copy of the product, as CONTRIBUTING.md says.
 
 Only the files that the recipes name are written; everything else must find the additions by itself.
 """
@@ -24,6 +24,20 @@ FAULT = """\
     ),
 )
 #: All faults by name"""
+CAUSE = """\
+    SAMPLE_CAUSE = Row(
+        text="sample-cause",
+        meaning="a cause of a test",
+        action="remove the test",
+        owner=Owner.PROVIDER,
+    )
+    # Not on this list"""
+SECTION = """
+### sample-cause
+A cause of a test.
+- Confirm: run the test again.
+- Provider: nothing.
+"""
 INJECTION = """\
     sample-fault) echo injected ;;
     undo)"""
@@ -43,6 +57,10 @@ def test_additions_need_no_other_change(tmp_path: Path) -> None:
     shutil.copy(HERE / "sample.sh.j2", copy / "launchers/steps/sample.sh.j2")
     shutil.copy(HERE / "machine.yaml", copy / "values/machines/sample.yaml")
     shutil.copy(HERE / "suite.yaml", copy / "values/suites/sample.yaml")
+    replace_once(copy / "cli/accept/core/causes.py", "    # Not on this list", CAUSE)
+    (copy / "docs").mkdir()
+    page = (ROOT / "docs/causes.md").read_text(encoding="utf-8")
+    (copy / "docs/causes.md").write_text(page + SECTION, encoding="utf-8")
     faults = copy / "cli/accept/core/catalog/faults.py"
     replace_once(faults, ")\n#: All faults by name", FAULT)
     replace_once(copy / "launchers/inject_fault.sh", "    undo)", INJECTION)

@@ -12,8 +12,10 @@ from tests.factories.verdicts import hosts_record, record
 
 from accept.backends.requirements import answers, needs_of, survey_script
 from accept.commands.drill_faults import choose
+from accept.core import record_protocol
 from accept.core.catalog.faults import FAULTS
 from accept.core.catalog.metrics import Better
+from accept.core.causes import Owner
 from accept.core.checks import REGISTRY, better, log_lines, parse_log
 from accept.core.error_codes import Code
 from accept.core.judge import judge
@@ -63,6 +65,18 @@ def main(folder: Path) -> None:
     assert "clock: sh" in text.table(verdict)
     assert log_lines(records[1:]) == ["sample: delay 1 to 3 us"]
     assert better("sample", "delay", "us") is Better.LOWER
+
+    shown = json.loads(accept("show", "cause", "sample-cause", "--json").out)
+    assert (shown["cause"], shown["action"]) == ("sample-cause", "remove the test")
+    assert "Confirm: run the test again." in shown["section"]
+    reported = record_protocol.parse(
+        [b'ACCEPT {"problem":"sample-cause","message":"seen","host":"h1"}\n'], check="sample"
+    )
+    blamed = record(step, HOSTS[:1], problems=reported.problems, ranks=2)
+    verdict = judge(bundle.plan, [hosts_record(HOSTS), blamed], checks=REGISTRY, attempt="a")
+    (suspect,) = verdict.suspects
+    assert (suspect.cause, suspect.cause.code) == ("sample-cause", "W-SAMPLE-CAUSE")
+    assert suspect.cause.row.owner is Owner.PROVIDER
 
     survey = subprocess.run(["sh", "-c", survey_script()], capture_output=True, check=True)
     here = answers(survey.stdout.decode())

@@ -1,4 +1,4 @@
-"""Define what a check declares about a metric."""
+"""Define what a check declares about a metric, and declare the metrics that checks share."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ class MetricSpec:
     #: True if the log of a run shows it after the step.
     in_log: bool = False
 
+
+# The metrics of nccl-tests.
+BUSBW = MetricSpec(name="busbw", unit="GB/s", better=Better.HIGHER, size="8G", baseline=True)
+TIME = MetricSpec(name="time", unit="us", better=Better.LOWER, size="8")
+WRONG = MetricSpec(name="wrong", unit="count")
 
 #: Direction of metrics that no check declares, by unit: those of the users' own scripts, and of
 #: collectives that only logs of other programs have.

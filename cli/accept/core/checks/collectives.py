@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accept.core import facts, nccl_tests, record_protocol
-from accept.core.catalog.metrics import Better, MetricSpec
+from accept.core.catalog.metrics import BUSBW, TIME, WRONG
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, param
@@ -20,9 +20,6 @@ from accept.core.text import format_size, parse_size
 
 NEEDS = ((MPIRUN,), (NCCL_TESTS, TORCH))
 FACTS = (facts.NCCL_TESTS, facts.NCCL_NETWORKS, facts.NCCL_DETOURS, facts.PROGRAM)
-BANDWIDTH = MetricSpec(name="busbw", unit="GB/s", better=Better.HIGHER, size="8G", baseline=True)
-TIME = MetricSpec(name="time", unit="us", better=Better.LOWER, size="8")
-WRONG = MetricSpec(name="wrong", unit="count")
 #: As `Check.faults`. Ranks that hang, die or are slow show only next to ranks that wait for them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
@@ -138,7 +135,7 @@ def make(name: str, title: str, worth: int) -> Check:
             GroupKind.HALVES,
         ),
         needs=NEEDS,
-        metrics=(BANDWIDTH, TIME, WRONG),
+        metrics=(BUSBW, TIME, WRONG),
         facts=FACTS,
         launch="collectives",
         worth=worth,

@@ -19,7 +19,9 @@ from accept.core.health_readings import (
     HEALTH_CHANGE,
     HEALTH_READING,
     HEALTH_TOTAL,
+    Gap,
     Reading,
+    Unread,
     reading_of,
 )
 from accept.core.judge import completeness, health
@@ -127,7 +129,7 @@ def _unread(
         if record.hosts and not set(record.hosts) & set(readings):
             hosts_by_reason.setdefault("it reported nothing", []).append(record.hosts[0])
     for host, reading in readings.items():
-        reasons = [reason for reason in reading.unread if _makes_blind(evidence, reason)]
+        reasons = [gap.reason for gap in reading.unread if _makes_blind(evidence, gap)]
         for reason in reasons:
             hosts_by_reason.setdefault(reason, []).append(host)
         has_gpu = any(device.kind == "gpu" for device in reading.devices)
@@ -139,19 +141,19 @@ def _unread(
     unread_hosts = {host for hosts in hosts_by_reason.values() for host in hosts}
     later: dict[str, tuple[str, str]] = {}
     for change in changes:
-        for reason in change.change.unread:
-            if _makes_blind(evidence, reason) and change.host not in unread_hosts:
-                later.setdefault(change.host, (change.when, reason))
+        for gap in change.change.unread:
+            if _makes_blind(evidence, gap) and change.host not in unread_hosts:
+                later.setdefault(change.host, (change.when, gap.reason))
     for host, (when, reason) in later.items():
         message = f"{when}: not read on {host}: {reason}; check whether nvidia-smi hangs there"
         yield _finding(State.NOT_TESTED, message, Cause.NO_MEASUREMENT, (host,))
 
 
-def _makes_blind(evidence: Evidence, reason: str) -> bool:
-    """Return True if the check cannot judge a host that has this entry in `unread`."""
-    if reason.startswith("GPU"):
+def _makes_blind(evidence: Evidence, gap: Gap) -> bool:
+    """Return True if the check cannot judge a host with this gap."""
+    if gap.devices is Unread.GPUS:
         return evidence.plan.machine.gpus != 0
-    return reason.startswith("anything")
+    return gap.devices is Unread.ALL
 
 
 def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
@@ -173,7 +175,7 @@ def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
     nics, hosts = count(kinds["rdma"] + kinds["net"], "NIC"), count(len(readings), "host")
     sweeps = len({record.wave for record in evidence.asked} - {0})
     text = f"{gpus}, {nics} on {hosts}, {count(sweeps, 'reading')}"
-    unread = Counter(reason for reading in readings.values() for reason in reading.unread)
+    unread = Counter(gap.reason for reading in readings.values() for gap in reading.unread)
     if unread:
         text += f"; not readable: {', '.join(reason for reason, _ in unread.most_common(3))}"
     return text

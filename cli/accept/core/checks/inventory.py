@@ -167,7 +167,9 @@ def _measured(evidence: Evidence, inventories: Mapping[str, Inventory]) -> str:
     each = " or ".join(map(str, gpus))
     names = f" ({', '.join(evidence.devices[:2])})" if evidence.devices else ""
     hosts = f"{len(inventories)} of {len(evidence.hosts)} hosts reported"
-    return f"{hosts}; {each} {'GPU' if gpus == [1] else 'GPUs'} each{names}"
+    text = f"{hosts}; {each} {'GPU' if gpus == [1] else 'GPUs'} each{names}"
+    unknown = consistency.unknown_properties(inventories)
+    return f"{text}; not reported: {', '.join(unknown)}" if unknown else text
 
 
 INVENTORY_CHECK = Check(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import PROGRAM
 from accept.core.judge.collective_metrics import number
@@ -225,7 +226,7 @@ def _same_program(bound: Reference, record: Record) -> bool:
     operation from Python takes longer; the fact `program` names it. Expectations apply to all.
     """
     other_program = any(True for _ in PROGRAM.of(record))
-    return not other_program or bound.metric != "time" or bound.kind is BoundKind.EXPECTATION
+    return not other_program or bound.metric != TIME.name or bound.kind is BoundKind.EXPECTATION
 
 
 def _collect(
@@ -238,7 +239,7 @@ def _collect(
 ) -> None:
     """Add the measurements of one record to the bounds that apply to them."""
     # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
-    undefined = "busbw" if record.ranks == 1 else ""
+    undefined = BUSBW.name if record.ranks == 1 else ""
     names = {bound.metric for bound in bounds} - {undefined}
     metrics = [
         m

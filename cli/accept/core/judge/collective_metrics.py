@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, Placement, Step
 from accept.core.nccl_tests.table import UNCHECKED_IN_PLACE
@@ -60,8 +61,8 @@ class Measure(NamedTuple):
         return f"{number(shown)} {self.unit}"
 
 
-BANDWIDTH = Measure("busbw", "GB/s")
-LATENCY = Measure("time", "us", inverse=True)
+BANDWIDTH = Measure(BUSBW.name, BUSBW.unit)
+LATENCY = Measure(TIME.name, TIME.unit, inverse=True)
 
 
 def number(value: float) -> str:

@@ -18,6 +18,7 @@ from accept.core.text import count
 
 #: Memory that firmware and kernel keep for themselves differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
+_DOMAIN = "NVLink between hosts"
 #: Versions that must be equal because ranks of several hosts communicate.
 _VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
 
@@ -98,14 +99,7 @@ def differences(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
 
     Without a strict majority, no host is named. Unknown values are ignored.
     """
-    tables = {
-        host: _properties(inventory)
-        for host, inventory in inventories.items()
-        if inventory.driver_answered
-    }
-    for name in sorted({name for table in tables.values() for name in table}):
-        values = {host: table.get(name, "nothing") for host, table in tables.items()}
-        known = {host: value for host, value in values.items() if value is not None}
+    for name, known in _known_values(inventories):
         counts = Counter(known.values())
         if len(counts) < 2:
             continue
@@ -120,32 +114,53 @@ def differences(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
                 yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
 
 
+def unknown_properties(inventories: Mapping[str, Inventory]) -> list[str]:
+    """Return the properties that no host reported, so that hosts were not compared by them.
+
+    The NVLink domain is left out: most GPUs have none, and drivers then report nothing.
+    """
+    return [name for name, known in _known_values(inventories) if not known and name != _DOMAIN]
+
+
+def _known_values(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each property that must be equal on all hosts, with the hosts that reported it."""
+    tables = {
+        host: _properties(inventory)
+        for host, inventory in inventories.items()
+        if inventory.driver_answered
+    }
+    for name in sorted({name for table in tables.values() for name in table}):
+        values = {host: table.get(name, "nothing") for host, table in tables.items()}
+        yield name, {host: value for host, value in values.items() if value is not None}
+
+
 def _properties(inventory: Inventory) -> dict[str, str | None]:
     """Return the properties that must be equal on all hosts, as text; None: unknown."""
-    gpus = inventory.gpus
+    gpus, memory = inventory.gpus, inventory.memory_bytes
     properties: dict[str, str | None] = {
         "number of GPUs": str(len(gpus)),
         "number of CPUs": inventory.cpus,
-        "memory in GiB": str(round(inventory.memory_bytes / _MEMORY_STEP / 8) * 8),
+        "memory in GiB": str(round(memory / _MEMORY_STEP / 8) * 8) if memory else None,
         "kernel": inventory.kernel,
         "memlock": inventory.memlock,
     }
     if gpus:
-        properties["GPU name"] = _each(str(gpu.name)[:80] for gpu in gpus)
+        properties["GPU name"] = _each(gpu.name and gpu.name[:80] for gpu in gpus)
         properties["GPU driver"] = _each(gpu.driver for gpu in gpus)
         properties["GPU memoryMiB"] = _each(gpu.memory_mib for gpu in gpus)
         registered = "registered" if inventory.domain else "none"
-        properties["NVLink between hosts"] = None if inventory.domain is None else registered
+        properties[_DOMAIN] = None if inventory.domain is None else registered
     if rdma := inventory.rdma:
-        properties["RDMA devices"] = f"{len(rdma)} ({_each(nic.label for nic in rdma)})"
+        labels = _each(nic.label for nic in rdma)
+        properties["RDMA devices"] = f"{len(rdma)} ({labels})" if labels else None
     versions = inventory.versions
     properties |= {f"{name} version": versions[name] for name in _VERSIONS if name in versions}
     return properties | dict(inventory.nccl_settings)
 
 
-def _each(values: Iterable[str]) -> str:
-    """Return the different values."""
-    return ", ".join(sorted(set(values)))
+def _each(values: Iterable[str | None]) -> str | None:
+    """Return the different known values; None if there are none."""
+    return ", ".join(sorted({value for value in values if value})) or None
 
 
 # Requirements of each host

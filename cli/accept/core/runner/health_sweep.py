@@ -20,6 +20,7 @@ from accept.core.health_readings import (
     HEALTH_CHANGE,
     HEALTH_TOTAL,
     Change,
+    Gap,
     Reading,
     change,
     reading_of,
@@ -93,11 +94,11 @@ def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool)
     if not now.uptime:
         reason = plain(answer.err.strip().rpartition("\n")[2] or f"exit {answer.exit}", 100)
         if parsed.facts:
-            reason = now.unread[0]
+            reason = now.unread[0].reason
         elif host in watch.hung:
             reason = f"health.py hangs ({reason})"
-        unread = Change(since=watch.last.get(host, (0, now))[0], unread=(f"anything: {reason}",))
-        return [_fact(HEALTH_CHANGE, host, unread)]
+        since = watch.last.get(host, (0, now))[0]
+        return [_fact(HEALTH_CHANGE, host, Change(since=since, unread=(Gap(reason=reason),)))]
     facts = []
     if host in watch.last:
         since, before = watch.last[host]
