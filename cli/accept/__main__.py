@@ -35,7 +35,7 @@ def main() -> None:
         code = _failed(_system_error(error), Code.SYSTEM, Exit.INTERRUPTED)
     except RecursionError:
         text = "the input is nested too deeply\n  use a flatter file or folder"
-        code = _failed(text, Code.TOO_DEEP, Exit.USAGE)
+        code = _failed(text, Code.INPUT_TOO_DEEP, Exit.USAGE)
     except MemoryError:
         text = "out of memory\n  use smaller input, or free memory"
         code = _failed(text, Code.MEMORY, Exit.INTERRUPTED)

@@ -332,7 +332,7 @@ class TestRefused:
 
     def test_without_an_image(self, major: int, write: Write) -> None:
         said = refusal(major, "--values", write(), "--set", "site.image=null")
-        assert Code.HELM_NO_IMAGE in said
+        assert Code.SITE_NO_IMAGE in said
 
     @pytest.mark.parametrize(
         "key", ["gpus", "site.queeu", "machine.gpus", "results.bucket", "ssh.key", "accept.by"]
@@ -371,7 +371,7 @@ class TestRefused:
         given = ("--set", f"site.controller={controller}", "--set", "attempt=twelve-chars")
         # Helm's own bound is 53.
         said = refusal(major, "--values", file, *given, name="n" * 53)
-        assert Code.HELM_NAME_LONG in said
+        assert Code.KUBE_NAME_LONG in said
         longest = re.search(r"at most (\d+) characters, it has 53", said)
         assert longest is not None, said
         found = objects(major, file, *given, name="n" * int(longest[1]))
@@ -384,7 +384,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("name", ["1st", "a.b"])
     def test_a_name_that_no_pod_may_have(self, major: int, name: str, write: Write) -> None:
-        assert Code.HELM_NAME in refusal(major, "--values", write(), name=name)
+        assert Code.KUBE_NAME in refusal(major, "--values", write(), name=name)
 
     def test_a_kubernetes_that_is_too_old(self, major: int, write: Write) -> None:
         done = call(major, "template", "x", CHART, "-f", write(), "--kube-version", "1.30.9")

@@ -106,6 +106,6 @@ def test_the_longest_name_of_a_jobset(nodes: int, write: Write) -> None:
     file = write(nodes=nodes)
     given = ("--set", "site.controller=jobset", "--set", "attempt=a1")
     helm.objects(4, file, *given, name="n" * longest)
-    assert Code.HELM_NAME_LONG in helm.refusal(
+    assert Code.KUBE_NAME_LONG in helm.refusal(
         4, "--values", file, *given, name="n" * (longest + 1)
     )

@@ -234,7 +234,7 @@ class TestARunThatGoesOn:
     def test_is_not_judged_and_named_with_its_step(
         self, node: Path, command: str, name: str
     ) -> None:
-        said = refused(command, name, code=Exit.INCOMPLETE, error="E-EVIDENCE-RUNNING")
+        said = refused(command, name, code=Exit.INCOMPLETE, error="E-RUN-STILL-RUNNING")
         assert "step 3 of 6" in said
         assert f"accept watch {name}" in said
 

@@ -16,5 +16,6 @@ def test_codes_are_unique() -> None:
 @pytest.mark.parametrize("code", list(Code), ids=str)
 def test_a_code_has_the_common_form_and_an_explanation(code: Code) -> None:
     assert re.fullmatch(r"[EW]-[A-Z0-9-]+", code.value)
+    assert code.value[2:].replace("-", "_") == code.name
     assert code.explanation.endswith(".")
     assert "  " not in code.explanation

@@ -177,7 +177,7 @@ def test_what_grows_while_it_is_read_is_bounded(
     monkeypatch.setattr(bucket._places(), "manifest_in", lambda _: None)
     with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
-    assert error.value.code is Code.BUCKET_CHANGED
+    assert error.value.code is Code.EVIDENCE_CHANGED
 
 
 def test_names_that_lead_out_are_refused(
@@ -206,7 +206,7 @@ def test_what_was_changed_after_the_end_is_named(folder: Path, place: str, tmp_p
     obstore.put(store, "records.jsonl", b"two\n", mode="overwrite", use_multipart=False)
     with pytest.raises(BadEvidence, match=r"records\.jsonl") as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
-    assert error.value.code is Code.BUCKET_CHANGED
+    assert error.value.code is Code.EVIDENCE_CHANGED
 
 
 def test_without_the_extra_it_is_named(

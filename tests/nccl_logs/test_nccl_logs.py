@@ -597,7 +597,7 @@ class TestRefused:
 
     def test_a_folder_without_any(self, tmp_path: Path) -> None:
         (tmp_path / "x.txt").write_text("x")
-        assert error_of(tmp_path) == Code.LOGS_NONE
+        assert error_of(tmp_path) == Code.EVIDENCE_NONE
 
     def test_logs_that_died_before_anybody_said_who_took_part(self, folder: Path) -> None:
         folder.mkdir()
@@ -617,7 +617,7 @@ class TestRefused:
                 Code.ARCHIVE_DAMAGED,
             ),
             ({"size": "9" * 30}, Code.ARCHIVE_DAMAGED),
-            ({"size": "-1"}, Code.LOGS_NONE),
+            ({"size": "-1"}, Code.EVIDENCE_NONE),
         ],
     )
     def test_an_archive_whose_headers_lie(

@@ -89,7 +89,7 @@ def do_baseline(
     if out.exists() and not force:
         raise BadInput(
             f"{out} exists already",
-            code=Code.BASELINE_EXISTS,
+            code=Code.OUTPUT_EXISTS,
             hint="name another file, or give --force",
         )
     # An existing file is kept until its replacement was read back.
@@ -102,7 +102,7 @@ def do_baseline(
     except OSError as error:
         raise BadInput(
             f"{out} cannot be written: {error.strerror}",
-            code=Code.BASELINE_UNWRITABLE,
+            code=Code.OUTPUT_WRITE,
             hint="choose another file",
         ) from None
     terminal.result({"machine": str(out), "figures": len(figures)}, str(out))

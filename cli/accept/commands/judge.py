@@ -142,7 +142,7 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     if progress.phase is Phase.RUNNING:
         return BadEvidence(
             f"{folder.name} is still {progress.text}",
-            code=Code.EVIDENCE_RUNNING,
+            code=Code.RUN_STILL_RUNNING,
             hint=f"follow it: accept watch {name}",
         )
     return BadEvidence(

@@ -280,7 +280,7 @@ class Kubernetes:
                     ("excludeNodes",),
                     f"{node} is also in includeNodes",
                     "remove it from one of them",
-                    code=Code.KUBE_NODES_CONTRADICT,
+                    code=Code.NODES_EXCLUDED,
                 )
 
 

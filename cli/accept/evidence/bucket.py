@@ -123,7 +123,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     if errors:
         raise BadEvidence(
             f"{plain(url, 200)}: {'; '.join(plain(text, 200) for text in errors[:3])}",
-            code=Code.BUCKET_CHANGED,
+            code=Code.EVIDENCE_CHANGED,
             hint="fetch it again, or ask who changed it",
         )
     return manifest is not None

@@ -144,7 +144,7 @@ def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> Bad
     return BadEvidence(
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
         f"{count(others, 'file')} searched",
-        code=Code.LOGS_NONE,
+        code=Code.EVIDENCE_NONE,
         hint="name a run, an evidence folder, or the output of all_reduce_perf or a similar test",
     )
 

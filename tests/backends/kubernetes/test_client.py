@@ -217,7 +217,7 @@ class TestWatching:
         server.says(PODS, listed(running(1)))
         with pytest.raises(Interrupted) as caught:
             self.watch(place, tmp_path)
-        assert caught.value.code is Code.KUBE_RUN_GONE
+        assert caught.value.code is Code.RUN_GONE
 
     def test_ends_with_5_where_index_0_never_says_how_it_ended(
         self, server: ApiServer, place: Place, tmp_path: Path

@@ -220,7 +220,7 @@ class TestEvidenceThatCannotBeFetched:
 
         def collect(*_: Any, **__: Any) -> Path:
             raise BadEvidence(
-                "3 of 9 bytes came whole", code=Code.KUBE_ARCHIVE_CUT, hint="collect again"
+                "3 of 9 bytes came whole", code=Code.ARCHIVE_INCOMPLETE, hint="collect again"
             )
 
         back_end = backends.load("kubernetes")

@@ -107,7 +107,7 @@ def copy_archive(
         if timeout <= 0:
             raise BadEvidence(
                 f"the archive from {pod}: only {at} of {size} bytes arrived in time",
-                code=Code.KUBE_ARCHIVE_CUT,
+                code=Code.ARCHIVE_INCOMPLETE,
             )
         try:
             execute(api, pod, MAIN_CONTAINER, command, timeout=timeout, sink=sink)
@@ -155,7 +155,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     if alive and written_exit_code(api, state) is None:
         raise Interrupted(
             f"{job.attempt} is still running",
-            code=Code.KUBE_RUN_RUNNING,
+            code=Code.RUN_STILL_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
     if not state.exists and not state.pods and not job.place.get("results"):
@@ -163,7 +163,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
             return place
         raise NoEvidence(
             f"{job.attempt} is not in namespace {api.place.namespace} any more",
-            code=Code.KUBE_RUN_GONE,
+            code=Code.RUN_GONE,
             hint="it was deleted, or its time to be kept is over",
         )
 

@@ -296,7 +296,7 @@ def _private_key(comment: str) -> bytes:
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotStarted(
                 f"ssh-keygen: {plain(error)}",
-                code=Code.KUBE_SSH_KEYGEN,
+                code=Code.SSH_KEYGEN,
                 hint="install the OpenSSH client here",
             ) from None
         return file.read_bytes()

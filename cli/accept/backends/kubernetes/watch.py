@@ -115,7 +115,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
             _drain(console, say, 0.0)
             raise Interrupted(
                 f"{job.attempt} is not in namespace {api.place.namespace}",
-                code=Code.KUBE_RUN_GONE,
+                code=Code.RUN_GONE,
                 hint="it was deleted, or its time to be kept is over",
             )
         first = state.first

@@ -59,7 +59,7 @@ def _announced(job: Job, reply: Reply) -> Announced:
     if reply.exit == manage.NO_EVIDENCE:
         raise NoEvidence(
             f"{job.first} has no evidence of {job.attempt}",
-            code=Code.EVIDENCE_GONE,
+            code=Code.RUN_GONE,
             hint="it may have been removed because its retention time is over; run again",
         )
     if reply.exit == manage.NOT_OURS:

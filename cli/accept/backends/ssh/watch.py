@@ -72,6 +72,6 @@ def _status(job: Job, how: str) -> int:
         )
     raise Interrupted(
         f"{job.attempt} is no longer on {job.first}",
-        code=Code.SSH_RUN_GONE,
+        code=Code.RUN_GONE,
         hint="it was removed by a command, or after its retention time",
     )
