@@ -105,7 +105,10 @@ end_all() {
     [ -e kill.sh ] || return 0
     survivors=$(
         # A run of the same name, such as a local run on this host, has another folder.
-        /bin/sh ./kill.sh "ACCEPT_RUN=$(cat run 2>/dev/null)" "ACCEPT_DIR=$here"
+        # Behind a symbolic link, the folder has two names.
+        for name in "$here" "$(pwd -P)"; do
+            /bin/sh ./kill.sh "ACCEPT_RUN=$(cat run 2>/dev/null)" "ACCEPT_DIR=$name"
+        done
         /bin/sh ./kill.sh "ACCEPT_GUARD=$here"
     )
     for survivor in $survivors; do

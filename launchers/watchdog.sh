@@ -49,7 +49,10 @@ done
 # shellcheck disable=SC2086 # a list of process ids
 [ -z "$closing" ] || wait $closing
 # A run of the same name, such as a local run on this host, has another folder.
-/bin/sh ./kill.sh "ACCEPT_RUN=$run" "ACCEPT_DIR=$ACCEPT_DIR"
+# Behind a symbolic link, the folder has two names.
+for name in "$ACCEPT_DIR" "$(pwd -P)"; do
+    /bin/sh ./kill.sh "ACCEPT_RUN=$run" "ACCEPT_DIR=$name"
+done
 
 if [ "$event" != remove ] && [ -d evidence ]; then
     # Remove the other files first, because a full disk has no space for the archive.

@@ -320,10 +320,9 @@ class TestList:
         files = {path.stem for path in (resources.values() / what).glob("*.yaml")}
         assert {line.split()[0] for line in accept("list", what).out.splitlines()} == files
 
-    def test_names_every_check_with_its_parameters(self) -> None:
-        found = json.loads(accept("list", "checks", "--json").out)["checks"]
-        assert [one["name"] for one in found] == list(checks.names())
-        assert all(about["about"] for one in found for about in one["params"].values())
+    def test_names_every_check(self) -> None:
+        listed = json.loads(accept("list", "checks", "--json").out)["checks"]
+        assert [check["name"] for check in listed] == list(checks.names())
 
     def test_names_the_back_ends_that_work(self) -> None:
         assert {"local", "ssh"} <= {
@@ -345,6 +344,20 @@ class TestList:
 
 
 class TestShow:
+    @pytest.mark.parametrize("name", checks.names())
+    def test_a_check_with_everything_that_it_declares(self, name: str) -> None:
+        page = json.loads(accept("show", "check", name, "--json").out)
+        check = checks.load(name)
+        assert page["check"] == name
+        assert page["groups"] == [str(kind) for kind in check.groups]
+        assert set(page["metrics"]) == {spec.name for spec in check.metrics}
+        assert all(parameter["about"] for parameter in page["params"].values())
+        shown = accept("show", "check", name).out
+        assert all(key in shown for key in (*page["params"], *page["metrics"], *page["faults"]))
+
+    def test_an_unknown_check_is_refused(self) -> None:
+        assert accept("show", "check", "gem").error == Code.CHECK_UNKNOWN
+
     @pytest.mark.parametrize("name", config.names("machines"))
     def test_a_machine_as_read_with_the_source_of_every_figure(
         self, name: str, tmp_path: Path

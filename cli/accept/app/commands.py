@@ -461,7 +461,7 @@ def show(
     name: Annotated[str, typer.Argument(help="Its name, its file, or the code of an error.")],
     output: OutputOptions,
 ) -> int:
-    """Show a machine, suite, site, cause or error: accept show cause rank-hung"""
+    """Show a machine, suite, site, check, cause or error: accept show check gemm"""
     from accept.commands import catalog
 
     return catalog.do_show(what, name, output.terminal())

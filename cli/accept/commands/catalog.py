@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,21 +21,15 @@ from accept.config import floors, resources
 from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
+from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.serde import camel, dump, known, nearest, read, schema
+from accept.core.model import GroupKind
+from accept.core.serde import dump, fields_of, known, nearest, read, schema
 from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
 from accept.report.console import Table, Terminal
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """A parameter of a check."""
-
-    default: bool | int | float | str | tuple[str, ...] | None = None
-    about: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +38,6 @@ class Entry:
 
     name: str
     about: str
-    #: Of a check: the kinds of groups that it runs on, and its parameters.
-    groups: tuple[str, ...] | None = None
-    params: dict[str, Parameter] | None = None
     #: Of a run.
     folder: str | None = None
 
@@ -62,6 +53,38 @@ class Listed:
     #: Newest first.
     runs: tuple[Entry, ...] | None = None
     errors: tuple[Entry, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of a check."""
+
+    default: bool | int | float | str
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric of a check; its unit is empty if it is a share or a count."""
+
+    unit: str
+    better: Better
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckPage:
+    """The declaration of a check: `accept show check`."""
+
+    check: str
+    about: str
+    #: The first is the default.
+    groups: tuple[GroupKind, ...]
+    params: dict[str, Parameter]
+    metrics: dict[str, Metric]
+    #: Of each entry, one tool is enough.
+    tools: tuple[tuple[str, ...], ...]
+    #: Faults of a drill that it can show.
+    faults: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +122,7 @@ _RESULTS: Final[Mapping[Schema, type]] = {
     Schema.NODES: cluster.FreeNodes,
     Schema.INIT: cluster.SiteFile,
     Schema.LIST: Listed,
+    Schema.CHECK: CheckPage,
     Schema.CAUSE: CausePage,
     Schema.ERROR: Entry,
     Schema.CHART: ChartPath,
@@ -109,15 +133,9 @@ def do_list(what: Listing, terminal: Terminal) -> int:
     """Print one line for each entry, its name first."""
     entries = _LISTS[what]()
     result = Listed(**{what.value: entries})
-    table = Table(rows=[(entry.name, _about(entry)) for entry in entries])
+    table = Table(rows=[(entry.name, entry.about) for entry in entries])
     terminal.result(result, table if entries else f"no {what}")
     return Exit.PASS
-
-
-def _about(entry: Entry) -> str:
-    """Return the description of an entry, with a line for each parameter."""
-    params = (entry.params or {}).items()
-    return entry.about + "".join(f"\n      {k} = {p.default}: {p.about}" for k, p in params)
 
 
 def _machines() -> tuple[Entry, ...]:
@@ -131,21 +149,7 @@ def _suites() -> tuple[Entry, ...]:
 
 
 def _checks() -> tuple[Entry, ...]:
-    return tuple(_check(name) for name in checks.names())
-
-
-def _check(name: str) -> Entry:
-    check = checks.load(name)
-    params = {
-        camel(f.name): Parameter(
-            default=None if f.default is dataclasses.MISSING else f.default,
-            about=f.metadata.get("doc", ""),
-        )
-        for f in dataclasses.fields(check.params)
-    }
-    groups = tuple(check.groups)
-    about = f"{check.summary} On: {', '.join(groups)}."
-    return Entry(name=name, about=about, groups=groups, params=params)
+    return tuple(Entry(name=name, about=check.summary) for name, check in checks.REGISTRY.items())
 
 
 def _backends() -> tuple[Entry, ...]:
@@ -213,7 +217,7 @@ _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
 
 
 def do_show(what: Shown, name: str, terminal: Terminal) -> int:
-    """Print a file with all defaults filled in, a cause, or an error code."""
+    """Print a file with all defaults filled in, a check, a cause, or an error code."""
     if what is Shown.MACHINE:
         # The values of its bases are merged into it.
         machine = dataclasses.replace(config.load_machine(name).value, base=())
@@ -224,6 +228,9 @@ def do_show(what: Shown, name: str, terminal: Terminal) -> int:
     elif what is Shown.SITE:
         site = config.load_site(name).value
         terminal.result(site, _yaml(site))
+    elif what is Shown.CHECK:
+        check = _check_page(name)
+        terminal.result(check, *_check_text(check))
     elif what is Shown.CAUSE:
         page = _cause_page(name)
         terminal.result(page, f"{page.cause}\n{page.section}")
@@ -235,6 +242,59 @@ def do_show(what: Shown, name: str, terminal: Terminal) -> int:
 
 def _yaml(value: config.Machine | config.Suite | config.Site) -> str:
     return yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _check_page(name: str) -> CheckPage:
+    """Return what a check declares. Raises BadInput."""
+    if name not in checks.REGISTRY:
+        raise BadInput(
+            f"there is no check {plain(name, 60)!r}",
+            code=Code.CHECK_UNKNOWN,
+            hint=known(name, checks.names()),
+        )
+    check = checks.load(name)
+    defaults = check.params()
+    return CheckPage(
+        check=name,
+        about=check.summary,
+        groups=check.groups,
+        params={
+            key: Parameter(default=getattr(defaults, item.name), about=item.metadata["doc"])
+            for item, key, _ in fields_of(check.params)
+        },
+        metrics={spec.name: Metric(unit=spec.unit, better=spec.better) for spec in check.metrics},
+        tools=tuple(tuple(tool.name for tool in tools) for tools in check.needs),
+        faults=tuple(check.faults),
+    )
+
+
+def _check_text(page: CheckPage) -> Iterator[str | Table]:
+    """Yield the texts and tables of a check's page."""
+    default, *others = page.groups
+    lists = {
+        "groups": (f"{default} (default)", *others),
+        "tools": tuple(" or ".join(names) for names in page.tools),
+        "faults": page.faults,
+    }
+    params = [
+        # An empty text and booleans as YAML writes them.
+        (
+            key,
+            p.default if p.default and isinstance(p.default, str) else json.dumps(p.default),
+            p.about,
+        )
+        for key, p in page.params.items()
+    ]
+    metrics = [(name, metric.better, metric.unit) for name, metric in page.metrics.items()]
+    yield f"{page.check}: {page.about}"
+    yield Table(rows=[(name, ", ".join(texts) or "none") for name, texts in lists.items()])
+    for header, rows in (
+        (("PARAMETER", "DEFAULT", "MEANING"), params),
+        (("METRIC", "BETTER", "UNIT"), metrics),
+    ):
+        if rows:
+            yield ""
+            yield Table(header=header, rows=rows)
 
 
 def _cause_page(name: str) -> CausePage:

@@ -22,6 +22,7 @@ class Shown(StrEnum):
     MACHINE = "machine"
     SUITE = "suite"
     SITE = "site"
+    CHECK = "check"
     CAUSE = "cause"
     ERROR = "error"
 
@@ -53,6 +54,7 @@ class Schema(StrEnum):
     NODES = "nodes"
     INIT = "init"
     LIST = "list"
+    CHECK = "check"
     CAUSE = "cause"
     ERROR = "error"
     CHART = "chart"

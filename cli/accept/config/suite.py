@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from accept.config.expectations import Seconds
-from accept.config.fields import Name
+from accept.config.fields import Name, Plain
 from accept.core import checks
 from accept.core.error_codes import Code
 from accept.core.model import GroupKind
@@ -36,8 +36,8 @@ class SuiteCheck:
         bool, Doc("Whether a run can be accepted even if this check could not be tested.")
     ] = False
     timeout: Annotated[Seconds | None, Doc("Longest time of one execution.")] = None
-    params: Annotated[dict[str, Any], Doc("Its parameters; `accept list checks` lists them.")] = (
-        field(default_factory=dict)
+    params: Annotated[Plain, Doc("Its parameters; `accept show check NAME` lists them.")] = field(
+        default_factory=dict
     )
     script: Annotated[
         str | None, Doc("For `script`: the script, relative to the suite's file.")

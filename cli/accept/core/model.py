@@ -13,6 +13,7 @@ from typing import Any
 from accept.core import causes
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
+from accept.core.serde import Invalid
 from accept.core.text import TextEnum
 
 SCHEMA = 1
@@ -223,6 +224,8 @@ class Plan:
     @staticmethod
     def adapt(data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of any version; 0.1 wrote `planted`."""
+        if {"planted", "injected"} <= data.keys():
+            raise Invalid((), "`planted` and `injected` exclude each other")
         return {"injected" if key == "planted" else key: data[key] for key in data}
 
 
@@ -241,6 +244,13 @@ class Metric:
     #: Only for collectives.
     placement: Placement | None = None
     algorithm: str | None = None
+
+    @staticmethod
+    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data of any version; 0.1 kept any short text as the placement."""
+        placement = data.get("placement")
+        known = placement is None or placement in list(Placement)
+        return data if known else {key: data[key] for key in data if key != "placement"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,7 +157,8 @@ def _is_valid(key: str, value: object) -> bool:
     if key in _TEXT_LIMITS:
         return isinstance(value, str) and len(value) <= _TEXT_LIMITS[key] and value.isprintable()
     if key == "placement":
-        return isinstance(value, str) and value in _PLACEMENTS
+        # A script may use words of its own; they count as no placement.
+        return isinstance(value, str) and len(value) <= 16
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 

@@ -137,6 +137,13 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
     paths = (p for p in sorted(folder.rglob("*")) if p.is_file())
     files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
     files.pop(PLAN_FILE, None)
+    other_version = BadInput(
+        f"another version of accept rendered {folder}",
+        code=Code.RUN_OTHER_VERSION,
+        hint="render the run again",
+    )
+    if plan.version != __version__:
+        raise other_version
     if _digest(files) != plan.files_hash or plan_hash(dump(plan)) != plan.hash:
         raise BadInput(
             f"{folder} was changed after it was rendered",
@@ -144,11 +151,7 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
             hint="a run uses the files unmodified: render again",
         )
     if not files.keys() >= {*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS}:
-        raise BadInput(
-            f"another version of accept rendered {folder}",
-            code=Code.RUN_OTHER_VERSION,
-            hint="render the run again",
-        )
+        raise other_version
     files[PLAN_FILE] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 

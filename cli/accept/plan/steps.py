@@ -221,7 +221,7 @@ def _params(
             _check_limits(read(check.params, values), values)
         except Invalid as error:
             raise document.bad(
-                (*path, *error.path), error.message, error.hint, code=error.code
+                (*path, *error.path), error.message, _hint(error, check), code=error.code
             ) from None
     merged = {key: value for values, _, _ in layers for key, value in values.items()}
     try:
@@ -233,9 +233,17 @@ def _params(
         where = ", ".join(f"{check.name}.{name}" for name in wrong)
         unknown = error.code is Code.KEY_UNKNOWN
         code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
-        raise BadInput(f"--set {where}: {error.message}", code=code, hint=error.hint) from None
+        hint = _hint(error, check)
+        raise BadInput(f"--set {where}: {error.message}", code=code, hint=hint) from None
     data: dict[str, Any] = dump(params)
     return data
+
+
+def _hint(error: Invalid, check: Check) -> str:
+    """Return the hint of an error; for an unknown parameter, also the command that explains all."""
+    if error.code is not Code.KEY_UNKNOWN:
+        return error.hint
+    return f"{error.hint}; more about them: accept show check {check.name}"
 
 
 #: Largest value of a parameter: of sizes, integers, other numbers, and times in their unit.

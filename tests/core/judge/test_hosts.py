@@ -145,12 +145,28 @@ def properties_of(host: str, gpu: dict[str, Any] | None = None, **changes: Any) 
 
 
 @pytest.mark.parametrize(("name", "changes"), UNKNOWN)
-def test_unknown_properties_are_compared_with_nothing(name: str, changes: dict[str, Any]) -> None:
+def test_a_property_that_one_host_does_not_report_blames_nobody_and_is_not_tested(
+    name: str, changes: dict[str, Any]
+) -> None:
     known = [properties_of(host) for host in ("h0", "h1")]
     verdict = inventoried(gpu_plan(INVENTORY), [*known, properties_of("h2", **changes)])
-    assert (blamed(verdict), causes(verdict)) == (set(), set())
-    assert "not reported" not in verdict.checks[-1].measured
+    assert blamed(verdict) == set()
+    assert verdict.checks[-1].state is State.NOT_TESTED
+    (finding,) = (f for f in verdict.checks[-1].findings if f.state is State.NOT_TESTED)
+    assert finding.hosts == ("h2",)
+    assert name in finding.message
 
+
+@pytest.mark.parametrize("key", ["name", "driver", "memoryMiB"])
+def test_one_gpu_of_a_host_that_reports_less_than_its_peers_is_a_difference(key: str) -> None:
+    known = [properties_of(host) for host in ("h0", "h1")]
+    damaged = [gpu | ({key: None} if index == 3 else {}) for index, gpu in enumerate(gpus("h2"))]
+    verdict = inventoried(gpu_plan(INVENTORY), [*known, properties_of("h2", gpus=damaged)])
+    assert blamed(verdict) == {("node", "h2", "inventory-mismatch")}
+
+
+@pytest.mark.parametrize(("name", "changes"), UNKNOWN)
+def test_properties_that_no_host_reports_are_listed(name: str, changes: dict[str, Any]) -> None:
     none = [properties_of(host, **changes) for host in ("h0", "h1")]
     verdict = inventoried(gpu_plan(INVENTORY), none)
     assert (blamed(verdict), causes(verdict)) == (set(), set())

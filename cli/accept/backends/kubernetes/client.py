@@ -406,6 +406,7 @@ class Api:
         which needs rights on the cluster. So this sends a path through its dynamic client, without
         the discovery of all kinds that this usually begins with.
         """
+        import urllib3
         from kubernetes.dynamic import DynamicClient
 
         connected = self.connected()
@@ -413,9 +414,12 @@ class Api:
         path = f"/openapi/v3/apis/{kind.group}/{kind.version}"
         try:
             answer = client.request("get", path, serialize=False, _request_timeout=_READ_SECONDS)
+            document = _document(answer)
         except library().ApiException as error:
             raise _refused(error, connected.configuration.host) from None
-        schemas = value_at(_document(answer), "components", "schemas")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise _unreachable(connected.configuration.host, error) from None
+        schemas = value_at(document, "components", "schemas")
         names = schemas if isinstance(schemas, Mapping) else {}
         schema = next((s for name, s in names.items() if name.endswith(f".{kind.name}")), None)
         return tuple(field for field in fields if not _has_field(schema, field))

@@ -29,7 +29,7 @@ def launch_seconds(hosts: int) -> float:
 
 
 def param(default: Any, doc: str) -> Any:
-    """Return a field of a parameter class, with the description for `accept list checks`."""
+    """Return a field of a parameter class, with the description for `accept show check`."""
     return field(default=default, metadata={"doc": doc})
 
 

@@ -121,6 +121,17 @@ def judge(evidence: Evidence) -> Judged:
     findings += bounds.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
     findings += _unknown_domain(evidence, inventories)
+    findings += [
+        Finding(
+            check="inventory",
+            judgement=Judgement.CONSISTENCY,
+            state=State.NOT_TESTED,
+            cause=Cause.NO_MEASUREMENT,
+            message=f"{name} is unknown on {completeness.host_list(hosts)}, so it was not compared",
+            hosts=hosts,
+        )
+        for name, hosts in consistency.partly_unknown(inventories)
+    ]
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     return Judged(
         verdict_of(

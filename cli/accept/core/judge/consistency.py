@@ -97,7 +97,8 @@ def _busy(gpu: Gpu, busy_mib: int) -> str:
 def differences(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
     """Yield the hosts that differ from the majority in a property that should be equal.
 
-    Without a strict majority, no host is named. Unknown values are ignored.
+    Without a strict majority, no host is named. A host whose value is unknown is not compared; see
+    `partly_unknown`.
     """
     for name, known in _known_values(inventories):
         counts = Counter(known.values())
@@ -120,6 +121,16 @@ def unknown_properties(inventories: Mapping[str, Inventory]) -> list[str]:
     The NVLink domain is left out: most GPUs have none, and drivers then report nothing.
     """
     return [name for name, known in _known_values(inventories) if not known and name != _DOMAIN]
+
+
+def partly_unknown(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each property that only some hosts reported, with the hosts that did not report it."""
+    for name, known in _known_values(inventories):
+        silent = tuple(
+            host for host, i in inventories.items() if i.driver_answered and host not in known
+        )
+        if known and silent and name != _DOMAIN:
+            yield name, silent
 
 
 def _known_values(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -159,8 +170,9 @@ def _properties(inventory: Inventory) -> dict[str, str | None]:
 
 
 def _each(values: Iterable[str | None]) -> str | None:
-    """Return the different known values; None if there are none."""
-    return ", ".join(sorted({value for value in values if value})) or None
+    """Return the different values; unknown ones show beside known ones. None: all are unknown."""
+    shown = {value or "unknown" for value in values}
+    return None if shown <= {"unknown"} else ", ".join(sorted(shown))
 
 
 # Requirements of each host
@@ -189,9 +201,9 @@ def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]
 
 
 def memlock_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
-    """Yield the hosts that limit locked memory, unless the limit does not apply."""
+    """Yield the hosts that limit locked memory, unless the limit does not apply or is unknown."""
     for host, inventory in inventories.items():
-        if inventory.memlock != "unlimited" and not inventory.ipc_lock:
+        if inventory.memlock not in (None, "unlimited") and not inventory.ipc_lock:
             text = f"locked memory is limited to {inventory.memlock} KiB"
             yield Problem(cause=Cause.MEMLOCK_LIMITED, message=text, host=host)
 

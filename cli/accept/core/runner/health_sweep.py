@@ -94,7 +94,7 @@ def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool)
     if not now.uptime:
         reason = plain(answer.err.strip().rpartition("\n")[2] or f"exit {answer.exit}", 100)
         if parsed.facts:
-            reason = now.unread[0].reason
+            reason = now.unread[0].reason if now.unread else "its first record is missing"
         elif host in watch.hung:
             reason = f"health.py hangs ({reason})"
         since = watch.last.get(host, (0, now))[0]
