@@ -24,6 +24,7 @@ from accept.core.serde import (
     Text,
     dump,
     read,
+    renamed,
     schema,
     to_json,
 )
@@ -328,3 +329,13 @@ class TestSchema:
     def test_a_comment_above_a_field_describes_it(self) -> None:
         machine = schema(model.Plan)["$defs"]["PlannedMachine"]["properties"]
         assert machine["device"]["description"].startswith("Name of the device in `nvidia-smi`")
+
+
+def test_a_key_of_an_older_version_gets_its_present_name() -> None:
+    assert renamed({"old": 1, "other": 2}, "old", "new") == {"new": 1, "other": 2}
+    assert renamed({"new": 1}, "old", "new") == {"new": 1}
+
+
+def test_an_old_and_a_present_name_in_one_object_are_refused() -> None:
+    with pytest.raises(Invalid):
+        renamed({"old": [], "new": ["wrong@h1:0"]}, "old", "new")

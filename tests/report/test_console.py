@@ -1,4 +1,4 @@
-"""What a terminal shows is styled, and what a pipe gets is plain text that is never cut."""
+"""Styled output on a terminal, and plain text that is never cut in a pipe."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
 from accept.core.report import text as report_text
 from accept.core.report.markdown import render_markdown
-from accept.core.serde import Invalid, dump, read, to_json
+from accept.core.serde import dump, read, renamed, to_json
 
 T = TypeVar("T")
 
@@ -89,11 +89,9 @@ class StoredVerdict:
     @staticmethod
     def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return the keys that are used, from a verdict of any version; 0.1 wrote `brokenOff`."""
-        if {"brokenOff", "interruption"} <= data.keys():
-            raise Invalid((), "`brokenOff` and `interruption` exclude each other")
-        renamed = {"interruption" if key == "brokenOff" else key: data[key] for key in data}
+        kept = renamed(data, "brokenOff", "interruption")
         used = ("headline", "attempt", "interruption")
-        return {key: renamed[key] for key in used if key in renamed}
+        return {key: kept[key] for key in used if key in kept}
 
 
 def write(path: Path, text: str) -> None:

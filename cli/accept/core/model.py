@@ -13,7 +13,7 @@ from typing import Any
 from accept.core import causes
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
-from accept.core.serde import Invalid
+from accept.core.serde import renamed
 from accept.core.text import TextEnum
 
 SCHEMA = 1
@@ -224,9 +224,7 @@ class Plan:
     @staticmethod
     def adapt(data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of any version; 0.1 wrote `planted`."""
-        if {"planted", "injected"} <= data.keys():
-            raise Invalid((), "`planted` and `injected` exclude each other")
-        return {"injected" if key == "planted" else key: data[key] for key in data}
+        return renamed(data, "planted", "injected")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True)
 class _Kind:
-    """How the values of one type are described in words, read, and published in a JSON Schema."""
+    """Describe in words, read, and publish in a JSON Schema the values of one type."""
 
     words: str
     #: Returns the value, or raises Invalid.
@@ -195,6 +195,16 @@ def dump(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: dump(value[key]) for key in sorted(value)}
     raise TypeError(f"{kind.__name__} is not plain data")
+
+
+def renamed(data: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return JSON data of any version, with the key that was called `old` as `new`.
+
+    Raises Invalid if it has both, because one of them would be ignored.
+    """
+    if {old, new} <= data.keys():
+        raise Invalid((), f"`{old}` and `{new}` exclude each other")
+    return {new if key == old else key: value for key, value in data.items()}
 
 
 def to_json(value: Any) -> str:

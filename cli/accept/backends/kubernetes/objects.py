@@ -233,7 +233,7 @@ class Pod(Object):
     containers: tuple[Container, ...] = _many(Container, "status", "containerStatuses")
     #: Amounts of extended resources that it requests, such as GPUs.
     requests: Mapping[str, int] = _read_by(_requests)
-    #: Seconds that it may take to end after it is told to.
+    #: Seconds that it may take to end after it got the signal.
     grace: int = _read_by(_grace)
 
     @property

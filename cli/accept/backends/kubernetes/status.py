@@ -54,7 +54,7 @@ class Pod:
     ran: bool = False
     #: When it was created, in the API's format, which sorts as text.
     created: str = ""
-    #: Seconds that it may take to end after it is told to.
+    #: Seconds that it may take to end after it got the signal.
     grace: int = 0
 
 

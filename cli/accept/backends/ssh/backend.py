@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _OLDEST_PYTHON = (3, 10)
-#: What every host needs for any run: key in the output of TOOLS, name for people, and advice.
+#: What every host needs for any run: key in the output of the survey, name for people, and advice.
 _NEEDED_ON_HOSTS = (
     ("sshd", "sshd", "install the OpenSSH server"),
     ("unpacker", "bzip2 or Python", "install bzip2, or a Python with the module bz2"),
