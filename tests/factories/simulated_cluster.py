@@ -1,22 +1,26 @@
-"""A simulated cluster, as a stand-in for networks of thousands of nodes.
+"""Simulated clusters, as a stand-in for networks of thousands of nodes.
 
-Every host has its own speed; a pair is as fast as the slower of its two hosts, times noise. The
-simulation covers the results of pair rounds, not NCCL, switches or routes. Schedule, decoding and
-confirmation are those of the product.
+A world is a list of effects, each of which multiplies the speed of a pair; noise comes on top. The
+simulation covers the results of pair rounds, not NCCL, switches or routes. Schedule, attribution
+and repetitions are those of the product.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.groups import Wave, pair_rounds
-from accept.core.judge.pairs import Decoded, Sample, decode
-from accept.core.judge.remeasure import confirming, doubtful, meeting
+from accept.core.judge.blame import Attribution, attribute
+from accept.core.judge.pairs import Gpus, Measurement, Population, events
+from accept.core.judge.remeasure import next_wave
 from accept.core.judge.robust_stats import rounds_for
+from accept.core.judge.topology import find_blocks, near_and_far
+from accept.core.model import SuspectKind
 
 #: `normal`; `heavy`: Student's t with three degrees of freedom; `switch`: half of the variance is
 #: shared by the hosts of a switch in a round. All have the same standard deviation.
@@ -27,36 +31,163 @@ _SWITCH = 32
 FLOOR = 0.01
 
 
+class Meeting(NamedTuple):
+    """Two hosts that are measured together."""
+
+    hosts: tuple[int, int]
+    gpus: tuple[Gpus, Gpus]
+    wave: int
+    alone: bool
+    chance: random.Random
+
+
+#: The share of the normal speed that a pair keeps; 0: it fails.
+Effect = Callable[[Meeting], float]
+
+
+def _key(meeting: Meeting) -> tuple[int, int]:
+    one, other = sorted(meeting.hosts)
+    return one, other
+
+
+def slow_nodes(bad: Collection[int], factor: float, often: float = 1.0) -> Effect:
+    """Slow all pairs of some hosts, or a share `often` of their pairs."""
+
+    def effect(meeting: Meeting) -> float:
+        hit = any(h in bad and meeting.chance.random() < often for h in meeting.hosts)
+        return factor if hit else 1.0
+
+    return effect
+
+
+def bad_pairs(share: float, factor: float, seed: int) -> Effect:
+    """Slow a share of all pairs, always the same ones: bad links and routes."""
+
+    def effect(meeting: Meeting) -> float:
+        one, other = _key(meeting)
+        return factor if random.Random(f"{seed}:{one}:{other}").random() < share else 1.0
+
+    return effect
+
+
+def collisions(share: float, factor: float) -> Effect:
+    """Slow a share of all measurements while others run: flows that share a link by chance."""
+
+    def effect(meeting: Meeting) -> float:
+        return factor if not meeting.alone and meeting.chance.random() < share else 1.0
+
+    return effect
+
+
+def border(group: Collection[int], factor: float) -> Effect:
+    """Slow the pairs between a group and the other hosts."""
+
+    def effect(meeting: Meeting) -> float:
+        one, other = meeting.hosts
+        return factor if (one in group) is not (other in group) else 1.0
+
+    return effect
+
+
+def leaf(group: Collection[int], gpu: int, factor: float) -> Effect:
+    """Slow the traffic of one GPU of the hosts of a group that leaves the group's rail."""
+
+    def effect(meeting: Meeting) -> float:
+        uses = [
+            host in group and (gpus is None or gpu in gpus)
+            for host, gpus in zip(meeting.hosts, meeting.gpus, strict=True)
+        ]
+        return factor if any(uses) and not all(uses) else 1.0
+
+    return effect
+
+
+def slow_rail(gpu: int, factor: float) -> Effect:
+    """Slow all traffic through one local rank."""
+
+    def effect(meeting: Meeting) -> float:
+        used = any(gpus is None or gpu in gpus for gpus in meeting.gpus)
+        return factor if used else 1.0
+
+    return effect
+
+
+def slow_gpu(host: int, gpu: int, factor: float) -> Effect:
+    """Slow the pairs of a host in which one of its GPUs, or its NIC, takes part."""
+
+    def effect(meeting: Meeting) -> float:
+        used = any(
+            h == host and (gpus is None or gpu in gpus)
+            for h, gpus in zip(meeting.hosts, meeting.gpus, strict=True)
+        )
+        return factor if used else 1.0
+
+    return effect
+
+
+def distance(size: int, loss: float) -> Effect:
+    """Slow the pairs between blocks of `size` neighbors."""
+
+    def effect(meeting: Meeting) -> float:
+        one, other = meeting.hosts
+        return 1.0 if one // size == other // size else 1.0 - loss
+
+    return effect
+
+
+def disturbed(waves: Collection[int], factor: float) -> Effect:
+    """Slow some waves for everybody."""
+    return lambda meeting: factor if meeting.wave in waves else 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Hosts, the bad ones among them, and the noise of a pair."""
+    """Hosts, the effects on their pairs, and the noise of a pair."""
 
-    hosts: tuple[str, ...]
-    bad: frozenset[str] = frozenset()
-    #: Share of the speed that a bad host lacks; at 1 its pairs fail.
-    deficit: float = 0.0
-    #: Share of its pairs in which a bad host is bad.
-    often: float = 1.0
-    #: Standard deviation of a pair, as a share.
+    count: int
+    effects: tuple[Effect, ...] = ()
     noise: float = 0.01
     law: Law = "normal"
+    #: GPUs that take part on each host, different ones in each pair, of 8; None: all.
+    gpus: int | None = None
+    #: What an ideal judge names: nodes by index; other kinds by their kind and members.
+    bad: frozenset[int] = frozenset()
     chance: random.Random = field(default_factory=random.Random)
 
-    def measure(self, wave: Wave) -> list[Sample]:
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of the hosts."""
+        return tuple(f"h{i}" for i in range(self.count))
+
+    def measure(self, wave: Wave, number: int, *, repeated: bool = False) -> list[Measurement]:
         """Measure each pair of a wave; healthy pairs reach 100."""
         shared: dict[int, float] = {}
-        return [Sample(group.hosts, *self._pair(group.hosts, shared)) for group in wave]
+        result = []
+        for group in wave:
+            one, other = (int(host[1:]) for host in group.hosts)
+            gpus = (self._gpus(), self._gpus())
+            meeting = Meeting((one, other), gpus, number, len(wave) == 1, self.chance)
+            factor = math.prod(effect(meeting) for effect in self.effects)
+            value = 100 * factor * math.exp(self._noise(meeting.hosts, shared))
+            result.append(
+                Measurement(
+                    group.hosts,
+                    value if factor > 0 else None,
+                    None if factor > 0 else Cause.TIMED_OUT,
+                    gpus=gpus,
+                    step="pairs",
+                    wave=number,
+                    check="all-gather",
+                    alone=len(wave) == 1,
+                    repeated=repeated,
+                )
+            )
+        return result
 
-    def _pair(
-        self, hosts: tuple[str, ...], shared: dict[int, float]
-    ) -> tuple[float | None, Cause | None]:
-        slow = any(h in self.bad and self.chance.random() < self.often for h in hosts)
-        if slow and self.deficit >= 1:
-            return None, Cause.TIMED_OUT
-        level = math.log(1 - self.deficit) if slow else 0.0
-        return 100 * math.exp(level + self._noise(hosts, shared)), None
+    def _gpus(self) -> Gpus:
+        return None if self.gpus is None else frozenset(self.chance.sample(range(8), self.gpus))
 
-    def _noise(self, hosts: tuple[str, ...], shared: dict[int, float]) -> float:
+    def _noise(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
         chance, sigma = self.chance, self.noise
         if self.law == "heavy":
             square = sum(chance.gauss(0, 1) ** 2 for _ in range(3))
@@ -65,35 +196,11 @@ class Cluster:
             return chance.gauss(0, sigma)
         total = chance.gauss(0, sigma * math.sqrt(0.5))
         for host in hosts:
-            switch = int(host[1:]) // _SWITCH
+            switch = host // _SWITCH
             if switch not in shared:
                 shared[switch] = chance.gauss(0, sigma * 0.5)
             total += shared[switch]
         return total
-
-
-def cluster(
-    count: int,
-    bad: int = 0,
-    *,
-    deficit: float = 0.0,
-    often: float = 1.0,
-    noise: float = 0.01,
-    law: Law = "normal",
-    seed: int = 1,
-) -> Cluster:
-    """Return a cluster of `count` hosts with `bad` randomly chosen bad ones."""
-    chance = random.Random(seed)
-    hosts = tuple(f"h{i}" for i in range(count))
-    return Cluster(
-        hosts=hosts,
-        bad=frozenset(chance.sample(hosts, bad)),
-        deficit=deficit,
-        often=often,
-        noise=noise,
-        law=law,
-        chance=chance,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,37 +209,42 @@ class Outcome:
 
     rounds: int
     again: int
-    found: frozenset[str]
-    accused: frozenset[str]
-    decoded: Decoded
+    attribution: Attribution
+
+    def named(self, *kinds: SuspectKind) -> set[int]:
+        """Return the hosts that are accused as one of these kinds (none given: node or GPU)."""
+        kinds = kinds or (SuspectKind.NODE, SuspectKind.GPU)
+        found = self.attribution.blamed
+        return {int(host[1:]) for one in found if one.kind in kinds for host in one.hosts}
 
     @property
     def rejected(self) -> bool:
-        """Return True if any host, link or switch is blamed."""
-        return bool(self.decoded.nodes or self.decoded.links or self.decoded.switches)
+        """Return True if anything is blamed."""
+        return bool(self.attribution.blamed)
+
+
+def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> Attribution:
+    """Return what the measurements of a simulated cluster show."""
+    population = Population(measurements=tuple(measurements), noise=noise)
+    blocks = find_blocks([population], {})
+    return attribute(events(near_and_far(population, blocks)))
 
 
 def accept(one: Cluster, rounds: int | None = None) -> Outcome:
     """Simulate rounds of pairs and the measurements that follow them in a run."""
     seed = one.chance.randrange(1 << 30)
-    count = rounds or rounds_for(len(one.hosts), FLOOR)
+    count = rounds or rounds_for(one.count, FLOOR)
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
-    samples = [sample for wave in waves for sample in one.measure(wave)]
-    met = {frozenset(sample.hosts) for sample in samples}
-    suspects, links = doubtful(samples, FLOOR, {})
-    again = confirming(one.hosts, suspects, links, met, seed=seed)
-    samples += one.measure(again)
-    mutual = meeting(one.hosts, suspects, (), met)
-    samples += [sample for wave in mutual for sample in one.measure(wave)]
-    decoded = decode(samples, FLOOR)
-    accused = frozenset(host for node in decoded.nodes for host in node.hosts)
-    return Outcome(
-        rounds=len(waves),
-        again=bool(again) + len(mutual),
-        found=accused & one.bad,
-        accused=accused - one.bad,
-        decoded=decoded,
-    )
+    found = [m for number, wave in enumerate(waves) for m in one.measure(wave, number)]
+    again = 0
+    attribution = judged(found)
+    while wave := next_wave(
+        attribution, one.hosts, {frozenset(m.hosts) for m in found}, done=again, seed=seed
+    ):
+        found += one.measure(wave, len(waves) + again, repeated=True)
+        again += 1
+        attribution = judged(found)
+    return Outcome(rounds=len(waves), again=again, attribution=attribution)
 
 
 def rate(events: int, trials: int) -> tuple[float, float]:

@@ -52,6 +52,11 @@ class Placement(TextEnum):
 class SuspectKind(TextEnum):
     """The parts of a cluster that a verdict can blame, in the order of reports."""
 
+    FABRIC = "fabric"
+    #: What connects two groups of hosts.
+    BORDER = "border"
+    #: What connects some hosts, through one GPU or rail, to the others.
+    LEAF = "leaf"
     NODE = "node"
     GPU = "gpu"
     NIC = "nic"

@@ -3,168 +3,118 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from itertools import combinations
+from math import log
 
-from accept.core.groups import Group, Wave, pair_rounds
-from accept.core.judge.evidence import Checks, Evidence
-from accept.core.judge.groups import scored, slow_groups, slow_rails, to_samples
-from accept.core.judge.pairs import Sample, decode
-from accept.core.judge.robust_stats import CANDIDATES
-from accept.core.judge.topology import find_blocks, split_by_distance
-from accept.core.model import GroupKind, Plan, Record, Step
+from accept.core.groups import Group, Wave
+from accept.core.judge.blame import Attribution, Unit
+from accept.core.judge.robust_stats import FALSE_ALARMS
+from accept.core.model import Strength, SuspectKind
 
-#: Rounds of pairs that follow a slow rail: three name one host without accusing another.
-_RAIL_ROUNDS = 3
-#: On clusters of at most this many hosts, undecided hosts are also paired with each other.
-_MAX_HOSTS_FOR_MUTUAL_PAIRS = 64
-#: Number of waves for that; three waves are enough to pair four suspects with each other.
-_MUTUAL_PAIR_WAVES = 3
-#: If at least one host in this many is in no block, being in no block says nothing about a host.
-_HOSTS_PER_LONER = 4
-
-_Pair = tuple[str, ...]
+#: Most waves of pairs that may follow the planned rounds of a step.
+MOST_REPEATS = 8
+#: Collapsed pairs are measured alone only if there are at most this many.
+_MOST_LINKS = 3
+#: Suspects meet each other only if there are at most this many.
+_MOST_MUTUAL = 16
+#: Number of bad repetitions after which a host that is bad at times needs no more.
+_CONFIRMED = 4
 
 
-def waves_again(
-    plan: Plan,
-    step: Step,
-    records: Sequence[Record],
+def next_wave(
+    found: Attribution,
     hosts: Sequence[str],
-    places: Mapping[str, str],
-    domains: tuple[frozenset[str], ...] = (),
+    met: Collection[frozenset[str]],
     *,
-    checks: Checks,
-) -> tuple[Wave, ...]:
-    """Return the waves that should follow those of a step, and belong to it.
-
-    Pairs: one wave of suspects with good hosts, then waves of hosts that are slow or far.
-    Single hosts and blocks of a ladder: one wave of the outliers. A slow rail: rounds of pairs of
-    its local rank, which name the host.
-    """
-    evidences = [
-        Evidence(
-            check=name,
-            plan=plan,
-            steps=(step,),
-            records=tuple(records),
-            hosts=tuple(hosts),
-            domains=domains,
-        )
-        for name in step.checks
-    ]
-    with_scores = list(scored(evidences, checks))
-    if step.groups is GroupKind.RAILS:
-        slow = {
-            rank for evidence, score in with_scores for rank in slow_rails(evidence, score, step)
-        }
-        rounds = pair_rounds(hosts, rounds=_RAIL_ROUNDS, seed=plan.seed)
-        return tuple(
-            tuple(replace(group, local_ranks=(rank,)) for group in wave)
-            for rank in sorted(slow)
-            for wave in rounds
-        )
-    if step.groups is not GroupKind.PAIRS:
-        groups = [g for evidence, score in with_scores for g in slow_groups(evidence, score, step)]
-        return (tuple(dict.fromkeys(groups)),) if groups else ()
-    blocks = domains or find_blocks(with_scores, places)
-    suspects: set[str] = set()
-    links: list[_Pair] = []
-    for evidence, score in with_scores:
-        for part in split_by_distance(replace(evidence, near=blocks), step):
-            samples = to_samples(part, score, step, part.records)
-            part_suspects, part_links = doubtful(samples, plan.machine.noise, places)
-            suspects |= part_suspects
-            links += part_links
-    met = {frozenset(record.hosts) for record in records}
-    wave = confirming(hosts, suspects, links, met, seed=plan.seed)
-    # A host in no NVLink domain is known to be far, so that need not be measured.
-    mutual = meeting(hosts, suspects, () if domains else blocks, met)
-    return (wave, *mutual) if wave else mutual
-
-
-def doubtful(
-    samples: Sequence[Sample], noise: float, places: Mapping[str, str]
-) -> tuple[set[str], list[_Pair]]:
-    """Return the hosts to measure again, and the pairs to measure again between other hosts."""
-    decoded = decode(samples, noise, places=places, alarms=CANDIDATES)
-    accusations = [*decoded.nodes, *decoded.switches]
-    suspects = {host for accusation in accusations for host in accusation.hosts}
-    suspects.update(decoded.unknown)
-    return suspects, [link.hosts for link in decoded.links if suspects.isdisjoint(link.hosts)]
-
-
-def confirming(
-    hosts: Sequence[str],
-    suspects: set[str],
-    links: Sequence[_Pair],
-    met: set[frozenset[str]],
-    *,
+    done: int,
     seed: int,
 ) -> Wave:
-    """Return a wave of disjoint pairs that confirms or clears suspects; empty without suspects.
+    """Return the next wave of pairs that confirms or clears suspects; empty if nothing is open.
 
-    Each suspect is paired with a good host, a new partner if possible. Each pair in `links` is
-    measured again. The other good hosts are paired with each other, so that the network carries
-    the same load as before. `met` holds the pairs that were measured already.
+    First each suspect is paired with a good host, a new partner if possible, and suspects with each
+    other: a pair clears its hosts only if both are good. Then each collapsed pair that no host
+    explains is measured again, at last with nothing else running. The other good hosts are paired
+    with each other, so that the network carries the same load as before. `met` holds the pairs
+    that were measured already, `done` is the number of repeat waves so far.
     """
-    if not suspects and not links:
+    if done >= MOST_REPEATS:
         return ()
-    good = [host for host in hosts if host not in suspects.union(*links)]
-    random.Random(seed).shuffle(good)
-    pairs: list[_Pair] = []
-    for link in links:
-        if suspects.isdisjoint(link) and all(set(link).isdisjoint(pair) for pair in pairs):
-            pairs.append(link)
-    for host in (host for host in hosts if host in suspects):
-        pairs += _pair_with_good(host, good, met)
-    while len(good) > 1:
-        pairs += _pair_with_good(good.pop(), good, met)
+    chance = random.Random(f"{seed}:{done}")
+    suspects, unmet = _suspects(found), _unmet(found, met)
+    suspects |= {host for pair in unmet for host in pair}
+    collapsed = [u for u in found.open_pairs if any(e.collapsed for e in u.events)]
+    again = [u for u in collapsed if suspects.isdisjoint(u.hosts) and _is_open(u)]
+    if not suspects and again and len(again) <= _MOST_LINKS:
+        ready = next((unit for unit in again if len(unit.events) > 1), None)
+        if ready is not None:
+            return (Group(hosts=ready.hosts),)
+    again = [unit for unit in again if len(unit.events) == 1]
+    if not suspects and not again:
+        return ()
+    busy: set[str] = set()
+    pairs: list[tuple[str, ...]] = []
+
+    def add(pair: tuple[str, ...]) -> None:
+        pairs.append(pair)
+        busy.update(pair)
+
+    for unit in again:
+        if busy.isdisjoint(unit.hosts):
+            add(unit.hosts)
+    for pair in unmet:
+        if busy.isdisjoint(pair):
+            add(pair)
+    doubted = suspects.union(*(unit.hosts for unit in collapsed))
+    good = [host for host in hosts if host not in doubted and host not in busy]
+    chance.shuffle(good)
+    for host in (h for h in hosts if h in suspects):
+        if host not in busy:
+            # If no good host is left, a doubtful one is better than none.
+            others = [h for h in hosts if h not in busy and h != host and h in doubted]
+            for pair in _pair_with_good(host, good or others, met):
+                add(pair)
+    rest = good + [h for h in hosts if h in doubted and h not in busy and h not in suspects]
+    while len(rest) > 1:
+        for pair in _pair_with_good(rest.pop(), rest, met):
+            add(pair)
     return tuple(Group(hosts=pair) for pair in pairs)
 
 
-def meeting(
-    hosts: Sequence[str],
-    suspects: set[str],
-    near: Sequence[frozenset[str]],
-    met: set[frozenset[str]],
-) -> tuple[Wave, ...]:
-    """Return waves that separate far hosts from slow ones; none on large clusters.
+def _suspects(found: Attribution) -> set[str]:
+    """Return the hosts to measure again: the doubtful ones, and the accused ones.
 
-    Hosts that are far from all others and near each other look bad until they are paired with each
-    other. So each suspect is paired with the other suspects. If few hosts are in no block, each of
-    these is paired with the others and with one host of each block. The few rounds of a small
-    cluster would leave that to chance.
+    An accused host, or group, is measured until chance explains its bad repetitions in fewer than
+    one of a thousand clusters, and accused hosts until each has met another one.
     """
-    if len(hosts) > _MAX_HOSTS_FOR_MUTUAL_PAIRS:
-        return ()
-    undecided = [host for host in hosts if host in suspects]
-    wanted = [(a, frozenset((b,))) for a, b in combinations(undecided, 2)]
-    loners = [host for host in hosts if not any(host in block for block in near)]
-    if len(loners) * _HOSTS_PER_LONER <= len(hosts):
-        wanted += [(a, frozenset((b,))) for a, b in combinations(loners, 2)]
-        wanted += [(host, block) for block in near for host in loners]
-    remaining = [
-        (host, partners)
-        for host, partners in wanted
-        if not any(frozenset((host, partner)) in met for partner in partners)
-    ]
-    waves = []
-    for _ in range(_MUTUAL_PAIR_WAVES):
-        busy: set[str] = set()
-        wave = []
-        for host, partners in tuple(remaining):
-            partner = next((h for h in hosts if h in partners and h not in busy), None)
-            if partner is not None and host not in busy:
-                busy |= {host, partner}
-                wave.append(Group(hosts=(host, partner)))
-                remaining.remove((host, partners))
-        waves.append(tuple(wave))
-    return tuple(filter(None, waves))
+    suspects = {*found.doubtful, *found.unknown}
+    needed = max(1, round(log(FALSE_ALARMS) / log(found.background))) if found.background else 1
+    for one in found.blamed:
+        confirmed = sum(event.repeated for event in one.events)
+        if confirmed < (needed if one.strength is Strength.STRONG else max(needed, _CONFIRMED)):
+            suspects.update(one.hosts)
+    return suspects
 
 
-def _pair_with_good(host: str, good: list[str], met: set[frozenset[str]]) -> list[_Pair]:
+def _unmet(found: Attribution, met: Collection[frozenset[str]]) -> list[tuple[str, str]]:
+    """Return pairs of suspects that show whether they are bad, or what they share."""
+    nodes = [h for b in found.blamed if b.kind is SuspectKind.NODE for h in b.hosts]
+    hosts = list(dict.fromkeys((*nodes, *found.doubtful, *found.unknown)))
+    if len(hosts) > _MOST_MUTUAL:
+        return []
+    pairs = list(combinations(hosts, 2))
+    alone = [h for h in nodes if not any(frozenset((h, o)) in met for o in hosts if o != h)]
+    return [pair for pair in pairs if frozenset(pair) not in met and not {*alone}.isdisjoint(pair)]
+
+
+def _is_open(unit: Unit) -> bool:
+    """Return True if a bad pair was not yet bad a second time, or not yet alone."""
+    return len(unit.events) == 1 or not any(event.alone for event in unit.events)
+
+
+def _pair_with_good(
+    host: str, good: list[str], met: Collection[frozenset[str]]
+) -> list[tuple[str, ...]]:
     """Return a pair of `host` and a good host, which is removed from `good`; [] if none is left."""
     if not good:
         return []

@@ -2,8 +2,8 @@
 
 On healthy clusters, too, hosts under the same switch are faster than hosts under two switches. If
 the places of the hosts do not show how they are wired, the fast pairs do: hosts joined by fast
-pairs are a block. If hosts of several blocks are all slow with each other, the reason is the
-distance between the blocks, not a host.
+pairs are a block. Pairs of two blocks are compared with each other only. A loss of more than
+`DISTANCE` is not distance but a fault, and is left to `accept.core.judge.blame`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,8 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log
 
-from accept.core.causes import Judgement
-from accept.core.judge.completeness import host_list
-from accept.core.judge.evidence import Evidence, Score
-from accept.core.judge.groups import to_samples
-from accept.core.judge.pairs import Sample
+from accept.core.judge.pairs import Measurement, Population, healthy_spread
 from accept.core.judge.robust_stats import FEWEST, median_of, spread
-from accept.core.model import Finding, GroupKind, Record, State, Step
 
 #: A smaller difference between near and far pairs, as a share, is not due to distance.
 _MIN_DISTANCE = 0.02
@@ -29,123 +24,130 @@ DISTANCE = 0.15
 #: Number of the widest gaps between speeds that are tried as the border between near and far.
 _MAX_GAPS = 5
 
+Blocks = tuple[frozenset[str], ...]
 
-def find_blocks(
-    scored: Iterable[tuple[Evidence, Score]], places: Mapping[str, str]
-) -> tuple[frozenset[str], ...]:
+
+def find_blocks(populations: Iterable[Population], places: Mapping[str, str]) -> Blocks:
     """Return the blocks of hosts that are near each other; none if the pairs show no blocks.
 
-    Among the steps of all checks, the one with the most pairs decides. If a step shows no blocks,
-    it is tried again with the deficits of slow hosts removed, because the near pairs of a slow
-    host do not look fast.
+    The population with the most pairs decides. If it shows no blocks, it is tried again with the
+    deficits of slow hosts removed, because the near pairs of a slow host do not look fast.
     """
-    steps = [
-        (evidence.plan.machine.noise, to_samples(evidence, score, step, evidence.of_step(step)))
-        for evidence, score in scored
-        for step in evidence.steps
-        if step.groups in (GroupKind.PAIRS, GroupKind.EACH)
-    ]
+    populations = sorted(populations, key=lambda population: -len(population.measurements))
     shares: dict[tuple[int, str], float] | None = None
-    for _, samples in sorted(steps, key=lambda item: -len(item[1])):
-        if blocks := blocks_by_place(samples, places) or blocks_by_speed(samples):
+    for population in populations:
+        pairs = population.measurements
+        if blocks := blocks_by_place(pairs, places) or blocks_by_speed(pairs):
             return blocks
-        shares = _slow_shares(steps) if shares is None else shares
-        if blocks := blocks_by_speed(_without_deficit(sample, shares) for sample in samples):
+        shares = _slow_shares(populations) if shares is None else shares
+        if blocks := blocks_by_speed(_without_deficit(pair, shares) for pair in pairs):
             return blocks
     return ()
 
 
-def blocks_by_place(
-    samples: Sequence[Sample], places: Mapping[str, str]
-) -> tuple[frozenset[str], ...]:
+def near_and_far(population: Population, blocks: Blocks) -> list[Population]:
+    """Return the near pairs and the far pairs of a population; one population without blocks.
+
+    Too few far pairs cannot be compared with each other. The near ones show how fast they should
+    be at least.
+    """
+    near: list[Measurement] = []
+    far: list[Measurement] = []
+    for pair in population.measurements:
+        together = any(block.issuperset(pair.hosts) for block in blocks)
+        (near if together else far).append(pair)
+    if not near or not far:
+        return [population]
+    parts = []
+    for part, other, loss in ((near, far, 0.0), (far, near, DISTANCE)):
+        bound = population.bound
+        if healthy_spread(part, population.noise, bound) is None:
+            others = healthy_spread(other, population.noise, bound)
+            bound = others.median * (1 - loss) if others else bound
+        parts.append(replace(population, measurements=tuple(part), bound=bound))
+    return parts
+
+
+def blocks_by_place(pairs: Sequence[Measurement], places: Mapping[str, str]) -> Blocks:
     """Return the blocks of hosts that share a place; none unless distance slows the far pairs."""
     groups: dict[str, set[str]] = {}
-    for host in {host for sample in samples for host in sample.hosts}:
+    for host in {host for pair in pairs for host in pair.hosts}:
         groups.setdefault(places.get(host, "").rpartition("/")[0], set()).add(host)
     if "" in groups:
         return ()
     near: list[float] = []
     far: list[float] = []
-    for sample in samples:
-        if sample.value and not sample.cause and len(sample.hosts) == 2:
-            together = any(group.issuperset(sample.hosts) for group in groups.values())
-            (near if together else far).append(sample.value)
-    if not near or not far:
-        return ()
-    if not _MIN_DISTANCE <= 1 - median_of(far) / median_of(near) <= DISTANCE:
-        return ()
-    return tuple(frozenset(group) for group in groups.values())
+    for pair in pairs:
+        if pair.value and not pair.cause and len(pair.hosts) == 2:
+            together = any(group.issuperset(pair.hosts) for group in groups.values())
+            (near if together else far).append(pair.value)
+    return tuple(map(frozenset, groups.values())) if _is_distance(near, far) else ()
 
 
-def blocks_by_speed(samples: Iterable[Sample]) -> tuple[frozenset[str], ...]:
+def blocks_by_speed(pairs: Iterable[Measurement]) -> Blocks:
     """Return the blocks of hosts that fast pairs join; none if the pairs show no blocks."""
-    pairs = [(s.value, s.hosts) for s in samples if s.value and not s.cause and len(s.hosts) == 2]
-    if len(pairs) < 2 * FEWEST or min(value for value, _ in pairs) <= 0:
+    known = [(p.value, p.hosts) for p in pairs if p.value and not p.cause and len(p.hosts) == 2]
+    if len(known) < 2 * FEWEST or min(value for value, _ in known) <= 0:
         return ()
-    speeds = sorted(log(value) for value, _ in pairs)
+    speeds = sorted(log(value) for value, _ in known)
     gaps = sorted(((b - a, (a + b) / 2) for a, b in pairwise(speeds)), reverse=True)
     for gap, border in gaps[:_MAX_GAPS]:
-        blocks = _joined(hosts for value, hosts in pairs if log(value) > border)
+        if gap < _MIN_DISTANCE:
+            break
+        blocks = _joined(hosts for value, hosts in known if log(value) > border)
         block_of = {host: index for index, block in enumerate(blocks) for host in block}
-        far_pairs = {
-            frozenset(hosts)
-            for value, hosts in pairs
+        far = {
+            frozenset(hosts): value
+            for value, hosts in known
             if log(value) < border
             and None not in (block_of.get(hosts[0]), block_of.get(hosts[1]))
             and block_of[hosts[0]] != block_of[hosts[1]]
         }
-        if gap >= _MIN_DISTANCE and len(blocks) > 1 and len(far_pairs) >= FEWEST:
+        near = [value for value, _ in known if log(value) > border]
+        if len(blocks) > 1 and len(far) >= FEWEST and _is_distance(near, [*far.values()]):
             return blocks
     return ()
 
 
-def split_by_distance(evidence: Evidence, step: Step) -> list[Evidence]:
-    """Return the evidence of one step; near and far pairs separately if it has both."""
-    near: list[Record] = []
-    far: list[Record] = []
-    for record in evidence.of_step(step):
-        together = any(block.issuperset(record.hosts) for block in evidence.near)
-        (near if together else far).append(record)
-    parts = [near, far] if near and far and step.groups is GroupKind.PAIRS else [[*near, *far]]
-    return [replace(evidence, steps=(step,), records=tuple(part)) for part in parts]
+def _is_distance(near: Sequence[float], far: Sequence[float]) -> bool:
+    """Return True if far pairs are slower than near ones, and by no more than distance costs."""
+    if not near or not far:
+        return False
+    return _MIN_DISTANCE <= 1 - median_of(far) / median_of(near) <= DISTANCE
 
 
-def ambiguous_hosts(evidence: Evidence, step: Step, accused: Collection[str]) -> Iterator[Finding]:
-    """Yield a finding on hosts, not `accused`, that are slow in all their pairs.
+def distance(population: Population, blocks: Blocks) -> float:
+    """Return the share of the speed that far pairs lose, in the median; 0 without blocks."""
+    parts = near_and_far(population, blocks)
+    if len(parts) < 2:
+        return 0.0
+    near, far = ([m.value for m in p.measurements if m.value and not m.cause] for p in parts)
+    return 1 - median_of(far) / median_of(near) if near and far else 0.0
+
+
+def ambiguous_hosts(
+    population: Population, blocks: Blocks, accused: Collection[str]
+) -> list[str]:
+    """Return hosts, not `accused`, that are slow in all their pairs.
 
     Such a host is slow or alone under its switch; both look alike. It must have been paired with
-    every block and with every other host outside the blocks. If NVLink domains are known, they
-    show which hosts are near, so there is no finding.
+    every block and with every other host outside the blocks.
     """
-    if evidence.domains:
-        return
-    in_blocks = frozenset[str]().union(*evidence.near)
+    in_blocks = frozenset[str]().union(*blocks)
     partners: dict[str, set[str]] = {}
-    for record in (
-        evidence.of_step(step) if evidence.near and step.groups is GroupKind.PAIRS else ()
-    ):
-        for host in set(record.hosts) - in_blocks:
-            partners.setdefault(host, set()).update(record.hosts)
-    hosts = [
+    for pair in population.measurements if blocks else ():
+        for host in set(pair.hosts) - in_blocks:
+            partners.setdefault(host, set()).update(pair.hosts)
+    return [
         host
         for host, met in partners.items()
         if host not in accused
         and met.issuperset(partners)
-        and not any(block.isdisjoint(met) for block in evidence.near)
+        and not any(block.isdisjoint(met) for block in blocks)
     ]
-    if hosts:
-        verb = "is slower in all its pairs" if len(hosts) == 1 else "are slower in all their pairs"
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.POPULATION,
-            state=State.INCONCLUSIVE,
-            message=f"step {step.id}: {host_list(hosts)} {verb}: slow, or on another switch. "
-            "A `topology` command in the machine's file would show which",
-            hosts=tuple(hosts),
-        )
 
 
-def _joined(pairs: Iterable[tuple[str, ...]]) -> tuple[frozenset[str], ...]:
+def _joined(pairs: Iterable[tuple[str, ...]]) -> Blocks:
     """Return the groups of hosts that pairs join: union-find with path halving."""
     parents: dict[str, str] = {}
 
@@ -163,40 +165,43 @@ def _joined(pairs: Iterable[tuple[str, ...]]) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(group) for group in groups.values())
 
 
-def _slow_shares(
-    steps: Iterable[tuple[float, Sequence[Sample]]],
-) -> dict[tuple[int, str], float]:
-    """Return the share of the median that slow hosts reach, the lowest of all steps.
+def _slow_shares(populations: Iterable[Population]) -> dict[tuple[int, str], float]:
+    """Return the share of the median that slow hosts reach, the lowest of all populations.
 
-    The key is the number of local ranks and the host.
+    The key is the number of GPUs and the host.
     """
     lowest: dict[tuple[int, str], float] = {}
-    for noise, samples in steps:
-        for key, share in _slow_shares_of_step(samples, noise):
+    for population in populations:
+        for key, share in _slow_shares_of(population):
             lowest[key] = min(lowest.get(key, 1.0), share)
     return lowest
 
 
-def _slow_shares_of_step(
-    samples: Sequence[Sample], noise: float
-) -> Iterator[tuple[tuple[int, str], float]]:
-    values = {id(s): s.value for s in samples if s.value is not None and not s.cause}
-    peers = spread([*values.values()], noise)
+def _slow_shares_of(population: Population) -> Iterator[tuple[tuple[int, str], float]]:
+    live = [m for m in population.measurements if m.value is not None and not m.cause]
+    peers = spread([m.value or 0.0 for m in live], population.noise)
     if peers is None or not 0 < peers.sigma <= _MIN_DISTANCE * peers.median:
         return
     shares: dict[tuple[int, str], list[float]] = {}
-    for sample in samples:
-        for host in sample.hosts if id(sample) in values else ():
-            share = values[id(sample)] / peers.median
-            shares.setdefault((len(sample.ranks), host), []).append(share)
+    for measurement in live:
+        for host in measurement.hosts:
+            share = (measurement.value or 0.0) / peers.median
+            shares.setdefault((_width(measurement), host), []).append(share)
     for key, host_shares in shares.items():
         if median_of(host_shares) < 1 - _MIN_DISTANCE:
             yield key, median_of(host_shares)
 
 
-def _without_deficit(sample: Sample, slow_shares: Mapping[tuple[int, str], float]) -> Sample:
-    """Return a sample with the value that it would have if its hosts were not slow."""
-    if sample.value is None:
-        return sample
-    shares = (slow_shares.get((len(sample.ranks), host), 1.0) for host in sample.hosts)
-    return sample._replace(value=sample.value / min(shares, default=1.0))
+def _width(measurement: Measurement) -> int:
+    return len(measurement.gpus[0] or ())
+
+
+def _without_deficit(
+    measurement: Measurement, slow_shares: Mapping[tuple[int, str], float]
+) -> Measurement:
+    """Return a measurement with the value that it would have if its hosts were not slow."""
+    if measurement.value is None:
+        return measurement
+    width = _width(measurement)
+    shares = (slow_shares.get((width, host), 1.0) for host in measurement.hosts)
+    return measurement._replace(value=measurement.value / min(shares, default=1.0))

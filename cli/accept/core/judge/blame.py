@@ -1,0 +1,711 @@
+"""Find what makes pairs of hosts bad: one statistical model for all kinds of suspects.
+
+Each pair of hosts is good or bad. On any network some pairs are bad without any host being the
+reason, at a rate that is estimated from the data. A hypothesis names the pairs that a fault would
+make bad: those across a border, those of one GPU, those of one host. It is accepted if the share
+of bad pairs inside is so much larger than the share outside that chance explains it in less than
+one of a thousand healthy clusters, after a penalty for the number of hypotheses. What it explains
+is removed, and the search starts again. Common causes explain the pairs of many hosts at once, so
+they are found before the hosts that they make look bad. `docs/blame.md` explains the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import lgamma, log
+
+from accept.core.causes import Cause
+from accept.core.judge.pairs import Event, Gpus
+from accept.core.judge.robust_stats import FALSE_ALARMS, median_of
+from accept.core.model import Strength, SuspectKind
+
+#: Parameters of the Beta law of the share of bad pairs of something bad: nearly all of them, or
+#: about half of them.
+_STEADY, _INTERMITTENT = (9.0, 1.0), (2.0, 2.0)
+#: The same of all other pairs: 1 % are bad, and it may be much more or less.
+_BACKGROUND = (0.5, 50.0)
+#: The lowest rate of bad pairs. Large clusters would otherwise take two bad pairs as proof.
+_LOWEST_RATE = 1e-3
+#: Something that is always bad has more than this share of bad pairs.
+_MOSTLY = 0.6
+#: Hosts are found bad all at once only if they are at most one in this many.
+_MOST_BAD = 3
+#: If at least this share of the pairs of a wave is bad, and there are that many, it is the time.
+_COMMON, _FEWEST_COMMON = 0.9, 4
+#: With a higher rate of bad pairs, an intermittent host is at most a weak suspect.
+_CALM = 0.01
+#: The smallest number of collapsed pairs, and their smallest share, that is a fault of the network.
+_FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
+#: Known places of hosts are compared two by two only if there are at most this many.
+_MOST_PLACES = 32
+#: Steps of the power iteration that divides the hosts into two groups.
+_ITERATIONS = 40
+
+#: Two hosts, sorted.
+Pair = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """All events of two hosts with the same GPUs."""
+
+    hosts: Pair
+    gpus: tuple[Gpus, ...]
+    events: tuple[Event, ...]
+    #: Share of its events that are bad.
+    share: float
+    #: So that each pair of hosts counts once, however many sets of GPUs were measured.
+    weight: float
+
+    @property
+    def bad(self) -> bool:
+        """Return True if more than half of its events are bad."""
+        return self.share > 0.5
+
+    @property
+    def good(self) -> bool:
+        """Return True if more than half of its events are good."""
+        return self.share < 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blamed:
+    """Something that makes pairs bad, and the counts that show it."""
+
+    kind: SuspectKind
+    hosts: tuple[str, ...]
+    #: For a border: the hosts on its other side.
+    others: tuple[str, ...] = ()
+    device: str | None = None
+    strength: Strength
+    cause: Cause
+    #: Number of its pairs, of bad ones among these, and the same of all other pairs.
+    pairs: int
+    bad: int
+    other_pairs: int
+    other_bad: int
+    #: Partners in its bad pairs that were good with a third host.
+    cleared: int = 0
+    #: Median of its bad pairs as a share of normal; None: nothing was measured.
+    share: float | None = None
+    #: The GPUs that took part in all of its bad pairs, if that was not all of them.
+    gpus: frozenset[int] | None = None
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """What makes pairs bad, and what is still open."""
+
+    blamed: tuple[Blamed, ...] = ()
+    #: Hosts that had only bad pairs, so that nobody knows whether they are bad.
+    unknown: tuple[str, ...] = ()
+    #: Hosts that look bad, without proof: they should be measured again.
+    doubtful: tuple[str, ...] = ()
+    #: Bad pairs that no suspect explains, worst first.
+    open_pairs: tuple[Unit, ...] = ()
+    #: Share of collapsed pairs that no suspect explains, in the planned rounds.
+    rate: float = 0.0
+    #: Share of bad pairs outside of all suspects: the chance that one more is bad for no reason.
+    background: float = 0.0
+    #: Number of these, and of all pairs in the planned rounds.
+    collapsed: int = 0
+    pairs: int = 0
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Hypothesis:
+    """A possible fault, and the units that it would make bad."""
+
+    #: None: all pairs of one wave, so the reason is the time.
+    kind: SuspectKind | None
+    hosts: tuple[str, ...]
+    others: tuple[str, ...]
+    device: str | None
+    units: frozenset[int]
+    #: Log of the number of alternatives of this kind.
+    penalty: float
+    #: Each of the hosts is bad by itself.
+    each: bool = False
+    gpus: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
+class _Accepted:
+    hypothesis: _Hypothesis
+    gain: float
+    intermittent: bool
+    rate: float
+    #: Units that it explains.
+    bad: frozenset[int]
+    pairs: int
+    other_pairs: int
+    other_bad: int
+
+
+def attribute(
+    found: Iterable[Event],
+    *,
+    places: Mapping[str, str] | None = None,
+    alarms: float = FALSE_ALARMS,
+) -> Attribution:
+    """Name what makes pairs bad; the order and the names of hosts do not matter.
+
+    `places`: the places of hosts (`row/rack/host`). `alarms`: share of healthy clusters in which
+    something may be accused.
+    """
+    search = _Search(_units(found), places or {}, log(1 / alarms))
+    search.run()
+    return search.result()
+
+
+def _units(found: Iterable[Event]) -> tuple[Unit, ...]:
+    """Return the units, each with all its events."""
+    by_key: dict[tuple[Pair, tuple[Gpus, ...]], list[Event]] = {}
+    for event in found:
+        hosts = tuple(sorted(event.hosts))
+        gpus = event.gpus if hosts == event.hosts else event.gpus[::-1]
+        by_key.setdefault((hosts, gpus), []).append(event)
+    sets: dict[Pair, int] = {}
+    for hosts, _ in by_key:
+        sets[hosts] = sets.get(hosts, 0) + 1
+    return tuple(
+        Unit(
+            hosts,
+            gpus,
+            tuple(own),
+            sum(event.bad for event in own) / len(own),
+            1 / sets[hosts],
+        )
+        for (hosts, gpus), own in by_key.items()
+    )
+
+
+def _evidence(counts: tuple[float, float], law: tuple[float, float]) -> float:
+    """Return the log probability of bad and all pairs, if their rate has a Beta law."""
+    bad, good = max(counts[0], 0.0), max(counts[1] - counts[0], 0.0)
+    return _log_beta(law[0] + bad, law[1] + good) - _log_beta(*law)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+@dataclass
+class _Search:
+    """Forward selection: accept the hypothesis with the largest gain, then the next."""
+
+    units: tuple[Unit, ...]
+    places: Mapping[str, str]
+    caution: float
+    units_of: dict[str, list[int]] = field(default_factory=dict)
+    explained: set[int] = field(default_factory=set)
+    accepted: list[_Accepted] = field(default_factory=list)
+    accused: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for index, unit in enumerate(self.units):
+            for host in unit.hosts:
+                self.units_of.setdefault(host, []).append(index)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.units_of)
+
+    # Counts and gains
+
+    def _counts(self, units: Iterable[int]) -> tuple[float, float]:
+        """Return the weights of bad and of all units that nothing explains yet."""
+        bad = total = 0.0
+        for index in units:
+            if index not in self.explained:
+                unit = self.units[index]
+                total += unit.weight
+                bad += unit.weight * unit.share
+        return bad, total
+
+    def _gain(
+        self, inside: tuple[float, float], everything: tuple[float, float], law: tuple[float, float]
+    ) -> float:
+        """Return the log Bayes factor for a fault: its own rate of bad pairs, and another one."""
+        outside = (everything[0] - inside[0], everything[1] - inside[1])
+        return (
+            _evidence(inside, law) + _evidence(outside, _BACKGROUND) - _evidence(everything, _BACKGROUND)
+        )
+
+    def _rate(self, bad: float, total: float) -> float:
+        prior_bad, prior_good = _BACKGROUND
+        rate = (max(bad, 0.0) + prior_bad) / (max(total, 0.0) + prior_bad + prior_good)
+        return max(rate, _LOWEST_RATE)
+
+    # Hypotheses
+
+    def run(self) -> None:
+        """Accept hypotheses until none is likely enough."""
+        while any(u.share for i, u in enumerate(self.units) if i not in self.explained):
+            everything = self._counts(range(len(self.units)))
+            likely = [
+                one
+                for hypothesis in self._hypotheses()
+                if (one := self._likely(hypothesis, everything)) is not None
+            ]
+            best = max((one.gain for one in likely), default=0.0)
+            if best <= 0:
+                return
+            # Ties are accepted together, because the order of a list must not decide. Hosts that
+            # share no bad pair do not compete, so one pass accepts all of them.
+            chosen = [one for one in likely if one.gain > best - 1e-9]
+            kinds = {one.hypothesis.kind for one in chosen}
+            general = min(kinds, key=_GENERAL_FIRST.index)
+            chosen = [one for one in chosen if one.hypothesis.kind is general]
+            if general is SuspectKind.NODE and not any(c.hypothesis.each for c in chosen):
+                chosen += self._independent(likely, chosen)
+            for one in chosen:
+                self._accept(one)
+
+    def _independent(
+        self, likely: Sequence[_Accepted], chosen: Sequence[_Accepted]
+    ) -> list[_Accepted]:
+        taken = set().union(*(one.bad for one in chosen))
+        result = []
+        for one in sorted(likely, key=lambda one: (-one.gain, one.hypothesis.hosts)):
+            hypothesis = one.hypothesis
+            rivals = [o for o in likely if o.gain >= one.gain and o is not one]
+            if (
+                hypothesis.kind is SuspectKind.NODE
+                and not hypothesis.each
+                and one not in chosen
+                and taken.isdisjoint(one.bad)
+                and not any(not o.bad.isdisjoint(one.bad) for o in rivals)
+            ):
+                taken |= one.bad
+                result.append(one)
+        return result
+
+    def _accept(self, one: _Accepted) -> None:
+        hypothesis = one.hypothesis
+        if hypothesis.each:
+            for host in hypothesis.hosts:
+                own = frozenset(self.units_of[host]) & hypothesis.units
+                node = _Hypothesis(SuspectKind.NODE, (host,), (), None, own, hypothesis.penalty)
+                bad = frozenset(i for i in own if i in one.bad)
+                if self._cleared(node, bad, among=set(hypothesis.hosts)):
+                    counts = (len(self._pairs(own)), one.other_pairs, one.other_bad)
+                    self.accepted.append(
+                        _Accepted(node, one.gain, False, one.rate, bad, *counts)
+                    )
+            self.accused.update(hypothesis.hosts)
+        else:
+            self.accepted.append(one)
+            if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU):
+                self.accused.update(hypothesis.hosts)
+        self.explained |= one.bad
+
+    def _pairs(self, units: Iterable[int]) -> set[Pair]:
+        return {self.units[index].hosts for index in units}
+
+    def _likely(self, hypothesis: _Hypothesis, everything: tuple[float, float]) -> _Accepted | None:
+        """Return the hypothesis with its gain if it can be accepted."""
+        inside = self._counts(hypothesis.units)
+        if inside[0] <= 0:
+            return None
+        rate = self._rate(everything[0] - inside[0], everything[1] - inside[1])
+        gain = self._gain(inside, everything, _STEADY)
+        gain -= hypothesis.penalty + self.caution
+        if inside[0] <= _MOSTLY * inside[1]:
+            gain = 0.0
+        intermittent = False
+        if hypothesis.kind is SuspectKind.NODE and not hypothesis.each:
+            at_times = self._gain(inside, everything, _INTERMITTENT)
+            at_times -= hypothesis.penalty + self.caution + log(2)
+            intermittent = at_times > gain
+            gain = max(gain, at_times)
+        if gain <= 0:
+            return None
+        bad = frozenset(
+            i for i in hypothesis.units if self.units[i].share and i not in self.explained
+        )
+        others = set(range(len(self.units))) - hypothesis.units - self.explained
+        one = _Accepted(
+            hypothesis,
+            gain,
+            intermittent,
+            rate,
+            bad,
+            len(self._pairs(i for i in hypothesis.units if i not in self.explained)),
+            len(self._pairs(others)),
+            len(self._pairs(i for i in others if self.units[i].bad)),
+        )
+        return one if self._agrees(one) else None
+
+    def _agrees(self, one: _Accepted) -> bool:
+        """Return True if the simple rule agrees: several bad pairs, with partners that are good."""
+        hypothesis = one.hypothesis
+        if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not hypothesis.each:
+            return bool(self._cleared(hypothesis, one.bad))
+        # What several hosts share must be bad for several of them, on both sides.
+        bad_hosts = {host for i in one.bad for host in self.units[i].hosts}
+        seen = bad_hosts.intersection(hypothesis.hosts)
+        return len(seen) >= 2 or not hypothesis.hosts
+
+    def _cleared(
+        self, hypothesis: _Hypothesis, bad: Collection[int], among: Collection[str] = ()
+    ) -> set[str]:
+        """Return the partners in bad pairs that were good with a third host."""
+        partners = {h for i in bad for h in self.units[i].hosts}.difference(hypothesis.hosts)
+        return {
+            partner
+            for partner in partners
+            if partner not in self.accused
+            and partner not in among
+            and any(
+                self.units[i].good and not set(hypothesis.hosts) & set(self.units[i].hosts)
+                for i in self.units_of[partner]
+            )
+        }
+
+    def _hypotheses(self) -> Iterator[_Hypothesis]:
+        """Yield all hypotheses about the units that nothing explains yet."""
+        seen: set[frozenset[int]] = set()
+        for hypothesis in (
+            *self._groups(),
+            *self._known_switches(),
+            *self._rails(),
+            *self._waves(),
+            *self._nodes(),
+            *self._single_gpus(),
+        ):
+            # Two faults that make the same units bad: the first is the more general one.
+            if hypothesis.units and (hypothesis.units not in seen or hypothesis.each):
+                seen.add(hypothesis.units)
+                yield hypothesis
+
+    def _nodes(self) -> Iterator[_Hypothesis]:
+        penalty = log(len(self.units_of))
+        for host, own in self.units_of.items():
+            if host not in self.accused:
+                yield _Hypothesis(SuspectKind.NODE, (host,), (), None, frozenset(own), penalty)
+
+    def _single_gpus(self) -> Iterator[_Hypothesis]:
+        by_gpu: dict[tuple[str, int], set[int]] = {}
+        for index, unit in enumerate(self.units):
+            for host, gpus in zip(unit.hosts, unit.gpus, strict=True):
+                for gpu in gpus or ():
+                    by_gpu.setdefault((host, gpu), set()).add(index)
+        # GPUs that always took part together cannot be told apart.
+        together: dict[tuple[str, frozenset[int]], set[int]] = {}
+        for (host, gpu), own in by_gpu.items():
+            everywhere = {i for i in self.units_of[host] if self._gpus(i, host) is None}
+            together.setdefault((host, frozenset(own | everywhere)), set()).add(gpu)
+        penalty = log(max(len(together), 1))
+        for (host, units), gpus in together.items():
+            if host in self.accused or len(units) == len(self.units_of[host]):
+                continue
+            one = len(gpus) == 1
+            yield _Hypothesis(
+                SuspectKind.GPU if one else SuspectKind.NODE,
+                (host,),
+                (),
+                str(min(gpus)) if one else None,
+                units,
+                penalty,
+                gpus=frozenset(gpus),
+            )
+
+    def _gpus(self, index: int, host: str) -> Gpus:
+        unit = self.units[index]
+        return unit.gpus[unit.hosts.index(host)]
+
+    def _rails(self) -> Iterator[_Hypothesis]:
+        """Yield each rail: all units in which a GPU with this local rank took part."""
+        numbers = {gpu for unit in self.units for gpus in unit.gpus for gpu in gpus or ()}
+        for number in sorted(numbers):
+            units = frozenset(i for i, u in enumerate(self.units) if _uses(u, number))
+            if len(units) < len(self.units):
+                penalty = log(len(numbers))
+                yield _Hypothesis(SuspectKind.RAIL, (), (), str(number), units, penalty)
+
+    def _waves(self) -> Iterator[_Hypothesis]:
+        """Yield each wave in which nearly all pairs were bad."""
+        waves: dict[tuple[str, int], set[int]] = {}
+        for index, unit in enumerate(self.units):
+            waves.setdefault((unit.events[0].step, unit.events[0].wave), set()).add(index)
+        for own in waves.values():
+            bad = sum(self.units[i].events[0].bad for i in own)
+            if len(own) >= _FEWEST_COMMON and bad >= _COMMON * len(own):
+                penalty = log(len(waves))
+                yield _Hypothesis(None, (), (), None, frozenset(own), penalty)
+
+    def _groups(self) -> Iterator[_Hypothesis]:
+        """Yield groups of hosts that the data show: isolated, bad one by one, or two halves."""
+        count = len(self.units_of)
+        numbers = sorted({g for unit in self.units for gpus in unit.gpus for g in gpus or ()})
+        for number in (None, *numbers):
+            group = self._mostly_bad(number)
+            if not 2 <= len(group) < count:
+                continue
+            # The data chose this group among all groups of this size.
+            chosen = _log_choose(count, len(group))
+            crossing, inside = self._crossing(group, number)
+            if number is None:
+                touching = frozenset(i for host in group for i in self.units_of[host])
+                penalty = len(group) * (log(count) + self.caution) - self.caution
+                # The pairs within the group tell whether each host is bad, or what they share.
+                if _MOST_BAD * len(group) <= count:
+                    yield _Hypothesis(
+                        SuspectKind.NODE, group, (), None, touching, penalty, each=True
+                    )
+            # Without pairs inside, the same GPU of several hosts still has one likely cause.
+            if self._is_fast(inside, crossing) and (inside or number is not None):
+                device = None if number is None else str(number)
+                yield from self._between(group, crossing, chosen, device)
+        for group in self._halves():
+            crossing, inside = self._crossing(group, None)
+            if inside and crossing and self._is_fast(inside, crossing):
+                yield from self._between(group, crossing, _log_choose(count, len(group)), None)
+
+    def _is_fast(self, inside: Collection[int], crossing: Collection[int]) -> bool:
+        """Return True if few pairs inside a group lost half of what those across its edge lost."""
+        lost = median_of(e.deviation for i in crossing for e in self.units[i].events)
+        medians = [median_of(e.deviation for e in self.units[i].events) for i in inside]
+        return 2 * sum(median <= lost / 2 for median in medians) < max(len(medians) / 4, 1)
+
+    def _between(
+        self, group: tuple[str, ...], crossing: frozenset[int], penalty: float, device: str | None
+    ) -> Iterator[_Hypothesis]:
+        rest = tuple(host for host in self.names if host not in group)
+        if device is not None:
+            yield _Hypothesis(SuspectKind.LEAF, group, (), device, crossing, penalty)
+        elif 4 * len(group) < len(self.units_of):
+            yield _Hypothesis(SuspectKind.SWITCH, group, (), None, crossing, penalty)
+        else:
+            yield _Hypothesis(SuspectKind.BORDER, group, rest, None, crossing, penalty)
+
+    def _known_switches(self) -> Iterator[_Hypothesis]:
+        """Yield the switches, and the borders between two of them, that the places show."""
+        levels: dict[int, dict[str, set[str]]] = {}
+        for host in self.units_of:
+            parts = [part for part in self.places.get(host, "").split("/") if part]
+            for depth in range(1, len(parts)):
+                name = "/".join(parts[:depth])
+                levels.setdefault(depth, {}).setdefault(name, set()).add(host)
+        for groups in levels.values():
+            sets = sorted(tuple(sorted(group)) for group in groups.values())
+            known = [group for group in sets if 2 <= len(group) < len(self.units_of)]
+            for group in known:
+                crossing, inside = self._crossing(group, None)
+                if inside:
+                    penalty = log(len(known))
+                    yield _Hypothesis(SuspectKind.SWITCH, group, (), None, crossing, penalty)
+            if 2 < len(sets) <= _MOST_PLACES:
+                for one, other in combinations(known, 2):
+                    ends = frozenset((*one, *other))
+                    crossing, _ = self._crossing(one, None)
+                    between = frozenset(i for i in crossing if ends.issuperset(self.units[i].hosts))
+                    penalty = 2 * log(len(known))
+                    yield _Hypothesis(SuspectKind.BORDER, one, other, None, between, penalty)
+
+    def _mostly_bad(self, number: int | None) -> tuple[str, ...]:
+        """Return the hosts most of whose units, through one GPU or any, are bad."""
+        group = []
+        for host in self.names:
+            own = [
+                i
+                for i in self.units_of[host]
+                if number is None or number in (self._gpus(i, host) or (number,))
+            ]
+            bad, total = self._counts(own)
+            if bad > 0 and bad > _MOSTLY * total and len(self._pairs(own)) > 1:
+                group.append(host)
+        return tuple(group)
+
+    def _crossing(
+        self, group: Collection[str], number: int | None
+    ) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the units across the edge of a group, through one GPU or any, and those inside.
+
+        Traffic between two hosts of the group that both use the GPU stays inside: NCCL sends on the
+        rail of the GPU that receives.
+        """
+        members = set(group)
+        crossing, inside = [], []
+        for index, unit in enumerate(self.units):
+            uses = [
+                host in members and (number is None or gpus is None or number in gpus)
+                for host, gpus in zip(unit.hosts, unit.gpus, strict=True)
+            ]
+            if all(uses):
+                inside.append(index)
+            elif any(uses):
+                crossing.append(index)
+        return frozenset(crossing), frozenset(inside)
+
+    def _halves(self) -> Iterator[tuple[str, ...]]:
+        """Yield the smaller of two groups whose pairs with each other are bad.
+
+        It is the sign of the leading eigenvector of the graph with +1 for good pairs and -1 for
+        bad ones, by power iteration with a shift that makes all eigenvalues positive.
+        """
+        names = self.names
+        index_of = {host: index for index, host in enumerate(names)}
+        edges = [
+            (index_of[u.hosts[0]], index_of[u.hosts[1]], -u.weight if u.bad else u.weight)
+            for i, u in enumerate(self.units)
+            if i not in self.explained
+        ]
+        degree = [0.0] * len(names)
+        for a, b, weight in edges:
+            degree[a] += abs(weight)
+            degree[b] += abs(weight)
+        shift = max(degree, default=0.0)
+        starts = self._starts(names, edges)
+        found = set()
+        for values in starts:
+            for _ in range(_ITERATIONS):
+                new = [shift * value for value in values]
+                for a, b, weight in edges:
+                    new[a] += weight * values[b]
+                    new[b] += weight * values[a]
+                largest = max(map(abs, new), default=0.0) or 1.0
+                values = [value / largest for value in new]
+            positive = tuple(n for n, v in zip(names, values, strict=True) if v > 0)
+            negative = tuple(n for n in names if n not in set(positive))
+            group = min((positive, negative), key=lambda side: (len(side), side))
+            if len(group) >= 2 and group not in found:
+                found.add(group)
+                yield group
+
+    def _starts(
+        self, names: Sequence[str], edges: Sequence[tuple[int, int, float]]
+    ) -> Iterator[list[float]]:
+        """Yield start values from the host with the most bad pairs: its partners, and theirs."""
+        bad_of = [0.0] * len(names)
+        for a, b, weight in edges:
+            if weight < 0:
+                bad_of[a] -= weight
+                bad_of[b] -= weight
+        most = max(bad_of, default=0.0)
+        if most <= 0:
+            return
+        start = [0.0] * len(names)
+        for index, value in enumerate(bad_of):
+            if value >= most - 1e-9:
+                sides = [0.0] * len(names)
+                sides[index] = 1.0
+                start = sides
+                break
+        yield start
+
+    # Result
+
+    def result(self) -> Attribution:
+        """Return what was accepted, and what is left."""
+        left = [i for i in range(len(self.units)) if i not in self.explained]
+        open_units = sorted(
+            (self.units[i] for i in left if self.units[i].bad),
+            key=lambda unit: (min(e.deviation for e in unit.events), unit.hosts),
+        )
+        planned = [e for i in left for e in self.units[i].events if not e.repeated]
+        # Bad pairs of hosts without proof may be theirs, but they are not the network's for sure.
+        collapsed = [event for event in planned if event.collapsed]
+        return Attribution(
+            blamed=tuple(
+                self._blamed(one, kind)
+                for one in self.accepted
+                if (kind := one.hypothesis.kind) is not None
+            ),
+            unknown=self._unknown(),
+            doubtful=self._doubtful(),
+            open_pairs=tuple(open_units),
+            rate=len(collapsed) / len(planned) if planned else 0.0,
+            background=self._rate(*self._counts(left)),
+            collapsed=len(collapsed),
+            pairs=len(planned),
+            hosts=tuple(self.names),
+        )
+
+    def _unknown(self) -> tuple[str, ...]:
+        return tuple(
+            host
+            for host in self.names
+            if host not in self.accused and all(self.units[i].bad for i in self.units_of[host])
+        )
+
+    def _doubtful(self) -> tuple[str, ...]:
+        """Return the hosts whose bad pairs speak against them, if not enough to accuse them."""
+        everything = self._counts(range(len(self.units)))
+        result = []
+        for host in self.names:
+            own = [i for i in self.units_of[host] if i not in self.explained]
+            inside = self._counts(own)
+            if host in self.accused or inside[0] <= 0:
+                continue
+            bad = [e for i in own for e in self.units[i].events if e.bad]
+            if len(bad) == 1 and bad[0].deviation > -4.0:
+                continue
+            laws = (_STEADY, _INTERMITTENT)
+            if max(self._gain(inside, everything, law) for law in laws) > 0:
+                result.append(host)
+        return tuple(result)
+
+    def _blamed(self, one: _Accepted, kind: SuspectKind) -> Blamed:
+        hypothesis = one.hypothesis
+        bad_events = [e for i in sorted(one.bad) for e in self.units[i].events if e.bad]
+        cleared = self._cleared(hypothesis, one.bad)
+        causes = [e.cause for e in bad_events if e.cause]
+        cause = Cause.WRONG_DATA if Cause.WRONG_DATA in causes else None
+        if cause is None and causes and 2 * len(causes) >= len(bad_events):
+            cause = max(set(causes), key=lambda c: (causes.count(c), c))
+        bad_pairs = len(self._pairs(one.bad))
+        if cause is None:
+            cause = Cause.INTERMITTENT if one.intermittent else Cause.SLOW_OUTLIER
+        shares = [e.share for e in bad_events if e.share is not None]
+        return Blamed(
+            kind=kind,
+            hosts=hypothesis.hosts,
+            others=hypothesis.others,
+            device=hypothesis.device,
+            strength=self._strength(one, len(cleared), bad_pairs),
+            cause=cause,
+            pairs=one.pairs,
+            bad=bad_pairs,
+            other_pairs=one.other_pairs,
+            other_bad=one.other_bad,
+            cleared=len(cleared),
+            share=median_of(shares) if shares else None,
+            gpus=hypothesis.gpus,
+            events=tuple(bad_events),
+        )
+
+    def _strength(self, one: _Accepted, cleared: int, bad_pairs: int) -> Strength:
+        if one.hypothesis.kind not in (SuspectKind.NODE, SuspectKind.GPU):
+            return Strength.STRONG
+        if cleared < 2 or bad_pairs < 2:
+            return Strength.WEAK
+        if 2 * bad_pairs <= one.pairs:
+            return Strength.WEAK if one.rate > _CALM else Strength.MODERATE
+        return Strength.STRONG
+
+
+def _uses(unit: Unit, number: int) -> bool:
+    return any(gpus is None or number in gpus for gpus in unit.gpus)
+
+
+def _log_choose(count: int, chosen: int) -> float:
+    return lgamma(count + 1) - lgamma(chosen + 1) - lgamma(count - chosen + 1)
+
+
+#: A more general cause comes first if it explains as much.
+_GENERAL_FIRST = (
+    SuspectKind.BORDER,
+    SuspectKind.LEAF,
+    SuspectKind.SWITCH,
+    SuspectKind.RAIL,
+    None,
+    SuspectKind.NODE,
+    SuspectKind.GPU,
+)
+
