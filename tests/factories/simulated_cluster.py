@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.groups import Wave, pair_rounds
-from accept.core.judge.blame import Attribution, attribute
+from accept.core.judge.blame import Attribution, Blamed, attribute
 from accept.core.judge.pairs import Gpus, Measurement, Population, events
 from accept.core.judge.remeasure import next_wave
 from accept.core.judge.robust_stats import rounds_for
@@ -112,12 +112,12 @@ def slow_rail(gpu: int, factor: float) -> Effect:
     return effect
 
 
-def slow_gpu(host: int, gpu: int, factor: float) -> Effect:
-    """Slow the pairs of a host in which one of its GPUs, or its NIC, takes part."""
+def slow_gpus(host: int, numbers: Collection[int], factor: float) -> Effect:
+    """Slow the pairs of a host in which any of some GPUs takes part: a GPU, or a NIC of several."""
 
     def effect(meeting: Meeting) -> float:
         used = any(
-            h == host and (gpus is None or gpu in gpus)
+            h == host and (gpus is None or not gpus.isdisjoint(numbers))
             for h, gpus in zip(meeting.hosts, meeting.gpus, strict=True)
         )
         return factor if used else 1.0
@@ -141,6 +141,23 @@ def disturbed(waves: Collection[int], factor: float) -> Effect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What an ideal judge names, apart from whole nodes: any of some kinds, and its members."""
+
+    kinds: frozenset[SuspectKind]
+    #: Any of these sets of hosts: a border has two sides.
+    members: tuple[frozenset[int], ...]
+    #: Any of these local ranks; empty: none.
+    devices: frozenset[str] = frozenset()
+
+    def is_named_by(self, one: Blamed) -> bool:
+        """Return True if a suspect has the right kind, members and device."""
+        hosts = frozenset(int(host[1:]) for host in one.hosts)
+        device = one.device in self.devices if self.devices else one.device is None
+        return one.kind in self.kinds and hosts in self.members and device
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Hosts, the effects on their pairs, and the noise of a pair."""
 
@@ -150,8 +167,9 @@ class Cluster:
     law: Law = "normal"
     #: GPUs that take part on each host, different ones in each pair, of 8; None: all.
     gpus: int | None = None
-    #: What an ideal judge names: nodes by index; other kinds by their kind and members.
+    #: What an ideal judge names: nodes by index, and other faults.
     bad: frozenset[int] = frozenset()
+    faults: tuple[Fault, ...] = ()
     chance: random.Random = field(default_factory=random.Random)
 
     @property
@@ -167,8 +185,8 @@ class Cluster:
             one, other = (int(host[1:]) for host in group.hosts)
             gpus = (self._gpus(), self._gpus())
             meeting = Meeting((one, other), gpus, number, len(wave) == 1, self.chance)
-            factor = math.prod(effect(meeting) for effect in self.effects)
-            value = 100 * factor * math.exp(self._noise(meeting.hosts, shared))
+            factor = self.factor(meeting)
+            value = 100 * factor * math.exp(self.noise_of(meeting.hosts, shared))
             result.append(
                 Measurement(
                     group.hosts,
@@ -184,10 +202,15 @@ class Cluster:
             )
         return result
 
+    def factor(self, meeting: Meeting) -> float:
+        """Return the share of the normal speed that a pair keeps."""
+        return math.prod(effect(meeting) for effect in self.effects)
+
     def _gpus(self) -> Gpus:
         return None if self.gpus is None else frozenset(self.chance.sample(range(8), self.gpus))
 
-    def _noise(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
+    def noise_of(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
+        """Return the log of the noise of a pair; `shared` is that of the switches in this wave."""
         chance, sigma = self.chance, self.noise
         if self.law == "heavy":
             square = sum(chance.gauss(0, 1) ** 2 for _ in range(3))
@@ -230,9 +253,11 @@ def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> Attribu
     return attribute(events(near_and_far(population, blocks)))
 
 
-def accept(one: Cluster, rounds: int | None = None) -> Outcome:
-    """Simulate rounds of pairs and the measurements that follow them in a run."""
-    seed = one.chance.randrange(1 << 30)
+def accept(one: Cluster, rounds: int | None = None, *, seed: int = 1) -> Outcome:
+    """Simulate rounds of pairs and the measurements that follow them in a run.
+
+    `seed` is that of the schedule.
+    """
     count = rounds or rounds_for(one.count, FLOOR)
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
     found = [m for number, wave in enumerate(waves) for m in one.measure(wave, number)]
