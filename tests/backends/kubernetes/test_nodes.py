@@ -20,6 +20,7 @@ from accept.backends.kubernetes.nodes import (
 from accept.backends.kubernetes.objects import Node, Pod, Taint, whole_number
 from accept.config import Site, load_machine
 from accept.config.kubernetes import Kubernetes
+from accept.plan.placement import pod_settings
 
 TAINT = Taint(**GPU_TAINT)
 WANTED = PodRequest(
@@ -161,20 +162,17 @@ class TestAShortage:
 
 
 class TestWhatARunAsksOfANode:
+    def requested(self, machine: str, **of_site: Any) -> PodRequest:
+        site = Kubernetes(**of_site)
+        return pod_request(pod_settings(load_machine(machine).value.kubernetes, site), site)
+
     @pytest.mark.parametrize(("machine", "tolerated"), [("cpu", False), ("a4-highgpu-8g", True)])
     def test_tolerates_the_taint_of_gpus_where_the_pods_do(
         self, machine: str, *, tolerated: bool
     ) -> None:
-        found = pod_request(load_machine(machine).value, Site())
+        found = self.requested(machine)
         assert any(tolerates(one, TAINT) for one in found.tolerations) is tolerated
 
-    def test_is_as_many_gpus_as_the_site_says_of_a_pod(self) -> None:
-        machine = load_machine("a4-highgpu-8g").value
-        assert pod_request(machine, Site(kubernetes=Kubernetes(gpus_per_pod=4))).amount == 4
-
-
-def test_a_pod_asks_for_the_machines_gpus_whatever_else_the_site_limits() -> None:
-    machine = load_machine("a4-highgpu-8g").value
-    site = Site(kubernetes=Kubernetes(resources={"limits": {"memory": "500Gi"}}))
-    found = pod_request(machine, site)
-    assert (found.resource, found.amount) == (GPU, 8)
+    def test_is_the_machines_gpus_whatever_else_the_site_limits(self) -> None:
+        found = self.requested("a4-highgpu-8g", resources={"limits": {"memory": "500Gi"}})
+        assert (found.resource, found.amount) == (GPU, 8)

@@ -186,7 +186,7 @@ class TestARunThatCannotStart:
             doctor = desk.do("doctor", *plan, "--nodes=3")
             assert doctor.exit == 4
             assert "rdma-0" in doctor.out
-            assert "JobSet: jobset.x-k8s.io v1alpha2, with all fields" in doctor.out
+            assert "JobSet: jobset.x-k8s.io v1alpha2, of JobSet 0.7 or newer" in doctor.out
             free = desk.do("nodes", "--machine=a4-highgpu-8g")
             assert tuple(free.out.split()) == cluster.nodes[:2]
             planned = desk.do("run", *plan, "--nodes=all", "--dry-run", "--json")

@@ -98,7 +98,7 @@ def _shortage(api: Api, run: Resolved, say: Say) -> str:
 
     Return an empty text if enough are free, or if that is not certain.
     """
-    wanted = cluster_nodes.request_of_run(run)
+    wanted = cluster_nodes.pod_request(run.pod, run.site.kubernetes)
     try:
         found = cluster_nodes.query_fits(api, wanted)
     except ApiError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -399,8 +399,8 @@ class Api:
         resources = list_at(_document(answer), "resources")
         return kind.plural in (text_at(resource, "name") for resource in resources)
 
-    def missing_fields(self, kind: Kind[AnyObject_co], fields: Sequence[str]) -> tuple[str, ...]:
-        """Return those of `fields`, such as `spec.suspend`, that the cluster's kind does not have.
+    def has_field(self, kind: Kind[AnyObject_co], field: str) -> bool:
+        """Return whether the cluster's kind has a field such as `spec.suspend`.
 
         The client has no call for the schemas that every user may read, only one for definitions,
         which needs rights on the cluster. So this sends a path through its dynamic client, without
@@ -422,7 +422,9 @@ class Api:
         schemas = value_at(document, "components", "schemas")
         names = schemas if isinstance(schemas, Mapping) else {}
         schema = next((s for name, s in names.items() if name.endswith(f".{kind.name}")), None)
-        return tuple(field for field in fields if not _has_field(schema, field))
+        for word in field.split("."):
+            schema = value_at(value_at(schema, "items") or schema, "properties", word)
+        return schema is not None
 
     def log(
         self, pod: str, container: str, *, follow: bool = False, limit: int | None = None
@@ -456,12 +458,6 @@ class Api:
             raise _unreachable(self.connected().configuration.host, error) from None
         finally:
             answer.close()
-
-
-def _has_field(schema: object, field: str) -> bool:
-    for word in field.split("."):
-        schema = value_at(value_at(schema, "items") or schema, "properties", word)
-    return schema is not None
 
 
 def _document(answer: BaseHTTPResponse) -> Document:

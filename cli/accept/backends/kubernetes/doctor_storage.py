@@ -15,7 +15,6 @@ from accept.backends.kubernetes.objects import (
     text_at,
 )
 from accept.backends.requirements import Need
-from accept.config.kubernetes import Claim
 from accept.core.text import duration, plain
 from accept.evidence import bucket
 from accept.plan.resolve import Resolved
@@ -31,20 +30,9 @@ def fine(what: str, found: str, advice: str = "") -> Need:
     return lack(what, found, advice, good=True)
 
 
-def claimed_devices(run: Resolved) -> tuple[Claim, ...]:
-    """Return a run's claims: the site's, or else the machine's if no networks replace its NICs.
-
-    The chart has the same rule, for values that are edited by hand; tests/chart compares them.
-    """
-    of_site = run.site.kubernetes
-    if of_site.resource_claims is not None:
-        return of_site.resource_claims
-    return () if of_site.networks else run.machine.kubernetes.resource_claims
-
-
 def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
     """Check the API, the templates and the domain; yield nothing if the run claims no devices."""
-    claims, domain = claimed_devices(run), run.machine.kubernetes.compute_domain
+    claims, domain = run.pod.resource_claims, run.pod.compute_domain
     if not claims and not domain:
         return
     group, versions = CLAIM_TEMPLATES[0].group, [kind.version for kind in CLAIM_TEMPLATES]
@@ -110,7 +98,6 @@ def check_results(api: Api, run: Resolved) -> Iterator[Need]:
 
 def _results_volume(run: Resolved) -> Mapping[str, object]:
     """Return the volume that evidence is written to; empty if it is written to none."""
-    of_site, of_machine = run.site.kubernetes, run.machine.kubernetes
     if run.site.results.volume:
         return run.site.results.volume
     location = (run.site.results.location or "").removeprefix("file://")
@@ -118,11 +105,10 @@ def _results_volume(run: Resolved) -> Mapping[str, object]:
         return {}
     named = {
         str(mount.get("name"))
-        for mount in (*of_machine.volume_mounts, *of_site.extra_volume_mounts)
+        for mount in run.pod.volume_mounts
         if f"{location}/".startswith(f"{str(mount.get('mountPath')).rstrip('/')}/")
     }
-    found = (*of_machine.volumes, *of_site.extra_volumes)
-    return next((v for v in found if str(v.get("name")) in named), {})
+    return next((v for v in run.pod.volumes if str(v.get("name")) in named), {})
 
 
 def _bucket(location: str, account: str | None) -> Need:

@@ -323,15 +323,6 @@ def has_namespace(api: Api) -> bool | None:
         return None
 
 
-def makes_jobset(api: Api, controller: str) -> bool:
-    """Return whether a run would make a JobSet.
-
-    That is so if the site's `controller` requests it, or leaves it open and the cluster has the
-    kind. Helm decides so by accept.jobset in the chart; tests/chart compares the two.
-    """
-    return controller == "jobset" or (controller == "auto" and api.serves(JOBSET))
-
-
 def find_controllers(api: Api, name: str) -> tuple[Controller | None, Controller | None]:
     """Return the JobSet of a run, if any, and the Job that runs its pods."""
     try:

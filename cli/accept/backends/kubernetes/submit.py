@@ -20,15 +20,12 @@ from accept.backends.kubernetes.objects import SECRET, Controller, value_at
 from accept.backends.kubernetes.status import RUN_LABEL
 from accept.backends.protocol import Say
 from accept.config import resources
-from accept.config.kubernetes import RELEASE_NAME
+from accept.config.kubernetes import RELEASE_NAME, longest_name
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import duration, plain
 
 _HELM_SECONDS = 120.0
-#: Kubernetes' limit for names of Services and labels, and what a pod's name adds to the run's.
-_LONGEST_NAME = 63
-_POD_SUFFIX = "-w-0-{last}-abcde"
 #: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
 #: such as the one for a credential plugin that is not installed.
 _NO_RELEASE = "release: not found"
@@ -61,7 +58,7 @@ def run_name(attempt: str, release: str = "") -> RunName:
 
 def check_run_name(name: RunName, nodes: int) -> None:
     """Raise BadInput for a name that Kubernetes would refuse, and report the longest possible."""
-    longest = _LONGEST_NAME - len(_POD_SUFFIX.format(last=max(0, nodes - 1)))
+    longest = longest_name(nodes)
     if len(name.full) > longest:
         raise BadInput(
             f"the name {name.full} has {len(name.full)} characters; with {nodes} nodes it may have "
