@@ -17,11 +17,13 @@ import pytest
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
 from tests.factories.kubernetes import job, listed, running, stored_job, unscheduled
 
+from accept.backends.job import Place
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, objects, watch
-from accept.backends.kubernetes.client import Api, ApiError, Place, find_place, resolve_place
+from accept.backends.kubernetes.client import Api, ApiError, find_place, resolve_place
 from accept.backends.kubernetes.exec import CommandResult, execute
 from accept.backends.kubernetes.objects import JOBSET, POD
+from accept.backends.kubernetes.submit import helm_options
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.error_codes import Code
@@ -95,7 +97,7 @@ class TestThePlace:
         assert caught.value.code is Code.KUBE_CONFIG_INVALID
 
     def test_is_told_to_helm_by_context_and_namespace(self, place: Place) -> None:
-        options, environment = place.helm()
+        options, environment = helm_options(place)
         assert options == ["--namespace", "lab", "--kube-context", "standin"]
         assert environment == {"KUBECONFIG": place.kubeconfig}
 
@@ -185,9 +187,8 @@ class TestWatching:
 
     def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
         said: list[str] = []
-        one = stored_job()
-        one.place["kubeconfig"] = place.kubeconfig
-        return watch.watch(one, folder=tmp_path, say=said.append), said
+        job = stored_job(kubeconfig=place.kubeconfig)
+        return watch.watch(job, folder=tmp_path, say=said.append), said
 
     def test_survives_an_api_that_restarts(
         self, server: ApiServer, place: Place, tmp_path: Path

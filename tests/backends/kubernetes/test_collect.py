@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,8 @@ class TestWhatALogStillTells:
             first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
         state = state_of(pods=[first])
         target = folder / rundir.EVIDENCE
-        one = replace(stored_job(), place={**stored_job().place, "results": results})
-        return folder, kubernetes_collect._from_log(one, state, folder, target)
+        job = stored_job(results=results)
+        return folder, kubernetes_collect._from_log(job, state, folder, target)
 
     def test_is_judged_like_the_evidence_it_was(self) -> None:
         folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
@@ -156,10 +155,8 @@ class TestEvidenceThatIsOnlyALog:
         evidence.write(folder / rundir.RUN, json.dumps({"run": {"site": site}}))
         with api_server() as server:
             file = str(server.kubeconfig(tmp_path))
-            place = {**stored_job().place, "kubeconfig": file, "results": results}
-            evidence.write(
-                folder / rundir.JOB, json.dumps(dump(replace(stored_job(), place=place)))
-            )
+            job = stored_job(kubeconfig=file, results=results)
+            evidence.write(folder / rundir.JOB, json.dumps(dump(job)))
             server.says(self.PODS, listed())
             server.says("/apis/batch/v1/namespaces/lab/jobs", listed())
             yield folder

@@ -14,8 +14,9 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT, until
 
+from accept.backends.job import Place
 from accept.backends.kubernetes import collect, rbac
-from accept.backends.kubernetes.client import Api, Place
+from accept.backends.kubernetes.client import Api
 from accept.backends.kubernetes.exec import execute
 from accept.config import load_site
 from accept.core import evidence

@@ -10,11 +10,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accept.backends.job import Place
 from accept.backends.kubernetes.objects import (
     AnyObject_co,
     Document,
@@ -37,23 +37,6 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A namespace of a cluster; an empty text means kubectl's own choice."""
-
-    kubeconfig: str = ""
-    context: str = ""
-    namespace: str = ""
-
-    def helm(self) -> tuple[list[str], dict[str, str]]:
-        """Return the options and the environment that send helm to the same place."""
-        options = ["--namespace", self.namespace]
-        if self.context:
-            options += ["--kube-context", self.context]
-        # The environment variable may list several files, the option only one.
-        return options, {"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {}
 
 
 def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:

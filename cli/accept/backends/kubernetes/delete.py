@@ -25,7 +25,7 @@ from accept.backends.kubernetes.objects import (
     Kind,
     Object,
 )
-from accept.backends.kubernetes.status import PodPhase, place_of_job, query_state, run_selector
+from accept.backends.kubernetes.status import PodPhase, place_of, query_state, run_selector
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
@@ -89,7 +89,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     hold. Then always delete the Job, so that nothing of the run goes on or starts later. Raises
     Interrupted if pods stay, and BadEvidence if the run ended but nothing of it could be saved.
     """
-    api = Api(place_of_job(job))
+    api = Api(place_of(job))
     state = query_state(api, job.attempt)
     first = state.first
     if not state.exists or state.ended or (first is not None and first.phase == PodPhase.ENDED):
@@ -110,7 +110,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         # Also after Ctrl-C.
         _remove(api, job, _RUNNING_KINDS)
     # What a results location holds can still be collected.
-    if unsaved and not (folder / rundir.EVIDENCE).is_dir() and not job.place.get("results"):
+    if unsaved and not (folder / rundir.EVIDENCE).is_dir() and not place_of(job).results:
         raise BadEvidence(
             f"{job.attempt} was ended, but its evidence could not be saved: {_reason(unsaved)}",
             code=Code.KUBE_EVIDENCE_UNSAVED,
@@ -153,8 +153,8 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
     Raises Interrupted if something stays, or if this user may not see whether something stays.
     """
-    api = Api(place_of_job(job))
-    release = job.place.get("release", "")
+    api = Api(place_of(job))
+    release = place_of(job).release
     listing = _list(api, job, _KINDS)
     found = [str(object_) for object_ in listing.objects]
     # A later attempt may have the same release, which then does not belong to this run.

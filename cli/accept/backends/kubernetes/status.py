@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from accept.backends.job import Job
+from accept.backends.job import Job, RunPlace
 from accept.backends.kubernetes import objects
-from accept.backends.kubernetes.client import Api, ApiError, Place
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import (
     JOB,
     JOBSET,
@@ -304,10 +304,10 @@ RUN_LABEL = "accept-run"
 _MAX_PODS_WITH_EVENTS = 6
 
 
-def place_of_job(job: Job) -> Place:
-    """Return where a submitted run is."""
-    keys = ("kubeconfig", "context", "namespace")
-    return Place(**{key: job.place.get(key, "") for key in keys})
+def place_of(job: Job) -> RunPlace:
+    """Return where a submitted run is in its cluster."""
+    assert job.place is not None
+    return job.place
 
 
 def run_selector(name: str) -> str:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.backends.kubernetes.client import Api, ApiError, Place
+from accept.backends.job import Place
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import SECRET, Controller, value_at
 from accept.backends.kubernetes.status import RUN_LABEL
 from accept.backends.protocol import Say
@@ -75,11 +76,20 @@ def check_run_name(name: RunName, nodes: int) -> None:
         )
 
 
+def helm_options(place: Place) -> tuple[list[str], dict[str, str]]:
+    """Return the options and the environment that send helm to a place."""
+    options = ["--namespace", place.namespace]
+    if place.context:
+        options += ["--kube-context", place.context]
+    # The environment variable may list several files, the option only one.
+    return options, {"KUBECONFIG": place.kubeconfig} if place.kubeconfig else {}
+
+
 def helm(
     place: Place, *words: str, seconds: float = _HELM_SECONDS
 ) -> subprocess.CompletedProcess[str]:
     """Run the user's helm in a place. Raises NotStarted if helm is missing or does not end."""
-    options, environment = place.helm()
+    options, environment = helm_options(place)
     try:
         return subprocess.run(
             ["helm", *words, *options],

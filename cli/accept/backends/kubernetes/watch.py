@@ -16,7 +16,7 @@ from accept.backends.kubernetes.status import (
     PodPhase,
     State,
     has_started,
-    place_of_job,
+    place_of,
     query_state,
     state_lines,
     waiting_reasons,
@@ -78,7 +78,7 @@ class _Console(threading.Thread):
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:
     """Report the state and the log of a run until it ends; return the coordinator's exit code."""
-    api = Api(place_of_job(job))
+    api = Api(place_of(job))
     seconds = _start_seconds(folder)
     reported: tuple[str, ...] = ()
     console: _Console | None = None
