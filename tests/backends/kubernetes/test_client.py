@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,11 +173,11 @@ class TestTheConsole:
         server.says(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
         console = watch._Console(Api(place), "run-w-0-0-abcde")
         console.start()
-        said = [console.said.get(timeout=20) for _ in range(4)]
+        said = [console.lines.get(timeout=20) for _ in range(4)]
         console.over.set()
         console.join(20)
         assert said == [b"one\n", b"two\n", b"three\n", b"four\n"]
-        assert console.said.empty()
+        assert console.lines.empty()
 
 
 class TestWatching:
@@ -201,6 +202,19 @@ class TestWatching:
         code, said = self.watch(place, tmp_path)
         assert code == 3
         assert said.count("measured") == 1
+
+    def test_reads_no_log_after_its_end(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOBS, listed(job(1)), listed())
+        server.says(PODS, listed(running(0)), listed())
+        server.says(LOG, 503)
+        with pytest.raises(Interrupted):
+            self.watch(place, tmp_path)
+        for thread in threading.enumerate():
+            if isinstance(thread, watch._Console):
+                thread.join(20)
+                assert not thread.is_alive()
 
     def test_gives_up_after_minutes_and_says_how_to_come_back(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

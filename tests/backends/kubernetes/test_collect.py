@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,30 +90,6 @@ class TestWhatALogStillTells:
         assert caught.value.code is Code.KUBE_EVIDENCE_ELSEWHERE
         assert where in str(caught.value)
         assert "run-w-0-0-abcde.accept.log" in caught.value.hint
-
-
-class TestAnArchive:
-    def test_that_was_changed_on_the_way_is_refused(self, tmp_path: Path) -> None:
-        left = sample_evidence.write(tmp_path / "left")
-        (left / sample_evidence.record().log).write_text("another\n", encoding="utf-8")
-        packed = sample_evidence.archive(left, tmp_path / "a.tar")
-        with pytest.raises(BadEvidence) as caught:
-            kubernetes_collect.unpack_archive(packed, tmp_path, tmp_path / "target")
-        assert caught.value.code is Code.EVIDENCE_CHANGED
-
-    def test_that_reaches_outside_is_refused(self, tmp_path: Path) -> None:
-        packed = tmp_path / "a.tar"
-        with tarfile.open(packed, "w") as tar:
-            tar.add(__file__, arcname="../outside")
-        with pytest.raises(BadEvidence, match="outside"):
-            kubernetes_collect.unpack_archive(packed, tmp_path / "in", tmp_path / "target")
-
-    def test_comes_out_whole(self, tmp_path: Path) -> None:
-        left = sample_evidence.write(tmp_path / "left")
-        kubernetes_collect.unpack_archive(
-            sample_evidence.archive(left, tmp_path / "a.tar"), tmp_path, tmp_path / "target"
-        )
-        assert evidence.check_checksums(tmp_path / "target") == ()
 
 
 class TestCollecting:

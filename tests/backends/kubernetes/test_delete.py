@@ -113,7 +113,7 @@ def add_run(store: StoredObjects, *, started: bool = True) -> tuple[str, str]:
         PODS, POD,
         owner=owner,
         metadata={"labels": index},
-        spec={"nodeName": "n1"},
+        spec={"nodeName": "n1", "terminationGracePeriodSeconds": 0},
         status={"containerStatuses": [{"name": "accept", "state": state}]},
     )  # fmt: skip
     return owner, pod

@@ -81,7 +81,7 @@ def take_archive(
         archive = Path(scratch) / "evidence.tar"
         limit = None if seconds is None else until
         copy_archive(api, first.name, archive, size, digest, say=say, until=limit)
-        unpack_archive(archive, Path(scratch), target)
+        evidence_archive.unpack_evidence(archive, target, source="the archive from index 0")
     return "index 0"
 
 
@@ -120,12 +120,6 @@ def copy_archive(
     evidence_archive.download(
         read_from, archive, announced, source=f"the archive from {pod}", say=say
     )
-
-
-def unpack_archive(archive: Path, scratch: Path, target: Path) -> None:
-    """Unpack and check an archive. Raises BadEvidence if anything in it was modified."""
-    source = "the archive from index 0"
-    evidence_archive.unpack_evidence(archive, scratch / "all", source=source).rename(target)
 
 
 def release_coordinator(api: Api, pod: str) -> None:

@@ -24,6 +24,7 @@ from accept.backends.kubernetes.objects import (
     SERVICE,
     Kind,
     Object,
+    Pod,
 )
 from accept.backends.kubernetes.status import PodPhase, place_of, query_state, run_selector
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
@@ -43,6 +44,8 @@ class _Found:
     name: str
     #: Whether the API is deleting it already.
     leaving: bool
+    #: Seconds that a pod may take to end.
+    grace: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind.name} {self.name}"
@@ -75,9 +78,10 @@ _ALWAYS = (JOB, POD, SERVICE, CONFIG_MAP, SECRET)
 _TELLING = 20.0
 #: Seconds that commands in the pod may take to save evidence before the Job is deleted.
 _SAVING = 20.0
-#: How long the coordinator may take to stop, and objects to be gone, in seconds.
+#: Seconds that the coordinator may take to stop.
 _STOPPING = 75.0
-_LEAVING = 180.0
+#: After so many seconds in which no object went, and the grace period of the pods, they are stuck.
+_LEAVING = 60.0
 #: Seconds between two looks at what is left.
 _PAUSE = 1.0
 
@@ -183,16 +187,19 @@ def _remove(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
 
     Returns the last listing, which has no objects. Raises Interrupted if some stay.
     """
-    until = time.monotonic() + _LEAVING
     requested: set[str] = set()
+    left, since = 0, time.monotonic()
     while True:
         listing = _list(api, job, kinds)
         if not listing.objects:
             return listing
-        if requested and time.monotonic() > until:
+        if not requested or len(listing.objects) < left:
+            left, since = len(listing.objects), time.monotonic()
+        patience = _LEAVING + max(o.grace for o in listing.objects)
+        if time.monotonic() - since > patience:
             names = ", ".join(map(str, listing.objects[:4]))
             raise Interrupted(
-                f"not deleted within {duration(_LEAVING)}: {names}",
+                f"not deleted within {duration(patience)}: {names}",
                 code=Code.KUBE_OBJECTS_LEFT,
                 hint="if its node is lost, kubectl delete pod --force removes the pod's object",
             )
@@ -226,8 +233,9 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
         if kind is SERVICE:
             objects = (*objects, *_jobset_service(api, job))
         for item in objects:
-            one = _Found(kind=kind, name=item.name, leaving=bool(item.deleted))
-            found[str(one)] = one
+            grace = item.grace if isinstance(item, Pod) else 0
+            object_ = _Found(kind=kind, name=item.name, leaving=bool(item.deleted), grace=grace)
+            found[str(object_)] = object_
     return _Listing(objects=tuple(found.values()), hidden=tuple(hidden))
 
 

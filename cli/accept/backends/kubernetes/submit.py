@@ -10,12 +10,12 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from accept.backends.job import Place
+from accept.backends.keys import new_keys
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import SECRET, Controller, value_at
 from accept.backends.kubernetes.status import RUN_LABEL
@@ -277,9 +277,10 @@ def uninstall(place: Place, release: str) -> None:
 
 
 def _make_secret(api: Api, name: RunName, secret: str) -> None:
-    labels = {RUN_LABEL: name.full}
+    # ecdsa: every OpenSSH reads it.
+    key = new_keys("ecdsa", name.full).private
     try:
-        api.create_ssh_secret(secret, _private_key(name.full), labels)
+        api.create_ssh_secret(secret, key, {RUN_LABEL: name.full})
     except ApiError as error:
         if error.gone:
             raise NotStarted(
@@ -291,19 +292,3 @@ def _make_secret(api: Api, name: RunName, secret: str) -> None:
         raise NotStarted(
             f"the run's Secret: {error.message}", code=error.code, hint=error.hint
         ) from None
-
-
-def _private_key(comment: str) -> bytes:
-    """Return a new private key, in a format that every OpenSSH reads."""
-    with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
-        file = Path(scratch) / "key"
-        words = ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-C", comment, "-f", str(file)]
-        try:
-            subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise NotStarted(
-                f"ssh-keygen: {plain(error)}",
-                code=Code.SSH_KEYGEN,
-                hint="install the OpenSSH client here",
-            ) from None
-        return file.read_bytes()
