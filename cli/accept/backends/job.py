@@ -116,7 +116,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlace(Place):
-    """Where a run is in a cluster; never a secret."""
+    """The namespace, release and results location of a run; no field is a secret."""
 
     #: The Helm release; empty if there is none.
     release: str = ""

@@ -160,7 +160,7 @@ class TestAnAnswer:
     def test_that_does_not_come_says_which_cluster(self, tmp_path: Path) -> None:
         with api_server() as gone:
             file = gone.kubeconfig(tmp_path)
-        with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port} does not answer") as caught:
+        with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port}") as caught:
             Api(find_place(str(file))).version()
         assert caught.value.passing
 
@@ -257,7 +257,7 @@ class TestWatching:
     ) -> None:
         server.says(JOBS, listed(job(1)))
         server.says(PODS, listed(unscheduled()))
-        with pytest.raises(NotStarted, match="not scheduled: 0/3 nodes are available") as caught:
+        with pytest.raises(NotStarted, match="0/3 nodes are available") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_NOT_STARTED
 
@@ -270,7 +270,7 @@ class TestWatching:
         server.says(JOBS, listed(job(1)))
         server.says(PODS, *[listed(one) for one in before], listed(lost()))
         server.says(LOG, "measured\n")
-        with pytest.raises(Interrupted, match="node lost: taint") as caught:
+        with pytest.raises(Interrupted, match="taint") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_LOST
         assert "accept delete run" in caught.value.hint

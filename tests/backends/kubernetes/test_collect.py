@@ -85,7 +85,7 @@ class TestWhatALogStillTells:
         # As with thousands of records: then the log holds the verdict alone.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
         log = sample_evidence.console(sample_evidence.record())
-        with pytest.raises(BadEvidence, match=f"ended with exit status {code}") as caught:
+        with pytest.raises(BadEvidence) as caught:
             self.collected(log, code=code, results=results)
         assert caught.value.code is Code.KUBE_EVIDENCE_ELSEWHERE
         assert where in str(caught.value)

@@ -58,7 +58,7 @@ class TestTheNameOfARun:
     def test_may_have_what_a_pods_name_leaves(self) -> None:
         fits = submit.RunName(release="a" * 46, attempt="bcde")
         submit.check_run_name(fits, 10)
-        with pytest.raises(BadInput, match="51 characters; with 11 nodes") as caught:
+        with pytest.raises(BadInput) as caught:
             submit.check_run_name(fits, 11)
         assert caught.value.code is Code.KUBE_NAME_LONG
 
