@@ -410,11 +410,11 @@ class TestACommandInAContainer:
 
     def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> CommandResult:
         server.commands[self.EXEC] = lambda *_: iter(frames)
-        return execute(Api(place), "p", "accept", ["sh", "-c", "a b"])
+        return execute(Api(place), "p", ["sh", "-c", "a b"])
 
     def test_has_its_words_as_they_are(self, server: ApiServer, place: Place) -> None:
         server.commands[self.EXEC] = lambda words, _: iter([(OUT, "|".join(words).encode())])
-        done = execute(Api(place), "p", "accept", ["sh", "-c", "a & b"])
+        done = execute(Api(place), "p", ["sh", "-c", "a & b"])
         assert done.out == "sh|-c|a & b"
 
     def test_ends_with_its_status(self, server: ApiServer, place: Place) -> None:
@@ -422,18 +422,18 @@ class TestACommandInAContainer:
         done = self.run(
             server, place, (OUT, b"o"), (ERR, b"e"), (STATUS, json.dumps(failed).encode())
         )
-        assert done == CommandResult(exit=7, out="o", err="e")
+        assert done == CommandResult(exit=7, out="o")
         good = (STATUS, b'{"status":"Success"}')
         assert self.run(server, place, (OUT, "\u00e4".encode()), good).exit == 0
 
     def test_has_none_where_the_connection_ends_before_it(
         self, server: ApiServer, place: Place
     ) -> None:
-        assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut", err="")
+        assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut")
 
     def test_that_is_refused_says_why(self, server: ApiServer, place: Place) -> None:
         with pytest.raises(ApiError, match="exec in p") as caught:
-            execute(Api(place), "p", "accept", ["true"])
+            execute(Api(place), "p", ["true"])
         assert caught.value.status == 404
 
 

@@ -282,13 +282,13 @@ class TestExec:
         api = Api(place)
         there = "/opt/accept/evidence.tar"
         made = f"head -c 5000003 /dev/urandom > {there}; sha256sum {there}"
-        done = execute(api, pod, "accept", ["sh", "-c", made])
+        done = execute(api, pod, ["sh", "-c", made])
         assert done.exit == 0
         digest = done.out.split()[0]
         target = tmp_path / "bytes"
         collect.copy_archive(api, pod, target, 5000003, digest, say=print)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
-        assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
+        assert execute(api, pod, ["sh", "-c", "exit 7"]).exit == 7
 
 
 class TestThePodsFirstProcess:
@@ -298,10 +298,10 @@ class TestThePodsFirstProcess:
         pod = desk.pods()[0]["metadata"]["name"]
         api = Api(Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace))
         orphans = "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done"
-        left = execute(api, pod, "accept", ["sh", "-c", orphans]).out.split()
+        left = execute(api, pod, ["sh", "-c", orphans]).out.split()
         assert len(left) == 3
         gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
-        done = execute(api, pod, "accept", ["sh", "-c", gone, "sh", *left], timeout=30)
+        done = execute(api, pod, ["sh", "-c", gone, "sh", *left], timeout=30)
         assert done.exit == 0
 
 

@@ -51,7 +51,6 @@ def take_archive(
             done = execute(
                 api,
                 first.name,
-                MAIN_CONTAINER,
                 ["sh", "-c", f"wc -c < {_ARCHIVE} && sha256sum < {_ARCHIVE}"],
                 timeout=60.0 if seconds is None else max(0.0, until - time.monotonic()),
             )
@@ -110,7 +109,7 @@ def copy_archive(
                 code=Code.ARCHIVE_INCOMPLETE,
             )
         try:
-            execute(api, pod, MAIN_CONTAINER, command, timeout=timeout, sink=sink)
+            execute(api, pod, command, timeout=timeout, sink=sink)
         except ApiError as error:
             if not error.passing:
                 raise
@@ -125,7 +124,7 @@ def copy_archive(
 def release_coordinator(api: Api, pod: str) -> None:
     """Tell index 0 that its evidence was collected. If that fails, it ends after its hold time."""
     try:
-        execute(api, pod, MAIN_CONTAINER, ["touch", f"{FOLDER}/collected"], timeout=20.0)
+        execute(api, pod, ["touch", f"{FOLDER}/collected"], timeout=20.0)
     except ApiError:
         return
 

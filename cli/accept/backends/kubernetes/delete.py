@@ -17,7 +17,6 @@ from accept.backends.kubernetes.objects import (
     CONFIG_MAP,
     JOB,
     JOBSET,
-    MAIN_CONTAINER,
     NETWORK_POLICY,
     POD,
     SECRET,
@@ -130,7 +129,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
     """Tell the coordinator to stop; return whether it has ended within the time for that."""
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
-        if execute(api, pod, MAIN_CONTAINER, ["sh", "-c", stop], timeout=_TELLING).exit != 0:
+        if execute(api, pod, ["sh", "-c", stop], timeout=_TELLING).exit != 0:
             return False
     except ApiError as error:
         say(f"  cannot reach index 0: {error.message}")

@@ -27,7 +27,7 @@ from accept.backends.kubernetes.objects import (
 from accept.backends.kubernetes.rbac import CLUSTER_RULES, RULES, Rule
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.protocol import Say
-from accept.backends.requirements import Need
+from accept.backends.requirements import Need, tool_need
 from accept.core.text import plain
 from accept.plan.resolve import Resolved
 
@@ -166,7 +166,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     try:
         version = api.version()
     except ApiError as error:
-        return (lack("API", f"{error.message}", error.hint or "try: kubectl get pods"),)
+        return (lack("API", error.message, error.hint or "try: kubectl get pods"),)
     found = [
         _version(version, api),
         *_tools(),
@@ -198,14 +198,7 @@ def _tools() -> Iterator[Need]:
         ("helm", "install helm 3 or 4: https://helm.sh"),
         ("ssh-keygen", "install the OpenSSH client"),
     ):
-        path = shutil.which(tool) or ""
-        yield Need(
-            host="here",
-            what=tool,
-            good=bool(path),
-            found=path or "not found",
-            advice="" if path else advice,
-        )
+        yield tool_need("here", tool, shutil.which(tool) or "", advice)
 
 
 def _namespace(api: Api) -> Iterator[Need]:

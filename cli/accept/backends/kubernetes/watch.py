@@ -185,9 +185,7 @@ def written_exit_code(api: Api, state: State) -> int | None:
     if state.first is None or state.first.phase != PodPhase.RUNNING:
         return None
     try:
-        done = execute(
-            api, state.first.name, MAIN_CONTAINER, ["cat", f"{FOLDER}/status"], timeout=20.0
-        )
+        done = execute(api, state.first.name, ["cat", f"{FOLDER}/status"], timeout=20.0)
     except ApiError:
         return None
     return decimal(done.out.strip()) if done.exit == 0 else None

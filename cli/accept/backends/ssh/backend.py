@@ -21,6 +21,7 @@ from accept.backends.requirements import (
     scratch_lines,
     survey_script,
     tool_lines,
+    tool_need,
 )
 from accept.backends.ssh import manage
 from accept.backends.ssh.client import access_of, call, last_line, on_all, ssh_options
@@ -201,16 +202,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
             continue
         tools = answers(reply.out.decode(errors="replace"))
         for key, what, advice in _NEEDED_ON_HOSTS:
-            found = (tools.get(key) or [""])[0]
-            needs.append(
-                Need(
-                    host=host,
-                    what=what,
-                    good=bool(found),
-                    found=found or "not found",
-                    advice="" if found else advice,
-                )
-            )
+            needs.append(tool_need(host, what, (tools.get(key) or [""])[0], advice))
         needs += needs_of(host, tools, run)
         if greeting := plain(reply.greeting.decode(errors="replace"), 60):
             needs.append(
