@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from accept.backends.kubernetes import doctor_storage
 from accept.backends.kubernetes.client import Api, ApiError, resolve_place
-from accept.backends.kubernetes.doctor_storage import fine, lack
+from accept.backends.kubernetes.doctor_storage import check_object, fine, lack
 from accept.backends.kubernetes.nodes import (
     expected_nodes,
     pod_request,
@@ -129,18 +129,8 @@ def check_named_objects(api: Api, run: Resolved) -> Iterator[Need]:
     named = [(SERVICE_ACCOUNT, "service account", k8s.service_account)]
     named += [(SECRET, "pull secret", name) for name in k8s.image_pull_secrets]
     for kind, what, name in named:
-        if not name:
-            continue
-        try:
-            found = api.find(kind, name)
-        except ApiError as error:
-            yield fine(what, f"{name} cannot be checked: {error.message}")
-            continue
-        if found is None:
-            advice = f"create it in namespace {api.place.namespace}, or correct the site file"
-            yield lack(what, f"{name} does not exist", advice)
-        else:
-            yield fine(what, name)
+        if name:
+            yield check_object(api, kind, what, name, "create it, or correct the site file")
 
 
 def check_image(image: str | None) -> Need:

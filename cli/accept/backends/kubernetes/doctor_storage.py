@@ -30,6 +30,17 @@ def fine(what: str, found: str, advice: str = "") -> Need:
     return lack(what, found, advice, good=True)
 
 
+def check_object(api: Api, kind: Kind[Object], what: str, name: str, advice: str) -> Need:
+    """Check that an object exists in the namespace; without it there are no pods."""
+    try:
+        found = api.find(kind, name)
+    except ApiError as error:
+        return fine(what, f"{name} cannot be checked: {error.message}")
+    if found is None:
+        return lack(what, f"{plain(name, 253)} is not in namespace {api.place.namespace}", advice)
+    return fine(what, name)
+
+
 def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
     """Check the API, the templates and the domain; yield nothing if the run claims no devices."""
     claims, domain = run.pod.resource_claims, run.pod.compute_domain
@@ -41,28 +52,14 @@ def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
     if kind is not None:
         yield fine("claims of devices", f"{group}/{kind.version}")
         for name in sorted({c.template for c in claims if c.template}):
-            yield _template(api, kind, name)
+            advice = "create it there, or set kubernetes.resourceClaims in the site file"
+            yield check_object(api, kind, "claim template", name, advice)
     else:
         found = f"the cluster serves no {group}/{', '.join(versions[:-1])} or {versions[-1]}"
         advice = "Kubernetes 1.34 or newer does, older ones where that API is switched on"
         yield lack("claims of devices", found, advice)
     if domain:
         yield _domains(api)
-
-
-def _template(api: Api, kind: Kind[Object], name: str) -> Need:
-    """Check a ResourceClaimTemplate that machine or site name; without it there are no pods."""
-    what = "claim template"
-    try:
-        template = api.find(kind, name)
-    except ApiError as error:
-        return fine(what, f"{name} cannot be checked: {error.message}")
-    if template is None:
-        found = f"{plain(name, 253)} is not in namespace {api.place.namespace}"
-        return lack(
-            what, found, "create it there, or set kubernetes.resourceClaims in the site file"
-        )
-    return fine(what, name)
 
 
 def _domains(api: Api) -> Need:

@@ -26,7 +26,7 @@ from accept.config import Site
 from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
-from accept.core.text import count, plain
+from accept.core.text import count, plain, shortened
 from accept.plan.placement import GPU, gpu_resource
 
 _BLOCKING = ("NoSchedule", "NoExecute")
@@ -137,8 +137,7 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
             reasons.setdefault(fit.why, []).append(fit.node)
     shown = []
     for why, names in list(reasons.items())[:6]:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        shown.append(f"; {', '.join(names[:3])}{more}: {why}")
+        shown.append(f"; {shortened(names, 3)}: {why}")
     gpus = f" with {wanted.amount} {wanted.resource}" if wanted.amount else ""
     rest = "".join(shown) if found else "; the cluster has no nodes"
     return f"{count(nodes, 'node')} requested, {good} free{gpus}{rest}"

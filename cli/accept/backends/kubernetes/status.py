@@ -21,7 +21,7 @@ from accept.backends.kubernetes.objects import (
     Event,
     Object,
 )
-from accept.core.text import plain
+from accept.core.text import plain, shortened
 
 #: Reasons of waiting containers that are about to start.
 _STARTING_REASONS = ("ContainerCreating", "PodInitializing", "")
@@ -285,11 +285,7 @@ def waiting_reasons(state: State) -> tuple[str, ...]:
             on = f" on {pod.node}" if pod.node else ""
             # The same reason may differ only in the name of the pod.
             grouped.setdefault(pod.why.replace(pod.name, "it"), []).append(f"{pod.name}{on}")
-    shown_lines = []
-    for why, names in grouped.items():
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        shown_lines.append(f"  {', '.join(names[:_NAMES_SHOWN])}{more}: {why}")
-    return tuple(shown_lines)
+    return tuple(f"  {shortened(names, _NAMES_SHOWN)}: {why}" for why, names in grouped.items())
 
 
 def has_started(state: State) -> bool:

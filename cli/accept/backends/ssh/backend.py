@@ -35,7 +35,7 @@ from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.serde import dump
-from accept.core.text import count, plain
+from accept.core.text import count, plain, shortened
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
 
@@ -163,10 +163,9 @@ def _refuse_unusable(
     """Raise NotStarted if too few hosts are ready, or if their GPUs are in use."""
     problems = [r.problem for r in results.values() if isinstance(r, Absent)]
     if not ready or (problems and run.plan.require_all_nodes):
-        shown = "; ".join(f"{p.message} ({p.cause})" for p in problems[:4])
-        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
+        shown = shortened([f"{p.message} ({p.cause})" for p in problems], 4, "; ")
         raise NotStarted(
-            f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}{more}",
+            f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}",
             code=Code.SSH_HOSTS_UNUSABLE,
             hint="accept doctor shows what each host lacks",
         )
