@@ -337,6 +337,12 @@ class Results:
         ),
     ] = 600.0
 
+    @property
+    def folder(self) -> str:
+        """Return the location if it is a folder, as a path; empty if it is not."""
+        path = (self.location or "").removeprefix("file://")
+        return path if path.startswith("/") else ""
+
     def __post_init__(self) -> None:
         """Raise Invalid if the location is outside the volume."""
         inside = self.location is None or f"{self.location}/".startswith(f"{RESULTS}/")

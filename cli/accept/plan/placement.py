@@ -204,15 +204,21 @@ def _merged(base: Plain, changes: Plain) -> Plain:
     return result
 
 
-def check_results(results: Results, machine: PodSettings, site: Kubernetes) -> None:
+def check_results(results: Results, pod: PodSettings) -> None:
     """Raise BadInput if results go to a folder inside the pod, which is deleted with the pod."""
-    location = (results.location or "").removeprefix("file://")
-    if not location.startswith("/") or results.volume:
-        return
-    mounts = [m.get("mountPath") for m in (*machine.volume_mounts, *site.extra_volume_mounts)]
-    if not any(f"{location}/".startswith(f"{str(path).rstrip('/')}/") for path in mounts if path):
+    if results.folder and not results.volume and not volumes_at(results.folder, pod):
         raise BadInput(
-            f"results.location {escaped(location)} is inside the pod and is deleted with it",
+            f"results.location {escaped(results.folder)} is inside the pod and is deleted with it",
             code=Code.SITE_RESULTS_IN_POD,
             hint=f"name a bucket, or give results.volume, which is mounted at {RESULTS}",
         )
+
+
+def volumes_at(folder: str, pod: PodSettings) -> tuple[str, ...]:
+    """Return the names of the volumes that pods mount at a folder, or at one above it."""
+    mounts = ((str(m.get("name")), str(m.get("mountPath") or "")) for m in pod.volume_mounts)
+    return tuple(name for name, path in mounts if path and _is_below(folder, path))
+
+
+def _is_below(folder: str, path: str) -> bool:
+    return f"{folder}/".startswith(f"{path.rstrip('/')}/")

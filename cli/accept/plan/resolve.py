@@ -252,7 +252,8 @@ def resolve(options: Options) -> Resolved:
     on_pods = backend == "kubernetes"
     per_pod = None
     if on_pods:
-        check_results(settings.results, machine.value.kubernetes, settings.kubernetes)
+        pod = pod_settings(machine.value.kubernetes, settings.kubernetes)
+        check_results(settings.results, pod)
         pods = include_nodes(settings.kubernetes, names=hosts, nodes=count)
         settings = replace(settings, kubernetes=pods)
     gpus = gpus_to_use(machine.value, settings, options)

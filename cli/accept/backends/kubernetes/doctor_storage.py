@@ -17,6 +17,7 @@ from accept.backends.kubernetes.objects import (
 from accept.backends.requirements import Need
 from accept.core.text import duration, plain
 from accept.evidence import bucket
+from accept.plan.placement import volumes_at
 from accept.plan.resolve import Resolved
 
 
@@ -97,15 +98,9 @@ def _results_volume(run: Resolved) -> Mapping[str, object]:
     """Return the volume that evidence is written to; empty if it is written to none."""
     if run.site.results.volume:
         return run.site.results.volume
-    location = (run.site.results.location or "").removeprefix("file://")
-    if not location.startswith("/"):
-        return {}
-    named = {
-        str(mount.get("name"))
-        for mount in run.pod.volume_mounts
-        if f"{location}/".startswith(f"{str(mount.get('mountPath')).rstrip('/')}/")
-    }
-    return next((v for v in run.pod.volumes if str(v.get("name")) in named), {})
+    folder = run.site.results.folder
+    names = volumes_at(folder, run.pod) if folder else ()
+    return next((v for v in run.pod.volumes if str(v.get("name")) in names), {})
 
 
 def _bucket(location: str, account: str | None) -> Need:
