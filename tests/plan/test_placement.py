@@ -181,7 +181,8 @@ class TestGpus:
     ) -> None:
         found = run(text, **options)
         assert (found.gpus_per_pod, found.plan.gpus_used) == (asked, tested)
-        assert values_of(found, render(found))["site"].get("gpusPerPod") == asked
+        limits = values_of(found, render(found))["pod"]["resources"]["limits"]
+        assert limits == {"nvidia.com/gpu": asked or 8}
         # Bounds of collectives are about whole nodes, those of single GPUs hold for a part too.
         kinds = {reference.metric == "busbw" for reference in found.plan.references}
         assert kinds == ({True, False} if tested is None else {False})
