@@ -17,14 +17,30 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from accept.core.error_codes import Code
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
 
+#: Data as JSON and YAML have it.
+Plain = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 #: Keys of mappings and indices of lists, from the outside in.
-Path = tuple[Any, ...]
+Path = tuple[str | int, ...]
 _Reader = Callable[[Any], Any]
 _Schema = dict[str, Any]
 
@@ -41,7 +57,7 @@ class Invalid(ValueError):
         self.hint = hint
         self.code = code
 
-    def under(self, *keys: Any) -> Invalid:
+    def under(self, *keys: str | int) -> Invalid:
         """Return this error with `keys` in front of its path."""
         return Invalid((*keys, *self.path), self.message, self.hint, code=self.code)
 
@@ -156,7 +172,7 @@ class Text:
 # Read, write and publish
 
 
-def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
+def read(cls: type[T], data: object, *, path: Path = ()) -> T:
     """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
 
     A dataclass may have a static method `adapt` that changes data of another version before.
@@ -169,20 +185,25 @@ def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
     return value
 
 
-def dump(value: Any) -> Any:
+@overload
+def dump(value: DataclassInstance) -> dict[str, Plain]: ...
+@overload
+def dump(value: object) -> Plain: ...
+def dump(value: object) -> Plain:
     """Return plain data from which `read` restores `value`.
 
     A field with `init=False` is written, but not restored: the class derives it from the others.
     Fields that are None are left out if None is their default. Keys of mappings are sorted and
     fields keep their order, so that equal values give equal bytes.
     """
-    kind = type(value)
-    if kind is str or kind is int or value is None or kind is bool:
-        return value
-    if kind is float:
-        return value if math.isfinite(value) else str(value)
     if isinstance(value, Enum):
-        return value.value
+        plain: Plain = value.value
+        return plain
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    kind = type(value)
     if dataclasses.is_dataclass(kind):
         data = {}
         for item, key, _ in fields_of(kind):
@@ -197,7 +218,7 @@ def dump(value: Any) -> Any:
     raise TypeError(f"{kind.__name__} is not plain data")
 
 
-def renamed(data: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+def renamed(data: dict[str, object], old: str, new: str) -> dict[str, object]:
     """Return JSON data of any version, with the key that was called `old` as `new`.
 
     Raises Invalid if it has both, because one of them would be ignored.
@@ -207,7 +228,7 @@ def renamed(data: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {new if key == old else key: value for key, value in data.items()}
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Return JSON text on one line; equal values give equal bytes."""
     return json.dumps(dump(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -251,7 +272,7 @@ def escaped(text: str, limit: int = 60) -> str:
     return short if short.isprintable() else json.dumps(short)[1:-1]
 
 
-def describe_value(data: Any) -> str:
+def describe_value(data: object) -> str:
     """Describe a value in a few words, for messages."""
     if data is None:
         return "nothing"
@@ -266,7 +287,7 @@ def describe_value(data: Any) -> str:
     return "a list" if isinstance(data, (list, tuple)) else "a mapping"
 
 
-def describe(hint: Any) -> str:
+def describe(hint: object) -> str:
     """Describe a type in words: "a whole number", "one of a, b"."""
     return _kind(hint).words
 

@@ -75,10 +75,10 @@ def test_each_check_is_whole(name: str) -> None:
     metrics = [spec.name for spec in check.metrics]
     assert len(set(metrics)) == len(metrics)
     assert not check.metrics or check.metrics[0].bounds or not any(m.bounds for m in check.metrics)
-    defaults = check.params()
+    params = check.params()
     for item in fields(check.params):
         assert item.metadata["doc"], item.name
-    assert 0 < check.estimate(defaults, 1, 1) <= check.estimate(defaults, 1000, 8) < 3600
+    assert 0 < params.estimate(1, 1) <= params.estimate(1000, 8) < 3600
 
 
 def test_one_check_gates_the_measurements_and_one_runs_scripts() -> None:

@@ -10,7 +10,7 @@ from accept.core import facts, nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, TIME, WRONG
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import collective
 from accept.core.judge.collective_metrics import LATENCY, message_sizes, read, value_range
 from accept.core.judge.evidence import Evidence, Judged, Score
@@ -29,7 +29,7 @@ _MAX_RECORDS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of a collective check, with sizes in the syntax of nccl-tests."""
 
     min: str = param("1K", "smallest message, such as 1K")
@@ -50,18 +50,17 @@ class Params:
         if self.iters < 1 or self.warmup < 0:
             raise ValueError("iters must be at least 1 and warmup at least 0")
 
+    def estimate(self, hosts: int, ranks: int) -> float:
+        """Return the seconds that one collective takes over all its sizes.
 
-def estimate(params: Params, hosts: int, ranks_per_host: int) -> float:
-    """Return the seconds that one collective takes over all its sizes.
-
-    Messages above 64 MiB are only sent by GPUs, at an assumed 20 GB/s; smaller ones at 0.5 GB/s.
-    A call takes 50 us, and 5 us more per rank. Both placements are measured.
-    """
-    calls = 2 * (params.iters + params.warmup)
-    sizes = message_sizes(params.min, params.max, params.factor)
-    latency = 50e-6 + 5e-6 * hosts * ranks_per_host
-    transfer = sum(size / (20e9 if size > 64 << 20 else 0.5e9) for size in sizes)
-    return 1.0 + calls * (latency * len(sizes) + transfer)
+        Messages above 64 MiB are only sent by GPUs, at an assumed 20 GB/s; smaller ones at 0.5
+        GB/s. A call takes 50 us, and 5 us more per rank. Both placements are measured.
+        """
+        calls = 2 * (self.iters + self.warmup)
+        sizes = message_sizes(self.min, self.max, self.factor)
+        latency = 50e-6 + 5e-6 * hosts * ranks
+        transfer = sum(size / (20e9 if size > 64 << 20 else 0.5e9) for size in sizes)
+        return 1.0 + calls * (latency * len(sizes) + transfer)
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -139,7 +138,6 @@ def make(name: str, title: str, worth: int) -> Check:
         facts=FACTS,
         launch="collectives",
         worth=worth,
-        estimate=estimate,
         parse=parse,
         log_lines=speed_lines,
         judge=collective.judge,
@@ -209,7 +207,6 @@ LATENCY_CHECK = Check(
     metrics=(TIME, WRONG),
     facts=FACTS,
     worth=40,
-    estimate=estimate,
     parse=parse_latency,
     log_lines=latency_lines,
     judge=judge_latency,

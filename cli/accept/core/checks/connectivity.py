@@ -15,7 +15,7 @@ from accept.core import record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
@@ -27,7 +27,7 @@ from accept.core.text import count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `connectivity`."""
 
     pings: int = param(20, "round trips for each pair of hosts; 0 leaves the latency matrix out")
@@ -37,10 +37,9 @@ class Params:
         if self.pings < 0:
             raise ValueError(f"pings must be at least 0, not {self.pings}")
 
-
-def estimate(params: Params, hosts: int, _ranks: int) -> float:
-    """Return seconds; each of N - 1 rounds of pairs takes `pings` round trips of 0.5 ms."""
-    return 3.0 + 0.0005 * params.pings * max(0, hosts - 1)
+    def estimate(self, hosts: int, _ranks: int) -> float:
+        """Return seconds; each of N - 1 rounds of pairs takes `pings` round trips of 0.5 ms."""
+        return 3.0 + 0.0005 * self.pings * max(0, hosts - 1)
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -167,7 +166,6 @@ CONNECTIVITY = Check(
     gate=True,
     shows_gpus=True,
     worth=90,
-    estimate=estimate,
     parse=parse,
     judge=judge,
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 from accept.core import record_protocol
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.health_readings import (
     HEALTH_CHANGE,
     HEALTH_READING,
@@ -37,7 +37,7 @@ _MAX_NOTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params(Limits):
+class Params(CheckParams, Limits):
     """Parameters of `health`.
 
     Sources of the defaults, from NVIDIA/DCGM: 100 CRC errors per second of an NVLink
@@ -64,10 +64,9 @@ class Params(Limits):
             if (value := getattr(self, item.name)) < 0:
                 raise ValueError(f"{camel(item.name)} must be at least 0, not {value}")
 
-
-def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
-    """Return the time of one reading of files and driver, in seconds."""
-    return 2.0
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return the time of one reading of files and driver, in seconds."""
+        return 2.0
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -190,7 +189,6 @@ HEALTH = Check(
     facts=(HEALTH_READING, HEALTH_CHANGE, HEALTH_TOTAL),
     read_only=True,
     worth=90,
-    estimate=estimate,
     parse=parse,
     judge=judge,
 )

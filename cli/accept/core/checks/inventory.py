@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from accept.core import record_protocol
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import INVENTORY, Inventory
 from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.evidence import Evidence, Judged
@@ -42,7 +42,7 @@ CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `inventory`."""
 
     max_clock_offset: float = param(1.0, "largest clock difference from the hosts' median, in s")
@@ -51,10 +51,9 @@ class Params:
     )
     busy_mib: int = param(1024, "GPU memory in use above which a GPU counts as busy, in MiB")
 
-
-def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
-    """Return the time to read files and query nvidia-smi, in seconds."""
-    return 3.0
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return the time to read files and query nvidia-smi, in seconds."""
+        return 3.0
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -194,7 +193,6 @@ INVENTORY_CHECK = Check(
     read_only=True,
     shows_gpus=True,
     worth=100,
-    estimate=estimate,
     parse=parse,
     judge=judge,
 )

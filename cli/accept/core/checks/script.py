@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from accept.core import record_protocol
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
@@ -16,7 +16,7 @@ from accept.core.model import GroupKind, Parsed, Problem, Record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `script`; the suite names the script itself."""
 
     name: str = param("", "name in the report; empty: the name of the file")
@@ -27,10 +27,9 @@ class Params:
         if self.seconds <= 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds}")
 
-
-def estimate(params: Params, _hosts: int, _ranks: int) -> float:
-    """Return the parameter `seconds`."""
-    return params.seconds
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return the parameter `seconds`."""
+        return self.seconds
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -83,7 +82,6 @@ SCRIPT = Check(
     ),
     user_script=True,
     worth=50,
-    estimate=estimate,
     parse=parse,
     judge=judge,
 )

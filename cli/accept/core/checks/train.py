@@ -14,7 +14,7 @@ from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind
 from accept.core.judge import bounds, completeness, stragglers
 from accept.core.judge.collective_metrics import number
@@ -38,7 +38,7 @@ _START_SECONDS, _LARGE_START_SECONDS = 10.0, 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `train`.
 
     `batch` counts the samples of all ranks, so the loss does not depend on the number of ranks.
@@ -111,18 +111,17 @@ class Params:
             if (folder := getattr(self, name)) and not folder.startswith("/"):
                 raise ValueError(f"{name} must be an absolute path on the hosts, not {folder}")
 
+    def estimate(self, hosts: int, ranks: int) -> float:
+        """Return seconds: import torch on each rank, then run the steps, 1 ms longer per rank.
 
-def estimate(params: Params, hosts: int, ranks_per_host: int) -> float:
-    """Return seconds: import torch on every rank, and run the steps, with 1 ms per step and rank.
-
-    The steps of large models are a guess, because nobody has measured them; suites can set
-    `timeout`.
-    """
-    large = params.model.startswith("gpt") and params.model != "gpt-tiny"
-    small_step = _STEP_SECONDS.get(params.model, _SMALL_STEP_SECONDS)
-    step = _LARGE_STEP_SECONDS if large else small_step
-    start = _START_SECONDS + large * _LARGE_START_SECONDS
-    return start + (60 * params.minutes or params.steps * (step + 0.001 * hosts * ranks_per_host))
+        The steps of large models are a guess, because nobody has measured them; suites can set
+        `timeout`.
+        """
+        large = self.model.startswith("gpt") and self.model != "gpt-tiny"
+        small_step = _STEP_SECONDS.get(self.model, _SMALL_STEP_SECONDS)
+        step = _LARGE_STEP_SECONDS if large else small_step
+        start = _START_SECONDS + large * _LARGE_START_SECONDS
+        return start + (60 * self.minutes or self.steps * (step + 0.001 * hosts * ranks))
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -272,7 +271,6 @@ TRAIN = Check(
     metrics=(*_METRICS, *_RANK_METRICS),
     facts=(TRAINING, COMPARED, facts.DIGEST),
     worth=60,
-    estimate=estimate,
     parse=parse,
     judge=judge,
     # Only a majority shows which rank's parameters are wrong.
