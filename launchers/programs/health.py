@@ -10,7 +10,8 @@ driver that hangs affects only the second. The keys:
                out, and of those its kind has `missing` names the ones that it lacks; a counter of
                one link of a device is called NAME.LINK
     log        {last, events} of the kernel log, if it can be read
-    unread     the things that could not be read, each with the reason
+    unread     list of {reason, devices}: what could not be read and why, and the devices of which
+               nothing could be read ("all", "gpus" or "none")
     whole      true in the last fact
 
 Uses the standard library, and pynvml (package nvidia-ml-py) if it is installed.
@@ -28,7 +29,7 @@ from typing import Any
 
 import rank_io
 from health_gpus import gpus
-from health_host import Device, host, interfaces, kernel_log, memory, rdma_ports
+from health_host import Device, gap, host, interfaces, kernel_log, memory, rdma_ports
 
 #: Seconds after which this program ends itself; longer than the time limit of nvidia-smi
 #: (`inventory.SECONDS`).
@@ -73,12 +74,11 @@ def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
 
 def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
     """Print the counters of the kernel."""
-    log, refused = kernel_log(root)
+    log, unread = kernel_log(root)
     devices = [*rdma_ports(root), *interfaces(root, of_the_run), *memory(root), host(root)]
     boot = rank_io.read(root / "proc/sys/kernel/random/boot_id")[:8]
-    unread = [refused] if refused else []
     if not any(device["kind"] == "memory" for device in devices):
-        unread.append("memory errors (no EDAC)")
+        unread.append(gap("memory errors (no EDAC)"))
     say(devices, words=words, boot=boot, uptime=time.monotonic(), log=log, unread=unread)
 
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from accept.core.facts import FactKind
 from accept.core.model import Fact
-from accept.core.serde import dump, read
+from accept.core.serde import read
 from accept.core.text import TextEnum
 
 T = TypeVar("T")
@@ -92,18 +92,20 @@ class Gap:
 
 
 def _with_gaps(data: dict[str, object]) -> dict[str, object]:
-    """Return data with gaps for the texts in `unread`: the hosts' programs and 0.1 write texts."""
+    """Return the data of any version; 0.1 wrote each gap as a text."""
     unread = data.get("unread")
     if not isinstance(unread, list):
         return data
-    gaps = [dump(_gap(entry)) if isinstance(entry, str) else entry for entry in unread]
-    return {**data, "unread": gaps}
+    return {
+        **data,
+        "unread": [_gap(entry) if isinstance(entry, str) else entry for entry in unread],
+    }
 
 
-def _gap(reason: str) -> Gap:
+def _gap(reason: str) -> dict[str, str]:
     starts = {"anything": Unread.ALL, "GPU": Unread.GPUS}
     devices = (unread for start, unread in starts.items() if reason.startswith(start))
-    return Gap(reason=reason, devices=next(devices, Unread.NONE))
+    return {"reason": reason, "devices": next(devices, Unread.NONE).value}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Literal,
+    Protocol,
     TypeVar,
     Union,
     get_args,
@@ -32,15 +33,20 @@ from typing import (
 
 from accept.core.error_codes import Code
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 T = TypeVar("T")
 
 #: Data as JSON and YAML have it.
 Plain = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 #: Keys of mappings and indices of lists, from the outside in.
 Path = tuple[str | int, ...]
+
+
+class _Dataclass(Protocol):
+    """Any instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
 _Reader = Callable[[Any], Any]
 _Schema = dict[str, Any]
 
@@ -186,7 +192,7 @@ def read(cls: type[T], data: object, *, path: Path = ()) -> T:
 
 
 @overload
-def dump(value: DataclassInstance) -> dict[str, Plain]: ...
+def dump(value: _Dataclass) -> dict[str, Plain]: ...
 @overload
 def dump(value: object) -> Plain: ...
 def dump(value: object) -> Plain:
