@@ -86,7 +86,7 @@ class Unread(TextEnum):
 class Gap:
     """Something that a reading lacks."""
 
-    #: What could not be read, and why.
+    #: The thing that could not be read, and the reason.
     reason: str
     devices: Unread = Unread.ALL
 
@@ -137,7 +137,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What changed on one host between two readings. Devices are keyed by their titles."""
+    """Hold the changes on one host between two readings. Devices are keyed by their titles."""
 
     #: Sweep number of the earlier reading; 0 if there is none.
     since: int
@@ -160,7 +160,7 @@ class Change:
     #: (device, kind, code, "fatal" or "", PCI address); the device is "" if none has that address.
     events: tuple[tuple[str, ...], ...] = ()
     rebooted: bool = False
-    #: What the later reading could not read and the earlier one could.
+    #: Gaps of the later reading that the earlier one did not have.
     unread: tuple[Gap, ...] = ()
     #: Number of entries that were left out because of `MOST`.
     cut: int = 0
@@ -188,7 +188,7 @@ def _change(value: object) -> Change:
 
 #: A part of the reading of a host.
 HEALTH_READING = FactKind("health", _reading)
-#: What changed on a host since its last reading, and over the run.
+#: The changes on a host since its last reading, and over the run.
 HEALTH_CHANGE = FactKind("health-change", _change)
 HEALTH_TOTAL = FactKind("health-total", _change)
 

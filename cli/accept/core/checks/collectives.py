@@ -23,7 +23,6 @@ FACTS = (facts.NCCL_TESTS, facts.NCCL_NETWORKS, facts.NCCL_DETOURS, facts.PROGRA
 #: As `Check.faults`. Ranks that hang, die or are slow show only next to ranks that wait for them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
-_PIECE_BYTES = 1 << 20
 #: Records above this number are ignored: the program is out of control.
 _MAX_RECORDS = 100_000
 
@@ -69,7 +68,7 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     If a record reports that the programs never ran, problems of the tables are left out.
     """
     record_lines: list[bytes] = []
-    tables = nccl_tests.read(_pieces(lines, record_lines))
+    tables = nccl_tests.read(_copied(lines, record_lines))
     if not record_lines:
         return tables
     records = record_protocol.parse(record_lines)
@@ -81,24 +80,12 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     )
 
 
-def _pieces(lines: Iterable[bytes], record_lines: list[bytes]) -> Iterator[bytes]:
-    """Join lines to pieces of about 1 MiB, and copy lines with a record to `record_lines`."""
-    for piece in _joined(lines):
-        if _MARK in piece and len(record_lines) < _MAX_RECORDS:
-            record_lines += [line for line in piece.split(b"\n") if _MARK in line]
-        yield piece
-
-
-def _joined(lines: Iterable[bytes]) -> Iterator[bytes]:
-    parts: list[bytes] = []
-    size = 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size >= _PIECE_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    yield b"".join(parts)
+def _copied(blocks: Iterable[bytes], record_lines: list[bytes]) -> Iterator[bytes]:
+    """Pass blocks of lines on, and copy lines with a record to `record_lines`."""
+    for block in blocks:
+        if _MARK in block and len(record_lines) < _MAX_RECORDS:
+            record_lines += [line for line in block.split(b"\n") if _MARK in line]
+        yield block
 
 
 def score_of(check: str) -> Score:

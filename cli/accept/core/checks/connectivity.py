@@ -8,8 +8,9 @@ host, the median over its peers in us. Only users can set bounds for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from accept.core import record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
@@ -22,7 +23,7 @@ from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, GroupKind, Parsed, Problem, Record, State
+from accept.core.model import Finding, GroupKind, Problem, Record, State
 from accept.core.text import count
 
 
@@ -40,11 +41,6 @@ class Params(CheckParams):
     def estimate(self, hosts: int, _ranks: int) -> float:
         """Return seconds; each of N - 1 rounds of pairs takes `pings` round trips of 0.5 ms."""
         return 3.0 + 0.0005 * self.pings * max(0, hosts - 1)
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the ranks and their ping times."""
-    return record_protocol.parse(lines, check="connectivity")
 
 
 def _network(value: object) -> str | None:
@@ -166,7 +162,7 @@ CONNECTIVITY = Check(
     gate=True,
     shows_gpus=True,
     worth=90,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="connectivity"),
     judge=judge,
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from accept.core import facts, record_protocol
@@ -17,7 +17,7 @@ from accept.core.judge.consistency import digest_problems, missing_digest_proble
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, Parsed, Problem
+from accept.core.model import GroupKind, Problem
 from accept.core.text import parse_size
 
 #: Data types of `gemm`, in the order they are measured.
@@ -100,11 +100,6 @@ class MemoryParams(_DeviceParams):
         return _START_SECONDS + 2 * self.seconds + ranks * (self.alone + rest)
 
 
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the records of all devices, for both checks; each record names its check."""
-    return record_protocol.parse(lines)
-
-
 def judge_gemm(evidence: Evidence) -> Judged:
     """Pass if every GPU computed correctly, met its bounds, and is as fast as its peers."""
     params = params_of(evidence, GemmParams)
@@ -135,7 +130,7 @@ GEMM = Check(
     facts=(facts.DIGEST, facts.LOAD, facts.LEFT_OUT),
     launch="devices",
     worth=70,
-    parse=parse,
+    parse=record_protocol.parse,
     judge=judge_gemm,
     devices=True,
     faults=FAULTS,
@@ -251,7 +246,7 @@ MEMORY = Check(
     facts=(PCIE, facts.LEFT_OUT),
     launch="devices",
     worth=65,
-    parse=parse,
+    parse=record_protocol.parse,
     judge=judge_memory,
     devices=True,
     faults=FAULTS,

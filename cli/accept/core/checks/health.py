@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 
 from accept.core import record_protocol
 from accept.core.causes import Cause, Judgement
@@ -29,7 +30,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, GroupKind, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Problem, State
 from accept.core.serde import camel
 from accept.core.text import count
 
@@ -67,11 +68,6 @@ class Params(CheckParams, Limits):
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the time of one reading of files and driver, in seconds."""
         return 2.0
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the facts of one host."""
-    return record_protocol.parse(lines, check="health")
 
 
 def readings_of(evidence: Evidence) -> dict[str, Reading]:
@@ -189,7 +185,7 @@ HEALTH = Check(
     facts=(HEALTH_READING, HEALTH_CHANGE, HEALTH_TOTAL),
     read_only=True,
     worth=90,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="health"),
     judge=judge,
 )
 

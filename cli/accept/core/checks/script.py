@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from accept.core import record_protocol
 from accept.core.causes import Cause
@@ -12,7 +12,7 @@ from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
-from accept.core.model import GroupKind, Parsed, Problem, Record
+from accept.core.model import GroupKind, Problem, Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,6 @@ class Params(CheckParams):
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the parameter `seconds`."""
         return self.seconds
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the records that the script printed."""
-    return record_protocol.parse(lines, check="script")
 
 
 def _failed(record: Record) -> Problem:
@@ -82,7 +77,7 @@ SCRIPT = Check(
     ),
     user_script=True,
     worth=50,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="script"),
     judge=judge,
 )
 

@@ -6,8 +6,9 @@ ranks that compute wrong numbers; this module judges the loss curve and looks fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from accept.core import facts, record_protocol
@@ -22,7 +23,7 @@ from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import GroupKind, Parsed, Problem, Record
+from accept.core.model import GroupKind, Problem, Record
 
 #: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")
@@ -122,11 +123,6 @@ class Params(CheckParams):
         step = _LARGE_STEP_SECONDS if large else small_step
         start = _START_SECONDS + large * _LARGE_START_SECONDS
         return start + (60 * self.minutes or self.steps * (step + 0.001 * hosts * ranks))
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return losses, throughput and the reports of ranks."""
-    return record_protocol.parse(lines, check="train")
 
 
 def _values(record: Record) -> dict[str, float]:
@@ -271,7 +267,7 @@ TRAIN = Check(
     metrics=(*_METRICS, *_RANK_METRICS),
     facts=(TRAINING, COMPARED, facts.DIGEST),
     worth=60,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="train"),
     judge=judge,
     # Only a majority shows which rank's parameters are wrong.
     faults={"wrong": 3, "nan": 1, "hang": 2, "die": 2, "full-disk": 1},
