@@ -64,7 +64,7 @@ def lines(device: Device) -> Iterator[str]:
 
 
 def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
-    """Print devices as a fact; with `words`, also a description before it."""
+    """Print devices as a fact; with `words`, print a description for people before it."""
     for line in (line for device in devices if words for line in lines(device)):
         rank_io.say(line)
     value = {**compact(devices), **more}
@@ -95,14 +95,16 @@ def main(arguments: Sequence[str]) -> None:
     import argparse
 
     parser = argparse.ArgumentParser(
-        description="What the GPUs, links, NICs and memory of this host have counted so far: "
-        "errors, replays, link states. Run it before and after something, and compare."
+        description="Print the error counters and link states of the GPUs, links, NICs and memory "
+        "of this host. Run it before and after a test, and compare."
     )
-    parser.add_argument("--root", type=Path, default=Path("/"), help="where sys, proc and dev lie")
     parser.add_argument(
-        "--interface", default="", help="interfaces that carry the run, with commas between them"
+        "--root", type=Path, default=Path("/"), help="folder that contains sys, proc and dev"
     )
-    parser.add_argument("--quiet", action="store_true", help="the record alone, without words")
+    parser.add_argument(
+        "--interface", default="", help="interfaces that carry the run, separated by commas"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only the records")
     options = parser.parse_args(arguments)
     read_host(options.root, tuple(options.interface.split(",")), words=not options.quiet)
     read_gpus(options.root, words=not options.quiet)
