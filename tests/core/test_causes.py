@@ -10,6 +10,7 @@ from tests.factories.paths import ROOT
 
 from accept.core import causes
 from accept.core.causes import Cause
+from accept.core.error_codes import Code
 from accept.core.judge.summary import state_of
 from accept.core.model import Problem, State
 from accept.core.serde import dump, read
@@ -108,4 +109,4 @@ def test_the_command_line_shows_what_the_page_says_of_a_cause(cause: Cause) -> N
 
 
 def test_a_cause_that_does_not_exist_is_refused_with_the_nearest() -> None:
-    assert "did you mean rank-hung?" in refused("show", "cause", "rank-hang")
+    assert "rank-hung" in refused("show", "cause", "rank-hang", error=Code.CAUSE_UNKNOWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -59,15 +60,17 @@ class TestFolder:
     ) -> None:
         if before:
             (tmp_path / "a").write_text(before)
-        with full_disk(free=100), pytest.raises(OSError, match="too large"):
+        with full_disk(free=100), pytest.raises(OSError) as error:  # noqa: PT011
             evidence.write(tmp_path / "a", "x" * 1000)
+        assert error.value.errno == errno.EFBIG
         assert [path.read_text() for path in tmp_path.iterdir()] == ([before] if before else [])
 
     def test_a_report_on_a_full_disk_does_not_spoil_the_evidence(self, folder: Path) -> None:
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         verdict = sample_evidence.verdict_of(sample_evidence.record())
-        with full_disk(), pytest.raises(OSError, match="too large"):
+        with full_disk(), pytest.raises(OSError) as error:  # noqa: PT011
             evidence.write_judgement(folder, sample_evidence.PLAN, verdict)
+        assert error.value.errno == errno.EFBIG
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
         assert evidence.check_checksums(folder) == ()
 
@@ -158,7 +161,8 @@ class TestChecksums:
 
     def test_that_are_missing_mean_it_was_never_finished(self, tmp_path: Path) -> None:
         folder = sample_evidence.write(tmp_path / "evidence", whole=False)
-        assert "never finished" in evidence.check_checksums(folder)[0]
+        (error,) = evidence.check_checksums(folder)
+        assert error.startswith(evidence.CHECKSUMS)
 
 
 class TestLogs:
@@ -255,7 +259,7 @@ class TestPacked:
             sample_evidence.verdict_of(sample_evidence.record()),
         )
         assert len(text) <= evidence.PACKED_LIMIT
-        with pytest.raises(BadEvidence, match="2 records") as error:
+        with pytest.raises(BadEvidence) as error:
             evidence.unpack(text.encode().splitlines(), "pod.log")
         assert error.value.code is Code.EVIDENCE_TOO_LARGE_FOR_LOG
 

@@ -289,12 +289,12 @@ class TestErrors:
 
     def test_a_folder_that_holds_something_is_not_written_to(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("mine")
-        assert "is not empty" in refused("render", *CPU, "-o", tmp_path)
+        refused("render", *CPU, "-o", tmp_path, error=Code.OUTPUT_EXISTS)
         assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("mine")
-        refused("render", *CPU, "-o", tmp_path / "mine")
+        refused("render", *CPU, "-o", tmp_path / "mine", error=Code.OUTPUT_WRITE)
 
 
 class TestFolder:
@@ -361,7 +361,7 @@ class TestFolder:
     def test_without_a_run_that_can_be_read_is_refused(self, tmp_path: Path, content: str) -> None:
         folder = self.folder(tmp_path)
         (folder / "run.json").write_bytes(content.encode(errors="surrogateescape"))
-        assert "run.json cannot be read" in refused("submit", folder, "--dry-run")
+        refused("submit", folder, "--dry-run", error=Code.RUN_UNREADABLE)
 
     def test_without_a_script_of_this_version_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -378,7 +378,7 @@ class TestFolder:
         bundle.write(tmp_path)
         with pytest.raises(BadInput) as error:
             load_bundle(tmp_path, rendered(nodes=3, suite="quick")[1].plan)
-        assert "render again" in error.value.hint
+        assert error.value.code is Code.RUN_CHANGED
         assert run.plan.nodes == 2
 
 

@@ -85,10 +85,9 @@ class TestImage:
         with pytest.raises(BadInput) as error:
             resolve(Options(machine=KNOWN, nodes=64))
         assert error.value.code == Code.SITE_NO_IMAGE
-        assert "--hosts" in error.value.hint
 
     def test_without_one_nothing_is_printed_for_helm(self) -> None:
-        assert Code.SITE_NO_IMAGE in refused("render", "-m", KNOWN, "-n", 64)
+        refused("render", "-m", KNOWN, "-n", 64, error=Code.SITE_NO_IMAGE)
 
 
 class TestNodes:
@@ -107,15 +106,14 @@ class TestNodes:
     @pytest.mark.parametrize("name", ["Node-1", "a_b", "-a", "a:1"])
     def test_what_cannot_be_a_nodes_name_is_refused(self, refuse: Refuse, name: str) -> None:
         for key in ("includeNodes", "excludeNodes"):
-            assert repr(name) in refuse(f"  {key}: [{name}, b]").message
+            assert refuse(f"  {key}: [{name}, b]").code == Code.NODES_NAME
         error = refuse(nodes=None, hosts=(name, "b"), named=True)
         assert error.code == Code.NODES_NAME
-        assert "kubectl get nodes" in error.hint
 
     def test_a_node_that_is_asked_for_and_excluded_is_named(self, refuse: Refuse) -> None:
         error = refuse("  excludeNodes: [b]", nodes=None, hosts=("a", "b"), named=True)
         assert error.code == Code.NODES_EXCLUDED
-        assert "includeNodes" in refuse("  includeNodes: [a, b]\n  excludeNodes: [b]").message
+        assert refuse("  includeNodes: [a, b]\n  excludeNodes: [b]").code == Code.NODES_EXCLUDED
 
     @pytest.mark.parametrize("key", ["includeNodes", "excludeNodes"])
     def test_a_list_that_no_pod_should_repeat_is_refused(
@@ -125,7 +123,6 @@ class TestNodes:
         run(f"  {key}: {json.dumps(names[:256])}")
         error = refuse(f"  {key}: {json.dumps(names)}")
         assert error.code == Code.NODES_TOO_MANY_NAMES
-        assert "kubectl label node" in error.hint
 
     @pytest.mark.parametrize("given", ["n1,n2,n3", "n[1-3]", "@FILE"])
     def test_on_the_command_line(
@@ -139,8 +136,8 @@ class TestNodes:
         assert (data["nodes"], data["site"]["includeNodes"]) == (3, ["n1", "n2", "n3"])
 
     def test_all_of_them_are_a_question_to_the_cluster(self, site: Callable[..., str]) -> None:
-        said = refused("render", "-m", "cpu", "--nodes", "all", "--site", site())
-        assert "accept nodes > FILE, then --nodes @FILE" in said
+        options = ("-m", "cpu", "--nodes", "all", "--site", site())
+        refused("render", *options, error=Code.NODES_ALL_OFFLINE)
 
     @pytest.mark.parametrize("given", ["x", "many", "-1", "1,2", "64x"])
     def test_a_slip_is_no_node(self, given: str) -> None:
@@ -221,7 +218,6 @@ class TestPart:
     def test_that_is_smaller_than_promised_is_a_failure(self) -> None:
         verdict = self.judged(given=4, shown=3)
         assert [s.cause for s in verdict.suspects] == ["gpu-missing"]
-        assert "(4 of the 8 GPUs of each node)" in verdict.headline
 
     def test_of_a_node_that_should_be_whole_is_a_failure(self) -> None:
         causes = {s.cause for s in self.judged(given=None, shown=4).suspects}
@@ -266,22 +262,20 @@ class TestResults:
 
     def test_a_volume_that_nothing_is_written_to_is_refused(self, refuse: Refuse) -> None:
         error = refuse("", "results: {location: 'gs://b', volume: {nfs: {server: s, path: /}}}")
-        assert "would stay empty" in error.message
+        assert error.code == Code.KUBE_RESULTS_OUTSIDE
 
 
 class TestSite:
     @pytest.mark.parametrize("key", ["topology: {required: a}", "workloadPriorityClass: high"])
     def test_what_only_a_queue_heeds_needs_one(self, refuse: Refuse, key: str) -> None:
-        assert "has no effect without a queue" in refuse(f"  {key}").message
+        assert refuse(f"  {key}").code == Code.KUBE_QUEUE_UNSET
 
     @pytest.mark.parametrize(
         "text", ["{required: a, preferred: b}", "{slice: a}", "{sliceSize: 2}"]
     )
     def test_a_topology_that_contradicts_itself_is_refused(self, refuse: Refuse, text: str) -> None:
-        assert "topology" in refuse(f"  queue: q\n  topology: {text}").message
+        assert refuse(f"  queue: q\n  topology: {text}").code == Code.KUBE_TOPOLOGY
 
     def test_a_list_of_the_same_nodes_is_refused(self, refuse: Refuse) -> None:
-        assert (
-            "a is also in includeNodes"
-            in refuse("  includeNodes: [a]\n  excludeNodes: [a]", nodes=1).message
-        )
+        error = refuse("  includeNodes: [a]\n  excludeNodes: [a]", nodes=1)
+        assert error.code == Code.NODES_EXCLUDED

@@ -13,6 +13,7 @@ from tests.factories.paths import TESTS
 
 from accept.config import Site, load_site
 from accept.config.hostlist import MOST_HOSTS
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Step
@@ -92,28 +93,31 @@ class TestNodes:
 
 class TestNames:
     @pytest.mark.parametrize(
-        ("option", "asked", "meant"),
+        ("option", "asked", "meant", "code"),
         [
-            ("machine", "a4-highgpu-8", FULL),
-            ("machine", "CPU", "cpu"),
-            ("suite", "standart", "standard"),
-            ("backend", "shs", "ssh"),
+            ("machine", "a4-highgpu-8", FULL, Code.MACHINE_UNKNOWN),
+            ("machine", "CPU", "cpu", Code.MACHINE_UNKNOWN),
+            ("suite", "standart", "standard", Code.SUITE_UNKNOWN),
+            ("backend", "shs", "ssh", Code.OPTION_BACKEND),
         ],
     )
     def test_one_that_does_not_exist_is_answered_with_the_nearest(
-        self, option: str, asked: str, meant: str
+        self, option: str, asked: str, meant: str, code: Code
     ) -> None:
-        assert f"did you mean {meant}?" in refusal(**{option: asked}).hint
+        error = refusal(**{option: asked})
+        assert error.code == code
+        assert meant in error.hint
 
     def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        assert f"{tmp_path}/m.yaml: No such file" in refusal(machine=f"{tmp_path}/m.yaml").message
+        error = refusal(machine=f"{tmp_path}/m.yaml")
+        assert error.code == Code.YAML_UNREADABLE
+        assert f"{tmp_path}/m.yaml" in error.message
 
 
 class TestGpus:
     def test_a_number_that_does_not_divide_a_node_is_refused(self) -> None:
         error = refusal(machine=FULL, gpus_per_node=7)
         assert error.code == Code.GPUS_PER_NODE
-        assert "1, 2, 4, 8" in error.hint
 
     @pytest.mark.parametrize("machine", ["cpu", FULL])
     def test_none_at_all_is_refused(self, machine: str) -> None:
@@ -212,7 +216,7 @@ class TestNccl:
         file = site(tmp_path, "nccl: {profile: defualt}")
         error = refusal(machine=FULL, site=file)
         assert error.code == Code.NCCL_PROFILE_UNKNOWN
-        assert "did you mean default?" in error.hint
+        assert "default" in error.hint
 
 
 class TestExpect:
@@ -279,7 +283,7 @@ class TestFaults:
         ],
     )
     def test_what_is_no_fault_is_refused(self, text: str) -> None:
-        assert "FAULT@HOST" in refusal(inject=(text,)).hint
+        assert refusal(inject=(text,)).code == Code.FAULT_SYNTAX
 
     def test_what_strikes_hosts_has_no_rank(self) -> None:
         injected = ("full-disk@h1", "unreachable@#1", "sockets@*")
@@ -291,7 +295,7 @@ class TestFaults:
 
     def test_a_host_that_takes_no_part_is_refused(self) -> None:
         error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
-        assert "h3 is not a host of this run" in error.message
+        assert error.code == Code.FAULT_HOST
 
 
 class TestNotesOfMachines:
@@ -358,7 +362,7 @@ class TestBudget:
         found = plan(budget=budget)
         assert sum(s.estimate for s in found.steps) <= budget
         assert found.deadline_seconds <= budget
-        dropped = [s for s in found.skipped if "over the budget" in s.reason]
+        dropped = [s for s in found.skipped if s.cause is Cause.OVER_BUDGET]
         assert dropped
         assert not [s for s in dropped if s.optional]
         kept = {c for s in found.steps for c in s.checks}

@@ -236,8 +236,7 @@ def test_a_document_closed_after_an_error_has_no_footer() -> None:
     del data["out_of_bounds"], data["average_bus_bandwidth"]
     log = read(data)
     assert causes(log) == ["incomplete-log"]
-    assert "footer" in log.problems[0].message
-    assert len(only(log).rows) == 2
+    assert (len(only(log).rows), only(log).average) == (2, None)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +349,6 @@ def test_a_split_run_without_the_times_of_every_process_measures_no_group() -> N
         del row["in_place_per_iter"]
     log = read(data)
     assert causes(log) == ["no-measurement"]
-    assert "-I 1 -J" in log.problems[0].message
     assert metrics(log) == ()
 
 

@@ -101,7 +101,6 @@ def test_versions_of_2025_could_copy_beside() -> None:
 def test_columns_that_nobody_knows_are_not_guessed() -> None:
     log = read(CLEAN.replace("busbw", "zusbw"))
     assert causes(log) == ["incomplete-log"]
-    assert "column names" in log.problems[0].message
 
 
 @pytest.mark.parametrize("time", ["1.0e+07", "11163", "1806.7"])
@@ -283,27 +282,16 @@ def test_what_a_launcher_says_besides_names_nobody(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "cause", "words"),
-    [
-        (1, "crashed", "internal error"),
-        (2, "crashed", "CUDA"),
-        (3, "crashed", "NCCL"),
-        (4, "timed-out", "timeout"),
-        (5, "crashed", "not implemented"),
-        (6, "crashed", "invalid usage"),
-        (137, "crashed", "137"),
-        (255, "crashed", "bad arguments"),
-    ],
+    ("code", "cause"),
+    [*((code, "crashed") for code in (1, 2, 3, 5, 6, 137, 255)), (4, "timed-out")],
 )
 @pytest.mark.parametrize(
     "form", ["   Exit code:    {}", "srun: error: node1: task 0: Exited with exit code {}"]
 )
-def test_the_exit_code_of_a_rank_says_what_went_wrong(
-    code: int, cause: str, words: str, form: str
-) -> None:
+def test_the_exit_code_of_a_rank_says_what_went_wrong(code: int, cause: str, form: str) -> None:
     log = read(f"{HEAD}{form.format(code)}\n")
     assert [(p.cause, p.host) for p in log.problems] == [(cause, None), ("incomplete-log", None)]
-    assert words in log.problems[0].message
+    assert str(code) in log.problems[0].message
 
 
 def test_an_exit_code_is_no_news_after_the_failure_itself() -> None:

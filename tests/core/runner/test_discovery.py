@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from accept.core.causes import Cause
 from accept.core.runner.discovery import Candidate, Found, discover
 from accept.core.runner.ssh import Answer
 
@@ -34,8 +35,8 @@ def test_a_host_that_is_slow_to_tell_its_gpus_does_not_keep_others_from_being_as
         )
     )
     assert [host.name for host in found.hosts] == ["h0"]
-    assert [problem.message for problem in found.problems] == [
-        "h0 is on h0, which already takes part"
+    assert [(problem.cause, problem.host) for problem in found.problems] == [
+        (Cause.LAUNCH_FAILED, "h0")
     ]
 
 
