@@ -54,7 +54,7 @@ FP8_STEP, FP8_LEAST = 16, exact_gemm.PERIOD * 16
 def lacking(torch: Any, device: str, kind: str, wanted: str, size: int) -> str:
     """Return why a type is not measured on a device, or "". `wanted` is a comma list; "" is all."""
     if wanted and kind not in wanted.split(","):
-        return "not asked for"
+        return "not requested"
     if device == "cpu":
         asked = kind == "bf16" and wanted
         return "" if kind == "fp32" or asked else "a type for GPUs"

@@ -10,8 +10,8 @@ driver that hangs affects only the second. The keys:
                out, and of those its kind has `missing` names the ones that it lacks; a counter of
                one link of a device is called NAME.LINK
     log        {last, events} of the kernel log, if it can be read
-    unread     list of {reason, devices}: what could not be read and why, and the devices of which
-               nothing could be read ("all", "gpus" or "none")
+    unread     list of {reason, devices}: a thing that could not be read, with the reason, and the
+               devices without any reading because of it: "all", "gpus" or "none"
     whole      true in the last fact
 
 Uses the standard library, and pynvml (package nvidia-ml-py) if it is installed.

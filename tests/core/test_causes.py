@@ -100,7 +100,7 @@ def test_no_program_reports_a_cause_that_is_not_on_the_list() -> None:
 
 
 @pytest.mark.parametrize("cause", Cause)
-def test_the_command_line_shows_what_the_page_says_of_a_cause(cause: Cause) -> None:
+def test_the_command_line_shows_the_section_of_a_cause(cause: Cause) -> None:
     said = accept("show", "cause", cause).out
     assert said.startswith(f"{cause}\n")
     for part in ("Confirm:", "Provider:"):

@@ -44,9 +44,7 @@ def moved(before: Reading, after: Reading, *, others: bool = False) -> Change:
 
 
 @given(COUNTS, COUNTS)
-def test_growth_is_told_exactly_and_never_below_one(
-    was: dict[str, int], now: dict[str, int]
-) -> None:
+def test_growth_is_exact_and_at_least_one(was: dict[str, int], now: dict[str, int]) -> None:
     before, after = reading(gpu(counters=was)), reading(gpu(counters=now))
     watched, rest = moved(before, after), moved(before, after, others=True)
     grown = {n: now.get(n, 0) - was.get(n, 0) for n in NAMES if now.get(n, 0) > was.get(n, 0)}
@@ -77,7 +75,7 @@ def test_changes_add_up(a: dict[str, int], b: dict[str, int], c: dict[str, int])
 
 
 @given(st.integers(0, 200))
-def test_what_is_kept_of_one_host_is_bounded_and_says_what_is_not(count: int) -> None:
+def test_changes_of_one_host_are_limited_and_the_rest_is_counted(count: int) -> None:
     devices = [gpu(str(i), pci=f"0000:{i:02x}:00") for i in range(count)]
     grown = [replace(device, counters={"pcie-replay": 5}) for device in devices]
     told = moved(reading(*devices), reading(*grown))
@@ -93,12 +91,12 @@ def test_a_counter_that_could_not_be_read_did_not_grow() -> None:
     assert not moved(reading(gpu(), read={}), reading(seen)).counters
 
 
-def test_links_of_one_device_are_told_apart() -> None:
+def test_links_of_one_device_are_distinguished() -> None:
     told = moved(reading(gpu()), reading(gpu(counters={"nvlink-replay.3": 2})))
     assert told.counters == {"gpu 0": {"nvlink-replay.3": 2}}
 
 
-def test_a_reboot_is_told_and_nothing_is_compared() -> None:
+def test_after_a_reboot_nothing_is_compared() -> None:
     before = reading(gpu(counters={"pcie-replay": 9}), boot="a")
     assert moved(before, reading(gpu(), boot="b")) == Change(since=1, rebooted=True)
 
@@ -110,16 +108,16 @@ def test_gpus_are_known_by_their_address_when_they_are_numbered_anew() -> None:
     assert told.counters == {"gpu 1": {"pcie-replay": 1}}, "by the name it had"
 
 
-def test_gpus_that_were_not_asked_are_not_gone() -> None:
+def test_unread_gpus_did_not_disappear() -> None:
     assert not moved(reading(gpu()), reading(whole=False)).gone
 
 
-def test_a_temperature_is_no_change() -> None:
+def test_a_temperature_is_not_a_change() -> None:
     cold, hot = gpu(levels={"temperature": 30.0}), gpu(levels={"temperature": 80.0})
     assert not moved(reading(cold), reading(hot))
 
 
-def test_of_a_gpu_that_something_happened_to_its_state_is_kept() -> None:
+def test_the_state_of_a_changed_gpu_is_kept() -> None:
     hot = {"temperature": 91.0, "power": 640.0, "sm-clock": 345.0, "utilization": 3.0}
     kept = {name: hot[name] for name in ("temperature", "power", "sm-clock")}
     counted = moved(reading(gpu()), reading(gpu(counters={"pcie-replay": 1}, levels=hot)))
@@ -154,7 +152,7 @@ class TestLevels:
         busy = self.lost("gpu", full, {**idle, "utilization": 90.0})
         assert busy == {"pcie-width": (16.0, 8.0), "pcie-generation": (5.0, 1.0)}
 
-    def test_heat_is_told_by_the_moment_only_where_no_counter_tells_it(self) -> None:
+    def test_the_current_clock_limit_counts_only_without_a_counter(self) -> None:
         was, now = {"utilization": 90.0}, {"utilization": 90.0, "reasons": float(0x4 | 0x40)}
         assert self.lost("gpu", was, now) == {"reasons": (0.0, float(0x40))}
         before, after = reading(gpu(levels=was)), reading(gpu(levels=now))
@@ -166,7 +164,7 @@ class TestLevels:
             "remap-pending": (0.0, 1.0)
         }
 
-    def test_a_port_that_nobody_uses_may_do_as_it_likes(self) -> None:
+    def test_an_unused_port_is_ignored(self) -> None:
         down = Device(kind="rdma", name="x", levels={"active": 0.0})
         flapped = replace(down, counters={"link_downed": 4})
         assert not moved(reading(down), reading(flapped))
@@ -192,7 +190,7 @@ class TestFacts:
         found = reading_of([Fact(name="health", value=part) for part in parts])
         assert (found.uptime, found.devices, found.unread) == (5.0, (gpu(),), (read(Gap, gap),))
 
-    def test_a_reading_without_its_last_part_broke_off(self) -> None:
+    def test_a_reading_without_its_last_part_has_no_gpus(self) -> None:
         found = reading_of([Fact(name="health", value={"uptime": 5.0})])
         assert [gap.devices for gap in found.unread] == [Unread.GPUS]
 
@@ -219,12 +217,10 @@ class TestFacts:
         assert found.unread[0].devices is Unread.ALL
 
     @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
-    def test_what_is_no_reading_is_said_to_be_unread(self, value: Any) -> None:
+    def test_any_other_value_is_an_unread_host(self, value: Any) -> None:
         assert reading_of([Fact(name="health", value=value)]).unread
 
     @given(COUNTS, COUNTS)
-    def test_a_change_is_read_back_as_it_was_written(
-        self, was: dict[str, int], now: dict[str, int]
-    ) -> None:
+    def test_a_written_change_is_read_back(self, was: dict[str, int], now: dict[str, int]) -> None:
         told = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
         assert read(Change, dump(told)) == told

@@ -233,7 +233,7 @@ class TestJson:
     def test_not_a_number_is_text(self) -> None:
         assert to_json((math.inf, math.nan)) == '["inf","nan"]'
 
-    def test_what_no_json_can_hold(self) -> None:
+    def test_values_that_json_cannot_have_are_refused(self) -> None:
         with pytest.raises(TypeError):
             dump({1, 2})
 
@@ -277,7 +277,7 @@ class TestProperties:
     @pytest.mark.parametrize("cls", [model.Plan, model.Record, model.Verdict])
     @settings(max_examples=25)
     @given(st.data())
-    def test_so_it_does_for_what_a_run_leaves(self, cls: type[Any], data: st.DataObject) -> None:
+    def test_evidence_survives_a_round_trip(self, cls: type[Any], data: st.DataObject) -> None:
         value = data.draw(_instances(cls))
         assert read(cls, json.loads(to_json(value))) == value
 

@@ -58,7 +58,7 @@ def test_finished_evidence_is_not_overwritten(folder: Path, place: Path) -> None
     (folder / "records.jsonl").write_text("another\n")
     done = send(folder, place)
     assert done.returncode == 1
-    assert "its records.jsonl is not this one: nothing was written over" in done.stderr
+    assert "records.jsonl" in done.stderr
     assert (place / "runs" / "a1" / "records.jsonl").read_text() == "one\n"
 
 
@@ -115,14 +115,15 @@ def test_an_invalid_place_is_reported_in_one_line(folder: Path, where: str, expe
 
 def test_nothing_to_send_is_an_error(tmp_path: Path, place: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "holds no files" in send(tmp_path / "empty", place).stderr
+    done = send(tmp_path / "empty", place)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 
 class TestFetch:
     def url(self, place: Path) -> str:
         return f"{place.as_uri()}/runs/a1"
 
-    def test_brings_back_what_was_sent(self, folder: Path, place: Path, tmp_path: Path) -> None:
+    def test_sent_evidence_is_fetched(self, folder: Path, place: Path, tmp_path: Path) -> None:
         send(folder, place)
         target = tmp_path / "fetched"
         assert bucket.fetch(self.url(place), target)
@@ -143,7 +144,7 @@ class TestFetch:
         assert error.value.code is Code.BUCKET_UNFINISHED
 
     @pytest.mark.parametrize("harm", ["changed", "missing"])
-    def test_names_a_modified_or_missing_file(
+    def test_a_modified_or_missing_file_is_named(
         self, folder: Path, place: Path, tmp_path: Path, harm: str
     ) -> None:
         send(folder, place)

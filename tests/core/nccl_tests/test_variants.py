@@ -98,7 +98,7 @@ def test_versions_of_2025_could_copy_beside() -> None:
     assert only(log).rows == only(read(CLEAN)).rows
 
 
-def test_columns_that_nobody_knows_are_not_guessed() -> None:
+def test_unknown_columns_are_not_guessed() -> None:
     log = read(CLEAN.replace("busbw", "zusbw"))
     assert causes(log) == ["incomplete-log"]
 
@@ -202,7 +202,7 @@ def test_footers_are_spaced_in_many_ways(bounds: str, average: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["OK", "FAILED", ""])
-def test_a_verdict_on_the_mean_is_no_finding(verdict: str) -> None:
+def test_a_verdict_on_the_mean_is_not_a_finding(verdict: str) -> None:
     """NCCL_TESTS_MIN_BW: a mean over all sizes, with a slack of 10 %, says nothing of a machine."""
     lines = CLEAN.splitlines()
     at = next(i for i, line in enumerate(lines) if "Avg bus" in line)
@@ -210,7 +210,7 @@ def test_a_verdict_on_the_mean_is_no_finding(verdict: str) -> None:
     assert read("\n".join(lines)).problems == ()
 
 
-def test_what_follows_the_footer_is_not_read() -> None:
+def test_lines_after_the_footer_are_ignored() -> None:
     tail = ["# GPU memory usage : Initialization 5.2 GB | Total  7 GB", "#", "# error: 1", "words"]
     assert read(CLEAN + "\n".join(tail)) == read(CLEAN)
 
@@ -277,7 +277,7 @@ def test_a_rank_that_a_signal_ended_is_named_by_its_host(said: str) -> None:
         "srun: error: node1: task 0: Exited with exit code 7",
     ],
 )
-def test_what_a_launcher_says_besides_names_nobody(said: str) -> None:
+def test_other_messages_of_launchers_name_no_host(said: str) -> None:
     assert causes(read(f"{HEAD}{said}\n")) == ["incomplete-log"]
 
 
@@ -288,13 +288,13 @@ def test_what_a_launcher_says_besides_names_nobody(said: str) -> None:
 @pytest.mark.parametrize(
     "form", ["   Exit code:    {}", "srun: error: node1: task 0: Exited with exit code {}"]
 )
-def test_the_exit_code_of_a_rank_says_what_went_wrong(code: int, cause: str, form: str) -> None:
+def test_the_exit_code_of_a_rank_gives_the_cause(code: int, cause: str, form: str) -> None:
     log = read(f"{HEAD}{form.format(code)}\n")
     assert [(p.cause, p.host) for p in log.problems] == [(cause, None), ("incomplete-log", None)]
     assert str(code) in log.problems[0].message
 
 
-def test_an_exit_code_is_no_news_after_the_failure_itself() -> None:
+def test_an_exit_code_after_the_failure_is_ignored() -> None:
     said = "node2: Test NCCL failure common.cu:303 'x'\n   Exit code:    3\n"
     log = read(HEAD + said)
     assert [(p.cause, p.host) for p in log.problems] == [
@@ -325,7 +325,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_file_that_is_no_log_is_refused_as_such(name: str) -> None:
+def test_a_file_without_a_table_is_refused(name: str) -> None:
     log = parse(FOREIGN[name])
     assert log.tables == ()
     assert causes(log) == ["unparsable"]

@@ -79,7 +79,7 @@ def test_a_host_without_an_address_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["gpu 2", "*", "-oX", "a[$(x)]", "h\t2", "n" * 300, ""])
-def test_what_no_host_can_be_called_is_not_its_name(
+def test_an_invalid_hostname_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
 ) -> None:
     (host,) = answered(monkeypatch, tmp_path, "1700000000.5", "h0", own, "", "8").hosts
