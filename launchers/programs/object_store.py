@@ -203,7 +203,7 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
                 why = "access is denied" if denied else tidy(error) or kind
                 what = "permissions and credentials" if denied else "the network"
                 raise Refused(
-                    f"{tidy(url)}: {why}; check {what}, then send again: files that arrived are kept"
+                    f"{tidy(url)}: {why}; check {what}, then send again: the rest will be sent"
                 ) from None
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, 10)
