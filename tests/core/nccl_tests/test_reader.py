@@ -20,10 +20,10 @@ from tests.factories.real_logs import FOLDERS, PUBLISHED, folder_name
 
 from accept.core import nccl_tests
 from accept.core.facts import mapping
-from accept.core.nccl_tests import Log, Table, metrics, nccl_info, parse, read
+from accept.core.nccl_tests import metrics, nccl_info, parse, read
 from accept.core.nccl_tests import reader as nccl_tests_reader
 from accept.core.nccl_tests import table as nccl_tests_table
-from accept.core.nccl_tests.table import bus_factor
+from accept.core.nccl_tests.table import Log, Table, bus_factor
 
 LOGS = TESTS / "logs"
 

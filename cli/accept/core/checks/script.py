@@ -69,12 +69,7 @@ SCRIPT = Check(
     summary="your own script: its exit status and the metrics it prints",
     template="script.sh.j2",
     params=Params,
-    groups=(
-        GroupKind.ALL,
-        GroupKind.EACH,
-        GroupKind.PAIRS,
-        GroupKind.HALVES,
-    ),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     user_script=True,
     worth=50,
     parse=partial(record_protocol.parse, check="script"),

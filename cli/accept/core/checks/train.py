@@ -257,12 +257,7 @@ TRAIN = Check(
     summary="a training run: the loss falls, and all ranks have the same gradients and parameters",
     template="train.sh.j2",
     params=Params,
-    groups=(
-        GroupKind.ALL,
-        GroupKind.EACH,
-        GroupKind.PAIRS,
-        GroupKind.HALVES,
-    ),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     needs=((MPIRUN,), (TORCH,)),
     metrics=(*_METRICS, *_RANK_METRICS),
     facts=(TRAINING, COMPARED, facts.DIGEST),

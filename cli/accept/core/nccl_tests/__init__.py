@@ -18,19 +18,6 @@ from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Log, Table
 
-__all__ = [
-    "Log",
-    "Table",
-    "facts",
-    "metrics",
-    "nccl_facts",
-    "parse",
-    "pieces",
-    "read",
-    "table_fact",
-    "table_metrics",
-]
-
 #: Names of the metrics. `algbw` is left out because it is size / time.
 NAMES = (BUSBW.name, TIME.name, WRONG.name)
 _PIECE = 1 << 20
