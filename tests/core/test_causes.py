@@ -101,11 +101,11 @@ def test_no_program_reports_a_cause_that_is_not_on_the_list() -> None:
 
 @pytest.mark.parametrize("cause", Cause)
 def test_the_command_line_shows_the_section_of_a_cause(cause: Cause) -> None:
-    said = accept("show", "cause", cause).out
-    assert said.startswith(f"{cause}\n")
+    shown = accept("show", "cause", cause).out
+    assert shown.startswith(f"{cause}\n")
     for part in ("Confirm:", "Provider:"):
-        assert part in said
-    assert "###" not in said
+        assert part in shown
+    assert "###" not in shown
 
 
 def test_a_cause_that_does_not_exist_is_refused_with_the_nearest() -> None:

@@ -48,8 +48,8 @@ def test_growth_is_exact_and_at_least_one(was: dict[str, int], now: dict[str, in
     before, after = reading(gpu(counters=was)), reading(gpu(counters=now))
     watched, rest = moved(before, after), moved(before, after, others=True)
     grown = {n: now.get(n, 0) - was.get(n, 0) for n in NAMES if now.get(n, 0) > was.get(n, 0)}
-    told = watched.counters.get("gpu 0", {}) | rest.counters.get("gpu 0", {})
-    assert told == grown
+    changed = watched.counters.get("gpu 0", {}) | rest.counters.get("gpu 0", {})
+    assert changed == grown
     assert set(watched.counters.get("gpu 0", {})) <= WATCHED
     assert not set(rest.counters.get("gpu 0", {})) & WATCHED
     back = {f"gpu 0 {n}" for n in WATCHED if now.get(n, 0) < was.get(n, 0)}
@@ -78,9 +78,9 @@ def test_changes_add_up(a: dict[str, int], b: dict[str, int], c: dict[str, int])
 def test_changes_of_one_host_are_limited_and_the_rest_is_counted(count: int) -> None:
     devices = [gpu(str(i), pci=f"0000:{i:02x}:00") for i in range(count)]
     grown = [replace(device, counters={"pcie-replay": 5}) for device in devices]
-    told = moved(reading(*devices), reading(*grown))
-    assert len(told.counters) == min(count, MOST)
-    assert told.cut == max(0, count - MOST)
+    changed = moved(reading(*devices), reading(*grown))
+    assert len(changed.counters) == min(count, MOST)
+    assert changed.cut == max(0, count - MOST)
 
 
 def test_a_counter_that_could_not_be_read_did_not_grow() -> None:
@@ -92,8 +92,8 @@ def test_a_counter_that_could_not_be_read_did_not_grow() -> None:
 
 
 def test_links_of_one_device_are_distinguished() -> None:
-    told = moved(reading(gpu()), reading(gpu(counters={"nvlink-replay.3": 2})))
-    assert told.counters == {"gpu 0": {"nvlink-replay.3": 2}}
+    changed = moved(reading(gpu()), reading(gpu(counters={"nvlink-replay.3": 2})))
+    assert changed.counters == {"gpu 0": {"nvlink-replay.3": 2}}
 
 
 def test_after_a_reboot_nothing_is_compared() -> None:
@@ -103,9 +103,9 @@ def test_after_a_reboot_nothing_is_compared() -> None:
 
 def test_gpus_are_known_by_their_address_when_they_are_numbered_anew() -> None:
     before = reading(gpu("0"), gpu("1", "0000:2c:00"))
-    told = moved(before, reading(gpu("0", "0000:2c:00", counters={"pcie-replay": 1})))
-    assert told.gone == ("gpu 0",)
-    assert told.counters == {"gpu 1": {"pcie-replay": 1}}, "by the name it had"
+    changed = moved(before, reading(gpu("0", "0000:2c:00", counters={"pcie-replay": 1})))
+    assert changed.gone == ("gpu 0",)
+    assert changed.counters == {"gpu 1": {"pcie-replay": 1}}, "by the name it had"
 
 
 def test_unread_gpus_did_not_disappear() -> None:
@@ -134,8 +134,8 @@ class TestLevels:
     @staticmethod
     def lost(kind: Any, was: dict[str, float], now: dict[str, float]) -> dict[str, Any]:
         one = Device(kind=kind, name="x", levels=was)
-        told = moved(reading(one), reading(replace(one, levels=now)))
-        return told.levels.get(f"{kind} x", {})
+        changed = moved(reading(one), reading(replace(one, levels=now)))
+        return changed.levels.get(f"{kind} x", {})
 
     def test_a_port_that_is_no_longer_active_or_slower(self) -> None:
         was = {"active": 1.0, "rate": 400.0, "pcie-width": 16.0}
@@ -176,8 +176,8 @@ class TestLog:
     def test_new_lines_are_those_after_the_last_one_seen(self) -> None:
         old = Log(last=12.0, events=(self.EVENT,))
         new = Log(last=13.0, events=(self.EVENT, replace(self.EVENT, at=12.5, code=48)))
-        told = moved(reading(gpu("3"), log=old), reading(gpu("3"), log=new))
-        assert told.events == (("gpu 3", "xid", "48", "", "0000:1b:00"),)
+        changed = moved(reading(gpu("3"), log=old), reading(gpu("3"), log=new))
+        assert changed.events == (("gpu 3", "xid", "48", "", "0000:1b:00"),)
 
     def test_a_log_that_could_not_be_read_before_has_no_new_lines(self) -> None:
         assert not moved(reading(gpu()), reading(gpu(), log=Log(last=13.0, events=(self.EVENT,))))
@@ -222,5 +222,5 @@ class TestFacts:
 
     @given(COUNTS, COUNTS)
     def test_a_written_change_is_read_back(self, was: dict[str, int], now: dict[str, int]) -> None:
-        told = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
-        assert read(Change, dump(told)) == told
+        changed = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
+        assert read(Change, dump(changed)) == changed

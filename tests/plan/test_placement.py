@@ -202,11 +202,11 @@ class TestPart:
     def judged(self, *, given: int | None, shown: int) -> Verdict:
         step = verdicts.step("inventory", "each")
         gpus = [{"index": i, "uuid": f"u{i}", "name": "NVIDIA B200"} for i in range(shown)]
-        told = Fact(
+        inventory = Fact(
             name="inventory", check="inventory", host="h0", value={"gpus": gpus, "pciNvidia": 8}
         )
         plan = verdicts.plan(step, machine=verdicts.GPU, nodes=1, gpus_used=given, gpus_given=given)
-        made = verdicts.record(step, ["h0"], facts=(told,), ranks=given)
+        made = verdicts.record(step, ["h0"], facts=(inventory,), ranks=given)
         records = [verdicts.hosts_record(["h0"]), made]
         return judge(plan, records, checks=REGISTRY, attempt="a")
 

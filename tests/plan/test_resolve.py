@@ -263,8 +263,8 @@ class TestExpect:
         found = run(FULL, site=file, suite="quick")
         own = {r.check for r in found.plan.references if r.kind == "expectation"}
         assert own == {"all-reduce"}
-        said = f"{tmp_path}/site.yaml:1: latency is expected, but suite quick does not run it"
-        assert said in found.notes
+        note = f"{tmp_path}/site.yaml:1: latency is expected, but suite quick does not run it"
+        assert note in found.notes
         fuller = run(FULL, site=file, suite="standard")
         own = {r.check for r in fuller.plan.references if r.kind == "expectation"}
         assert own == {"all-reduce", "latency"}
@@ -314,8 +314,8 @@ class TestNotesOfMachines:
         assert self.notes("a4-highgpu-8g", tmp_path) == ""
 
     def test_pods_need_certain_contents_of_the_image(self, tmp_path: Path) -> None:
-        said = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
-        assert said.startswith("the image must contain")
+        note = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
+        assert note.startswith("the image must contain")
         assert run("a4x-maxgpu-4g-metal", nodes=1).notes == ()
 
 

@@ -117,7 +117,7 @@ def test_starting_takes_longer_on_more_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "params", "says"),
+    ("check", "params", "name"),
     [
         ("all-reduce", {"min": "8X"}, "8X"),
         ("all-reduce", {"min": "8M", "max": "1M"}, "min"),
@@ -140,9 +140,9 @@ def test_starting_takes_longer_on_more_hosts() -> None:
     ],
 )
 def test_invalid_parameters_are_refused_by_name(
-    check: str, params: dict[str, object], says: str
+    check: str, params: dict[str, object], name: str
 ) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(Invalid, match=name):
         read_typed(checks.load(check).params, params)
 
 
@@ -231,8 +231,8 @@ def test_in_place_all_reduce_must_be_checked() -> None:
 
 
 def test_a_missing_tool_explains_the_missing_table() -> None:
-    said = 'ACCEPT {"problem":"tool-missing","message":"no mpirun"}\n'
-    parsed = parse_log(("all-reduce",), lines(said))
+    record = 'ACCEPT {"problem":"tool-missing","message":"no mpirun"}\n'
+    parsed = parse_log(("all-reduce",), lines(record))
     assert [problem.cause for problem in parsed.problems] == ["tool-missing"]
     assert parse_log(("all-reduce",), lines("nothing\n")).problems
 
@@ -275,9 +275,9 @@ def crashed(rank: int, message: str) -> bytes:
 
 
 def test_equal_problems_of_several_ranks_are_merged() -> None:
-    raw = [b"ACCEPT " + crashed(rank, f"rank {rank} says") for rank in (0, 1, 0)]
+    raw = [b"ACCEPT " + crashed(rank, f"seen by {rank}") for rank in (0, 1, 0)]
     parsed = parse_log(["script"], raw, ("h0",))
-    assert [p.message for p in parsed.problems] == ["rank 0 says", "rank 1 says"]
+    assert [p.message for p in parsed.problems] == ["seen by 0", "seen by 1"]
 
 
 PROBLEMS = st.lists(
@@ -297,10 +297,10 @@ def test_a_log_that_is_read_again_leaves_the_problems_as_they_were(
     outside: list[Problem], ranks: list[tuple[int, str]]
 ) -> None:
     parsed = parse_log(["script"], [b"ACCEPT " + crashed(*one) for one in ranks], ("h0",))
-    told = with_problems_seen(outside, parsed)
-    assert with_problems_seen(told, parsed) == told
-    assert set(parsed.problems) <= set(told)
-    what = [(p.cause, p.host, p.rank, p.nic) for p in told]
+    merged = with_problems_seen(outside, parsed)
+    assert with_problems_seen(merged, parsed) == merged
+    assert set(parsed.problems) <= set(merged)
+    what = [(p.cause, p.host, p.rank, p.nic) for p in merged]
     assert len(set(what)) == len(what)
     assert {(p.cause, p.host, p.rank, p.nic) for p in outside} <= set(what)
 

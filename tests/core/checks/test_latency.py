@@ -154,8 +154,8 @@ def test_equally_slow_hosts_fail_by_the_bound() -> None:
 def test_bounds_of_nccl_tests_do_not_apply_to_other_programs(
     bound: Reference, expected: State
 ) -> None:
-    told = Fact(name="program", value="collective.py")
-    found = verdict(step(), [50] * 4, told, references=(bound,))
+    program = Fact(name="program", value="collective.py")
+    found = verdict(step(), [50] * 4, program, references=(bound,))
     assert state(found) is expected
     causes = {f.cause for one in found.checks for f in one.findings if f.state is expected}
     own = bound.kind == "expectation"

@@ -46,7 +46,7 @@ def causes(log: Log) -> list[str]:
     return [problem.cause for problem in log.problems]
 
 
-def said(log: Log) -> list[Any]:
+def contents(log: Log) -> list[Any]:
     """Return the parts of a log that both formats have; only the text has the version."""
     whole = [
         (
@@ -64,7 +64,7 @@ def said(log: Log) -> list[Any]:
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_json_and_text_give_the_same_tables(name: str) -> None:
     text = table_text(name, ranks=8, least=8, most=1 << 30)
-    assert said(read(document(text))) == said(nccl_tests.parse(text.encode()))
+    assert contents(read(document(text))) == contents(nccl_tests.parse(text.encode()))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_wrong_elements_and_data_that_were_not_checked(wrong: tuple[str, str], b
 
     text = table_text(row=row, bounds=bounds)
     log = read(document(text))
-    assert said(log) == said(nccl_tests.parse(text.encode()))
+    assert contents(log) == contents(nccl_tests.parse(text.encode()))
     assert causes(log) == [c for c in ("wrong-data", "no-measurement") if c in causes(log)]
 
 
@@ -121,7 +121,7 @@ def test_versions_before_2_17_9_misspell_the_mean() -> None:
 
 def test_members_may_stand_in_any_order_and_on_any_lines() -> None:
     text = json.dumps(document(TEXT), indent=2, sort_keys=True)
-    assert said(parse(text.encode())) == said(nccl_tests.parse(TEXT.encode()))
+    assert contents(parse(text.encode())) == contents(nccl_tests.parse(TEXT.encode()))
 
 
 def test_repeated_cycles_repeat_the_sizes() -> None:
@@ -267,7 +267,7 @@ def test_the_first_of_two_configurations_counts() -> None:
         text.replace('"results":', f'"config":{other},"results":'),
         text.replace('"out_of_bounds":', f'"config":{other},"out_of_bounds":'),
     ):
-        assert said(parse(twice.encode())) == said(read(data))
+        assert contents(parse(twice.encode())) == contents(read(data))
 
 
 @pytest.mark.parametrize("member", ["hostname", "rank", "device", "device_hex"])

@@ -100,7 +100,7 @@ def test_every_problem_is_reported_as_full_sentences(name: str) -> None:
         assert [sentence for sentence in sentences if not VERBS.search(sentence)] == []
 
 
-# -- what a clean log says ------------------------------------------------------------------------
+# -- a clean log ----------------------------------------------------------------------------------
 
 
 def test_a_clean_table_is_read_completely() -> None:
@@ -489,7 +489,7 @@ def test_groups_of_a_split_run_have_their_own_number_of_ranks() -> None:
     lines = text.replace("%s", "").splitlines(keepends=True)
     last = max(i for i, line in enumerate(lines) if "Rank" in line)
     log = parse("".join([*lines[: last + 1], more, *lines[last + 1 :]]).encode())
-    # The bandwidth is that of two ranks; the mean over the groups says nothing of any of them.
+    # The bandwidth is that of two ranks; the mean over the groups is not that of any group.
     assert (causes(log), only(log).complete, only(log).split) == (["no-measurement"], True, True)
     assert (only(log).ranks, metrics(log)) == (4, ())
 

@@ -203,7 +203,7 @@ def test_footers_are_spaced_in_many_ways(bounds: str, average: str) -> None:
 
 @pytest.mark.parametrize("verdict", ["OK", "FAILED", ""])
 def test_a_verdict_on_the_mean_is_not_a_finding(verdict: str) -> None:
-    """NCCL_TESTS_MIN_BW: a mean over all sizes, with a slack of 10 %, says nothing of a machine."""
+    """NCCL_TESTS_MIN_BW is a mean over all sizes with a slack of 10 %: it does not judge a machine."""
     lines = CLEAN.splitlines()
     at = next(i for i, line in enumerate(lines) if "Avg bus" in line)
     lines[at] += verdict
@@ -249,7 +249,7 @@ HEAD = CLEAN[: CLEAN.index(ROWS[2])]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         # Open MPI 5.0.11, which cuts the line here, and 4.1.8.
         "prterun noticed that process rank 1 with PID 1140 on node node2 exited on\nsignal 9",
@@ -259,8 +259,8 @@ HEAD = CLEAN[: CLEAN.index(ROWS[2])]
         "srun: error: node2: task 3: Out Of Memory",
     ],
 )
-def test_a_rank_that_a_signal_ended_is_named_by_its_host(said: str) -> None:
-    log = read(f"{HEAD}{ROWS[2][:50]}{'-' * 20}\n{said}\nsrun: error: node1: task 0: Killed\n")
+def test_a_rank_that_a_signal_ended_is_named_by_its_host(message: str) -> None:
+    log = read(f"{HEAD}{ROWS[2][:50]}{'-' * 20}\n{message}\nsrun: error: node1: task 0: Killed\n")
     assert [(p.cause, p.host) for p in log.problems] == [
         ("crashed", "node2"),
         ("incomplete-log", None),
@@ -268,7 +268,7 @@ def test_a_rank_that_a_signal_ended_is_named_by_its_host(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "srun: error: node1: tasks 0-1: Terminated",
         "srun: error: Unable to create step for job 7: More processors requested than permitted",
@@ -277,8 +277,8 @@ def test_a_rank_that_a_signal_ended_is_named_by_its_host(said: str) -> None:
         "srun: error: node1: task 0: Exited with exit code 7",
     ],
 )
-def test_other_messages_of_launchers_name_no_host(said: str) -> None:
-    assert causes(read(f"{HEAD}{said}\n")) == ["incomplete-log"]
+def test_other_messages_of_launchers_name_no_host(message: str) -> None:
+    assert causes(read(f"{HEAD}{message}\n")) == ["incomplete-log"]
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ def test_the_exit_code_of_a_rank_gives_the_cause(code: int, cause: str, form: st
 
 
 def test_an_exit_code_after_the_failure_is_ignored() -> None:
-    said = "node2: Test NCCL failure common.cu:303 'x'\n   Exit code:    3\n"
-    log = read(HEAD + said)
+    message = "node2: Test NCCL failure common.cu:303 'x'\n   Exit code:    3\n"
+    log = read(HEAD + message)
     assert [(p.cause, p.host) for p in log.problems] == [
         ("crashed", "node2"),
         ("incomplete-log", None),

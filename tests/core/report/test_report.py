@@ -220,9 +220,9 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 
 
 def evil() -> tuple[Verdict, Plan]:
-    said = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
+    evil = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, injected=(EVIL,))
-    records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
+    records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(evil,))]
     return judge(of, records, checks=REGISTRY, attempt=EVIL, interruption=EVIL), of
 
 
@@ -335,8 +335,8 @@ def test_measured_bears_anything() -> None:
 
 
 def test_shown_lines_cannot_control_a_terminal() -> None:
-    said = "a\x1b]0;title\x07  b\x1b[2J\x1b[31mpass\x1b[0m\tc\u202e\r\n  d…"
-    assert visible(said) == "a  bpass c\n  d…"
+    text = "a\x1b]0;title\x07  b\x1b[2J\x1b[31mpass\x1b[0m\tc\u202e\r\n  d…"
+    assert visible(text) == "a  bpass c\n  d…"
 
 
 @given(st.text() | st.integers().map(str))
