@@ -89,17 +89,20 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return _by_smi(f"NVML: {error}")
+    lost: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
-    devices, unread = [], []
+    devices = []
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             devices.append(_gpu(nvml, index, handle, unsupported))
         except nvml.NVMLError as error:
             # A lost GPU keeps its index, and NVML reports the error.
-            unread.append(gap(f"GPU {index} ({error})", "gpus"))
-    unread += [
-        gap(f"{', '.join(sorted(names))} ({why})") for why, names in sorted(unsupported.items())
+            lost.setdefault(str(error), set()).add(f"GPU {index}")
+    unread = [
+        gap(f"{', '.join(sorted(names))} ({why})", unread_devices)
+        for names_by_error, unread_devices in ((lost, "gpus"), (unsupported, "none"))
+        for why, names in sorted(names_by_error.items())
     ]
     return devices, unread
 

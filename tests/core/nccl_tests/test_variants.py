@@ -203,7 +203,7 @@ def test_footers_are_spaced_in_many_ways(bounds: str, average: str) -> None:
 
 @pytest.mark.parametrize("verdict", ["OK", "FAILED", ""])
 def test_a_verdict_on_the_mean_is_not_a_finding(verdict: str) -> None:
-    """NCCL_TESTS_MIN_BW is a mean over all sizes with a slack of 10 %: it does not judge a machine."""
+    """NCCL_TESTS_MIN_BW limits a mean over all sizes, which does not judge a machine."""
     lines = CLEAN.splitlines()
     at = next(i for i, line in enumerate(lines) if "Avg bus" in line)
     lines[at] += verdict
