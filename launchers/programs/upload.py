@@ -43,6 +43,7 @@ from object_store import (
     Files,
     Folder,
     Refused,
+    Unreachable,
     again,
     blocks,
     check,
@@ -226,6 +227,8 @@ def main() -> int:
     last.start()
     try:
         message = send(arguments, time.monotonic() + arguments.seconds)
+    except Unreachable as error:
+        end(1, f"{error}, then send again: the rest will be sent")
     except Refused as error:
         end(1, str(error))
     except FileNotFoundError as error:
