@@ -276,6 +276,16 @@ class Cause(TextEnum):
         slow=True,
         relative=True,
     )
+    SLOW_NETWORK = Row(
+        text="slow-network",
+        meaning="pairs of hosts are slow or fail, and no single host explains it",
+        action="do not drain nodes; check leaf and spine ports: error counters, adaptive routing, "
+        "FEC, PFC pauses; then measure the same pairs again",
+        owner=Owner.FABRIC,
+        follows_no_gpu=True,
+        slow=True,
+        relative=True,
+    )
     INTERMITTENT = Row(
         text="intermittent",
         meaning="slow in some of its executions and fine in others, in the same run",

@@ -17,7 +17,7 @@ from accept.core.checks.check import Check, launch_seconds
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.groups import waves
-from accept.core.judge.robust_stats import DEFICIT, GROSS, rounds_for
+from accept.core.judge.robust_stats import DEFICIT, GROSS, MOST_REPEATS, rounds_for
 from accept.core.model import GroupKind, PlannedMachine, Skipped, Step
 from accept.core.serde import (
     Invalid,
@@ -166,6 +166,7 @@ class _Draft:
             groups=self.groups,
             params=self.params,
             rounds=self.rounds,
+            repeats=MOST_REPEATS if self.groups is GroupKind.PAIRS else 0,
             timeout=round(timeout, 1),
             estimate=self.estimate,
             optional=self.optional,
