@@ -554,12 +554,6 @@ class TestSchemas:
             for key, value in definition["properties"].items():
                 assert _explained(value), key
 
-    def test_of_something_else(self) -> None:
-        with pytest.raises(BadInput) as caught:
-            config.schema_for("machin")
-        assert caught.value.code is Code.SCHEMA_UNKNOWN
-        assert caught.value.hint.startswith("did you mean machine?")
-
 
 def _explained(value: dict[str, Any]) -> bool:
     inside = [*value.get("anyOf", []), value.get("items", {})]

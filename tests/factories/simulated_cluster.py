@@ -18,7 +18,7 @@ from accept.core.groups import Wave, pair_rounds
 from accept.core.judge.blame import Attribution, Blamed, attribute
 from accept.core.judge.pairs import Gpus, Measurement, Population, events
 from accept.core.judge.remeasure import next_wave
-from accept.core.judge.robust_stats import rounds_for
+from accept.core.judge.robust_stats import MOST_REPEATS, rounds_for
 from accept.core.judge.topology import find_blocks, near_and_far
 from accept.core.model import SuspectKind
 
@@ -264,7 +264,12 @@ def accept(one: Cluster, rounds: int | None = None, *, seed: int = 1) -> Outcome
     again = 0
     attribution = judged(found)
     while wave := next_wave(
-        attribution, one.hosts, {frozenset(m.hosts) for m in found}, done=again, seed=seed
+        attribution,
+        one.hosts,
+        {frozenset(m.hosts) for m in found},
+        done=again,
+        limit=MOST_REPEATS,
+        seed=seed,
     ):
         found += one.measure(wave, len(waves) + again, repeated=True)
         again += 1

@@ -276,6 +276,16 @@ class Cause(TextEnum):
         slow=True,
         relative=True,
     )
+    SLOW_NETWORK = Row(
+        text="slow-network",
+        meaning="pairs of hosts are slow or fail, and no single host explains it",
+        action="do not drain nodes; check leaf and spine ports: error counters, adaptive routing, "
+        "FEC, PFC pauses; then measure the same pairs again",
+        owner=Owner.FABRIC,
+        follows_no_gpu=True,
+        slow=True,
+        relative=True,
+    )
     INTERMITTENT = Row(
         text="intermittent",
         meaning="slow in some of its executions and fine in others, in the same run",
@@ -507,11 +517,6 @@ _BY_TEXT = {cause.row.text: cause for cause in Cause}
 def from_text(text: str) -> Cause | None:
     """Return the cause called `text`; None if there is none."""
     return _BY_TEXT.get(text)
-
-
-def from_code(code: str) -> Cause | None:
-    """Return the cause with this code; None if there is none."""
-    return next((cause for cause in Cause if cause.code == code), None)
 
 
 def reported(text: str, message: str) -> tuple[Cause, str]:

@@ -16,7 +16,7 @@ class Code(TextEnum):
     code.
     """
 
-    #: What happened, and what to do about it, in one to three sentences.
+    #: The problem and the next step, in one to three sentences.
     explanation: str
 
     def __new__(cls, code: str, explanation: str) -> Code:
@@ -285,10 +285,6 @@ class Code(TextEnum):
             "--set names a parameter that the check does not have. `accept show check NAME` lists "
             "its parameters."
         ),
-    )
-    SCHEMA_UNKNOWN = (
-        "E-SCHEMA-UNKNOWN",
-        "No JSON Schema has this name. Use one of the names in the message.",
     )
     USAGE = (
         "E-USAGE",

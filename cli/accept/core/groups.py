@@ -62,13 +62,18 @@ def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, 
         seats.append(None)
     half = len(seats) // 2
     result = []
-    for _ in range(min(rounds, len(seats) - 1)):
+    for _ in range(round_count(len(hosts), rounds)):
         pairs = ((seats[i], seats[-1 - i]) for i in range(half))
         result.append(
             tuple(Group(hosts=(a, b)) for a, b in pairs if a is not None and b is not None)
         )
         seats.insert(1, seats.pop())
     return tuple(result)
+
+
+def round_count(hosts: int, rounds: int) -> int:
+    """Return how many of `rounds` rounds of pairs exist for this number of hosts."""
+    return max(0, min(rounds, hosts - 1 + hosts % 2))
 
 
 def _ladder(hosts: tuple[str, ...]) -> tuple[Wave, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from accept.core import causes
 from accept.core.causes import Cause, Judgement
@@ -17,6 +16,9 @@ from accept.core.serde import renamed
 from accept.core.text import TextEnum
 
 SCHEMA = 1
+
+#: The value of a check's parameter.
+ParamValue = bool | int | float | str
 
 
 class GroupKind(TextEnum):
@@ -139,8 +141,10 @@ class Step:
     checks: tuple[str, ...]
     script: str
     groups: GroupKind
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, ParamValue] = field(default_factory=dict)
     rounds: int = 1
+    #: Most waves of pairs that may follow the rounds to measure suspects again.
+    repeats: int = 0
     timeout: float = 300.0
     estimate: float = 0.0
     optional: bool = False
@@ -227,7 +231,7 @@ class Plan:
     files_hash: str = ""
 
     @staticmethod
-    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+    def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return the data of any version; 0.1 wrote `planted`."""
         return renamed(data, "planted", "injected")
 
@@ -249,7 +253,7 @@ class Metric:
     algorithm: str | None = None
 
     @staticmethod
-    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+    def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return the data of any version; 0.1 kept any short text as the placement."""
         placement = data.get("placement")
         known = placement is None or placement in list(Placement)
@@ -281,7 +285,7 @@ class Problem:
     nic: str | None = None
 
     @staticmethod
-    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+    def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return JSON data of any version with a cause that this version knows."""
         text, message = data.get("cause"), data.get("message")
         if not isinstance(text, str) or not isinstance(message, str):
@@ -363,6 +367,10 @@ class Finding:
         object.__setattr__(self, "code", self.cause.code if self.cause else "")
 
 
+def _range(hosts: tuple[str, ...]) -> str:
+    return " .. ".join((*hosts[:1], *hosts[-1:]))
+
+
 #: Kind, hosts and device of a suspect.
 Part = tuple[SuspectKind, tuple[str, ...], str | None]
 
@@ -372,12 +380,15 @@ class Suspect:
     """A part of the cluster that the verdict blames, with cause and strength of the evidence."""
 
     kind: SuspectKind
-    #: The host of a node, GPU or NIC, the two of a link, the known ones of a switch, in the run's
-    #: order; none of a rail.
+    #: The host of a node, GPU or NIC, the two of a link, those behind a switch or leaf or on one
+    #: side of a border, in the run's order; none for the fabric or a rail.
     hosts: tuple[str, ...]
+    #: The hosts on the other side of a border.
+    others: tuple[str, ...] = ()
     #: Number of a GPU or rail (a local rank), name of a NIC; None for other kinds.
     device: str | None = None
-    #: Name for people: "h1:3" for a GPU, "h1 - h2" for a link, "h1 .. h8" for a switch, "rail 2".
+    #: Name for people: "h1:3" for a GPU, "h1 - h2" for a link, "h1 .. h8" for a switch, "rail 2",
+    #: "h1 .. h4 | h5 .. h8" for a border, "h1 .. h4 GPU 3" for a leaf, "fabric".
     name: str = field(init=False)
     cause: Cause
     strength: Strength
@@ -385,10 +396,16 @@ class Suspect:
     evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind is SuspectKind.RAIL:
+        if self.kind is SuspectKind.FABRIC:
+            name = "fabric"
+        elif self.kind is SuspectKind.RAIL:
             name = f"rail {self.device}"
+        elif self.kind is SuspectKind.BORDER:
+            name = f"{_range(self.hosts)} | {_range(self.others)}"
+        elif self.kind is SuspectKind.LEAF:
+            name = f"{_range(self.hosts)} GPU {self.device}"
         elif self.kind is SuspectKind.SWITCH:
-            name = " .. ".join((*self.hosts[:1], *self.hosts[-1:]))
+            name = _range(self.hosts)
         else:
             name = " - ".join(self.hosts) + (f":{self.device}" if self.device else "")
         object.__setattr__(self, "name", name)

@@ -17,7 +17,7 @@ from accept.core.checks.check import Check, launch_seconds
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.groups import waves
-from accept.core.judge.robust_stats import DEFICIT, GROSS, rounds_for
+from accept.core.judge.robust_stats import DEFICIT, GROSS, MOST_REPEATS, rounds_for
 from accept.core.model import GroupKind, PlannedMachine, Skipped, Step
 from accept.core.serde import (
     Invalid,
@@ -96,7 +96,7 @@ def steps_of(
             continue
         typed = read(check.params, params)
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)
-        work = check.estimate(typed, largest, ranks) * len(planned_waves)
+        work = typed.estimate(largest, ranks) * len(planned_waves)
         wave_start = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
         draft = _Draft(
             check=check,
@@ -166,6 +166,7 @@ class _Draft:
             groups=self.groups,
             params=self.params,
             rounds=self.rounds,
+            repeats=MOST_REPEATS if self.groups is GroupKind.PAIRS else 0,
             timeout=round(timeout, 1),
             estimate=self.estimate,
             optional=self.optional,

@@ -10,13 +10,13 @@ from operator import attrgetter
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.judge import bounds, groups, hosts, summary
+from accept.core.judge.attribution import examine
 from accept.core.judge.completeness import problem_findings
 from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import verdict_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
-from accept.core.judge.topology import find_blocks
 from accept.core.model import (
     EXITS,
     SCHEMA,
@@ -51,8 +51,8 @@ def judge(
     """
     found = hosts.find(records)
     evidences = _evidences(plan, records, found, interruption, checks, steps=plan.steps)
-    if near := found.domains or find_blocks(scored(evidences.values(), checks), found.places):
-        evidences = {name: replace(e, near=near) for name, e in evidences.items()}
+    pairs = examine(scored(evidences.values(), checks), found.places, found.domains)
+    evidences = {name: replace(e, pairs=pairs) for name, e in evidences.items()}
     shares = shares_by_log(scored(evidences.values(), checks)) if plan.origin else {}
     if shares:
         evidences = {name: replace(e, shares=shares) for name, e in evidences.items()}
@@ -327,6 +327,7 @@ def _passes_without(
             records=kept,
             steps=tuple(step for step in evidence.steps if step.id in kept_steps),
             asked=tuple(_without_hosts_of(suspects, record) for record in evidence.asked),
+            pairs=None,
             partial=True,
         )
         if not kept or _judge_check(rest, checks).verdict.state is not State.PASS:
@@ -347,8 +348,15 @@ def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
 
 def _took_part(suspect: Suspect, record: Record) -> bool:
     """Return True if a suspect took part in an execution."""
+    if suspect.kind is SuspectKind.FABRIC:
+        return len(record.hosts) > 1
     if suspect.kind is SuspectKind.RAIL:
         return not record.local_ranks or suspect.device in {*map(str, record.local_ranks)}
+    members = set(suspect.hosts).intersection(record.hosts)
+    if suspect.kind is SuspectKind.BORDER:
+        return bool(members and set(suspect.others).intersection(record.hosts))
+    if suspect.kind in (SuspectKind.LEAF, SuspectKind.SWITCH) and len(record.hosts) > 1:
+        return bool(members) and not members.issuperset(record.hosts)
     return {*suspect.hosts[:1], *suspect.hosts[-1:]} <= set(record.hosts)
 
 

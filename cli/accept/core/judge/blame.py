@@ -233,7 +233,9 @@ class _Search:
         """Return the log Bayes factor for a fault: its own rate of bad pairs, and another one."""
         outside = (everything[0] - inside[0], everything[1] - inside[1])
         return (
-            _evidence(inside, law) + _evidence(outside, _BACKGROUND) - _evidence(everything, _BACKGROUND)
+            _evidence(inside, law)
+            + _evidence(outside, _BACKGROUND)
+            - _evidence(everything, _BACKGROUND)
         )
 
     def _rate(self, bad: float, total: float) -> float:
@@ -294,9 +296,7 @@ class _Search:
                 bad = frozenset(i for i in own if i in one.bad)
                 if self._cleared(node, bad, among=set(hypothesis.hosts)):
                     counts = (len(self._pairs(own)), one.other_pairs, one.other_bad)
-                    self.accepted.append(
-                        _Accepted(node, one.gain, False, one.rate, bad, *counts)
-                    )
+                    self.accepted.append(_Accepted(node, one.gain, False, one.rate, bad, *counts))
             self.accused.update(hypothesis.hosts)
         else:
             self.accepted.append(one)
@@ -401,18 +401,18 @@ class _Search:
             everywhere = {i for i in self.units_of[host] if self._gpus(i, host) is None}
             together.setdefault((host, frozenset(own | everywhere)), set()).add(gpu)
         penalty = log(max(len(together), 1))
-        for (host, units), gpus in together.items():
+        for (host, units), numbers in together.items():
             if host in self.accused or len(units) == len(self.units_of[host]):
                 continue
-            one = len(gpus) == 1
+            one = len(numbers) == 1
             yield _Hypothesis(
                 SuspectKind.GPU if one else SuspectKind.NODE,
                 (host,),
                 (),
-                str(min(gpus)) if one else None,
+                str(min(numbers)) if one else None,
                 units,
                 penalty,
-                gpus=frozenset(gpus),
+                gpus=frozenset(numbers),
             )
 
     def _gpus(self, index: int, host: str) -> Gpus:
@@ -561,43 +561,19 @@ class _Search:
             degree[a] += abs(weight)
             degree[b] += abs(weight)
         shift = max(degree, default=0.0)
-        starts = self._starts(names, edges)
-        found = set()
-        for values in starts:
-            for _ in range(_ITERATIONS):
-                new = [shift * value for value in values]
-                for a, b, weight in edges:
-                    new[a] += weight * values[b]
-                    new[b] += weight * values[a]
-                largest = max(map(abs, new), default=0.0) or 1.0
-                values = [value / largest for value in new]
-            positive = tuple(n for n, v in zip(names, values, strict=True) if v > 0)
-            negative = tuple(n for n in names if n not in set(positive))
-            group = min((positive, negative), key=lambda side: (len(side), side))
-            if len(group) >= 2 and group not in found:
-                found.add(group)
-                yield group
-
-    def _starts(
-        self, names: Sequence[str], edges: Sequence[tuple[int, int, float]]
-    ) -> Iterator[list[float]]:
-        """Yield start values from the host with the most bad pairs: its partners, and theirs."""
-        bad_of = [0.0] * len(names)
-        for a, b, weight in edges:
-            if weight < 0:
-                bad_of[a] -= weight
-                bad_of[b] -= weight
-        most = max(bad_of, default=0.0)
-        if most <= 0:
-            return
-        start = [0.0] * len(names)
-        for index, value in enumerate(bad_of):
-            if value >= most - 1e-9:
-                sides = [0.0] * len(names)
-                sides[index] = 1.0
-                start = sides
-                break
-        yield start
+        values = _start(len(names), edges)
+        for _ in range(_ITERATIONS):
+            new = [shift * value for value in values]
+            for a, b, weight in edges:
+                new[a] += weight * values[b]
+                new[b] += weight * values[a]
+            largest = max(map(abs, new), default=0.0) or 1.0
+            values = [value / largest for value in new]
+        positive = tuple(n for n, v in zip(names, values, strict=True) if v > 0)
+        negative = tuple(n for n, v in zip(names, values, strict=True) if v <= 0)
+        group = min((positive, negative), key=lambda side: (len(side), side))
+        if len(group) >= 2:
+            yield group
 
     # Result
 
@@ -690,6 +666,16 @@ class _Search:
         return Strength.STRONG
 
 
+def _start(count: int, edges: Sequence[tuple[int, int, float]]) -> list[float]:
+    """Return 1 for the host with the most bad pairs, and 0 for all others."""
+    bad_of = [0.0] * count
+    for a, b, weight in edges:
+        bad_of[a] -= min(weight, 0.0)
+        bad_of[b] -= min(weight, 0.0)
+    first = max(range(count), key=bad_of.__getitem__, default=0)
+    return [1.0 if index == first else 0.0 for index in range(count)]
+
+
 def _uses(unit: Unit, number: int) -> bool:
     return any(gpus is None or number in gpus for gpus in unit.gpus)
 
@@ -708,4 +694,3 @@ _GENERAL_FIRST = (
     SuspectKind.NODE,
     SuspectKind.GPU,
 )
-

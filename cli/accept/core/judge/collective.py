@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, FactKind
 from accept.core.judge import bounds, completeness
+from accept.core.judge.attribution import examine
 from accept.core.judge.collective_metrics import (
     BANDWIDTH,
     Measure,
@@ -19,17 +20,17 @@ from accept.core.judge.collective_metrics import (
     reached,
     read,
 )
-from accept.core.judge.crosscheck import explained_by_place, place_finding
 from accept.core.judge.evidence import Evidence, Judged, Score
 from accept.core.judge.groups import Comparison, compare
-from accept.core.judge.robust_stats import FEWEST, Spread
+from accept.core.judge.pair_results import PairResults
+from accept.core.judge.robust_stats import FEWEST, Spread, detectable_deficit
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.judge.topology import ambiguous_hosts, split_by_distance
 from accept.core.model import (
     Bound,
     BoundKind,
     Finding,
+    GroupKind,
     PlannedMachine,
     Problem,
     Record,
@@ -82,26 +83,25 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     findings += _result_findings(evidence, readings, {f.cause for f in findings if f.cause})
     bound_findings = bounds.findings(evidence, nominal)
     findings += bound_findings
+    pairs = evidence.pairs
+    if pairs is None or measure.inverse:
+        scored = [(evidence, record_score)]
+        pairs = examine(scored, evidence.places, evidence.domains, measure=measure, noise=noise)
     comparisons: list[Comparison] = []
     if promised or not measure.inverse:
-        comparisons = _comparisons(evidence, record_score, measure, noise)
+        comparisons = _comparisons(evidence, record_score, pairs, measure, noise)
     suspects = list(from_problems(fallbacks, "", len(evidence.hosts)))
-    excused_by_step = [explained_by_place(check, c, evidence.shares) for c in comparisons]
-    excused_parts = {suspect.part for excused in excused_by_step for suspect in excused}
-    for comparison, excused in zip(comparisons, excused_by_step, strict=True):
+    for comparison in comparisons:
         own = _proven(comparison.suspects, promised=promised)
         if evidence.plan.origin and comparison.groups < FEWEST:
-            own = [suspect for suspect in own if suspect.cause is not Cause.SLOW_OUTLIER]
-        if excused:
-            findings.append(place_finding(check, comparison, excused))
-        own = [s for s in own if s.part not in excused_parts or not s.cause.row.relative]
+            own = [suspect for suspect in own if not suspect.cause.row.relative]
         suspects += own
         findings.append(_population_finding(check, comparison, own, measure))
         if promised and comparison.uneven and not own and not measure.inverse:
             findings.append(_uneven_finding(check, comparison, measure))
-    accused = {host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts}
+    accused = {host for s in suspects for host in (*s.hosts, *s.others)}
     for step in evidence.steps if promised else ():
-        findings += ambiguous_hosts(evidence, step, accused)
+        findings += _open_findings(evidence, step, pairs, accused)
     single_rank = False
     needs_bound = promised and bool(evidence.records) and not evidence.partial
     if needs_bound and not _has_bound(evidence, bound_findings):
@@ -125,23 +125,82 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
 
 
 def _comparisons(
-    evidence: Evidence, record_score: Score, measure: Measure, noise: float
+    evidence: Evidence, record_score: Score, pairs: PairResults, measure: Measure, noise: float
 ) -> list[Comparison]:
-    """Compare the groups of each step, near and far pairs separately."""
+    """Compare the groups of each step."""
     machine = evidence.plan.machine
     machine = replace(machine, noise=max(noise, machine.noise))
     evidence = replace(evidence, plan=replace(evidence.plan, machine=machine))
     comparisons = []
     for step in evidence.steps:
+        own = pairs.suspects(evidence.check, step)
+        if step.groups is GroupKind.PAIRS:
+            if evidence.of_step(step):
+                comparisons.append(_pair_comparison(evidence, step, pairs, own))
+            continue
         # Bounds are for full nodes. Those of a latency are for single sizes, not for the median.
         full_nodes = not all(r.local_ranks or r.ranks == 1 for r in evidence.of_step(step))
         use_bound = full_nodes and not measure.inverse
         # Groups are compared by the value at the largest size of their step.
         top = planned_sizes(step)[-1:]
-        for part in split_by_distance(evidence, step):
-            lower = partial(bounds.highest_lower_bound, part, metric=measure.metric, top=top)
-            comparisons += compare(part, record_score, lower if use_bound else lambda _: None)
+        part = replace(evidence, steps=(step,), records=tuple(evidence.of_step(step)))
+        lower = partial(bounds.highest_lower_bound, part, metric=measure.metric, top=top)
+        lowest = lower if use_bound else lambda _: None
+        comparisons += compare(part, record_score, lowest, own)
     return comparisons
+
+
+def _pair_comparison(
+    evidence: Evidence, step: Step, pairs: PairResults, suspects: Sequence[Suspect]
+) -> Comparison:
+    """Return the comparison of the pairs of a step, from the results of all pairs."""
+    check = evidence.check
+    healthy, detectable = pairs.spread(check, step), None
+    if healthy is not None and healthy.median > 0:
+        detectable = detectable_deficit(healthy.sigma / healthy.median)
+    return Comparison(
+        step=step,
+        suspects=tuple(suspects),
+        groups=pairs.pairs(check, step),
+        spread=healthy,
+        unknown=pairs.slow.unknown,
+        detectable=detectable,
+    )
+
+
+def _open_findings(
+    evidence: Evidence, step: Step, pairs: PairResults, accused: Collection[str]
+) -> Iterator[Finding]:
+    """Yield what pairs leave open, and the distance between hosts as a note."""
+    check = evidence.check
+
+    def finding(text: str, state: State, hosts: Sequence[str] = ()) -> Finding:
+        return Finding(
+            check=check,
+            judgement=Judgement.POPULATION,
+            state=state,
+            message=f"step {step.id}: {text}",
+            hosts=tuple(hosts),
+        )
+
+    if step.groups is not GroupKind.PAIRS:
+        return
+    if lost := pairs.distance(check, step):
+        blocks = count(len(pairs.blocks), "block")
+        text = f"{blocks} of near hosts: pairs of two blocks are {lost:.0%} slower, by distance"
+        yield finding(text, State.PASS)
+    # NVLink domains are known to be near, so being slow elsewhere has no second reading.
+    if hosts := [] if evidence.domains else pairs.ambiguous(check, step, accused):
+        verb = "is slower in all its pairs" if len(hosts) == 1 else "are slower in all their pairs"
+        text = f"{completeness.host_list(hosts)} {verb}: slow, or on another switch. "
+        text += "A `topology` command in the machine's file would show which"
+        yield finding(text, State.INCONCLUSIVE, hosts)
+    if units := pairs.unproven(check, step):
+        names = completeness.host_list([" - ".join(unit.hosts) for unit in units])
+        verb = "collapsed" if len(units) == 1 else "each collapsed"
+        text = f"{names} {verb}, and it is open whether the path or a host is the reason: "
+        text += "measure again, once with nothing else running"
+        yield finding(text, State.INCONCLUSIVE)
 
 
 def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
@@ -173,13 +232,17 @@ def _population_finding(
         if comparison.unknown:
             text += f"; {completeness.host_list(comparison.unknown)} could not be judged"
         return Finding(check=check, judgement=Judgement.POPULATION, state=State.PASS, message=text)
+    weak_nodes = all(
+        s.strength is Strength.WEAK and s.kind in (SuspectKind.NODE, SuspectKind.GPU)
+        for s in suspects
+    )
     names = completeness.host_list([suspect.name for suspect in suspects])
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(peers.limit)}" if peers else ""
     return Finding(
         check=check,
         judgement=Judgement.POPULATION,
-        state=State.FAIL,
+        state=State.INCONCLUSIVE if step.groups is GroupKind.PAIRS and weak_nodes else State.FAIL,
         cause=suspects[0].cause,
         message=f"{what}: outliers: {names}{limit}",
         metric=measure.metric,

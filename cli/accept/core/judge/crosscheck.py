@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from accept.core.causes import Judgement
 from accept.core.facts import GPUS
-from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence, Score, Share
-from accept.core.judge.groups import Comparison, to_sample
+from accept.core.judge.groups import to_sample
 from accept.core.judge.robust_stats import median_of, spread
-from accept.core.judge.topology import DISTANCE, split_by_distance
-from accept.core.model import Finding, GroupKind, Record, State, Strength, Suspect, SuspectKind
+from accept.core.model import Record, Step, Strength, Suspect, SuspectKind
 
 #: One execution in this many may contradict the GPU that is named.
 _EXECUTIONS_PER_EXCEPTION = 10
@@ -27,15 +24,14 @@ def shares_by_log(scored: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Sh
     result: dict[str, list[Share]] = {}
     for evidence, score in scored:
         for step in evidence.steps:
-            for part in split_by_distance(evidence, step):
-                for share in _shares(part, score):
-                    result.setdefault(share.record.log, []).append(share)
+            for share in _shares(evidence, step, score):
+                result.setdefault(share.record.log, []).append(share)
     return result
 
 
-def _shares(part: Evidence, score: Score) -> Iterator[Share]:
+def _shares(part: Evidence, step: Step, score: Score) -> Iterator[Share]:
     """Yield the share of each execution of one step. There are none without enough peers."""
-    samples = [(r, to_sample(part.check, score, r, part.steps[0])) for r in part.records]
+    samples = [(r, to_sample(part.check, score, r, step)) for r in part.of_step(step)]
     values = [s.value for _, s in samples if s and s.value is not None and not s.cause]
     peers = spread(values, part.plan.machine.noise)
     if peers is None or peers.median <= 0:
@@ -47,41 +43,6 @@ def _shares(part: Evidence, score: Score) -> Iterator[Share]:
             yield Share(part.check, record, value, value / peers.median, sigma)
 
 
-def explained_by_place(
-    check: str, comparison: Comparison, by_log: Mapping[str, Sequence[Share]]
-) -> tuple[Suspect, ...]:
-    """Return the suspects whose place in the network may explain why they are slow.
-
-    They are slow only in this collective, while a slow host is slow in all. A single host that
-    loses more speed than distance explains remains a suspect.
-    """
-    if comparison.step.groups is not GroupKind.PAIRS or comparison.spread is None:
-        return ()
-    median = comparison.spread.median
-    deficits = [_own_deficit(s, check, median, by_log) for s in comparison.suspects]
-    excused = tuple(s for s, much in zip(comparison.suspects, deficits, strict=True) if much)
-    solid = (
-        len(excused) == 1 and excused[0].strength is Strength.STRONG and max(deficits) > DISTANCE
-    )
-    return () if solid else excused
-
-
-def place_finding(check: str, comparison: Comparison, suspects: Sequence[Suspect]) -> Finding:
-    """Return the finding on the suspects of `explained_by_place`."""
-    names = host_list([suspect.name for suspect in suspects])
-    verb = "is" if len(suspects) == 1 else "are"
-    return Finding(
-        check=check,
-        judgement=Judgement.POPULATION,
-        state=State.INCONCLUSIVE,
-        message=f"step {comparison.step.id}: {names} {verb} slow in {check} only; the other "
-        "collectives in the same logs are as fast as those of the peers. The place in the network "
-        "may explain it",
-        hosts=tuple(host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts),
-        evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
-    )
-
-
 def without_explained(
     suspects: Sequence[Suspect], by_log: Mapping[str, Sequence[Share]]
 ) -> tuple[Suspect, ...]:
@@ -90,30 +51,6 @@ def without_explained(
     kept = [suspect for suspect in suspects if not _is_explained(suspect, strong, by_log)]
     shares = [share for shares_of_log in by_log.values() for share in shares_of_log]
     return tuple(_narrowed(s, shares) if s.kind is SuspectKind.NODE else s for s in kept)
-
-
-def _own_deficit(
-    suspect: Suspect, check: str, median: float, by_log: Mapping[str, Sequence[Share]]
-) -> float:
-    """Return the deficit of a host in logs in which another collective is not slow; else 0."""
-    host = suspect.hosts[0]
-    by_check: dict[str, list[Share]] = {}
-    for log in suspect.evidence if suspect.cause.row.relative else ():
-        for share in by_log.get(log, ()):
-            if host in share.record.hosts:
-                by_check.setdefault(share.check, []).append(share)
-    own = by_check.pop(check, None)
-    if not own:
-        return 0.0
-    deficit = 1 - median_of(share.measured for share in own) / median
-    # Another collective counts only if its noise is not larger.
-    max_sigma = min(deficit / 3, *(share.sigma for share in own))
-    other_is_normal = any(
-        max(share.sigma for share in others) <= max_sigma
-        and 1 - median_of(share.share for share in others) <= deficit / 2
-        for others in by_check.values()
-    )
-    return deficit if other_is_normal else 0.0
 
 
 def _is_explained(

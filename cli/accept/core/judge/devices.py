@@ -12,8 +12,7 @@ from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.outliers import outliers
-from accept.core.judge.pairs import Sample
+from accept.core.judge.outliers import Sample, outliers
 from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from accept.core.causes import Cause
+from accept.core.judge.pair_results import PairResults
 from accept.core.model import CheckVerdict, Plan, Record, Step, Suspect
 
 
@@ -47,9 +48,8 @@ class Evidence:
     interruption: str = ""
     #: Log -> shares of its executions of any check; only in runs made from logs.
     shares: dict[str, list[Share]] = field(default_factory=dict)
-    #: Blocks of hosts that are near each other, from NVLink domains or from the speed of pairs;
-    #: empty: unknown.
-    near: tuple[frozenset[str], ...] = ()
+    #: What the pairs of all checks show together; None: this check is judged by its own pairs.
+    pairs: PairResults | None = None
     #: Records were removed on purpose ("would the rest pass?"), so missing ones are no finding.
     partial: bool = False
 

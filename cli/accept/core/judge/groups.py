@@ -9,9 +9,8 @@ from accept.core.causes import Cause, Judgement
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
-from accept.core.judge.outliers import Outlier, Outliers, is_frequent, outliers
-from accept.core.judge.pairs import Accusation, Sample, decode
-from accept.core.judge.robust_stats import Spread, detectable_deficit, spread
+from accept.core.judge.outliers import Outlier, Outliers, Sample, is_frequent, outliers
+from accept.core.judge.robust_stats import Spread, spread
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import root_problems
 from accept.core.model import (
@@ -42,7 +41,7 @@ class Comparison(NamedTuple):
     spread: Spread | None
     #: Hosts that were paired only with suspects.
     unknown: tuple[str, ...] = ()
-    #: Deficit, as a share, at which a slow host is detected one time in two.
+    #: Deficit, as a share, at which a slow host is nearly always detected.
     detectable: float | None = None
     #: Peers differ by so much that the slow ones cannot be told from the normal ones.
     uneven: bool = False
@@ -95,19 +94,22 @@ def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Re
 # Comparison by group kind
 
 
-def compare(evidence: Evidence, score: Score, lowest: LowestScore) -> list[Comparison]:
-    """Compare the groups of each step of a check whose group kind allows it."""
+def compare(
+    evidence: Evidence, score: Score, lowest: LowestScore, gpus: Sequence[Suspect]
+) -> list[Comparison]:
+    """Compare the groups of each step of a check whose group kind allows it, besides pairs.
+
+    `gpus`: the suspects among GPUs that pairs of one local rank show.
+    """
     comparisons = []
     for step in evidence.steps:
         records = evidence.of_step(step)
         if not records:
             continue
-        if step.groups is GroupKind.PAIRS:
-            comparisons.append(_compare_pairs(evidence, score, step, records, lowest(2)))
-        elif step.groups is GroupKind.EACH:
+        if step.groups is GroupKind.EACH:
             comparisons.append(_compare_hosts(evidence, score, step, records, lowest(1)))
         elif step.groups is GroupKind.RAILS:
-            comparisons.append(_compare_rails(evidence, score, step, records))
+            comparisons.append(_compare_rails(evidence, score, step, records, gpus))
         elif step.groups is GroupKind.LADDER:
             comparisons.append(_compare_blocks(evidence, score, step, records))
     return comparisons
@@ -133,29 +135,6 @@ def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
     return [Group(hosts=outlier.sample.hosts) for outlier in found.bad.values()]
 
 
-def _compare_pairs(
-    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
-) -> Comparison:
-    samples = to_samples(evidence, score, step, records)
-    decoded = decode(samples, evidence.plan.machine.noise, bound, places=evidence.places)
-    order = {host: index for index, host in enumerate(evidence.hosts)}
-
-    def accused(kind: SuspectKind, accusation: Accusation) -> Suspect:
-        hosts = sorted(accusation.hosts, key=lambda host: order.get(host, len(order)))
-        return _accused(kind, hosts, evidence.check, accusation)
-
-    suspects = [
-        *(accused(SuspectKind.NODE, node) for node in decoded.nodes),
-        *(accused(SuspectKind.LINK, link) for link in decoded.links),
-        *(accused(SuspectKind.SWITCH, switch) for switch in decoded.switches),
-    ]
-    healthy, detectable = decoded.spread, None
-    if healthy is not None and healthy.median > 0:
-        sigma = healthy.sigma / healthy.median
-        detectable = detectable_deficit(len(evidence.hosts), sigma, decoded.rounds)
-    return Comparison(step, tuple(suspects), len(samples), healthy, decoded.unknown, detectable)
-
-
 def _compare_hosts(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
 ) -> Comparison:
@@ -170,23 +149,21 @@ def _compare_hosts(
 
 
 def _compare_rails(
-    evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
+    evidence: Evidence,
+    score: Score,
+    step: Step,
+    records: Sequence[Record],
+    gpus: Sequence[Suspect],
 ) -> Comparison:
-    """Compare the rails; pairs of the same local rank show which GPU makes a rail slow."""
+    """Compare the rails; `gpus` are the GPUs that make a rail slow, by pairs of its local rank."""
     rails = [r for r in records if _is_rail(r, evidence.hosts)]
     samples, found = _rail_outliers(evidence, score, step, rails)
     suspects: list[Suspect] = []
     for index, outlier in found.bad.items():
-        rank = rails[index].local_ranks[0]
-        pairs = [r for r in records if r.local_ranks == (rank,) and r not in rails]
-        nodes = decode(to_samples(evidence, score, step, pairs), evidence.plan.machine.noise).nodes
-        suspects += [
-            _accused(SuspectKind.GPU, node.hosts, evidence.check, node, device=str(rank))
-            for node in nodes
-        ]
-        if not nodes:
-            rail = _outlying(SuspectKind.RAIL, (), evidence.check, outlier, device=str(rank))
-            suspects.append(rail)
+        rank = str(rails[index].local_ranks[0])
+        own = [gpu for gpu in gpus if gpu.device == rank]
+        rail = _outlying(SuspectKind.RAIL, (), evidence.check, outlier, device=rank)
+        suspects += own or [rail]
     return Comparison(step, tuple(suspects), len(samples), found.spread)
 
 
@@ -256,26 +233,6 @@ def _outlying(
         strength=_STRENGTHS.get(kind, Strength.WEAK),
         why=f"{check}: {outlier.cause.row.meaning}{share}",
         evidence=(log,) if log else (),
-    )
-
-
-def _accused(
-    kind: SuspectKind,
-    hosts: Sequence[str],
-    check: str,
-    accusation: Accusation,
-    *,
-    device: str | None = None,
-) -> Suspect:
-    """Return a suspect that pairs of hosts accuse."""
-    return Suspect(
-        kind=kind,
-        hosts=tuple(hosts),
-        device=device,
-        cause=accusation.cause,
-        strength=accusation.strength,
-        why=f"{check}: {accusation.why}",
-        evidence=accusation.logs[:8],
     )
 
 

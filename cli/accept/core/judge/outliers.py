@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accept.core.causes import Cause
-from accept.core.judge.pairs import Sample
 from accept.core.judge.robust_stats import SIGMAS, Spread, median_of, spread
 
 #: Values that vary by more than this many times the noise are not from peers.
@@ -16,6 +15,20 @@ _UNEVEN = 3.0
 
 #: Hosts and local ranks of an execution.
 _Group = tuple[tuple[str, ...], tuple[int, ...]]
+
+
+class Sample(NamedTuple):
+    """The result of one execution."""
+
+    hosts: tuple[str, ...]
+    #: The measured value, higher is better; None: nothing was measured.
+    value: float | None
+    #: Cause that makes it bad whatever its value: failed, wrong data.
+    cause: Cause | None = None
+    #: Path of the raw log.
+    log: str = ""
+    #: Local ranks of each host that took part; empty: all.
+    ranks: tuple[int, ...] = ()
 
 
 class Outlier(NamedTuple):

@@ -95,7 +95,6 @@ class Event(NamedTuple):
         return failed or (self.bad and self.share is not None and self.share < COLLAPSED)
 
 
-
 class _Deviation(NamedTuple):
     measurement: Measurement
     deviation: float
@@ -173,9 +172,7 @@ def _deviations(population: Population) -> list[_Deviation]:
     return [_Deviation(m, *_deviation(m, centre, sigma)) for m in pairs]
 
 
-def _deviation(
-    measurement: Measurement, centre: float, sigma: float
-) -> tuple[float, float | None]:
+def _deviation(measurement: Measurement, centre: float, sigma: float) -> tuple[float, float | None]:
     """Return a deviation in sigma, negative if it is slower than healthy pairs, and the share.
 
     Return 0 if there is nothing to compare it with.

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import log
 
-from accept.core.groups import Group, Wave
+from accept.core.groups import Group, Wave, pair_rounds, round_count
+from accept.core.judge.attribution import examine
 from accept.core.judge.blame import Attribution, Unit
+from accept.core.judge.evidence import Checks, Evidence
+from accept.core.judge.groups import scored, slow_groups, slow_rails
 from accept.core.judge.robust_stats import FALSE_ALARMS
-from accept.core.model import Strength, SuspectKind
+from accept.core.model import GroupKind, Plan, Record, Step, Strength, SuspectKind
 
-#: Most waves of pairs that may follow the planned rounds of a step.
-MOST_REPEATS = 8
+#: Rounds of pairs that follow a slow rail: three name one host without accusing another.
+_RAIL_ROUNDS = 3
 #: Collapsed pairs are measured alone only if there are at most this many.
 _MOST_LINKS = 3
 #: Suspects meet each other only if there are at most this many.
@@ -22,12 +26,67 @@ _MOST_MUTUAL = 16
 _CONFIRMED = 4
 
 
+def waves_again(
+    plan: Plan,
+    step: Step,
+    records: Sequence[Record],
+    hosts: Sequence[str],
+    places: Mapping[str, str],
+    domains: tuple[frozenset[str], ...] = (),
+    *,
+    checks: Checks,
+) -> tuple[Wave, ...]:
+    """Return the waves that should follow those of a step, and belong to it; empty: none.
+
+    Pairs: the next wave that confirms or clears suspects; ask again after it. Single hosts and
+    blocks of a ladder: one wave of the outliers. A slow rail: rounds of pairs of its local rank,
+    which name the host.
+    """
+    evidences = [
+        Evidence(
+            check=name,
+            plan=plan,
+            steps=(step,),
+            records=tuple(records),
+            hosts=tuple(hosts),
+            domains=domains,
+        )
+        for name in step.checks
+    ]
+    with_scores = list(scored(evidences, checks))
+    if step.groups is GroupKind.PAIRS:
+        found = examine(with_scores, places, domains).slow
+        met = {frozenset(record.hosts) for record in records}
+        waves = max((record.wave for record in records), default=-1) + 1
+        done = waves - round_count(len({h for r in records for h in r.hosts}), step.rounds)
+        wave = next_wave(found, hosts, met, done=max(0, done), limit=step.repeats, seed=plan.seed)
+        return (wave,) if wave else ()
+    repeated = len({(r.hosts, r.local_ranks) for r in records}) < len(records)
+    if step.groups is GroupKind.RAILS:
+        slow = {
+            rank for evidence, score in with_scores for rank in slow_rails(evidence, score, step)
+        }
+        if any(len(record.hosts) == 2 for record in records):
+            return ()
+        rounds = pair_rounds(hosts, rounds=_RAIL_ROUNDS, seed=plan.seed)
+        return tuple(
+            tuple(replace(group, local_ranks=(rank,)) for group in wave)
+            for rank in sorted(slow)
+            for wave in rounds
+        )
+    if repeated:
+        return ()
+    groups = [g for evidence, score in with_scores for g in slow_groups(evidence, score, step)]
+    return (tuple(dict.fromkeys(groups)),) if groups else ()
+
+
 def next_wave(
     found: Attribution,
     hosts: Sequence[str],
     met: Collection[frozenset[str]],
     *,
     done: int,
+    limit: int,
     seed: int,
 ) -> Wave:
     """Return the next wave of pairs that confirms or clears suspects; empty if nothing is open.
@@ -36,9 +95,9 @@ def next_wave(
     other: a pair clears its hosts only if both are good. Then each collapsed pair that no host
     explains is measured again, at last with nothing else running. The other good hosts are paired
     with each other, so that the network carries the same load as before. `met` holds the pairs
-    that were measured already, `done` is the number of repeat waves so far.
+    that were measured already, `done` is the number of repeat waves so far, of at most `limit`.
     """
-    if done >= MOST_REPEATS:
+    if done >= limit:
         return ()
     chance = random.Random(f"{seed}:{done}")
     suspects, unmet = _suspects(found), _unmet(found, met)
@@ -62,9 +121,9 @@ def next_wave(
     for unit in again:
         if busy.isdisjoint(unit.hosts):
             add(unit.hosts)
-    for pair in unmet:
-        if busy.isdisjoint(pair):
-            add(pair)
+    for two in unmet:
+        if busy.isdisjoint(two):
+            add(two)
     doubted = suspects.union(*(unit.hosts for unit in collapsed))
     good = [host for host in hosts if host not in doubted and host not in busy]
     chance.shuffle(good)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import comb, exp, expm1, log, log1p, sqrt
+from math import comb, expm1, log, log1p, sqrt
 from statistics import median
 
 #: Lowest number of values that can be compared with each other.
@@ -93,22 +93,6 @@ def threshold(hypotheses: int, alarms: float) -> float:
     return log(max(hypotheses, 1) / alarms)
 
 
-def gains(deviations: Sequence[float], explained: Sequence[float], shift: float) -> list[float]:
-    """Return the log-likelihood ratio of each pair for its host being `shift` sigma slow.
-
-    `explained`: the shift (<= 0) that the other host of each pair explains.
-    """
-    return [
-        surprise(z - known) - surprise(z - min(known, -shift))
-        for z, known in zip(deviations, explained, strict=True)
-    ]
-
-
-def intermittent_gain(gain: float) -> float:
-    """Return the gain of a pair whose host is slow in half of its pairs: that of the mixture."""
-    return gain + log(0.5 + 0.5 * exp(-gain)) if gain > 0 else log(0.5 + 0.5 * exp(gain))
-
-
 # Rounds of pairs
 
 
@@ -123,6 +107,8 @@ BAD = 0.02
 _MISSED = 1e-3
 #: The one-sided quantile of the normal law for half of `_MISSED`.
 _POWER = 3.29
+#: Most waves of pairs that may follow the rounds of a step to measure suspects again.
+MOST_REPEATS = 8
 #: More rounds cost minutes each and detect little more.
 MOST_ROUNDS = 5
 
@@ -155,11 +141,10 @@ def _bad_partners(rounds: int) -> int:
     return bad
 
 
-def detectable_deficit(hosts: int, sigma: float, pairs: int) -> float:
-    """Return the deficit, as a share, at which a host is accused one time in two.
+def detectable_deficit(sigma: float) -> float:
+    """Return the deficit, as a share, at which a host is accused nearly always.
 
-    `sigma`: sigma of healthy pairs, as a share. `pairs`: number of pairs of the host.
+    Then nine in ten of its pairs are `MIN_SIGMAS` below normal. `sigma`: sigma of healthy pairs, as
+    a share.
     """
-    each = threshold(hosts, FALSE_ALARMS) / max(pairs, 1) + _USUAL
-    shift = _SCALE * sqrt(FREEDOM * expm1(each / (0.5 * (FREEDOM + 1))))
-    return -expm1(-max(shift, MIN_SIGMAS) * sigma)
+    return -expm1(-(MIN_SIGMAS + 1.28) * sigma)

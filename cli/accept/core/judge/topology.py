@@ -125,9 +125,7 @@ def distance(population: Population, blocks: Blocks) -> float:
     return 1 - median_of(far) / median_of(near) if near and far else 0.0
 
 
-def ambiguous_hosts(
-    population: Population, blocks: Blocks, accused: Collection[str]
-) -> list[str]:
+def ambiguous_hosts(population: Population, blocks: Blocks, accused: Collection[str]) -> list[str]:
     """Return hosts, not `accused`, that are slow in all their pairs.
 
     Such a host is slow or alone under its switch; both look alike. It must have been paired with

@@ -288,20 +288,21 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     began = time.time()
     records: list[Record] = []
     await _execute_waves(state, step, plan_waves, records)
-    names = [h.name for h in state.alive()]
-    repeated_waves = waves_again(
+    while repeated_waves := waves_again(
         state.plan,
         step,
         records,
-        names,
+        [h.name for h in state.alive()],
         places(state.records),
         domains(state.records),
         checks=REGISTRY,
-    )
-    if repeated_waves:
+    ):
+        measured = len(records)
         groups = count(sum(map(len, repeated_waves)), "group")
         _say(f"  {step.id}: outliers; measuring {groups} again")
         await _execute_waves(state, step, repeated_waves, records)
+        if len(records) == measured:
+            break  # no host of these groups is alive
     if len(records) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     findings = failures(state.plan, step, state.records, checks=REGISTRY)

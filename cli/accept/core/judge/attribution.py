@@ -1,0 +1,146 @@
+"""Attribute the bad pairs of a run: from records to suspects.
+
+All steps and checks that measure pairs of hosts are one pool (`accept.core.judge.blame`). Wrong
+data is attributed apart from speed, because it has other reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from accept.core.causes import Cause
+from accept.core.facts import GPUS
+from accept.core.groups import round_count
+from accept.core.judge import bounds
+from accept.core.judge.blame import attribute
+from accept.core.judge.collective_metrics import BANDWIDTH, Measure, planned_sizes
+from accept.core.judge.evidence import Evidence, Score
+from accept.core.judge.groups import to_sample
+from accept.core.judge.pair_results import PairResults
+from accept.core.judge.pairs import Gpus, Measurement, Population, events
+from accept.core.judge.topology import Blocks, find_blocks, near_and_far
+from accept.core.model import GroupKind, Record, Step
+
+
+def examine(
+    scored: Iterable[tuple[Evidence, Score]],
+    places: Mapping[str, str],
+    domains: Blocks,
+    *,
+    measure: Measure = BANDWIDTH,
+    noise: float = 0.0,
+) -> PairResults:
+    """Attribute the bad pairs of some checks, which share their evidence.
+
+    `noise`: noise of healthy pairs, if it is larger than that of the machine.
+    """
+    populations: dict[tuple[str, str], Population] = {}
+    evidences: dict[tuple[str, str], Evidence] = {}
+    order: tuple[str, ...] = ()
+    for evidence, score in scored:
+        order = order or evidence.hosts
+        for step in evidence.steps:
+            found = tuple(_measurements(evidence, score, step))
+            if found:
+                key = (evidence.check, step.id)
+                width = max(evidence.plan.machine.noise, noise)
+                populations[key] = Population(measurements=found, noise=width)
+                evidences[key] = replace(
+                    evidence, steps=(step,), records=tuple(evidence.of_step(step))
+                )
+    blocks = domains or find_blocks(populations.values(), places)
+    parts = {
+        key: tuple(
+            _with_bound(part, evidences[key], measure)
+            for part in near_and_far(_with_bound(population, evidences[key], measure), blocks)
+        )
+        for key, population in populations.items()
+    }
+    pool = [part for own in parts.values() for part in own]
+    return PairResults(
+        slow=attribute(events(map(_of_speed, pool)), places=places),
+        wrong=attribute(events(_of_results(pool)), places=places),
+        blocks=blocks,
+        populations=parts,
+        order=order,
+    )
+
+
+def _measurements(evidence: Evidence, score: Score, step: Step) -> Iterator[Measurement]:
+    """Yield the measurements of pairs of hosts in one step."""
+    if step.groups not in (GroupKind.PAIRS, GroupKind.RAILS):
+        return
+    records = [r for r in evidence.of_step(step) if len(set(r.hosts)) == 2]
+    if step.groups is GroupKind.RAILS:
+        # In a run of two hosts, a pair is a full rail.
+        records = records if len(evidence.hosts) > 2 else []
+    planned = round_count(len({host for r in records for host in r.hosts}), step.rounds)
+    waves: dict[int, int] = {}
+    for record in records:
+        waves[record.wave] = waves.get(record.wave, 0) + 1
+    for record in records:
+        sample = to_sample(evidence.check, score, record, step)
+        if sample is not None:
+            yield Measurement(
+                record.hosts,
+                sample.value,
+                sample.cause,
+                log=record.log,
+                gpus=_gpus(record),
+                step=step.id,
+                wave=record.wave,
+                check=evidence.check,
+                alone=waves[record.wave] == 1,
+                repeated=step.groups is GroupKind.PAIRS and record.wave >= planned,
+            )
+
+
+def _gpus(record: Record) -> tuple[Gpus, ...]:
+    known = {fact.host: gpus for fact, gpus in GPUS.of(record)}
+    ranks = frozenset(record.local_ranks) or None
+    return tuple(known.get(host, ranks) for host in record.hosts)
+
+
+def _with_bound(population: Population, evidence: Evidence, measure: Measure) -> Population:
+    """Return a population with the bound that its pairs should reach, if there is one."""
+    if population.bound is not None:
+        return population
+    step = evidence.steps[0]
+    pairs = {frozenset(m.hosts) for m in population.measurements}
+    records = tuple(r for r in evidence.records if frozenset(r.hosts) in pairs)
+    # Bounds are for full nodes. Those of a latency are for single sizes, not for the median.
+    if measure.inverse or all(r.local_ranks or r.ranks == 1 for r in records):
+        return population
+    # Pairs are compared by the value at the largest size of their step.
+    top = planned_sizes(step)[-1:]
+    part = replace(evidence, records=records)
+    return replace(population, bound=bounds.highest_lower_bound(part, 2, measure.metric, top=top))
+
+
+def _of_speed(population: Population) -> Population:
+    """Return a population in which wrong data is not bad; results without a value are left out."""
+    kept = (
+        m._replace(cause=None) if m.cause is Cause.WRONG_DATA else m
+        for m in population.measurements
+        if m.cause is not Cause.WRONG_DATA or m.value is not None
+    )
+    return replace(population, measurements=tuple(kept))
+
+
+def _of_results(pool: Sequence[Population]) -> list[Population]:
+    """Return populations in which only wrong data is bad; none if all results are correct."""
+    if not any(m.cause is Cause.WRONG_DATA for p in pool for m in p.measurements):
+        return []
+    return [
+        replace(
+            population,
+            bound=None,
+            measurements=tuple(
+                m if m.cause else m._replace(value=1.0)
+                for m in population.measurements
+                if m.cause in (None, Cause.WRONG_DATA) and m.value is not None
+            ),
+        )
+        for population in pool
+    ]
