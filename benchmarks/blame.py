@@ -17,6 +17,7 @@ from functools import partial
 from tests.factories.simulated_cluster import Cluster, Outcome, accept, rate
 from tests.factories.simulated_worlds import BY_NAME, COMPARED, MIXED, WORLDS
 
+from accept.core.judge.blame import Blamed
 from accept.core.model import SuspectKind
 from benchmarks import Row
 from benchmarks.blame_methods import METHODS
@@ -29,6 +30,8 @@ TRIALS: Mapping[int, int] = {10: 20, 16: 20, 64: 80, 256: 20, 1024: 2, 4096: 1}
 #: Clusters of 64 nodes per method, of the mixed benchmark, and judged twice.
 _PER_METHOD, _MIXED, _TWICE = 200, 1000, 4
 _GROUPS = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.RAIL)
+_HOSTS = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+_NETWORK = (SuspectKind.FABRIC, SuspectKind.LINK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +47,12 @@ class Tally:
     named: int = 0
     named_right: int = 0
     #: Clusters in which a node was accused that is neither bad nor a member of a faulty group;
-    #: in which a member was accused; in which a group was named that has no fault.
+    #: in which a member was accused; in which a cause was named that is none.
     innocent: int = 0
     member: int = 0
-    wrong_group: int = 0
+    other: int = 0
+    #: Clusters in which the fabric or a link was named.
+    network: int = 0
     waves: int = 0
     #: Clusters whose second measurement gave other suspects.
     changed: int = 0
@@ -63,44 +68,50 @@ _NAMES = tuple(Tally.__dataclass_fields__)
 
 def scored(cluster: Cluster, outcome: Outcome, seed: int) -> Tally:
     """Compare an outcome with what an ideal judge names."""
-    blamed = outcome.attribution.blamed
+    blamed = outcome.blamed
     nodes = outcome.named()
-    whole = {one for one in cluster.bad if one in outcome.named(SuspectKind.NODE)}
-    found, right = len(nodes & cluster.bad), len(whole)
+    found, right = len(nodes & cluster.bad), len(outcome.named(SuspectKind.NODE) & cluster.bad)
+    true = [one for one in blamed if _is_true(one, cluster)]
     members: set[int] = set()
+    owners: set[int] = set()
     for fault in cluster.faults:
-        # Both sides of a border are its members only if neither is the smaller one.
         least = min(map(len, fault.members))
-        members.update(*(side for side in fault.members if len(side) == least))
-        named = any(fault.is_named_by(one) for one in blamed)
-        right += named
-        single = not fault.kinds.isdisjoint((SuspectKind.GPU, SuspectKind.NIC))
-        found += bool(nodes & members) if single else any(b.kind in _GROUPS for b in blamed)
-    good = [
-        one
-        for one in blamed
-        if any(fault.is_named_by(one) for fault in cluster.faults)
-        or (
-            one.kind in (SuspectKind.NODE, SuspectKind.GPU) and int(one.hosts[0][1:]) in cluster.bad
-        )
-    ]
-    groups = [one for one in blamed if one.kind in _GROUPS and one not in good]
+        # A side of a border that is larger than the other one is not its group.
+        of_fault = {h for side in fault.members if len(side) == least for h in side}
+        hidden = fault.hidden(outcome.measured) if SuspectKind.LEAF in fault.kinds else ()
+        exact = [one for one in blamed if fault.is_named_by(one, hidden)]
+        true += [one for one in exact if one not in true]
+        right += bool(exact)
+        if fault.kinds.isdisjoint(_GROUPS):
+            owners |= of_fault
+            found += bool(nodes & of_fault)
+        else:
+            members |= of_fault
+            found += any(one.kind in _GROUPS for one in blamed)
     faults = len(cluster.bad) + len(cluster.faults)
-    innocent = bool(nodes - cluster.bad - members)
-    single_members = {h for f in cluster.faults if SuspectKind.GPU in f.kinds for h in members}
+    innocent = bool(nodes - cluster.bad - members - owners)
+    other = [b for b in blamed if b not in true and b.kind not in _HOSTS]
     return Tally(
         clusters=1,
         faults=faults,
         found=found,
         right=right,
         named=len(blamed),
-        named_right=len(good),
+        named_right=len(true),
         innocent=int(innocent),
-        member=int(bool((nodes & members) - cluster.bad - single_members)),
-        wrong_group=int(bool(groups)),
+        member=int(bool(nodes & members - cluster.bad - owners)),
+        other=int(bool(other)),
+        network=int(any(one.kind in _NETWORK for one in blamed)),
         waves=outcome.rounds + outcome.again,
-        failed=(seed,) if innocent or right < faults else (),
+        failed=(seed,) if innocent or other or right < faults else (),
     )
+
+
+def _is_true(one: Blamed, cluster: Cluster) -> bool:
+    """Return True if a suspect is a bad node, or the network of a cluster with random bad pairs."""
+    if one.kind in _HOSTS:
+        return int(one.hosts[0][1:]) in cluster.bad
+    return one.kind in _NETWORK and cluster.flaky
 
 
 def ours(name: str, count: int, rounds: int, seeds: Iterable[int]) -> Tally:
@@ -119,7 +130,7 @@ def twice(name: str, count: int, rounds: int, seeds: Iterable[int]) -> Tally:
         verdicts = []
         for noise in (0, 1):
             cluster = BY_NAME[name].cluster(count, rounds, SEED + seed, noise=noise)
-            found = accept(cluster, rounds, seed=seed).attribution.blamed
+            found = accept(cluster, rounds, seed=seed).blamed
             verdicts.append({(one.kind, one.hosts, one.device) for one in found})
         changed = verdicts[0] != verdicts[1]
         total += Tally(clusters=1, changed=int(changed), failed=(seed,) if changed else ())
@@ -167,7 +178,7 @@ def share(events: int, trials: int) -> str:
     if not trials:
         return ""
     low, high = rate(events, trials)
-    return f"{events / trials:.1%} ({low:.1%}–{high:.1%})"
+    return f"{events / trials:.1%} ({low:.1%} to {high:.1%})"
 
 
 def bound(events: int, trials: int) -> str:
@@ -213,7 +224,8 @@ def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
                     "right kind and members",
                     "innocent accused",
                     "member accused",
-                    "other group named",
+                    "other cause named",
+                    "fabric or link named",
                     "waves",
                 )
             )
@@ -231,14 +243,21 @@ def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
                         share(tally.right, tally.faults),
                         tally.innocent,
                         tally.member,
-                        tally.wrong_group,
+                        tally.other,
+                        tally.network,
                         f"{tally.waves / tally.clusters:.1f}",
                     ),
                     flush=True,
                 )
                 _report(name, count, rounds, tally)
             tally = sums[count, rounds]
-            cells = bound(tally.innocent, tally.clusters), tally.member, tally.wrong_group, ""
+            cells = (
+                bound(tally.innocent, tally.clusters),
+                tally.member,
+                tally.other,
+                tally.network,
+                "",
+            )
             print(_line(f"all {tally.clusters:,} clusters", "", "", *cells), flush=True)
     return sums
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import mean, stdev
@@ -83,7 +83,7 @@ class _Rounds:
             values.update({pair[0]: value for pair, value in measured.items()})
         return values
 
-    def result(self, named: Collection[str]) -> Result:
+    def result(self, named: Iterable[str]) -> Result:
         return {int(host[1:]) for host in named}, self.count
 
 
@@ -222,7 +222,7 @@ METHODS: Mapping[str, Method] = {
     "Together, z-scores": z_scores,
     "most pairs bad, 4 rounds": most_pairs_bad(4),
     "most pairs bad, 8 rounds": most_pairs_bad(8),
-    "all pairs, mean - 3 σ": all_pairs,
+    "all pairs, mean - 3 sigma": all_pairs,
     "a random partner, twice": random_partner,
     "bisection": bisection,
 }

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.groups import Wave, pair_rounds
 from accept.core.judge.blame import Attribution, Blamed, attribute
+from accept.core.judge.pair_results import network_faults
 from accept.core.judge.pairs import Gpus, Measurement, Population, events
 from accept.core.judge.remeasure import next_wave
 from accept.core.judge.robust_stats import MOST_REPEATS, rounds_for
@@ -29,6 +30,8 @@ LAWS: tuple[Law, ...] = ("normal", "heavy", "switch")
 _SWITCH = 32
 #: The noise in the machine files of GPU nodes, as a share.
 FLOOR = 0.01
+#: Pairs that a fault slows are below this.
+_NORMAL = 90.0
 
 
 class Meeting(NamedTuple):
@@ -150,11 +153,33 @@ class Fault:
     #: Any of these local ranks; empty: none.
     devices: frozenset[str] = frozenset()
 
-    def is_named_by(self, one: Blamed) -> bool:
-        """Return True if a suspect has the right kind, members and device."""
-        hosts = frozenset(int(host[1:]) for host in one.hosts)
-        device = one.device in self.devices if self.devices else one.device is None
-        return one.kind in self.kinds and hosts in self.members and device
+    def is_named_by(self, one: Blamed, hidden: Collection[int] = ()) -> bool:
+        """Return True if a suspect has the right kind, members and device.
+
+        `hidden`: members that may be missing, because the measurements do not show them.
+        """
+        hosts = {int(host[1:]) for host in one.hosts}
+        device = one.device in self.devices or (one.device is None and not self._needs_device(one))
+        return (
+            one.kind in self.kinds
+            and device
+            and any(hosts <= side <= hosts.union(hidden) for side in self.members)
+        )
+
+    def _needs_device(self, one: Blamed) -> bool:
+        return bool(self.devices) and one.kind is not SuspectKind.NODE
+
+    def hidden(self, measured: Iterable[Measurement]) -> set[int]:
+        """Return the hosts with fewer than two slow pairs through a device of this fault."""
+        partners: dict[int, set[str]] = {}
+        for one in measured:
+            for index, gpus in enumerate(one.gpus):
+                uses = gpus is None or not self.devices.isdisjoint(map(str, gpus))
+                if uses and (one.value or 0.0) < _NORMAL:
+                    host = int(one.hosts[index][1:])
+                    partners.setdefault(host, set()).add(one.hosts[1 - index])
+        members = {host for side in self.members for host in side}
+        return {host for host in members if len(partners.get(host, ())) <= 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +192,13 @@ class Cluster:
     law: Law = "normal"
     #: GPUs that take part on each host, different ones in each pair, of 8; None: all.
     gpus: int | None = None
+    #: Each host has the same GPUs in all of its pairs.
+    fixed: bool = False
     #: What an ideal judge names: nodes by index, and other faults.
     bad: frozenset[int] = frozenset()
     faults: tuple[Fault, ...] = ()
+    #: Pairs are slow that no host or group explains.
+    flaky: bool = False
     chance: random.Random = field(default_factory=random.Random)
 
     @property
@@ -183,7 +212,7 @@ class Cluster:
         result = []
         for group in wave:
             one, other = (int(host[1:]) for host in group.hosts)
-            gpus = (self._gpus(), self._gpus())
+            gpus = (self._gpus(one), self._gpus(other))
             meeting = Meeting((one, other), gpus, number, len(wave) == 1, self.chance)
             factor = self.factor(meeting)
             value = 100 * factor * math.exp(self.noise_of(meeting.hosts, shared))
@@ -206,8 +235,11 @@ class Cluster:
         """Return the share of the normal speed that a pair keeps."""
         return math.prod(effect(meeting) for effect in self.effects)
 
-    def _gpus(self) -> Gpus:
-        return None if self.gpus is None else frozenset(self.chance.sample(range(8), self.gpus))
+    def _gpus(self, host: int) -> Gpus:
+        if self.gpus is None:
+            return None
+        chance = random.Random(f"gpus of {host}") if self.fixed else self.chance
+        return frozenset(chance.sample(range(8), self.gpus))
 
     def noise_of(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
         """Return the log of the noise of a pair; `shared` is that of the switches in this wave."""
@@ -233,6 +265,12 @@ class Outcome:
     rounds: int
     again: int
     attribution: Attribution
+    measured: tuple[Measurement, ...]
+
+    @property
+    def blamed(self) -> tuple[Blamed, ...]:
+        """Return everything that is blamed, also the fabric and links."""
+        return (*self.attribution.blamed, *network_faults(self.attribution))
 
     def named(self, *kinds: SuspectKind) -> set[int]:
         """Return the hosts that are accused as one of these kinds (none given: node or GPU)."""
@@ -243,7 +281,7 @@ class Outcome:
     @property
     def rejected(self) -> bool:
         """Return True if anything is blamed."""
-        return bool(self.attribution.blamed)
+        return bool(self.blamed)
 
 
 def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> Attribution:
@@ -274,7 +312,7 @@ def accept(one: Cluster, rounds: int | None = None, *, seed: int = 1) -> Outcome
         found += one.measure(wave, len(waves) + again, repeated=True)
         again += 1
         attribution = judged(found)
-    return Outcome(rounds=len(waves), again=again, attribution=attribution)
+    return Outcome(rounds=len(waves), again=again, attribution=attribution, measured=tuple(found))
 
 
 def rate(events: int, trials: int) -> tuple[float, float]:
