@@ -25,7 +25,7 @@ from accept.core.model import Strength, SuspectKind
 #: about half of them.
 _STEADY, _INTERMITTENT = (9.0, 1.0), (2.0, 2.0)
 #: The same of all other pairs: 1 % are bad, and it may be much more or less.
-_BACKGROUND = (0.5, 50.0)
+_BACKGROUND = (0.5, 60.0)
 #: The lowest rate of bad pairs. Large clusters would otherwise take two bad pairs as proof.
 _LOWEST_RATE = 1e-3
 #: Something that is always bad has more than this share of bad pairs.
@@ -386,8 +386,15 @@ class _Search:
     def _nodes(self) -> Iterator[_Hypothesis]:
         penalty = log(len(self.units_of))
         for host, own in self.units_of.items():
-            if host not in self.accused:
-                yield _Hypothesis(SuspectKind.NODE, (host,), (), None, frozenset(own), penalty)
+            if host in self.accused:
+                continue
+            gpus = {self._gpus(i, host) for i in own}
+            only = gpus.pop() if len(gpus) == 1 else None
+            # With one and the same GPU in all its units, nothing is known of the others.
+            single = only is not None and len(only) == 1
+            kind = SuspectKind.GPU if single else SuspectKind.NODE
+            device = str(min(only)) if only and single else None
+            yield _Hypothesis(kind, (host,), (), device, frozenset(own), penalty)
 
     def _single_gpus(self) -> Iterator[_Hypothesis]:
         by_gpu: dict[tuple[str, int], set[int]] = {}

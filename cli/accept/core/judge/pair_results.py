@@ -125,12 +125,8 @@ def network_faults(found: Attribution) -> Iterator[Blamed]:
 
 def _cause(blamed: Blamed) -> Cause:
     """Return the cause for people: slowness that no host explains is the network's."""
-    hosts = (SuspectKind.NODE, SuspectKind.GPU)
-    return (
-        Cause.SLOW_NETWORK
-        if blamed.cause.row.relative and blamed.kind not in hosts
-        else blamed.cause
-    )
+    of_host = blamed.kind in (SuspectKind.NODE, SuspectKind.GPU)
+    return blamed.cause if of_host or not blamed.cause.row.relative else Cause.SLOW_NETWORK
 
 
 def _network(
