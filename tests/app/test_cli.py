@@ -489,7 +489,11 @@ class TestSchema:
 
     @pytest.mark.parametrize("what", list(Schema))
     def test_there_is_one_for_every_name(self, what: Schema) -> None:
-        assert json.loads(accept("schema", what.value).out)["type"] == "object"
+        schema = json.loads(accept("schema", what.value).out)
+        definitions = (schema.get("$defs") or schema.get("definitions") or {}).values()
+        for definition in (schema, *definitions):
+            assert (definition["type"], definition["additionalProperties"]) == ("object", False)
+            assert definition["description"]
 
     def test_of_an_unknown_name_is_refused_with_the_nearest(self) -> None:
         assert "'site'" in refused("schema", "sites", error="E-USAGE")

@@ -11,6 +11,8 @@ from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import TOP, corpus, slow, table
 
 from accept import config
+from accept.commands.baseline import BaselineFile
+from accept.core.serde import read
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -76,6 +78,13 @@ class TestTheFile:
         assert "kind: measured" in accept("baseline", logs, "--force").out
         made = json.loads(accept("baseline", logs, "--force", "--json").out)
         assert made["baseline"]["attempt"] == "logs"
+
+    def test_the_written_file_is_reported_as_json(self, logs: Path, tmp_path: Path) -> None:
+        target = tmp_path / "mine.yaml"
+        made = json.loads(accept("baseline", logs, "--force", "--json", "--out", target).out)
+        written = read(BaselineFile, made)
+        assert written.machine == str(target)
+        assert written.figures == target.read_text().count("kind: measured") > 0
 
     def test_an_accepted_run_needs_no_force(self, logs: Path, file: Path) -> None:
         done = accept("baseline", logs, "--machine", file)

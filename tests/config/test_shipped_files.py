@@ -124,7 +124,9 @@ class TestKindsOfNodes:
 
     def test_asks_for_all_gpus_of_a_node(self, name: str) -> None:
         machine = config.load_machine(name).value
-        assert machine.kubernetes.resources["limits"]["nvidia.com/gpu"] == machine.gpus.count
+        limits = machine.kubernetes.resources["limits"]
+        assert isinstance(limits, dict)
+        assert limits["nvidia.com/gpu"] == machine.gpus.count
 
 
 @pytest.mark.parametrize(

@@ -215,11 +215,6 @@ class TestTyped:
         assert document.where(("inner", "tags", 3)).endswith(":2")
         assert document.where().endswith(":1")
 
-    def test_a_part_of_a_file_is_reported_with_its_line(self, tmp_path: Path) -> None:
-        document = load(self.write(tmp_path, "name: x\ninner:\n  maxSize: a\n"))
-        with pytest.raises(BadInput, match=r"machine.yaml:3: inner.maxSize: expected a whole"):
-            document.read(Inner, ("inner",))
-
 
 _texts = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=8)
 _data = st.recursive(

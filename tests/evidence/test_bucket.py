@@ -133,7 +133,7 @@ def test_a_bucket_that_is_not_there_is_said_at_once(
 def test_one_who_may_not_read_is_told_so(
     place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = bucket._places()
+    places = bucket._object_store()
 
     class PermissionDeniedError(Exception):
         pass
@@ -173,8 +173,8 @@ def test_what_grows_while_it_is_read_is_bounded(
 ) -> None:
     assert send(folder, place, "--partial").returncode == 0
     endless = iter(lambda: b"x" * 1000, None)
-    monkeypatch.setattr(bucket._places().Bucket, "read", lambda _, name: endless)
-    monkeypatch.setattr(bucket._places(), "manifest_in", lambda _: None)
+    monkeypatch.setattr(bucket._object_store().Bucket, "read", lambda _, name: endless)
+    monkeypatch.setattr(bucket._object_store(), "manifest_in", lambda _: None)
     with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
     assert error.value.code is Code.EVIDENCE_CHANGED
@@ -183,7 +183,7 @@ def test_what_grows_while_it_is_read_is_bounded(
 def test_names_that_lead_out_are_refused(
     folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket._places().Bucket, "look", lambda _: {"../../x": (1, "")})
+    monkeypatch.setattr(bucket._object_store().Bucket, "look", lambda _: {"../../x": (1, "")})
     with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
     assert error.value.code is Code.BUCKET_UNSAFE

@@ -15,9 +15,10 @@ import yaml
 from accept import backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Phase
-from accept.commands import cluster, diff, doctor, drill, judge, plan, run
+from accept.commands import baseline, cluster, diff, doctor, drill, judge, plan, run
 from accept.commands.choices import Listing, Schema, Shown
 from accept.config import floors, resources
+from accept.config.chart_values import Values, chart_schema
 from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
@@ -25,7 +26,7 @@ from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.model import GroupKind
+from accept.core.model import GroupKind, Plan, Record, Verdict
 from accept.core.serde import dump, fields_of, known, nearest, read, schema
 from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
@@ -104,8 +105,16 @@ class ChartPath:
     chart: str
 
 
-#: The types of what commands print with --json. Those of files are in `config.SCHEMAS`.
-_RESULTS: Final[Mapping[Schema, type]] = {
+#: The types of files, and of what commands print with --json.
+_TYPES: Final[Mapping[Schema, type]] = {
+    Schema.MACHINE: config.Machine,
+    Schema.SITE: config.Site,
+    Schema.SUITE: config.Suite,
+    Schema.PLAN: Plan,
+    Schema.RECORD: Record,
+    Schema.VERDICT: Verdict,
+    Schema.DRILL: Drill,
+    Schema.VALUES: Values,
     Schema.DRY_RUN: plan.Planned,
     Schema.RENDER: plan.RenderedRun,
     Schema.SUBMIT: Job,
@@ -116,6 +125,7 @@ _RESULTS: Final[Mapping[Schema, type]] = {
     Schema.JUDGE: judge.JudgedVerdict,
     Schema.REPORT: judge.Reports,
     Schema.DIFF: diff.Diff,
+    Schema.BASELINE: baseline.BaselineFile,
     Schema.DRILL_DRY_RUN: drill.Planned,
     Schema.DOCTOR: doctor.Requirements,
     Schema.RBAC: doctor.Role,
@@ -353,7 +363,7 @@ def _nodes(figure: Figure) -> str:
 
 def do_schema(what: Schema) -> int:
     """Print a JSON Schema, with and without --json."""
-    data = schema(_RESULTS[what]) if what in _RESULTS else config.schema_for(what)
+    data = chart_schema() if what is Schema.VALUES else schema(_TYPES[what])
     sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     return Exit.PASS
 

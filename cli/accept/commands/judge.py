@@ -16,6 +16,7 @@ from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core import checks, evidence
+from accept.core.catalog.metrics import BUSBW
 from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
@@ -89,10 +90,10 @@ def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
             log=record.log,
         )
 
-    if any(metric.name == "busbw" for metric in metrics):
+    if any(metric.name == BUSBW.name for metric in metrics):
         bandwidth = read(metrics, check)
         if bandwidth.value is not None:
-            yield measurement("busbw", "GB/s", nominal(bandwidth.top, step), bandwidth.value)
+            yield measurement(BUSBW.name, BUSBW.unit, nominal(bandwidth.top, step), bandwidth.value)
         return
     for metric in metrics:
         if metric.rank is None and metric.size is None and abs(metric.value) < float("inf"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from accept.core import checks
 from accept.core.error_codes import Code
@@ -20,7 +20,8 @@ Name = Annotated[
 Url = Annotated[str, Pattern(r"https?://\S+", "a URL"), Doc("Source of the figure or setting.")]
 #: Environment variables.
 Env = dict[str, str | int]
-Plain = dict[str, Any]
+#: A mapping whose content is checked elsewhere: by a check, or by Kubernetes.
+Plain = dict[str, object]
 
 
 def check_env(env: Env, path: tuple[str, ...]) -> None:

@@ -286,10 +286,6 @@ class Code(TextEnum):
             "its parameters."
         ),
     )
-    SCHEMA_UNKNOWN = (
-        "E-SCHEMA-UNKNOWN",
-        "No JSON Schema has this name. Use one of the names in the message.",
-    )
     USAGE = (
         "E-USAGE",
         (

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
 from accept.core import checks, evidence, nccl_tests
+from accept.core.catalog.metrics import BUSBW, WRONG
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
@@ -379,7 +379,7 @@ def _step(
     tables = [execution.table for execution in executions if execution.table]
     top = _top_size(tables)
     low, factor = population.min, population.factor
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     if low and factor and top and top >= low:
         params = {"min": format_size(low), "max": format_size(top), "factor": factor}
     if _is_unchecked(tables):
@@ -451,7 +451,7 @@ def _record(
 ) -> Record:
     """Return the record of an execution; `position` is its wave and its group in the wave."""
     table = execution.table
-    names = ("busbw", "wrong", *metric_names)
+    names = (BUSBW.name, WRONG.name, *metric_names)
     metrics = nccl_tests.table_metrics(table, names) if table else ()
     is_partial = bool(population.gpus) or population.kind in (GroupKind.RAILS, GroupKind.HALVES)
     facts = execution.measured.facts if execution.measured else ()

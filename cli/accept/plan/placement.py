@@ -98,7 +98,8 @@ def gpus_of_pod(
 
 
 def _requests_gpus(machine: MachineKubernetes) -> bool:
-    return "nvidia.com/gpu" in (machine.resources.get("limits") or {})
+    limits = machine.resources.get("limits")
+    return isinstance(limits, dict) and "nvidia.com/gpu" in limits
 
 
 def check_results(results: Results, machine: MachineKubernetes, site: Kubernetes) -> None:
