@@ -14,7 +14,7 @@ from pathlib import Path
 from accept import backends
 from accept.commands import judge
 from accept.commands import run as commands_run
-from accept.commands.drill_faults import Choice, blamed, choose, outcome
+from accept.commands.drill_faults import Choice, choose, outcome
 from accept.commands.judge import Judged
 from accept.commands.plan import planned as planned_run
 from accept.commands.prepare import prepare
@@ -442,7 +442,7 @@ def _drill_fault(
         drilled,
         result=result.result,
         why=result.why,
-        blamed=blamed(judged.verdict),
+        blamed=judged.verdict.suspects,
         after=result.after,
         seconds=round(time.monotonic() - began, 1),
         attempt=judged.verdict.attempt,
