@@ -156,27 +156,20 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
 def _of_file(path: Path) -> Evidence:
     if evidence_archive.is_tar(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
-            unpack(path, Path(scratch))
-            return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
+            evidence_archive.unpack(path, Path(scratch), source=str(path))
+            folder = Path(scratch) / "evidence"
+            if not folder.is_dir():
+                raise BadEvidence(
+                    f"{path} holds no evidence",
+                    code=Code.EVIDENCE_NONE,
+                    hint="it should hold a folder `evidence`",
+                )
+            return replace(_of_folder(folder), folder=None)
     with path.open("rb") as lines:
         plan, records, verdict = evidence.unpack(lines, str(path))
     return Evidence(
         plan=plan, records=records, attempt=verdict.attempt, interruption=verdict.interruption
     )
-
-
-def unpack(archive: Path, target: Path) -> None:
-    """Unpack an evidence archive into `target`.
-
-    Raises BadEvidence if it is damaged, or a member would be outside `target`.
-    """
-    evidence_archive.unpack(archive, target, source=str(archive))
-    if not (target / "evidence").is_dir():
-        raise BadEvidence(
-            f"{archive} holds no evidence",
-            code=Code.EVIDENCE_NONE,
-            hint="it should hold a folder `evidence`",
-        )
 
 
 def _of_folder(folder: Path) -> Evidence:

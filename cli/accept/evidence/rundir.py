@@ -12,6 +12,7 @@ from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.serde import escaped
 from accept.core.text import plain
 
 RUN = "run.json"
@@ -76,26 +77,38 @@ def is_name(attempt: str) -> bool:
     return _ATTEMPT.fullmatch(attempt) is not None and attempt != "last"
 
 
+def new_folder(attempt: str, *, within: Path | None = None) -> Path:
+    """Return the folder for a new attempt. Raises BadInput if the name is taken or invalid."""
+    if not is_name(attempt):
+        raise BadInput(
+            f"--attempt {escaped(attempt)!r} is not a valid name",
+            code=Code.ATTEMPT_NAME,
+            hint="use at most 63 of a-z, 0-9 and '-', such as monday-1; not `last`",
+        )
+    folder = (within or runs()) / attempt
+    if folder.exists():
+        raise _exists(attempt)
+    return folder
+
+
+def _exists(attempt: str) -> BadInput:
+    return BadInput(
+        f"the attempt {attempt} exists already",
+        code=Code.ATTEMPT_EXISTS,
+        hint="choose another --attempt",
+    )
+
+
 def create(attempt: str, *, within: Path | None = None) -> Path:
     """Make the folder of a new attempt, in the folder of the drill `within` if it is part of one.
 
     Raises BadInput if the name is taken or invalid.
     """
-    if not is_name(attempt):
-        raise BadInput(
-            f"invalid --attempt {attempt[:80]!r}",
-            code=Code.ATTEMPT_NAME,
-            hint="use at most 63 characters of a-z, 0-9 and '-', such as monday-1",
-        )
-    folder = (within or runs()) / attempt
+    folder = new_folder(attempt, within=within)
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        raise BadInput(
-            f"the attempt {attempt} exists already",
-            code=Code.ATTEMPT_EXISTS,
-            hint="choose another --attempt",
-        ) from None
+        raise _exists(attempt) from None
     except OSError as error:
         raise BadInput(
             f"cannot make {folder}: {error.strerror}",
