@@ -95,14 +95,18 @@ def main(arguments: Sequence[str]) -> None:
     import argparse
 
     parser = argparse.ArgumentParser(
-        description="What the GPUs, links, NICs and memory of this host have counted so far: "
-        "errors, replays, link states. Run it before and after something, and compare."
+        description="Print the error counters of this host: GPUs, NVLink, PCIe, NICs and memory. "
+        "Run it before and after a workload, and compare."
     )
-    parser.add_argument("--root", type=Path, default=Path("/"), help="where sys, proc and dev lie")
     parser.add_argument(
-        "--interface", default="", help="interfaces that carry the run, with commas between them"
+        "--root", type=Path, default=Path("/"), help="folder that has sys, proc and dev"
     )
-    parser.add_argument("--quiet", action="store_true", help="the record alone, without words")
+    parser.add_argument(
+        "--interface", default="", help="comma list of interfaces that carry the run"
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="print only the records, without text for people"
+    )
     options = parser.parse_args(arguments)
     read_host(options.root, tuple(options.interface.split(",")), words=not options.quiet)
     read_gpus(options.root, words=not options.quiet)

@@ -32,7 +32,11 @@ DENIED = 3
 
 
 class Refused(Exception):
-    """The evidence was not sent; the message has the reason and the remedy in one line."""
+    """Evidence cannot be sent or read; the message has the reason and the remedy in one line."""
+
+
+class Unavailable(Refused):
+    """The place denied access, or did not answer in time. A later try resumes."""
 
 
 class Folder:
@@ -185,7 +189,7 @@ def tidy(text: object) -> str:
 def again(work: Callable[[], T], url: str, until: float) -> T:
     """Retry `work` until it succeeds or the time is over.
 
-    Raises Refused. FileExistsError and FileNotFoundError are not retried.
+    Raises Unavailable. FileExistsError, Refused and FileNotFoundError are not retried.
     """
     wait, tries = 0.2, 0
     while True:
@@ -197,14 +201,12 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
             tries += 1
             kind = type(error).__name__
             if re.search("404 Not Found|NoSuchBucket", str(error)):
-                raise FileNotFoundError(f"{tidy(url)} is not there") from None
+                raise FileNotFoundError(f"{tidy(url)} does not exist") from None
             denied = kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError")
             if time.monotonic() + wait > until or (denied and tries == DENIED):
-                why = "it may not be read or written" if denied else tidy(error) or kind
-                what = "rights and credentials" if denied else "the way there"
-                raise Refused(
-                    f"{tidy(url)}: {why}; check {what}, then send again: it goes on from here"
-                ) from None
+                why = "access is denied" if denied else tidy(error) or kind
+                what = "permissions and credentials" if denied else "the network"
+                raise Unavailable(f"{tidy(url)}: {why}; check {what}") from None
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, 10)
 
@@ -233,8 +235,8 @@ def check(ours: Files, done: Files | None, url: str, *, whole: bool) -> None:
     """Raise Refused if different evidence is finished at the URL."""
     if done is not None and (name := conflict(ours, done, whole=whole)):
         raise Refused(
-            f"{tidy(url)} is finished, and its {tidy(name)} is not this one: nothing was written "
-            "over; send to another place or under another attempt"
+            f"{tidy(url)} has finished evidence with another {tidy(name)}: nothing was "
+            "overwritten; send to another place or under another attempt"
         )
 
 

@@ -43,6 +43,7 @@ from object_store import (
     Files,
     Folder,
     Refused,
+    Unavailable,
     again,
     blocks,
     check,
@@ -79,7 +80,7 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
             except FileNotFoundError:
                 if not whole:
                     return None  # A file that is still being written may be moved.
-                raise Refused(f"{path} went away while it was sent: send again") from None
+                raise Refused(f"{path} was removed while it was sent; send again") from None
             known = there.get(name)
             same = known is not None and known[0] == size
             if is_open(name, done) and not (
@@ -91,8 +92,8 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
                 except FileExistsError:
                     if not equal(name, size, sha):
                         raise Refused(
-                            f"{tidy(url)}: somebody else sends another {tidy(name)} there now; "
-                            "send again when that is over"
+                            f"{tidy(url)}: another sender is writing a different {tidy(name)}; "
+                            "send again when it has finished"
                         ) from None
             if isinstance(content, bytes) or path.stat().st_mtime_ns == before.st_mtime_ns:
                 return {"size": size, "sha256": sha}
@@ -200,22 +201,22 @@ def send(arguments: argparse.Namespace, until: float) -> str:
 def main() -> int:
     """Read the command line and send; return the exit status."""
     parser = argparse.ArgumentParser(
-        description="Sends a folder of evidence to a bucket or a folder. What is there already is "
-        "not sent again, MANIFEST.json is written last, and what is finished stays as it is.",
+        description="Send a folder of evidence to a bucket or a folder. Files that exist there are "
+        "not sent again. MANIFEST.json is written last. Finished evidence is never changed.",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="what to send; a file does, too")
+    parser.add_argument("folder", metavar="FOLDER", help="folder or file to send")
     parser.add_argument(
-        "url", metavar="URL", help="gs://, s3://, az://, file:/// or an absolute path that is there"
+        "url", metavar="URL", help="gs://, s3://, az://, file:/// or an existing absolute path"
     )
     parser.add_argument("--attempt", default="", help="send to URL/runs/ATTEMPT")
     parser.add_argument(
         "--partial", action="store_true", help="upload the files so far, without MANIFEST.json"
     )
     parser.add_argument(
-        "--under", default="", metavar="SUB", help="to a folder in it; as --partial does"
+        "--under", default="", metavar="SUB", help="send to this subfolder; implies --partial"
     )
     parser.add_argument(
-        "--seconds", type=float, default=300.0, help="time limit in seconds (%(default)s)"
+        "--seconds", type=float, default=300.0, help="time limit in seconds (default %(default)s)"
     )
     arguments = parser.parse_args()
     # Keep the time limit even if a library hangs.
@@ -224,10 +225,12 @@ def main() -> int:
     last.start()
     try:
         message = send(arguments, time.monotonic() + arguments.seconds)
+    except Unavailable as error:
+        end(1, f"{error}, then send again: it resumes")
     except Refused as error:
         end(1, str(error))
     except FileNotFoundError as error:
-        end(1, f"{tidy(error)}: make the bucket or folder, or name another")
+        end(1, f"{tidy(error)}: create the bucket or folder, or name another")
     except (OSError, ValueError) as error:
         end(1, f"{tidy(error)}; send again")
     print(message)

@@ -90,7 +90,7 @@ def test_what_is_finished_is_not_written_over(folder: Path, place: str, server: 
     (folder / "records.jsonl").write_text("two\n")
     done = send(folder, place)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "nothing was written over" in done.stderr
+    assert "records.jsonl" in done.stderr
     assert names(server) == []
 
 
@@ -100,7 +100,7 @@ def test_a_bucket_that_is_down_is_one_line_and_then_gone_on_with(
     server.down = True
     done = send(folder, place, "--seconds", "6")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "send again: it goes on from here" in done.stderr
+    assert "send again" in done.stderr
     # More than one try.
     assert server.refused > 1
     server.down = False
@@ -125,7 +125,7 @@ def test_a_bucket_that_is_not_there_is_said_at_once(
     scheme = place.partition(":")[0]
     done = send(folder, f"{scheme}://nobody-made-this/x")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "is not there: make the bucket" in done.stderr
+    assert "nobody-made-this" in done.stderr
     judged = accept("judge", f"{scheme}://nobody-made-this/x")
     assert (judged.code, judged.error) == (6, Code.BUCKET_UNREADABLE)
 

@@ -148,7 +148,7 @@ def reach(url: str) -> tuple[bool | None, str]:
     except FileNotFoundError as error:
         return False, plain(str(error), 400)
     except (store.Refused, OSError) as error:
-        return None, plain(str(error).removesuffix(", then send again: it goes on from here"), 400)
+        return None, plain(str(error), 400)
     return True, ""
 
 
