@@ -68,7 +68,7 @@ def check_mistake(error: BadInput, where: str, key: str, code: Code, hint: str) 
 
 
 class TestMachine:
-    def test_a_file_of_the_users_own(self, tmp_path: Path) -> None:
+    def test_a_file_of_the_user(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.yaml"
         file.write_text(MACHINE)
         machine = config.load_machine(str(file)).value
@@ -236,7 +236,7 @@ class TestMachine:
         hint = "did you mean all-gather?"
         check_mistake(error, f"{file}:16", "parameters.allgather", Code.CHECK_UNKNOWN, hint)
 
-    def test_7_gpus_of_8(self, tmp_path: Path) -> None:
+    def test_seven_gpus_of_eight(self, tmp_path: Path) -> None:
         (tmp_path / "m.yaml").write_text(MACHINE)
         machine = config.load_machine(str(tmp_path / "m.yaml")).value
         with pytest.raises(Invalid, match=r"7 of the 8 GPUs of mine \(possible: 1, 2, 4, 8\)"):
@@ -253,13 +253,13 @@ class TestMachine:
         assert bounds(machine, gpus_per_node=4) == ()
         assert bounds(machine, gpus_per_node=8) == bounds(machine)
 
-    def test_no_gpu_can_be_used_of_a_machine_without(self) -> None:
+    def test_gpus_per_node_needs_a_machine_with_gpus(self) -> None:
         with pytest.raises(Invalid, match="1 GPU per node cannot be used on cpu"):
             check_gpus_per_node(config.load_machine("cpu").value, 1)
 
 
 class TestSuite:
-    def test_a_file_of_the_users_own(self, tmp_path: Path) -> None:
+    def test_a_file_of_the_user(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.yaml"
         file.write_text(SUITE)
         loaded = config.load_suite(str(file))
@@ -325,7 +325,7 @@ class TestSuite:
         error = refusal("suite", file, text)
         check_mistake(error, f"{file}:3", "checks", Code.VALUE_INVALID, "at least 1")
 
-    def test_a_script_of_the_users_own(self, tmp_path: Path) -> None:
+    def test_a_script_of_the_user(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.yaml"
         file.write_text(
             "name: a\ndescription: b\nchecks:\n  - {check: script, script: my.sh, name: mine}\n"
@@ -401,9 +401,7 @@ class TestSite:
         file = tmp_path / "site.yaml"
         check_mistake(refusal("site", file, text), f"{file}:{line}", key, code, hint)
 
-    def test_a_capability_of_a_container_beside_is_named_as_kubernetes_does(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_capability_of_a_sidecar_has_no_prefix_cap(self, tmp_path: Path) -> None:
         context = "securityContext: {capabilities: {drop: [CAP_CHOWN]}}"
         text = f"kubernetes:\n  extraSidecars:\n    - {context}\n"
         file = tmp_path / "site.yaml"
@@ -438,14 +436,14 @@ class TestNames:
         assert caught.value.hint == "for the file with that name write ./mine"
         assert config.load_machine("./mine").value.name == "mine"
 
-    def test_a_file_that_is_not_there(self) -> None:
+    def test_a_missing_file(self) -> None:
         with pytest.raises(BadInput, match=r"nowhere\.yaml: ") as caught:
             config.load_machine("nowhere.yaml")
         assert caught.value.code is Code.YAML_UNREADABLE
 
 
 class TestExpectations:
-    def test_as_in_the_manual(self) -> None:
+    def test_all_parts(self) -> None:
         assert parse_expectation("all-reduce@8G>=380", source="--expect") == Reference(
             check="all-reduce",
             metric="busbw",

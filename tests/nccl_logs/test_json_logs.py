@@ -38,14 +38,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-def test_json_alone_names_the_slow_node(folder: Path) -> None:
+def test_the_slow_node_is_named_from_json_alone(folder: Path) -> None:
     add_json(corpus(folder, slow("node3")), keep=False)
     verdict = judged(folder)
     assert suspects(verdict) == {("node", "node3")}
     assert SECRET not in json.dumps(verdict)
 
 
-def test_a_run_that_left_both_counts_once(folder: Path) -> None:
+def test_a_run_with_text_and_json_counts_once(folder: Path) -> None:
     corpus(folder, slow("node3"))
     alone = judged(folder)
     add_json(folder, keep=True)

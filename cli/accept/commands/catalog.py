@@ -39,7 +39,7 @@ class Entry:
 
     name: str
     about: str
-    #: Of a run.
+    #: The folder of a run.
     folder: str | None = None
 
 
@@ -82,9 +82,9 @@ class CheckPage:
     groups: tuple[GroupKind, ...]
     params: dict[str, Parameter]
     metrics: dict[str, Metric]
-    #: Of each entry, one tool is enough.
+    #: One tool of each entry is enough.
     tools: tuple[tuple[str, ...], ...]
-    #: Faults of a drill that it can show.
+    #: Faults of a drill that it can detect.
     faults: tuple[str, ...]
 
 

@@ -71,7 +71,7 @@ class Change(Kind):
 
     @property
     def slower(self) -> bool:
-        """Whether all groups or single hosts became slower."""
+        """True if all groups or single hosts became slower."""
         return bool(self.hosts) or (self.significant and self.change < 0)
 
 

@@ -49,7 +49,7 @@ class Choice:
 
 
 def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
-    """Choose the target of `fault` among `hosts`, of which there is at least one.
+    """Choose the target of `fault` among `hosts`, at least one.
 
     The choice depends only on the fault and the seed. The first host leads the run, so it is never
     made unreachable.

@@ -487,7 +487,7 @@ def _delete(
 
 
 def _older(text: str) -> list[Path]:
-    """Return the folders of submitted runs that are at least as old as a text like 24h says."""
+    """Return the folders of submitted runs that are at least as old as `text`, such as 24h."""
     try:
         limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except ValueError as error:

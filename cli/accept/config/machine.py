@@ -147,7 +147,7 @@ class Machine:
         Doc("Shell command that prints the node's place in the network in one line; empty: none."),
     ] = ""
     speed_promised: Annotated[
-        bool, Doc("False: no speed target; the verdict covers only correctness and says so.")
+        bool, Doc("False: no speed target; the verdict covers only correctness, and states that.")
     ] = True
     noise: Annotated[
         float,

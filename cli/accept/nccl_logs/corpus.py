@@ -192,7 +192,7 @@ def _execution(table: Measured, number: _Numbering) -> Execution:
     problems = tuple(
         Problem(
             cause=Cause.GPU_MISSING,
-            message=f"{len(gpus[host])} GPUs of {host} took part, {usual} of most hosts",
+            message=f"{count(len(gpus[host]), 'GPU')} of {host} took part, {usual} of most hosts",
             host=host,
             check=table.check,
         )

@@ -20,10 +20,10 @@ from accept.core.text import count
 class NoLog(StrEnum):
     """A reason why a file is not a log of nccl-tests."""
 
-    EMPTY = "it is empty"
+    EMPTY = "the file is empty"
     NO_TABLE = "no nccl-tests results table in this file"
     NO_RESULTS = "JSON without results of nccl-tests"
-    BINARY = "it is no text"
+    BINARY = "not a text file"
 
 
 #: A file is text if this many bytes at its start contain no NUL.
@@ -160,8 +160,8 @@ def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, str]
         if tables or not file.tables:
             kept.append(replace(file, tables=tables))
         else:
-            reason = "the text says the same" if file.json else "the JSON says it of each group"
-            skipped.append((file.file, reason))
+            other = "a text log" if file.json else "JSON files, one for each group"
+            skipped.append((file.file, f"same results as in {other}"))
     return kept, skipped
 
 
