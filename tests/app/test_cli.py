@@ -213,7 +213,8 @@ class TestSubmittingARenderedRun:
         assert spelled in refused("submit", rendered, *options, "--dry-run", error="E-PLAN-FIXED")
 
     def test_names_all_given_options(self, rendered: Path) -> None:
-        shown = refused("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
+        words = ("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
+        shown = refused(*words, error="E-PLAN-FIXED")
         assert "--suite" in shown
         assert "--nodes" in shown
         assert "--machine" not in shown
@@ -225,7 +226,7 @@ class TestSubmittingARenderedRun:
         assert json.loads(done.out)["machine"] == "cpu"
 
     def test_with_an_empty_name_starts_nothing(self) -> None:
-        refused("submit", "")
+        refused("submit", "", error="E-OPTION-EMPTY")
         assert rundir.listed() == ()
 
 

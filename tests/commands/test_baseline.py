@@ -95,26 +95,26 @@ class TestTheFile:
 class TestRefused:
     def test_a_run_that_was_not_accepted(self, tmp_path: Path) -> None:
         bad = corpus(tmp_path / "bad", slow("node3"))
-        error = refused("baseline", bad)
-        assert "was not accepted: degraded: node3" in error
+        error = refused("baseline", bad, error="E-BASELINE-NOT-ACCEPTED")
+        assert "node3" in error
         assert "--force" in error
 
     def test_an_existing_file(self, file: Path, logs: Path) -> None:
         old = file.read_text()
-        assert "exists already" in refused("baseline", logs, "--machine", file, "--out", file)
+        refused("baseline", logs, "--machine", file, "--out", file, error="E-OUTPUT-EXISTS")
         assert file.read_text() == old
 
     @pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan"])
     def test_an_invalid_share(self, logs: Path, share: str) -> None:
-        assert "is out of range" in refused("baseline", logs, "--force", "--share", share)
+        refused("baseline", logs, "--force", "--share", share, error="E-OPTION-RANGE")
 
     def test_an_unwritable_path(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "no" / "such" / "mine.yaml"
-        assert "cannot be written" in refused("baseline", logs, "--force", "--out", target)
+        refused("baseline", logs, "--force", "--out", target, error="E-OUTPUT-WRITE")
 
     def test_an_invalid_machine_name(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "My Machine.yaml"
-        refused("baseline", logs, "--force", "--out", target)
+        refused("baseline", logs, "--force", "--out", target, error="E-BASELINE-FILE")
         assert not target.exists()
 
     def test_an_existing_file_is_kept_if_the_new_one_is_invalid(
@@ -122,18 +122,16 @@ class TestRefused:
     ) -> None:
         target = tmp_path / "My_Machine.yaml"
         target.write_text("precious: 1")
-        error = refused("baseline", logs, "--force", "--out", target)
-        assert "'My_Machine' is not a valid machine name" in error
-        assert "such as my-a4.yaml" in error
+        refused("baseline", logs, "--force", "--out", target, error="E-BASELINE-FILE")
         assert target.read_text() == "precious: 1"
         assert [path.name for path in tmp_path.iterdir() if "Machine" in path.name] == [target.name]
 
     def test_a_run_without_references(self, tmp_path: Path) -> None:
         folder = sample_evidence.write(tmp_path / "evidence")
-        assert "could be a reference" in refused("baseline", folder)
+        refused("baseline", folder, error="E-BASELINE-EMPTY")
 
     def test_a_missing_run(self) -> None:
-        assert "nosuch" in refused("baseline", "nosuch")
+        refused("baseline", "nosuch", error="E-RUN-UNKNOWN")
 
     def test_a_missing_machine(self, logs: Path) -> None:
-        refused("baseline", logs, "--force", "--machine", "nosuch")
+        refused("baseline", logs, "--force", "--machine", "nosuch", error="E-MACHINE-UNKNOWN")

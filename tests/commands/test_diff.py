@@ -134,11 +134,11 @@ class TestRefused:
         assert accept("diff", before, other).error == "E-DIFF-NOTHING-IN-COMMON"
 
     def test_a_missing_run(self, before: Path) -> None:
-        assert "nosuch" in refused("diff", before, "nosuch")
+        refused("diff", before, "nosuch", error="E-RUN-UNKNOWN")
 
     def test_one_path_alone(self, before: Path) -> None:
         assert accept("diff", before).code == 2
 
     def test_a_file_that_is_neither_evidence_nor_a_log(self, before: Path, tmp_path: Path) -> None:
         (tmp_path / "x").write_text("x")
-        refused("diff", before, tmp_path / "x", code=6)
+        refused("diff", before, tmp_path / "x", code=6, error="E-LOGS-NOT-A-LOG")

@@ -303,7 +303,7 @@ class TestInterrupted:
     def test_run_of_an_older_version_needs_its_verdict(self, folder: Path) -> None:
         sample_evidence.without_run_end(folder)
         (folder / evidence.VERDICT).write_text("{")
-        assert evidence.VERDICT in refused("judge", folder, code=6)
+        assert evidence.VERDICT in refused("judge", folder, code=6, error="E-EVIDENCE-DAMAGED")
 
 
 class TestPlan:
@@ -324,7 +324,7 @@ class TestPlan:
         path = folder / evidence.PLAN
         path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
         evidence.write_checksums(folder)
-        assert evidence.PLAN in refused("judge", folder, code=6)
+        refused("judge", folder, code=6, error="E-EVIDENCE-PLAN-CHANGED")
 
     def test_that_was_edited_is_refused_in_a_log_too(self, tmp_path: Path) -> None:
         kept = (verdicts.hosts_record(("h0",)), sample_evidence.record())
@@ -333,7 +333,7 @@ class TestPlan:
         log.write_text(evidence.pack(sample_evidence.HASHED_PLAN, kept, verdict))
         assert accept("judge", log).code == 0
         log.write_text(evidence.pack(replace(sample_evidence.HASHED_PLAN, seed=2), kept, verdict))
-        assert "plan" in refused("judge", log, code=6)
+        refused("judge", log, code=6, error="E-EVIDENCE-PLAN-CHANGED")
 
 
 def test_a_pipe_instead_of_the_hosts_file_does_not_block(tmp_path: Path) -> None:
@@ -348,10 +348,12 @@ class TestNoEvidence:
     @pytest.mark.parametrize("content", [b"", b"text\n", b"\x00" * 10_000, bytes(range(256)) * 40])
     def test_a_file_without_evidence_is_refused(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "file").write_bytes(content)
-        refused("judge", tmp_path / "file", code=6)
+        done = accept("judge", tmp_path / "file")
+        assert (done.code, done.out) == (6, "")
+        assert done.error in ("E-LOGS-NOT-A-LOG", "E-EVIDENCE-NONE")
 
     def test_a_folder_without_evidence_is_refused(self, tmp_path: Path) -> None:
-        assert "plan.json" in refused("judge", tmp_path, code=6)
+        refused("judge", tmp_path, code=6, error="E-EVIDENCE-NONE")
 
     @pytest.mark.parametrize(
         "name", ["nosuch", "/no/such/place", "", "a\nb", "\x1b[31m", "x" * 5000]
@@ -362,7 +364,7 @@ class TestNoEvidence:
 
     def test_a_pipe_is_refused_without_waiting(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        refused("judge", tmp_path / "pipe")
+        refused("judge", tmp_path / "pipe", error="E-RUN-UNKNOWN")
 
 
 class TestArchives:
@@ -377,7 +379,7 @@ class TestArchives:
         (tmp_path / "other").write_text("x")
         with tarfile.open(tmp_path / "other.tar", "w") as tar:
             tar.add(tmp_path / "other", arcname="other")
-        assert "holds no evidence" in refused("judge", tmp_path / "other.tar", code=6)
+        refused("judge", tmp_path / "other.tar", code=6, error="E-EVIDENCE-NONE")
 
     @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "evidence/../../outside"])
     def test_that_reach_outside_write_nothing_there(self, tmp_path: Path, name: str) -> None:
@@ -393,7 +395,7 @@ class TestArchives:
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         with tarfile.open(tmp_path / "bad.tar", "w") as tar:
             tar.addfile(info)
-        refused("judge", tmp_path / "bad.tar", code=6)
+        refused("judge", tmp_path / "bad.tar", code=6, error="E-ARCHIVE-UNSAFE")
 
     def test_a_bomb_is_refused_and_leaves_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -406,7 +408,7 @@ class TestArchives:
             head = tarfile.TarInfo("evidence/plan.json")
             head.size = 100 << 20
             tar.addfile(head, io.BytesIO(bytes(head.size)))
-        assert "unpacks to more than 64 MiB" in refused("judge", bomb, code=6)
+        refused("judge", bomb, code=6, error="E-ARCHIVE-TOO-LARGE")
         assert list(scratch.iterdir()) == []
 
 
@@ -414,13 +416,13 @@ class TestLogs:
     def test_cut_off_are_refused(self, tmp_path: Path) -> None:
         text = sample_evidence.console(sample_evidence.record())
         (tmp_path / "pod.log").write_text(text[: len(text) - 60])
-        assert "cut off" in refused("judge", tmp_path / "pod.log", code=6)
+        refused("judge", tmp_path / "pod.log", code=6, error="E-EVIDENCE-CUT-OFF")
 
     def test_that_were_edited_are_refused(self, tmp_path: Path) -> None:
         lines = sample_evidence.console(sample_evidence.record()).splitlines()
         lines[-2] = lines[-2][:50] + lines[-2][51:]
         (tmp_path / "pod.log").write_text("\n".join(lines) + "\n")
-        assert "damaged" in refused("judge", tmp_path / "pod.log", code=6)
+        refused("judge", tmp_path / "pod.log", code=6, error="E-EVIDENCE-DAMAGED")
 
     def test_of_failed_runs_fail_again(self, tmp_path: Path) -> None:
         (tmp_path / "pod.log").write_text(sample_evidence.console(sample_evidence.record(status=1)))
@@ -436,7 +438,7 @@ class TestLogs:
             (folder / evidence.PLAN).unlink()
             for other in {evidence.CHECKSUMS, evidence.RECORDS} - {left}:
                 (folder / other).unlink()
-            assert evidence.PLAN in refused("judge", folder, code=6)
+            assert evidence.PLAN in refused("judge", folder, code=6, error="E-EVIDENCE-UNREADABLE")
 
 
 class TestReport:

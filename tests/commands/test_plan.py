@@ -89,20 +89,22 @@ class TestMachineOfACluster:
         self, server: ApiServer, site: Callable[[str], Path]
     ) -> None:
         server.says("/api/v1/nodes", {"items": [node("n1")]})
-        error = refused("run", "--nodes", "2", "--site", site(IMAGE), code=Exit.NOT_STARTED)
-        assert "--machine" in error
+        words = ("run", "--nodes", "2", "--site", site(IMAGE))
+        refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-MACHINE-UNKNOWN")
 
     def test_must_be_named_if_no_cluster_can_be_reached(
         self, site: Callable[[str], Path], runs: Path
     ) -> None:
-        refused("run", "--nodes", "64", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        words = ("run", "--nodes", "64", "--site", site(IMAGE))
+        refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-CONFIG-MISSING")
         assert not runs.exists()
 
     def test_of_all_nodes_comes_from_the_cluster(
         self, server: ApiServer, site: Callable[[str], Path]
     ) -> None:
         server.says("/version", {"gitVersion": "v1.34.0"})
-        error = refused("run", "--nodes", "all", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        words = ("run", "--nodes", "all", "--site", site(IMAGE))
+        error = refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-NODES-NONE-FREE")
         assert "a4-highgpu-8g" in error
 
     def test_all_nodes_and_hosts_exclude_each_other(self, site: Callable[[str], Path]) -> None:
@@ -310,7 +312,7 @@ class TestNonsense:
     def test_a_name_that_is_too_long_for_pods_is_refused(self, site: Callable[[str], Path]) -> None:
         words = ("run", "-m", "cpu", "-n", 2, "--site", site(IMAGE), "--dry-run", "--release")
         assert accept(*words, "a" * 20).code == 0
-        refused(*words, "a" * 60)
+        refused(*words, "a" * 60, error="E-KUBE-NAME-LONG")
 
     def test_a_limit_in_a_site_file_is_named_with_its_line(
         self, site: Callable[[str], Path]

@@ -302,7 +302,7 @@ class TestCancel:
 
         monkeypatch.setattr("accept.backends.ssh.backend.cancel", cancel)
         monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
-        refused("cancel", "one", code=Exit.INTERRUPTED)
+        refused("cancel", "one", code=Exit.INTERRUPTED, error="E-SSH-NO-ANSWER")
         assert (runs / "one" / "evidence").is_dir()
 
     def test_of_a_run_that_cannot_be_found_fails(self, runs: Path) -> None:

@@ -239,12 +239,10 @@ class TestMachine:
     def test_seven_gpus_of_eight(self, tmp_path: Path) -> None:
         (tmp_path / "m.yaml").write_text(MACHINE)
         machine = config.load_machine(str(tmp_path / "m.yaml")).value
-        with pytest.raises(Invalid, match=r"7 of the 8 GPUs of mine \(possible: 1, 2, 4, 8\)"):
-            check_gpus_per_node(machine, 7)
-        for wanted in (16, 0):
+        for wanted, hint in ((7, "possible: 1, 2, 4, 8"), (16, "possible: 1, 2, 4, 8"), (0, "")):
             with pytest.raises(Invalid) as error:
                 check_gpus_per_node(machine, wanted)
-            assert error.value.code is Code.GPUS_PER_NODE
+            assert (error.value.code, error.value.hint) == (Code.GPUS_PER_NODE, hint)
         check_gpus_per_node(machine, 4)
 
     def test_figures_are_about_whole_nodes(self, tmp_path: Path) -> None:
@@ -254,8 +252,9 @@ class TestMachine:
         assert bounds(machine, gpus_per_node=8) == bounds(machine)
 
     def test_gpus_per_node_needs_a_machine_with_gpus(self) -> None:
-        with pytest.raises(Invalid, match="1 GPU per node cannot be used on cpu"):
+        with pytest.raises(Invalid) as error:
             check_gpus_per_node(config.load_machine("cpu").value, 1)
+        assert error.value.code is Code.GPUS_PER_NODE
 
 
 class TestSuite:

@@ -149,10 +149,10 @@ class TestRefused:
         assert refusal(tmp_path / "f.yaml", content).code is Code.YAML_TOO_LARGE
 
     def test_a_missing_file_and_a_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(BadInput, match="No such file"):
-            load(tmp_path / "none.yaml")
-        with pytest.raises(BadInput, match="Is a directory"):
-            load(tmp_path)
+        for path in (tmp_path / "none.yaml", tmp_path):
+            with pytest.raises(BadInput) as error:
+                load(path)
+            assert error.value.code is Code.YAML_UNREADABLE
 
     def test_a_byte_order_mark_is_ignored(self, tmp_path: Path) -> None:
         (tmp_path / "f.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
