@@ -208,7 +208,7 @@ class TestMachine:
                 "  - check: all-reduce",
                 "  - check: allreduce",
                 9,
-                "references[0].allreduce",
+                "references[0].check",
                 Code.CHECK_UNKNOWN,
                 "mean all-reduce?",
             ),

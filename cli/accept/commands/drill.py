@@ -212,7 +212,7 @@ def result_table(drill: Drill) -> Table:
         target = fault.injected.partition("@")[2] or "-"
         after = "-" if fault.after is None else duration(fault.after)
         rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
-    return Table(header=("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN"), rows=rows)
+    return Table(header=("FAULT", "ON", "RESULT", "AFTER", "DETAILS"), rows=rows)
 
 
 @dataclass(kw_only=True)

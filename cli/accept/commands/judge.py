@@ -41,6 +41,7 @@ from accept.core.text import count, plain
 from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
 from accept.nccl_logs import to_run
+from accept.nccl_logs.tables import SkippedFile
 from accept.report.console import Terminal
 
 
@@ -257,8 +258,8 @@ class Judged:
     machine: Machine | None = None
     #: Remarks for people, one line each.
     notes: tuple[str, ...] = ()
-    #: Files that were left out, with reasons.
-    skipped: tuple[tuple[str, str], ...] = ()
+    #: Files that were left out.
+    skipped: tuple[SkippedFile, ...] = ()
     #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int] = field(default_factory=dict)
 
@@ -328,7 +329,7 @@ def text(judged: Judged, terminal: Terminal) -> str:
     if judged.skipped:
         skipped = len(judged.skipped)
         lines += ["", f"Left out: {count(skipped, 'file')} without results"]
-        lines += [f"  {plain(f)}: {why}" for f, why in judged.skipped[:_MAX_SKIPPED]]
+        lines += [f"  {plain(s.file)}: {s.reason}" for s in judged.skipped[:_MAX_SKIPPED]]
         if skipped > _MAX_SKIPPED:
             lines.append(f"  … and {skipped - _MAX_SKIPPED} more: see --json")
     return "\n".join(lines)
@@ -339,14 +340,6 @@ class NotTested:
     """A check that did not run or was not planned, or a collective without a check."""
 
     check: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedFile:
-    """A file that was left out."""
-
-    file: str
     reason: str
 
 
@@ -373,7 +366,7 @@ def with_measurements(judged: Judged) -> JudgedVerdict:
         metrics=tuple(measurements(judged.plan, judged.records)),
         references=tuple(ref for ref in judged.plan.references if ref.check in judged_checks),
         not_tested=tuple(_not_tested(judged, judged_checks)),
-        skipped=tuple(SkippedFile(file=file, reason=why) for file, why in judged.skipped),
+        skipped=judged.skipped,
         notes=judged.notes,
     )
 

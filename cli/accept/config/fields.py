@@ -6,7 +6,7 @@ from typing import Annotated
 
 from accept.core import checks
 from accept.core.error_codes import Code
-from accept.core.serde import Doc, Invalid, Pattern, known
+from accept.core.serde import Doc, Invalid, Pattern, escaped, known
 
 #: Largest number of GPUs in a node.
 MOST_GPUS = 64
@@ -62,9 +62,8 @@ def check_containers(containers: tuple[Plain, ...], path: str) -> None:
             check_capabilities(context, (path, index, "securityContext"))
 
 
-def check_parameters(parameters: dict[str, Plain], path: tuple[str, ...]) -> None:
-    """Raise Invalid if `parameters` has a check that does not exist."""
-    for name in parameters:
-        if name not in checks.names():
-            hint = known(name, checks.names())
-            raise Invalid((*path, name), "there is no such check", hint, code=Code.CHECK_UNKNOWN)
+def check_exists(name: str, path: tuple[str, ...] = ()) -> None:
+    """Raise Invalid if there is no check called `name`."""
+    if name not in checks.names():
+        message, hint = f"check {escaped(name)!r} does not exist", known(name, checks.names())
+        raise Invalid(path, message, hint, code=Code.CHECK_UNKNOWN)

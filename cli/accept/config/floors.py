@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from accept.config import resources
 from accept.config.expectations import unit_of
-from accept.config.fields import Url, check_parameters
+from accept.config.fields import Url, check_exists
 from accept.config.machine import Machine, Nics
 from accept.config.references import Figure
 from accept.config.yaml_file import read_file
@@ -55,7 +55,8 @@ class Floor:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a check that does not exist."""
-        check_parameters({check: {} for check in self.checks}, ("checks",))
+        for check in self.checks:
+            check_exists(check, ("checks",))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from accept.config.expectations import Bytes, check_metric
-from accept.config.fields import Url, check_parameters
+from accept.config.fields import Url, check_exists
 from accept.core.catalog.metrics import BUSBW
 from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
@@ -63,7 +63,7 @@ class Figure:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a figure without a bound, and for keys that contradict each other."""
-        check_parameters({self.check: {}}, ())
+        check_exists(self.check, ("check",))
         check_metric(self.check, self.metric, self.unit)
         if self.kind is BoundKind.EXPECTATION:
             message = "expectations belong in a site file, not in a machine"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.config.expectations import Seconds, parse_expectation
-from accept.config.fields import MOST_GPUS, Env, Plain, check_env, check_parameters
+from accept.config.fields import MOST_GPUS, Env, Plain, check_env, check_exists
 from accept.config.kubernetes import Kubernetes, Results
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
@@ -105,7 +105,8 @@ class Site:
 
     def __post_init__(self) -> None:
         """Raise Invalid for parameters of an unknown check and for invalid expectations."""
-        check_parameters(self.parameters, ("parameters",))
+        for check in self.parameters:
+            check_exists(check, ("parameters", check))
         for index, text in enumerate(self.expect):
             try:
                 parse_expectation(text, source="site")

@@ -36,6 +36,7 @@ from accept.core.text import count, format_size, plain
 from accept.evidence import archive, bucket, rundir
 from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.nccl_logs.fill_gaps import completed
+from accept.nccl_logs.tables import SkippedFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,8 @@ class RunFromLogs:
     machine: Machine
     #: Remarks for people, one line each.
     notes: tuple[str, ...]
-    #: Files without results, with reasons.
-    skipped: tuple[tuple[str, str], ...]
+    #: Files without results of their own.
+    skipped: tuple[SkippedFile, ...]
     #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int]
 
