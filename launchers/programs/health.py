@@ -95,18 +95,16 @@ def main(arguments: Sequence[str]) -> None:
     import argparse
 
     parser = argparse.ArgumentParser(
-        description="Print the error counters of this host: GPUs, NVLink, PCIe, NICs and memory. "
-        "Run it before and after a workload, and compare."
+        description="Print the error counters and link states of the GPUs, links, NICs and memory "
+        "of this host. Run it before and after a test, and compare."
     )
     parser.add_argument(
-        "--root", type=Path, default=Path("/"), help="folder that has sys, proc and dev"
+        "--root", type=Path, default=Path("/"), help="folder that contains sys, proc and dev"
     )
     parser.add_argument(
-        "--interface", default="", help="comma list of interfaces that carry the run"
+        "--interface", default="", help="interfaces that carry the run, separated by commas"
     )
-    parser.add_argument(
-        "--quiet", action="store_true", help="print only the records, without text for people"
-    )
+    parser.add_argument("--quiet", action="store_true", help="print only the records")
     options = parser.parse_args(arguments)
     read_host(options.root, tuple(options.interface.split(",")), words=not options.quiet)
     read_gpus(options.root, words=not options.quiet)

@@ -88,7 +88,7 @@ class Folder:
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 self.scratch.mkdir(exist_ok=True)
                 return scratch.open("xb")
-        raise FileNotFoundError(f"{self.scratch} is removed whenever it is made")
+        raise FileNotFoundError(f"{self.scratch} was removed 100 times while it was created")
 
     def close(self) -> None:
         """Remove the folder of temporary files."""
@@ -201,7 +201,7 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
             tries += 1
             kind = type(error).__name__
             if re.search("404 Not Found|NoSuchBucket", str(error)):
-                raise FileNotFoundError(f"{tidy(url)} does not exist") from None
+                raise FileNotFoundError(f"{tidy(url)} is missing") from None
             denied = kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError")
             if time.monotonic() + wait > until or (denied and tries == DENIED):
                 why = "access is denied" if denied else tidy(error) or kind
@@ -235,8 +235,8 @@ def check(ours: Files, done: Files | None, url: str, *, whole: bool) -> None:
     """Raise Refused if different evidence is finished at the URL."""
     if done is not None and (name := conflict(ours, done, whole=whole)):
         raise Refused(
-            f"{tidy(url)} has finished evidence with another {tidy(name)}: nothing was "
-            "overwritten; send to another place or under another attempt"
+            f"{tidy(url)} contains finished evidence with a different {tidy(name)}; nothing was "
+            "overwritten; send to another location or under another attempt"
         )
 
 

@@ -80,7 +80,7 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
             except FileNotFoundError:
                 if not whole:
                     return None  # A file that is still being written may be moved.
-                raise Refused(f"{path} was removed while it was sent; send again") from None
+                raise Refused(f"{path} disappeared while it was sent: send again") from None
             known = there.get(name)
             same = known is not None and known[0] == size
             if is_open(name, done) and not (
@@ -92,7 +92,7 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
                 except FileExistsError:
                     if not equal(name, size, sha):
                         raise Refused(
-                            f"{tidy(url)}: another sender is writing a different {tidy(name)}; "
+                            f"{tidy(url)}: another process is sending a different {tidy(name)}; "
                             "send again when it has finished"
                         ) from None
             if isinstance(content, bytes) or path.stat().st_mtime_ns == before.st_mtime_ns:
@@ -123,7 +123,7 @@ def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) ->
     tool = {"gs": "gcloud", "s3": "aws"}.get(scheme, "")
     if not tool or not shutil.which(tool):
         raise Refused(
-            f"{scheme}:// takes the Python package obstore, and {sys.executable} has none: "
+            f"{scheme}:// needs the Python package obstore, which {sys.executable} lacks: "
             "pip install obstore" + f", or install {tool}" * bool(tool)
         )
     cloud = tool == "gcloud"
@@ -183,7 +183,7 @@ def send(arguments: argparse.Namespace, until: float) -> str:
     found = files_of(source)
     files = {f"{under}/{n}" if under else n: p for n, p in found.items() if n != MANIFEST}
     if not files:
-        raise Refused(f"{source} holds no files: name the folder of the evidence")
+        raise Refused(f"{source} contains no files: name the folder of the evidence")
     url = f"{base}/runs/{attempt}" if attempt else base
     whole = not (arguments.partial or under)
     try:
@@ -202,7 +202,7 @@ def main() -> int:
     """Read the command line and send; return the exit status."""
     parser = argparse.ArgumentParser(
         description="Send a folder of evidence to a bucket or a folder. Files that exist there are "
-        "not sent again. MANIFEST.json is written last. Finished evidence is never changed.",
+        "not sent again, MANIFEST.json is written last, and finished evidence is never changed.",
     )
     parser.add_argument("folder", metavar="FOLDER", help="folder or file to send")
     parser.add_argument(
@@ -213,24 +213,26 @@ def main() -> int:
         "--partial", action="store_true", help="upload the files so far, without MANIFEST.json"
     )
     parser.add_argument(
-        "--under", default="", metavar="SUB", help="send to this subfolder; implies --partial"
+        "--under", default="", metavar="SUB", help="send to the folder SUB of it, as with --partial"
     )
     parser.add_argument(
-        "--seconds", type=float, default=300.0, help="time limit in seconds (default %(default)s)"
+        "--seconds", type=float, default=300.0, help="time limit in seconds (%(default)s)"
     )
     arguments = parser.parse_args()
     # Keep the time limit even if a library hangs.
-    last = threading.Timer(arguments.seconds + 15, end, [1, f"no end in {arguments.seconds:.0f} s"])
+    last = threading.Timer(
+        arguments.seconds + 15, end, [1, f"not finished within {arguments.seconds:.0f} s"]
+    )
     last.daemon = True
     last.start()
     try:
         message = send(arguments, time.monotonic() + arguments.seconds)
     except Unavailable as error:
-        end(1, f"{error}, then send again: it resumes")
+        end(1, f"{error}, then send again: the rest will be sent")
     except Refused as error:
         end(1, str(error))
     except FileNotFoundError as error:
-        end(1, f"{tidy(error)}: create the bucket or folder, or name another")
+        end(1, f"{tidy(error)}: make the bucket or folder, or name another")
     except (OSError, ValueError) as error:
         end(1, f"{tidy(error)}; send again")
     print(message)

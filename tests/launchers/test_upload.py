@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories.command_line import accept
+from tests.factories.command_line import accept, refused
 from tests.factories.upload import evidence_in, send
 
+from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.evidence import bucket
 
@@ -114,14 +115,15 @@ def test_an_invalid_place_is_reported_in_one_line(folder: Path, where: str, expe
 
 def test_nothing_to_send_is_an_error(tmp_path: Path, place: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "holds no files" in send(tmp_path / "empty", place).stderr
+    done = send(tmp_path / "empty", place)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 
 class TestFetch:
     def url(self, place: Path) -> str:
         return f"{place.as_uri()}/runs/a1"
 
-    def test_brings_back_what_was_sent(self, folder: Path, place: Path, tmp_path: Path) -> None:
+    def test_sent_evidence_is_fetched(self, folder: Path, place: Path, tmp_path: Path) -> None:
         send(folder, place)
         target = tmp_path / "fetched"
         assert bucket.fetch(self.url(place), target)
@@ -137,11 +139,12 @@ class TestFetch:
         assert not bucket.fetch(self.url(place), tmp_path / "fetched")
         # Without its sums it does not look complete.
         assert not (tmp_path / "fetched" / "SHA256SUMS").exists()
-        with pytest.raises(BadEvidence, match="was never finished"):
+        with pytest.raises(BadEvidence) as error:
             bucket.fetch(self.url(place), tmp_path / "again", partial=False)
+        assert error.value.code is Code.BUCKET_UNFINISHED
 
     @pytest.mark.parametrize("harm", ["changed", "missing"])
-    def test_names_a_modified_or_missing_file(
+    def test_a_modified_or_missing_file_is_named(
         self, folder: Path, place: Path, tmp_path: Path, harm: str
     ) -> None:
         send(folder, place)
@@ -150,12 +153,15 @@ class TestFetch:
             path.write_text("two\n")
         else:
             path.unlink()
-        with pytest.raises(BadEvidence, match=r"records\.jsonl (was modified|is missing)"):
+        with pytest.raises(BadEvidence) as error:
             bucket.fetch(self.url(place), tmp_path / "fetched")
+        assert error.value.code is Code.EVIDENCE_CHANGED
+        assert "records.jsonl" in error.value.message
 
     def test_a_place_without_evidence_is_an_error(self, place: Path, tmp_path: Path) -> None:
-        with pytest.raises(BadEvidence, match="holds no evidence"):
+        with pytest.raises(BadEvidence) as error:
             bucket.fetch(self.url(place), tmp_path / "fetched")
+        assert error.value.code is Code.BUCKET_NO_EVIDENCE
 
 
 @pytest.mark.real
@@ -177,10 +183,8 @@ def test_a_run_is_judged_from_where_it_was_sent(
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "others"))
     assert accept("collect", url).code == 0
     assert accept("judge", "last").code == 0
-    assert "exists already" in accept("collect", url).err
-    nothing = accept("judge", f"{place.as_uri()}/runs/other")
-    assert nothing.code == 6
-    assert "holds no evidence" in nothing.err
+    assert accept("collect", url).error == Code.ATTEMPT_EXISTS
+    refused("judge", f"{place.as_uri()}/runs/other", code=6, error=Code.BUCKET_NO_EVIDENCE)
 
 
 @pytest.mark.real

@@ -27,7 +27,7 @@ SITE = str(TESTS / "site.yaml")
 
 
 def run(machine: str = "cpu", **options: Any) -> Resolved:
-    """Resolve for as many hosts over ssh as there are nodes, two by default."""
+    """Resolve for as many hosts over ssh as there are nodes, two if the options do not say."""
     given = {"nodes": 2, **options}
     if given["nodes"] is not None and given.get("backend", "ssh") == "ssh":
         given.setdefault("hosts", tuple(f"h{number}" for number in range(1, given["nodes"] + 1)))
@@ -85,7 +85,7 @@ class TestNodes:
         file = site(tmp_path, "ssh: {hosts: ['n[1-3]', m]}")
         assert run(nodes=None, site=file).hosts == ("n1", "n2", "n3", "m")
 
-    def test_named_hosts_have_priority_over_those_of_the_site(self, tmp_path: Path) -> None:
+    def test_hosts_that_are_named_go_before_those_of_the_site(self, tmp_path: Path) -> None:
         file = site(tmp_path, "ssh: {hosts: [n1, n2]}")
         assert run(nodes=None, site=file, hosts=("a",)).hosts == ("a",)
 
@@ -100,12 +100,12 @@ class TestNames:
             ("backend", "shs", "ssh"),
         ],
     )
-    def test_an_unknown_name_is_refused_with_the_nearest(
+    def test_one_that_does_not_exist_is_answered_with_the_nearest(
         self, option: str, asked: str, meant: str
     ) -> None:
         assert f"did you mean {meant}?" in refusal(**{option: asked}).hint
 
-    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         assert f"{tmp_path}/m.yaml: No such file" in refusal(machine=f"{tmp_path}/m.yaml").message
 
 
@@ -116,10 +116,10 @@ class TestGpus:
         assert "1, 2, 4, 8" in error.hint
 
     @pytest.mark.parametrize("machine", ["cpu", FULL])
-    def test_zero_is_refused(self, machine: str) -> None:
+    def test_none_at_all_is_refused(self, machine: str) -> None:
         assert refusal(machine=machine, gpus_per_node=0).code == Code.GPUS_PER_NODE
 
-    def test_a_part_of_a_node_has_only_bounds_of_single_gpus(self) -> None:
+    def test_a_part_of_a_node_is_held_against_figures_of_single_gpus_alone(self) -> None:
         assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
         assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {"gemm", "memory"}
 
@@ -140,7 +140,7 @@ class TestSet:
             ("script.seconds=1", Code.PARAM_CHECK, "all-reduce"),
         ],
     )
-    def test_invalid_settings_are_refused(self, text: str, code: Code, hint: str) -> None:
+    def test_what_fits_no_parameter_is_refused(self, text: str, code: Code, hint: str) -> None:
         error = refusal(settings=(text,))
         assert error.code == code
         assert hint in error.hint
@@ -167,7 +167,7 @@ class TestSet:
 class TestOrderOfParameters:
     """Later wins: the check's defaults, the machine, the suite, the site, --set."""
 
-    def test_each_layer_overrides_the_earlier_ones(self, tmp_path: Path) -> None:
+    def test_each_layer_beats_those_before(self, tmp_path: Path) -> None:
         bare = suite(tmp_path, "check: all-reduce")
         assert step(plan(suite=bare), "all-reduce").params["max"] == "1M", "the machine's"
         assert step(plan(suite=bare), "all-reduce").params["iters"] == 20, "the check's"
@@ -179,7 +179,7 @@ class TestOrderOfParameters:
         chosen = plan(suite=own, site=file, settings=("all-reduce.max=8M",))
         assert step(chosen, "all-reduce").params["max"] == "8M"
 
-    def test_a_wrong_value_is_reported_with_file_and_line(self, tmp_path: Path) -> None:
+    def test_the_wrong_one_is_named_by_file_and_line(self, tmp_path: Path) -> None:
         file = site(tmp_path, "parameters:\n  all-reduce:\n    mxa: 4M\n")
         error = refusal(site=file)
         assert error.code == Code.KEY_UNKNOWN
@@ -187,7 +187,7 @@ class TestOrderOfParameters:
 
 
 class TestNccl:
-    def test_the_site_overrides_the_machine_and_the_option_the_site(self, tmp_path: Path) -> None:
+    def test_site_beats_machine_and_option_beats_site(self, tmp_path: Path) -> None:
         key, ours = next(iter(run(FULL).env.items()))
         file = site(tmp_path, f"nccl: {{env: {{{key}: from-site, NCCL_OWN: 1}}}}")
         assert run(FULL, site=file).env[key] == "from-site"
@@ -195,7 +195,7 @@ class TestNccl:
         assert (changed[key], changed["NCCL_OWN"]) == ("from-option", "1")
         assert ours != "from-option"
 
-    def test_a_value_can_contain_an_equals_sign(self) -> None:
+    def test_a_value_may_hold_an_equals_sign(self) -> None:
         assert run(nccl=("NCCL_X=a=b",)).env["NCCL_X"] == "a=b"
 
     @pytest.mark.parametrize(
@@ -205,10 +205,10 @@ class TestNccl:
             *((text, Code.ENV_INVALID) for text in ("=1", "A B=1", "1A=1", "A;B=1")),
         ],
     )
-    def test_invalid_nccl_settings_are_refused(self, text: str, code: Code) -> None:
+    def test_what_is_no_setting_is_refused(self, text: str, code: Code) -> None:
         assert refusal(nccl=(text,)).code == code
 
-    def test_an_unknown_profile_is_refused_with_the_known_ones(self, tmp_path: Path) -> None:
+    def test_an_unknown_profile_is_named_with_those_there_are(self, tmp_path: Path) -> None:
         file = site(tmp_path, "nccl: {profile: defualt}")
         error = refusal(machine=FULL, site=file)
         assert error.code == Code.NCCL_PROFILE_UNKNOWN
@@ -216,18 +216,18 @@ class TestNccl:
 
 
 class TestExpect:
-    def test_has_priority_over_references(self) -> None:
+    def test_goes_before_our_references(self) -> None:
         first = plan(FULL, expect=("all-reduce@8G>=380",)).references[0]
         assert (first.kind, first.source, first.lower) == ("expectation", "--expect", 380.0)
 
-    def test_the_option_replaces_the_same_threshold_of_the_site(self, tmp_path: Path) -> None:
+    def test_the_option_replaces_what_the_site_says_of_the_same(self, tmp_path: Path) -> None:
         file = site(tmp_path, "expect: [all-reduce@8G>=380, alltoall@8G>=40]")
         found = plan(FULL, site=file, expect=("all-reduce@8G>=300",)).references
         own = [(r.check, r.lower) for r in found if r.kind == "expectation"]
         assert own == [("all-reduce", 300.0), ("alltoall", 40.0)]
         assert {r.source for r in found if r.check == "alltoall"} >= {f"{tmp_path}/site.yaml:1"}
 
-    def test_the_option_keeps_the_other_side_of_the_site(self, tmp_path: Path) -> None:
+    def test_the_option_leaves_the_other_side_of_the_site(self, tmp_path: Path) -> None:
         file = site(tmp_path, "expect: ['connectivity>=2', 'connectivity<=50']")
         found = plan(FULL, site=file, expect=("connectivity<=40",)).references
         own = [(r.lower, r.upper) for r in found if r.kind == "expectation"]
@@ -244,7 +244,7 @@ class TestExpect:
             ("all-reduce.speed@8G>=3", Code.METRIC_UNKNOWN),
         ],
     )
-    def test_invalid_thresholds_are_refused(self, text: str, code: Code) -> None:
+    def test_what_is_none_is_refused(self, text: str, code: Code) -> None:
         assert refusal(expect=(text,)).code == code
 
     def test_of_a_check_that_the_suite_does_not_run_is_refused(self) -> None:
@@ -252,13 +252,13 @@ class TestExpect:
         assert refused.code == Code.EXPECT_CHECK
         assert "all-reduce" in refused.hint
 
-    def test_of_the_site_file_applies_to_suites_with_its_check(self, tmp_path: Path) -> None:
+    def test_of_the_site_file_serves_the_suites_that_run_it(self, tmp_path: Path) -> None:
         file = site(tmp_path, "expect: ['latency@8<=20', 'all-reduce@8G>=380']")
         found = run(FULL, site=file, suite="quick")
         own = {r.check for r in found.plan.references if r.kind == "expectation"}
         assert own == {"all-reduce"}
-        note = f"{tmp_path}/site.yaml:1: latency is expected, but suite quick does not run it"
-        assert note in found.notes
+        said = f"{tmp_path}/site.yaml:1: latency is expected, but suite quick does not run it"
+        assert said in found.notes
         fuller = run(FULL, site=file, suite="standard")
         own = {r.check for r in fuller.plan.references if r.kind == "expectation"}
         assert own == {"all-reduce", "latency"}
@@ -266,7 +266,7 @@ class TestExpect:
 
 
 class TestFaults:
-    def test_without_a_rank_it_is_rank_0(self) -> None:
+    def test_without_a_rank_it_is_the_first(self) -> None:
         hosts = ("h1", "h2")
         found = plan(nodes=None, hosts=hosts, inject=("wrong@h2", "hang@h1:1"))
         assert found.injected == ("wrong@h2:0", "hang@h1:1")
@@ -278,10 +278,10 @@ class TestFaults:
             *("sockets@h1", "full-disk@*", "full-disk@#1", "slow-link@h1:0", "unreachable@*"),
         ],
     )
-    def test_invalid_faults_are_refused(self, text: str) -> None:
-        assert refusal(inject=(text,)).code == Code.FAULT_SYNTAX
+    def test_what_is_no_fault_is_refused(self, text: str) -> None:
+        assert "FAULT@HOST" in refusal(inject=(text,)).hint
 
-    def test_faults_of_hosts_have_no_rank(self) -> None:
+    def test_what_strikes_hosts_has_no_rank(self) -> None:
         injected = ("full-disk@h1", "unreachable@#1", "sockets@*")
         assert plan(nodes=None, hosts=("h1", "h2"), inject=injected).injected == injected
 
@@ -289,9 +289,9 @@ class TestFaults:
         found = run(machine="a4-highgpu-8g", nodes=2, inject=("sockets@*",))
         assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
 
-    def test_a_host_outside_of_the_run_is_refused(self) -> None:
+    def test_a_host_that_takes_no_part_is_refused(self) -> None:
         error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
-        assert error.code == Code.FAULT_HOST
+        assert "h3 is not a host of this run" in error.message
 
 
 class TestNotesOfMachines:
@@ -307,13 +307,16 @@ class TestNotesOfMachines:
         assert self.notes("a4x-highgpu-4g", tmp_path, nodes=1) == ""
         assert self.notes("a4-highgpu-8g", tmp_path) == ""
 
-    def test_pods_have_a_note_about_the_image(self, tmp_path: Path) -> None:
-        assert "the image" in self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
+    def test_what_the_image_must_hold_is_said_of_pods(self, tmp_path: Path) -> None:
+        said = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
+        assert said.startswith("the image must contain")
         assert run("a4x-maxgpu-4g-metal", nodes=1).notes == ()
 
 
 class TestOrder:
-    def test_connectivity_is_added_first_with_a_note(self, tmp_path: Path) -> None:
+    def test_connectivity_is_added_before_anything_is_measured_and_said(
+        self, tmp_path: Path
+    ) -> None:
         file = suite(tmp_path, "check: all-reduce", "check: inventory")
         found = run(suite=file)
         assert [s.checks for s in found.plan.steps] == [
@@ -321,9 +324,9 @@ class TestOrder:
             ("connectivity",),
             ("all-reduce",),
         ]
-        assert [note for note in found.notes if "connectivity" in note]
+        assert [note for note in found.notes if "connectivity was added" in note]
 
-    def test_connectivity_of_the_suite_comes_first_without_a_note(self, tmp_path: Path) -> None:
+    def test_where_the_suite_has_it_nothing_is_said_and_it_leads(self, tmp_path: Path) -> None:
         file = suite(tmp_path, "check: train", "{check: connectivity, params: {pings: 9}}")
         found = run(suite=file)
         assert [s.checks[0] for s in found.plan.steps] == ["connectivity", "train"]
@@ -336,14 +339,12 @@ class TestOrder:
         assert len({s.id for s in found.steps}) == len(found.steps)
         assert all(s.script == f"steps/{s.id}.sh" for s in found.steps)
 
-    def test_groups_that_need_more_hosts_are_left_out_with_a_reason(self) -> None:
+    def test_groups_that_need_more_than_there_is_are_left_out_with_the_reason(self) -> None:
         found = plan(suite="standard", nodes=1)
         assert not [s for s in found.steps if s.groups == "pairs"]
         assert ("all-reduce", "pairs: one node") in {(s.check, s.reason) for s in found.skipped}
 
-    def test_groups_that_a_check_does_not_support_are_refused_with_the_line(
-        self, tmp_path: Path
-    ) -> None:
+    def test_groups_a_check_does_not_work_on_are_named_by_line(self, tmp_path: Path) -> None:
         file = suite(tmp_path, "{check: train, groups: rails}")
         error = refusal(suite=file)
         assert error.code == Code.SUITE_CONTRADICTION
@@ -351,7 +352,7 @@ class TestOrder:
 
 
 class TestBudget:
-    def test_keeps_steps_that_fit_and_lists_the_others(self) -> None:
+    def test_keeps_what_fits_and_says_what_does_not(self) -> None:
         whole = plan()
         budget = sum(s.estimate for s in whole.steps) - 1
         found = plan(budget=budget)
@@ -363,7 +364,7 @@ class TestBudget:
         kept = {c for s in found.steps for c in s.checks}
         assert kept | {s.check for s in dropped} >= {c for s in whole.steps for c in s.checks}
 
-    def test_a_budget_for_no_step_is_refused(self) -> None:
+    def test_one_that_nothing_fits_into_is_refused(self) -> None:
         assert refusal(budget=0.5).code == Code.OPTION_BUDGET
 
     @given(st.floats(1, 200))
@@ -376,14 +377,14 @@ class TestBudget:
 
 
 class TestScripts:
-    def test_a_script_is_read_from_the_folder_of_its_suite(self, tmp_path: Path) -> None:
+    def test_a_script_of_the_users_own_is_read_beside_its_suite(self, tmp_path: Path) -> None:
         (tmp_path / "mine.sh").write_text("#!/bin/sh\ntrue\n")
         found = run(suite=suite(tmp_path, "{check: script, script: mine.sh}"))
         (step_id,) = [s.id for s in found.plan.steps if s.checks == ("script",)]
         assert found.user_scripts == {step_id: "#!/bin/sh\ntrue\n"}
 
     @pytest.mark.parametrize("content", [None, b"true\n", b"\xff\xfe"])
-    def test_a_script_that_cannot_run_is_refused_with_the_line(
+    def test_one_that_cannot_run_is_named_by_line(
         self, tmp_path: Path, content: bytes | None
     ) -> None:
         if content is not None:
@@ -394,7 +395,7 @@ class TestScripts:
 
 
 class TestLimits:
-    def test_the_option_overrides_the_site_and_the_site_the_suite(self, tmp_path: Path) -> None:
+    def test_option_beats_site_and_site_beats_suite(self, tmp_path: Path) -> None:
         file = site(tmp_path, "{deadline: 45m, startTimeout: 7m, keep: 2h}")
         assert plan().deadline_seconds == 1200, "the suite's"
         found = plan(site=file)
@@ -406,12 +407,12 @@ class TestLimits:
         found = plan(site=file, deadline=60.0, start_timeout=5.0, keep=1.0)
         assert (found.deadline_seconds, found.start_seconds, found.keep_seconds) == (60, 5, 1)
 
-    def test_hosts_over_ssh_have_a_shorter_start_timeout_than_a_cluster(self) -> None:
+    def test_hosts_that_should_be_up_are_not_waited_for_as_long_as_a_cluster(self) -> None:
         ssh, cluster = plan(backend="ssh"), plan(backend="kubernetes", site=SITE)
         assert ssh.start_seconds < cluster.start_seconds
 
 
-def test_fields_that_a_run_copies_from_the_site_have_the_same_name(tmp_path: Path) -> None:
+def test_a_field_of_the_site_that_a_run_takes_over_is_named_alike(tmp_path: Path) -> None:
     """What `resolve` reads of a site is in the site's type: no key is read and then forgotten."""
     file = site(tmp_path, "{requireAllNodes: true, interface: eth7, gpusPerNode: 4}")
     found = plan(FULL, site=file)
@@ -431,13 +432,13 @@ def rounds(found: Plan) -> list[int]:
     return [step.rounds for step in found.steps if step.groups == "pairs"]
 
 
-def test_rounds_depend_on_nodes_and_noise() -> None:
+def test_rounds_are_as_many_as_nodes_and_noise_need() -> None:
     assert rounds(plan(FULL, nodes=8)) == [4]
     assert rounds(plan(FULL, nodes=1000, site=SITE, backend="kubernetes")) == [5]
     assert rounds(plan(nodes=3)) == [2]
 
 
-def test_rounds_of_the_option_override_those_of_the_suite(tmp_path: Path) -> None:
+def test_rounds_of_the_command_line_win_over_those_of_the_suite(tmp_path: Path) -> None:
     own = suite(tmp_path, "{check: all-reduce, groups: pairs, rounds: 7}")
     assert rounds(plan(nodes=16, suite=own)) == [7]
     assert rounds(plan(nodes=16, suite=own, rounds="3")) == [3]
@@ -445,5 +446,5 @@ def test_rounds_of_the_option_override_those_of_the_suite(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["0", "65", "many", "2.5"])
-def test_invalid_rounds_are_refused(text: str) -> None:
+def test_rounds_that_are_none_are_refused(text: str) -> None:
     assert refusal(nodes=4, rounds=text).code == Code.OPTION_ROUNDS
