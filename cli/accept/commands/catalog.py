@@ -65,7 +65,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class MetricEntry:
     """A metric of a check; its unit is empty if it is a share or a count."""
 
     unit: str
@@ -81,7 +81,7 @@ class CheckPage:
     #: The first is the default.
     groups: tuple[GroupKind, ...]
     params: dict[str, Parameter]
-    metrics: dict[str, Metric]
+    metrics: dict[str, MetricEntry]
     #: One tool of each entry is enough.
     tools: tuple[tuple[str, ...], ...]
     #: Faults of a drill that it can detect.
@@ -115,7 +115,7 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.VERDICT: Verdict,
     Schema.DRILL: Drill,
     Schema.VALUES: Values,
-    Schema.DRY_RUN: plan.Planned,
+    Schema.DRY_RUN: plan.PlannedRun,
     Schema.RENDER: plan.RenderedRun,
     Schema.SUBMIT: Job,
     Schema.WATCH: run.Watched,
@@ -126,7 +126,7 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.REPORT: judge.Reports,
     Schema.DIFF: diff.Diff,
     Schema.BASELINE: baseline.BaselineFile,
-    Schema.DRILL_DRY_RUN: drill.Planned,
+    Schema.DRILL_DRY_RUN: drill.PlannedDrill,
     Schema.DOCTOR: doctor.Requirements,
     Schema.RBAC: doctor.Role,
     Schema.NODES: cluster.FreeNodes,
@@ -272,7 +272,9 @@ def _check_page(name: str) -> CheckPage:
             key: Parameter(default=getattr(defaults, item.name), about=item.metadata["doc"])
             for item, key, _ in fields_of(check.params)
         },
-        metrics={spec.name: Metric(unit=spec.unit, better=spec.better) for spec in check.metrics},
+        metrics={
+            spec.name: MetricEntry(unit=spec.unit, better=spec.better) for spec in check.metrics
+        },
         tools=tuple(tuple(tool.name for tool in tools) for tools in check.needs),
         faults=tuple(check.faults),
     )

@@ -52,7 +52,7 @@ class PlannedFault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedDrill:
     """The plan of a drill, as `accept drill --dry-run` shows it."""
 
     machine: str
@@ -67,7 +67,7 @@ class Planned:
     gpu_hours: float | None
 
 
-def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> Planned:
+def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> PlannedDrill:
     """Return the plan of a drill; all times are estimates in seconds."""
     clean = planned_run(run)
     faults = tuple(
@@ -83,7 +83,7 @@ def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> P
     )
     seconds = round(clean.seconds + sum(fault.seconds for fault in faults), 1)
     hours = clean.gpu_hours
-    return Planned(
+    return PlannedDrill(
         machine=clean.machine,
         suite=clean.suite,
         backend=clean.backend,
@@ -156,7 +156,7 @@ def with_fault_timeouts(
     return replace(run, plan=replace(plan, steps=steps, start_seconds=start))
 
 
-def plan_text(plan: Planned) -> str:
+def plan_text(plan: PlannedDrill) -> str:
     """Return the plan of a drill as lines of text."""
     nodes = "all free nodes" if plan.nodes is None else count(plan.nodes, "node")
     lines = [

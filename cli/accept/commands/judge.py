@@ -102,7 +102,7 @@ def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class LoadedEvidence:
     """The evidence of a run. Raw logs, if there are any, were parsed again for the records."""
 
     plan: Plan
@@ -113,7 +113,7 @@ class Evidence:
     folder: Path | None = None
 
 
-def load(path: str) -> Evidence:
+def load(path: str) -> LoadedEvidence:
     """Load the evidence that `path` names.
 
     Raises BadInput if `path` names nothing, and BadEvidence if it holds no complete evidence.
@@ -154,7 +154,7 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     )
 
 
-def _of_file(path: Path) -> Evidence:
+def _of_file(path: Path) -> LoadedEvidence:
     if evidence_archive.is_tar(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
             evidence_archive.unpack(path, Path(scratch), source=str(path))
@@ -168,12 +168,12 @@ def _of_file(path: Path) -> Evidence:
             return replace(_of_folder(folder), folder=None)
     with path.open("rb") as lines:
         plan, records, verdict = evidence.unpack(lines, str(path))
-    return Evidence(
+    return LoadedEvidence(
         plan=plan, records=records, attempt=verdict.attempt, interruption=verdict.interruption
     )
 
 
-def _of_folder(folder: Path) -> Evidence:
+def _of_folder(folder: Path) -> LoadedEvidence:
     console = folder / evidence.CONSOLE
     others = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
     if console.is_file() and not any((folder / name).exists() for name in others):
@@ -194,7 +194,7 @@ def _of_folder(folder: Path) -> Evidence:
         interruption = "the coordinator never finished: the evidence has no checksums"
     with _no_garbage_collection():
         records = tuple(_parse_log_again(folder, r) for r in evidence.read_records(folder))
-    return Evidence(
+    return LoadedEvidence(
         plan=plan, records=records, attempt=attempt, interruption=interruption, folder=folder
     )
 
