@@ -143,9 +143,9 @@ class TestIncomplete:
 
     def test_a_run_whose_coordinator_died_does_not_pass(self, tmp_path: Path) -> None:
         folder = sample_evidence.write(tmp_path / "evidence", whole=False)
-        done = accept("judge", folder)
+        done = accept("judge", folder, "--json")
         assert done.code == 5
-        assert "never finished" in done.out
+        assert json.loads(done.out)["interruption"]
 
     def test_a_run_whose_coordinator_died_after_a_failure_fails(self, tmp_path: Path) -> None:
         folder = sample_evidence.write(tmp_path / "evidence", status=1, whole=False)
