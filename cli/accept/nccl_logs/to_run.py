@@ -380,7 +380,7 @@ def _step(
     tables = [execution.table for execution in executions if execution.table]
     top = _top_size(tables)
     low, factor = population.min, population.factor
-    params: dict[str, object] = {}
+    params: dict[str, bool | int | float | str] = {}
     if low and factor and top and top >= low:
         params = {"min": format_size(low), "max": format_size(top), "factor": factor}
     if _is_unchecked(tables):

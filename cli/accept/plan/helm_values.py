@@ -32,11 +32,11 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
-    values = dump(values_of(run, bundle))
-    archive = values.pop("bundle")
-    head = yaml.dump(values, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
+    values = values_of(run, bundle)
+    others = {key: value for key, value in dump(values).items() if key != "bundle"}
+    head = yaml.dump(others, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
     # The dumper would write the same, but it examines half a million characters one by one.
-    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in archive.splitlines())
+    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in values.bundle.splitlines())
 
 
 def values_of(run: Resolved, bundle: Bundle) -> Values:

@@ -31,6 +31,9 @@ from accept.core.serde import (
 )
 from accept.core.text import duration, format_size, parse_size
 
+#: Parameters of a check by their keys.
+Params = dict[str, bool | int | float | str]
+
 #: Time limit of one execution if the suite has none: this many times the estimate.
 _TIMEOUT_FACTOR = 5.0
 #: Shortest such limit, in seconds.
@@ -133,7 +136,7 @@ class _Draft:
     check: Check
     checks: tuple[str, ...]
     groups: GroupKind
-    params: Plain
+    params: Params
     rounds: int
     #: The time limit of the suite; 0: none.
     timeout: float
@@ -211,7 +214,7 @@ def _params(
     check: Check,
     layers: Sequence[tuple[Plain, Document, Keys]],
     overrides: Plain,
-) -> Plain:
+) -> Params:
     """Return the parameters of a check, merged in the documented order and validated.
 
     Each layer holds parameters, their file, and their path in it; `overrides` come from `--set`.
@@ -235,8 +238,7 @@ def _params(
         code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
         hint = _hint(error, check)
         raise BadInput(f"--set {where}: {error.message}", code=code, hint=hint) from None
-    data: Plain = dump(params)
-    return data
+    return read(Params, dump(params))
 
 
 def _hint(error: Invalid, check: Check) -> str:
