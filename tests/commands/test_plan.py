@@ -12,7 +12,7 @@ import typer.main
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import Done, accept, refused
 
-from accept.app.commands import app
+from accept.app.commands import command_line
 from accept.core.errors import Exit
 from accept.evidence import rundir
 
@@ -228,7 +228,7 @@ class TestGpusOfThisMachine:
 
 def blanks() -> Iterator[tuple[str, ...]]:
     """Yield every command with one blank option, and with blank arguments."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(command_line())
     for name, command in group.commands.items():
         options = [p for p in command.params if p.param_type_name == "option" and not p.is_flag]
         yield from ((name, f"{option.opts[0]}=") for option in options)

@@ -20,7 +20,7 @@ from tests.factories.doc_examples import CODE_BLOCK, examples
 from tests.factories.paths import ROOT
 
 from accept import config
-from accept.app.commands import app
+from accept.app.commands import command_line
 from accept.config.extras import Extra
 from accept.config.suite import SuiteCheck
 from accept.core import causes, evidence
@@ -71,7 +71,7 @@ COMMANDS = [
 
 def parsed(words: list[str]) -> None:
     """Parse the words after `accept` without running them. Raise like the command line."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(command_line())
     if words[0].startswith("-"):
         assert words[0] in ("--help", "--version")
         return
@@ -119,7 +119,7 @@ ALONE = {"render", "drill", "list", "show", "schema", "chart"}
 
 def help_examples() -> list[str]:
     """Return the examples of the commands in ALONE, from their help and from the help of all."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(command_line())
     # In the help of all the commands are a column, and the longest line goes beyond it.
     lines = [line for line in (group.help or "").splitlines() if "site.yaml" not in line]
     shown = [" ".join(line[:41].split()) for line in lines if line.startswith("  accept ")]

@@ -2,12 +2,12 @@
 
 Each command imports its module when it runs. All modules together take three times as long to
 import as Typer, which everyone who types `accept --help` or presses Tab would wait for.
+
+Typer reads annotations, so they are objects here and not text.
 """
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
@@ -65,13 +65,26 @@ Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 130 Ctrl-C.
 """
 
-app = typer.Typer(
-    help=_HELP,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+#: The functions of all commands, by name.
+_COMMANDS: dict[str, Callable[..., int]] = {}
+
+
+def command_line(names: Iterable[str] = _COMMANDS) -> typer.Typer:
+    """Return the command line with the commands in `names`; all by default."""
+    app = typer.Typer(
+        help=_HELP,
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_accept)
+    for name in names:
+        function = _COMMANDS[name]
+        # The list of all commands shows the docstring without the example.
+        summary, _, _ = (inspect.getdoc(function) or "").partition(": accept")
+        app.command(name, short_help=f"{summary}.")(with_groups(function))
+    return app
 
 
 def call(script: str, words: Sequence[str]) -> int:
@@ -80,20 +93,19 @@ def call(script: str, words: Sequence[str]) -> int:
     Raises BadInput if they are not a valid command line.
     """
     _refuse_blank_words(script, words)
+    # Declaring only the command that runs saves Typer the work for all others.
+    first = words[0] if words else ""
+    names = (first,) if first in _COMMANDS else _COMMANDS
     try:
-        code: int = app(args=words, prog_name=script, standalone_mode=False)
+        code: int = command_line(names)(args=words, prog_name=script, standalone_mode=False)
     except typer.TyperException as error:
-        command = next((word for word in words if word in _names()), "")
+        command = next((word for word in words if word in _COMMANDS), "")
         raise BadInput(
             " ".join(error.format_message().split()),
             code=Code.USAGE,
             hint=f"usage and examples: {' '.join(filter(None, (script, command, '--help')))}",
         ) from None
     return code
-
-
-def _names() -> list[str | None]:
-    return [command.name for command in app.registered_commands]
 
 
 def _refuse_blank_words(script: str, words: Sequence[str]) -> None:
@@ -113,10 +125,9 @@ def _refuse_blank_words(script: str, words: Sequence[str]) -> None:
 
 
 def _command(function: Callable[..., int]) -> Callable[..., int]:
-    """Declare a command; the list of all commands shows its docstring without the example."""
-    summary, _, _ = (inspect.getdoc(function) or "").partition(": accept")
-    name = function.__name__.rstrip("_")
-    return app.command(name, short_help=f"{summary}.")(with_groups(function))
+    """Add a function to the commands."""
+    _COMMANDS[function.__name__.rstrip("_")] = function
+    return function
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - Typer's signature
@@ -125,7 +136,6 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - Typer's signature
         raise typer.Exit
 
 
-@app.callback()
 def _accept(
     parsed: typer.Context,
     *,

@@ -3,9 +3,9 @@
 A group is a dataclass whose fields are options: type, names and help for Typer, and the default.
 Typer has no groups of options, so `with_groups` gives Typer a function with one parameter for each
 field. So an option is declared in one place, however many commands have it.
-"""
 
-from __future__ import annotations
+Typer reads annotations, so they are objects here and not text.
+"""
 
 import functools
 import inspect
@@ -39,20 +39,11 @@ def with_groups(command: Callable[..., int]) -> Callable[..., int]:
     groups: dict[str, type] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         group = parameter.annotation
-        if not (isinstance(group, type) and is_dataclass(group)):
+        if isinstance(group, type) and is_dataclass(group):
+            groups[parameter.name] = group
+            parameters += _parameters(group)
+        else:
             parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
-            continue
-        groups[parameter.name] = group
-        types = get_type_hints(group, include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=option.default,
-                annotation=types[option.name],
-            )
-            for option in fields(group)
-        ]
 
     @functools.wraps(command)
     def call(**values: object) -> int:
@@ -64,6 +55,21 @@ def with_groups(command: Callable[..., int]) -> Callable[..., int]:
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return call
+
+
+@functools.cache
+def _parameters(group: type) -> tuple[inspect.Parameter, ...]:
+    """Return one parameter for each option of a group; cached, because commands share groups."""
+    types = get_type_hints(group, include_extras=True)
+    return tuple(
+        inspect.Parameter(
+            option.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=option.default,
+            annotation=types[option.name],
+        )
+        for option in fields(group)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
