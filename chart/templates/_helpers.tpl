@@ -32,15 +32,6 @@ templates of a rendering use the same one.
 {{ include "accept.fullname" . }}-{{ if include "accept.jobset" . }}w-0-{{ end }}
 {{- end -}}
 
-{{/*
-The longest full name. JobSet: its webhook limits the name of a pod, NAME-w-0-INDEX-abcde, to 63 characters.
-Job: the host name of a pod, NAME-INDEX, is limited to 63 characters.
-*/}}
-{{- define "accept.longest" -}}
-{{- $digits := len (toString (sub (max 1 (int64 .Values.nodes)) 1)) -}}
-{{- sub (ternary 52 62 (ne (include "accept.jobset" .) "")) $digits -}}
-{{- end -}}
-
 {{- define "accept.labels" -}}
 {{ include "accept.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -54,12 +45,6 @@ app.kubernetes.io/name: accept
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 accept-release: {{ .Release.Name | quote }}
 accept-run: {{ include "accept.fullname" . | quote }}
-{{- end -}}
-
-{{- define "accept.hostNetwork" -}}
-{{- if ternary .Values.machine.hostNetwork .Values.site.hostNetwork (kindIs "invalid" .Values.site.hostNetwork) -}}
-true
-{{- end -}}
 {{- end -}}
 
 {{/* Whether the run is created suspended, as Kueue requires. */}}

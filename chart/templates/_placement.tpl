@@ -1,30 +1,11 @@
 {{/* The placement of the pods on nodes. */}}
 
-{{- define "accept.nodeSelector" -}}
-{{- $found := mergeOverwrite (deepCopy .Values.machine.nodeSelector) .Values.site.nodeSelector -}}
-{{- if .Values.site.flexStart -}}
-{{- $found = mergeOverwrite $found (.Files.Get "placement.yaml" | fromYaml).flexStart.nodeSelector -}}
-{{- end -}}
-{{- toYaml $found -}}
-{{- end -}}
-
-{{- define "accept.tolerations" -}}
-{{- $more := .Files.Get "placement.yaml" | fromYaml -}}
-{{- $found := concat .Values.machine.tolerations .Values.site.tolerations -}}
-{{- if .Values.site.spot -}}{{- $found = concat $found $more.spot.tolerations -}}{{- end -}}
-{{- if .Values.site.flexStart -}}{{- $found = concat $found $more.flexStart.tolerations -}}{{- end -}}
-{{- if dig "limits" "nvidia.com/gpu" "" (include "accept.resources" . | fromYaml) -}}
-{{- $found = concat $found $more.gpus.tolerations -}}
-{{- end -}}
-{{- toYaml (uniq $found) -}}
-{{- end -}}
-
 {{/*
-The site's affinity, extended by the node lists and by one pod for each node. Node lists use the names of
-nodes, because the label kubernetes.io/hostname can differ. A rule on the name allows only one name. All
-rules of a term must hold, and terms are alternatives. So there is one term for each included node, and
-each term has a rule for every excluded node. This applies to each of the site's own terms. If pods do not
-use all GPUs of their node, anti-affinity keeps them on different nodes: one pod tests a node.
+The site's affinity, extended by the node lists, and by a rule that keeps pods on different nodes if they do
+not use all GPUs of their node: one pod tests a node. Node lists use the names of nodes, because the label
+kubernetes.io/hostname can differ. A rule on the name allows only one name. All rules of a term must hold, and
+terms are alternatives. So there is one term for each included node, and each term has a rule for every
+excluded node. This applies to each of the site's own terms.
 */}}
 {{- define "accept.affinity" -}}
 {{- $site := .Values.site -}}
@@ -55,8 +36,7 @@ use all GPUs of their node, anti-affinity keeps them on different nodes: one pod
 {{- $_ := set $node $hard (dict "nodeSelectorTerms" $each) -}}
 {{- $_ := set $found "nodeAffinity" $node -}}
 {{- end -}}
-{{- $gpus := dig "limits" "nvidia.com/gpu" 0 (include "accept.resources" . | fromYaml) -}}
-{{- if or (not $gpus) $site.gpusPerPod -}}
+{{- if .Values.onePodPerNode -}}
 {{- $apart := dict
       "labelSelector" (dict "matchLabels" (dict "accept-run" (include "accept.fullname" .)))
       "topologyKey" "kubernetes.io/hostname" -}}

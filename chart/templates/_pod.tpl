@@ -2,11 +2,10 @@
 {{- define "accept.pod" -}}
 {{- $v := .Values -}}
 {{- $full := include "accept.fullname" . -}}
-{{- $hostNetwork := ne (include "accept.hostNetwork" .) "" -}}
 metadata:
   labels:
-    {{- $ours := mergeOverwrite (include "accept.labels" . | fromYaml) }}
-    {{- toYaml (mergeOverwrite (deepCopy $v.machine.labels) $v.site.labels $ours) | nindent 4 }}
+    {{- $ours := include "accept.labels" . | fromYaml }}
+    {{- toYaml (mergeOverwrite (deepCopy $v.pod.labels) $ours) | nindent 4 }}
   annotations:
     {{- toYaml (include "accept.podAnnotations" . | fromYaml) | nindent 4 }}
 spec:
@@ -20,8 +19,8 @@ spec:
   {{- /* The pods do not use the API server; identities for buckets do not need this token. */}}
   automountServiceAccountToken: false
   enableServiceLinks: false
-  hostNetwork: {{ $hostNetwork }}
-  dnsPolicy: {{ ternary "ClusterFirstWithHostNet" "ClusterFirst" $hostNetwork }}
+  hostNetwork: {{ $v.pod.hostNetwork }}
+  dnsPolicy: {{ ternary "ClusterFirstWithHostNet" "ClusterFirst" $v.pod.hostNetwork }}
   {{- if not (include "accept.jobset" .) }}
   subdomain: {{ $full | quote }}
   {{- end }}
@@ -39,7 +38,7 @@ spec:
   {{- end }}
   securityContext:
     {{- toYaml $v.site.podSecurityContext | nindent 4 }}
-  {{- with include "accept.nodeSelector" . | fromYaml }}
+  {{- with $v.pod.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -47,7 +46,7 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with include "accept.tolerations" . | fromYamlArray }}
+  {{- with $v.pod.tolerations }}
   tolerations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -72,7 +71,7 @@ spec:
       ports:
         - name: ssh
           containerPort: {{ int64 $v.ssh.port }}
-          {{- if $hostNetwork }}
+          {{- if $v.pod.hostNetwork }}
           {{- /* Declared, so that the scheduler never places two runs on one node. */}}
           hostPort: {{ int64 $v.ssh.port }}
           {{- end }}
@@ -86,7 +85,7 @@ spec:
       resources:
         {{- toYaml (include "accept.resources" . | fromYaml) | nindent 8 }}
       securityContext:
-        {{- toYaml (include "accept.securityContext" . | fromYaml) | nindent 8 }}
+        {{- toYaml $v.pod.securityContext | nindent 8 }}
       volumeMounts:
         {{- include "accept.volumeMounts" . | nindent 8 }}
   volumes:
@@ -114,11 +113,10 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- $found := dict
       "kubectl.kubernetes.io/default-container" "accept"
       "cluster-autoscaler.kubernetes.io/safe-to-evict" "false" -}}
-{{- $networks := ternary $v.machine.networks $v.site.networks (kindIs "invalid" $v.site.networks) -}}
-{{- if and $networks (not (include "accept.hostNetwork" .)) -}}
-{{- $first := (first $networks).interface -}}
+{{- if and $v.pod.networks (not $v.pod.hostNetwork) -}}
+{{- $first := (first $v.pod.networks).interface -}}
 {{- $list := list -}}
-{{- range $networks -}}
+{{- range $v.pod.networks -}}
 {{- $list = append $list (dict "interfaceName" .interface "network" .network) -}}
 {{- if eq .network "default" -}}{{- $first = .interface -}}{{- end -}}
 {{- end -}}
@@ -134,11 +132,11 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- with .slice -}}{{- $_ := set $found "kueue.x-k8s.io/podset-slice-required-topology" . -}}{{- end -}}
 {{- with .sliceSize -}}{{- $_ := set $found "kueue.x-k8s.io/podset-slice-size" (toString (int64 .)) -}}{{- end -}}
 {{- end -}}
-{{- toYaml (mergeOverwrite $found (deepCopy $v.machine.annotations) $v.site.annotations) -}}
+{{- toYaml (mergeOverwrite $found $v.pod.annotations) -}}
 {{- end -}}
 
 {{- define "accept.env" -}}
-{{- $all := mergeOverwrite (deepCopy .Values.machine.env) .Values.site.extraEnv
+{{- $all := mergeOverwrite (deepCopy .Values.pod.env)
       (dict
         "ACCEPT_ATTEMPT" (include "accept.fullname" .)
         "ACCEPT_NODES" (.Values.nodes | int64 | toString)
@@ -163,16 +161,9 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
     fieldRef: {apiVersion: v1, fieldPath: metadata.name}
 {{- end -}}
 
-{{/* The machine's resources, overridden by the site's; the site's number of GPUs; claims of DRA devices. */}}
+{{/* The resources, with the claims of DRA devices. */}}
 {{- define "accept.resources" -}}
-{{- $found := mergeOverwrite (deepCopy .Values.machine.resources) .Values.site.resources -}}
-{{- with .Values.site.gpusPerPod -}}
-{{- $limits := mergeOverwrite (deepCopy (default (dict) $found.limits)) (dict "nvidia.com/gpu" (int64 .)) -}}
-{{- $_ := set $found "limits" $limits -}}
-{{- if hasKey (default (dict) $found.requests) "nvidia.com/gpu" -}}
-{{- $_ := set $found "requests" (mergeOverwrite (deepCopy $found.requests) (dict "nvidia.com/gpu" (int64 .))) -}}
-{{- end -}}
-{{- end -}}
+{{- $found := deepCopy .Values.pod.resources -}}
 {{- $claims := default (list) $found.claims -}}
 {{- range include "accept.claims" . | fromYamlArray -}}
 {{- $claims = append $claims (dict "name" .name) -}}
@@ -181,35 +172,14 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- toYaml $found -}}
 {{- end -}}
 
-{{/* Not privileged unless the machine or the site sets it. */}}
-{{- define "accept.securityContext" -}}
-{{- $found := mergeOverwrite (deepCopy .Values.machine.securityContext) .Values.site.securityContext -}}
-{{- if not (hasKey $found "privileged") -}}{{- $_ := set $found "privileged" false -}}{{- end -}}
-{{- $strong := or $found.privileged (has "SYS_ADMIN" (dig "capabilities" "add" (list) $found)) -}}
-{{- if not (or $strong (hasKey $found "allowPrivilegeEscalation")) -}}
-{{- $_ := set $found "allowPrivilegeEscalation" false -}}
-{{- end -}}
-{{- toYaml $found -}}
-{{- end -}}
-
-{{/* DRA devices: the site's, otherwise the machine's. Networks of the site replace the machine's claims. */}}
-{{- define "accept.devicesClaimed" -}}
-{{- $v := .Values -}}
-{{- $found := $v.site.resourceClaims -}}
-{{- if kindIs "invalid" $found -}}
-{{- $found = ternary $v.machine.resourceClaims list (empty $v.site.networks) -}}
-{{- end -}}
-{{- toYaml $found -}}
-{{- end -}}
-
-{{/* The same claims, in the form of a pod. */}}
+{{/* The claims of DRA devices, in the form of a pod. */}}
 {{- define "accept.claims" -}}
 {{- $full := include "accept.fullname" . -}}
 {{- $found := list -}}
-{{- range include "accept.devicesClaimed" . | fromYamlArray -}}
+{{- range .Values.pod.resourceClaims -}}
 {{- $found = append $found (dict "name" .name "resourceClaimTemplateName" (.template | default (printf "%s-%s" $full .name))) -}}
 {{- end -}}
-{{- if .Values.machine.computeDomain -}}
+{{- if .Values.pod.computeDomain -}}
 {{- $found = append $found (dict "name" "compute-domain-channel" "resourceClaimTemplateName" (printf "%s-channel" $full)) -}}
 {{- end -}}
 {{- toYaml $found -}}
@@ -246,22 +216,11 @@ of Kubernetes, because Helm without a cluster assumes that all known versions ar
 {{- toYaml $devices -}}
 {{- end -}}
 
-{{/*
-Init containers, then native sidecars, which are init containers that always restart. If a sidecar of the site
-has the name of a machine's one, its keys override the machine's.
-*/}}
+{{/* Init containers, then native sidecars, which are init containers that always restart. */}}
 {{- define "accept.initContainers" -}}
-{{- $found := concat .Values.machine.initContainers .Values.site.extraInitContainers -}}
-{{- $own := dict -}}
-{{- range .Values.site.extraSidecars -}}{{- $_ := set $own .name . -}}{{- end -}}
-{{- range .Values.machine.sidecars -}}
-{{- $found = append $found (mergeOverwrite (deepCopy .) (get $own .name | default dict | deepCopy) (dict "restartPolicy" "Always")) -}}
-{{- $own = omit $own .name -}}
-{{- end -}}
-{{- range .Values.site.extraSidecars -}}
-{{- if hasKey $own .name -}}
+{{- $found := .Values.pod.initContainers -}}
+{{- range .Values.pod.sidecars -}}
 {{- $found = append $found (mergeOverwrite (deepCopy .) (dict "restartPolicy" "Always")) -}}
-{{- end -}}
 {{- end -}}
 {{- toYaml $found -}}
 {{- end -}}

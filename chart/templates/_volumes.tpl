@@ -3,7 +3,7 @@
 {{/* Whether the chart must provide /dev/shm ("true" or ""), because no mount does. */}}
 {{- define "accept.ownShm" -}}
 {{- $taken := false -}}
-{{- range concat .Values.machine.volumeMounts .Values.site.extraVolumeMounts -}}
+{{- range .Values.pod.volumeMounts -}}
 {{- if eq .mountPath "/dev/shm" -}}{{- $taken = true -}}{{- end -}}
 {{- end -}}
 {{- if not $taken -}}true{{- end -}}
@@ -19,7 +19,7 @@
 {{- if .Values.results.volume }}
 - {name: accept-results, mountPath: /accept/results}
 {{- end }}
-{{- with concat .Values.machine.volumeMounts .Values.site.extraVolumeMounts }}
+{{- with .Values.pod.volumeMounts }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -41,20 +41,20 @@
 - name: accept-shm
   emptyDir:
     medium: Memory
-    {{- with .Values.site.sharedMemory | default .Values.machine.sharedMemory }}
+    {{- with .Values.pod.sharedMemory }}
     sizeLimit: {{ . | quote }}
     {{- end }}
 {{- end }}
 {{- with .Values.results.volume }}
 {{- $volume := mergeOverwrite (deepCopy .) (dict "name" "accept-results") }}
-{{- if and (eq (dig "csi" "driver" "" .) "gcsfuse.csi.storage.gke.io") (include "accept.hostNetwork" $) }}
+{{- if and (eq (dig "csi" "driver" "" .) "gcsfuse.csi.storage.gke.io") $.Values.pod.hostNetwork }}
 {{- /* With hostNetwork, the mount would use the node's identity instead of the pod's. */}}
 {{- $given := dig "csi" "volumeAttributes" (dict) $volume }}
 {{- $_ := set $volume.csi "volumeAttributes" (mergeOverwrite (dict "hostNetworkPodKSA" "true") $given) }}
 {{- end }}
 {{ toYaml (list $volume) }}
 {{- end }}
-{{- with concat .Values.machine.volumes .Values.site.extraVolumes }}
+{{- with .Values.pod.volumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

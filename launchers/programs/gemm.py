@@ -54,15 +54,15 @@ FP8_STEP, FP8_LEAST = 16, exact_gemm.PERIOD * 16
 def lacking(torch: Any, device: str, kind: str, wanted: str, size: int) -> str:
     """Return why a type is not measured on a device, or "". `wanted` is a comma list; "" is all."""
     if wanted and kind not in wanted.split(","):
-        return "not asked for"
+        return "not requested"
     if device == "cpu":
         asked = kind == "bf16" and wanted
         return "" if kind == "fp32" or asked else "a type for GPUs"
     having = torch.cuda.get_device_capability(device)
     if kind == "fp8" and not _multiplies_fp8(torch):
-        return f"torch {torch.__version__} multiplies no fp8 into one tensor; 2.5 does"
+        return f"torch {torch.__version__} lacks an fp8 product with one result; install 2.5"
     if kind == "fp8" and (size % FP8_STEP or exact_gemm.inner(size) % FP8_STEP):
-        return f"size {size}: fp8 takes multiples of {FP8_STEP} from {FP8_LEAST} on"
+        return f"size {size}: fp8 needs a multiple of {FP8_STEP} of at least {FP8_LEAST}"
     least = {"fp8": FP8, "fp32": (0, 0)}.get(kind, TENSOR)
     return "" if having >= least else f"compute capability {having[0]}.{having[1]}"
 
@@ -212,8 +212,8 @@ class Gemm:
             at = next(index for index, count in enumerate(wrong) if count)
             when = sum(taken[: at + 1])
             message = f"{kind}: {self.wrong} elements of {sum(map(bool, wrong))} of {len(wrong)} "
-            message += "products of the same matrices differ from the first product, from "
-            message += f"{when:.1f} s of load on"
+            message += "products of the same matrices differ from the first product, the first "
+            message += f"after {when:.1f} s of load"
             self.bench.wrong(CHECK, "wrong-result", message)
 
     def _print_rates(self, name: str, taken: list[float]) -> None:
@@ -256,8 +256,8 @@ class Gemm:
             self.bench.wrong(CHECK, cause, message)
         elif made != exact_gemm.digest_of(rows, self.size):
             count += 1
-            message = f"{kind}: the known product is right on the device, "
-            message += "not where the CPU reads it"
+            message = f"{kind}: the known product is correct on the device, "
+            message += "but the CPU reads other values"
             self.bench.wrong(CHECK, "wrong-data", message)
         self.bench.metric(CHECK, f"{kind}-wrong", count, "count")
         value = {"type": kind, "size": self.size, "exact": made}

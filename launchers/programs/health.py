@@ -10,7 +10,8 @@ driver that hangs affects only the second. The keys:
                out, and of those its kind has `missing` names the ones that it lacks; a counter of
                one link of a device is called NAME.LINK
     log        {last, events} of the kernel log, if it can be read
-    unread     the things that could not be read, each with the reason
+    unread     list of {reason, devices}: a thing that could not be read, with the reason, and the
+               devices without any reading because of it: "all", "gpus" or "none"
     whole      true in the last fact
 
 Uses the standard library, and pynvml (package nvidia-ml-py) if it is installed.
@@ -28,7 +29,7 @@ from typing import Any
 
 import rank_io
 from health_gpus import gpus
-from health_host import Device, host, interfaces, kernel_log, memory, rdma_ports
+from health_host import Device, gap, host, interfaces, kernel_log, memory, rdma_ports
 
 #: Seconds after which this program ends itself; longer than the time limit of nvidia-smi
 #: (`inventory.SECONDS`).
@@ -63,7 +64,7 @@ def lines(device: Device) -> Iterator[str]:
 
 
 def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
-    """Print devices as a fact; with `words`, also a description before it."""
+    """Print devices as a fact; with `words`, print a description for people before it."""
     for line in (line for device in devices if words for line in lines(device)):
         rank_io.say(line)
     value = {**compact(devices), **more}
@@ -73,12 +74,11 @@ def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
 
 def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
     """Print the counters of the kernel."""
-    log, refused = kernel_log(root)
+    log, unread = kernel_log(root)
     devices = [*rdma_ports(root), *interfaces(root, of_the_run), *memory(root), host(root)]
     boot = rank_io.read(root / "proc/sys/kernel/random/boot_id")[:8]
-    unread = [refused] if refused else []
     if not any(device["kind"] == "memory" for device in devices):
-        unread.append("memory errors (no EDAC)")
+        unread.append(gap("memory errors (no EDAC)"))
     say(devices, words=words, boot=boot, uptime=time.monotonic(), log=log, unread=unread)
 
 

@@ -12,4 +12,4 @@ export ACCEPT_HOST
 # shellcheck source=/dev/null
 . "$here/python.sh"
 [ -z "$python" ] || exec "$python" "$here/health.py" "--interface=${ACCEPT_INTERFACE:-$(route_interface)}" "$@"
-printf 'ACCEPT {"fact":"health","check":"health","host":"%s","value":{"unread":["anything: no Python 3.10"],"whole":true}}\n' "$ACCEPT_HOST"
+printf 'ACCEPT {"fact":"health","check":"health","host":"%s","value":{"unread":[{"reason":"no Python 3.10","devices":"all"}],"whole":true}}\n' "$ACCEPT_HOST"

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from health_host import Device, known, pci_name
+from health_host import Device, Gap, gap, known, pci_name
 
 #: Counter -> (type of error, counter type) of nvmlDeviceGetTotalEccErrors.
 _ECC = {
@@ -76,8 +76,8 @@ _OLD_COLUMNS = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 _WORDS = {"Yes": 1.0, "No": 0.0}
 
 
-def gpus(root: Path) -> tuple[list[Device], list[str]]:
-    """Return the driver's GPUs, and the things that could not be read; no GPUs without a driver."""
+def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
+    """Return the driver's GPUs, and what could not be read; no GPUs without a driver."""
     if not any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
         return [], []
     try:
@@ -89,6 +89,7 @@ def gpus(root: Path) -> tuple[list[Device], list[str]]:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return _by_smi(f"NVML: {error}")
+    lost: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
     devices = []
     for index in range(count):
@@ -97,8 +98,12 @@ def gpus(root: Path) -> tuple[list[Device], list[str]]:
             devices.append(_gpu(nvml, index, handle, unsupported))
         except nvml.NVMLError as error:
             # A lost GPU keeps its index, and NVML reports the error.
-            unsupported.setdefault(str(error), set()).add(f"GPU {index}")
-    unread = [f"{', '.join(sorted(names))} ({why})" for why, names in sorted(unsupported.items())]
+            lost.setdefault(str(error), set()).add(f"GPU {index}")
+    unread = [
+        gap(f"{', '.join(sorted(names))} ({why})", unread_devices)
+        for names_by_error, unread_devices in ((lost, "gpus"), (unsupported, "none"))
+        for why, names in sorted(names_by_error.items())
+    ]
     return devices, unread
 
 
@@ -190,7 +195,7 @@ def _links(nvml: Any, handle: Any) -> tuple[dict[str, int], int | None]:
     return counters, len(active) if links else None
 
 
-def _by_smi(why: str) -> tuple[list[Device], list[str]]:
+def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:
     """Return the same from nvidia-smi, which lacks NVLink, replays and time spent limited."""
     from inventory import smi
 
@@ -199,11 +204,12 @@ def _by_smi(why: str) -> tuple[list[Device], list[str]]:
         # With one unknown column nvidia-smi prints nothing.
         rows = smi("gpu", columns) or smi("gpu", [_OLD_COLUMNS.get(c, c) for c in columns])
     except subprocess.TimeoutExpired as error:
-        return [], [f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"]
+        reason = f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"
+        return [], [gap(reason, "gpus")]
     if not rows:
-        return [], [f"GPUs ({why}; nvidia-smi tells nothing)"]
+        return [], [gap(f"GPUs ({why}; nvidia-smi printed no GPU)", "gpus")]
     found = [_row(dict(zip(columns, row, strict=True))) for row in rows]
-    return found, [f"NVLink, PCIe replays, time spent limited ({why})"]
+    return found, [gap(f"NVLink, PCIe replays, time spent limited ({why})")]
 
 
 def _row(row: dict[str, str]) -> Device:

@@ -19,6 +19,7 @@ from typing import Any
 from rank_io import number, read
 
 Device = dict[str, Any]
+Gap = dict[str, str]
 
 #: Counters in `ports/N/counters`.
 _PORT = (
@@ -60,6 +61,11 @@ _SIGNS = {
 _EVENTS = 64
 #: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds.
 _LINE = re.compile(rb"(?:\d+,\d+,(\d+),[^;]*;|\[ *(\d+\.\d+)\])(.*)")
+
+
+def gap(reason: str, devices: str = "none") -> Gap:
+    """Return an entry of `unread`; `devices`: "all", "gpus" or "none" could not be read at all."""
+    return {"reason": reason, "devices": devices}
 
 
 def leading(text: str) -> float | None:
@@ -126,8 +132,8 @@ def host(root: Path) -> Device:
     return {"kind": "host", "name": "", "counters": counters, "levels": {}}
 
 
-def kernel_log(root: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the kernel log's last time (s since boot) and its events, or None and the reason.
+def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
+    """Return the kernel log's last time (s since boot) and its events; or None, and the reason.
 
     An event is {"at": s, "kind": "xid" | "sxid" | "mce", "pci", "code", "fatal"}.
     """
@@ -136,7 +142,7 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, str]:
     except OSError as error:
         text = _dmesg() if root == Path("/") else b""
         if not text:
-            return None, f"Xid in the kernel log ({error.strerror or error})"
+            return None, [gap(f"Xid in the kernel log ({error.strerror or error})")]
     last, events = 0.0, []
     for line in text.split(b"\n"):
         entry = _LINE.match(line)
@@ -147,7 +153,7 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, str]:
         for kind, sign in _SIGNS.items():
             if found := sign.search(entry[3]):
                 events.append(_event(at, kind, found))
-    return {"last": last, "events": events[-_EVENTS:]}, ""
+    return {"last": last, "events": events[-_EVENTS:]}, []
 
 
 def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:

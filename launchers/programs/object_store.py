@@ -32,11 +32,11 @@ DENIED = 3
 
 
 class Refused(Exception):
-    """Evidence cannot be sent or read; the message has the reason and the remedy in one line."""
+    """Evidence was not sent or read; the message has the reason and the remedy in one line."""
 
 
-class Unavailable(Refused):
-    """The place denied access, or did not answer in time. A later try resumes."""
+class Unreachable(Refused):
+    """No try to reach the bucket or folder succeeded in time."""
 
 
 class Folder:
@@ -189,7 +189,7 @@ def tidy(text: object) -> str:
 def again(work: Callable[[], T], url: str, until: float) -> T:
     """Retry `work` until it succeeds or the time is over.
 
-    Raises Unavailable. FileExistsError, Refused and FileNotFoundError are not retried.
+    Raises Unreachable. FileExistsError and FileNotFoundError are not retried.
     """
     wait, tries = 0.2, 0
     while True:
@@ -206,7 +206,7 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
             if time.monotonic() + wait > until or (denied and tries == DENIED):
                 why = "access is denied" if denied else tidy(error) or kind
                 what = "permissions and credentials" if denied else "the network"
-                raise Unavailable(f"{tidy(url)}: {why}; check {what}") from None
+                raise Unreachable(f"{tidy(url)}: {why}; check {what}") from None
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, 10)
 

@@ -127,6 +127,6 @@ def _open(device: str) -> tuple[Any, Any]:
     if uuid is not None:
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
     if os.environ.get("CUDA_VISIBLE_DEVICES"):
-        raise LookupError(f"torch {torch.__version__} tells no UUID of its GPUs")
+        raise LookupError(f"torch {torch.__version__} does not report the UUIDs of its GPUs")
     # Without that variable both count the GPUs in bus order; see torch_io.pick_device.
     return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))

@@ -63,7 +63,7 @@ from train_parallel import Parallel, pieces_of
 #: Steps before the clock starts.
 WARMUP = 5
 MOMENTUM = 0.9
-#: What all ranks do next.
+#: The next action of all ranks.
 GO_ON, END, PRINT = 0, 1, 2
 #: Seconds between two looks at the clock, roughly.
 LOOK_SECONDS = 10.0

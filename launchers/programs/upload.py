@@ -43,7 +43,7 @@ from object_store import (
     Files,
     Folder,
     Refused,
-    Unavailable,
+    Unreachable,
     again,
     blocks,
     check,
@@ -227,7 +227,7 @@ def main() -> int:
     last.start()
     try:
         message = send(arguments, time.monotonic() + arguments.seconds)
-    except Unavailable as error:
+    except Unreachable as error:
         end(1, f"{error}, then send again: the rest will be sent")
     except Refused as error:
         end(1, str(error))

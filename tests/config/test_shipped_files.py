@@ -13,6 +13,7 @@ from accept.config import floors, resources
 from accept.config.expectations import unit_of
 from accept.config.references import Figure
 from accept.core import checks
+from accept.core.checks.collectives import Params
 from accept.core.judge.collective_metrics import message_sizes
 from accept.core.serde import fields_of, members, read, split
 
@@ -63,7 +64,9 @@ class TestMachines:
             if checks.load(figure.check).devices:
                 assert figure.size is None
                 continue
-            given = read(checks.load(figure.check).params, machine.parameters.get(figure.check, {}))
+            params = checks.load(figure.check).params
+            given = read(params, machine.parameters.get(figure.check, {}))
+            assert isinstance(given, Params)
             assert figure.size in message_sizes(given.min, given.max, given.factor)
 
     def test_a_figure_of_two_nodes_applies_only_to_two(self, name: str) -> None:

@@ -10,6 +10,7 @@ from tests.factories.paths import ROOT
 
 from accept.core import causes
 from accept.core.causes import Cause
+from accept.core.error_codes import Code
 from accept.core.judge.summary import state_of
 from accept.core.model import Problem, State
 from accept.core.serde import dump, read
@@ -55,12 +56,7 @@ def test_no_row_contradicts_itself(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", Cause)
 def test_each_cause_has_a_stable_code(cause: Cause) -> None:
     assert re.fullmatch(r"W(-[A-Z]+)+", cause.code)
-    assert causes.from_code(cause.code) is cause
     assert str(cause) == f"{cause}" == cause.row.text
-
-
-def test_a_code_that_does_not_exist_has_no_cause() -> None:
-    assert causes.from_code("W-GREMLINS") is None
 
 
 def test_only_what_did_not_run_is_not_a_failure() -> None:
@@ -104,13 +100,13 @@ def test_no_program_reports_a_cause_that_is_not_on_the_list() -> None:
 
 
 @pytest.mark.parametrize("cause", Cause)
-def test_the_command_line_shows_what_the_page_says_of_a_cause(cause: Cause) -> None:
-    said = accept("show", "cause", cause).out
-    assert said.startswith(f"{cause}\n")
+def test_the_command_line_shows_the_section_of_a_cause(cause: Cause) -> None:
+    shown = accept("show", "cause", cause).out
+    assert shown.startswith(f"{cause}\n")
     for part in ("Confirm:", "Provider:"):
-        assert part in said
-    assert "###" not in said
+        assert part in shown
+    assert "###" not in shown
 
 
 def test_a_cause_that_does_not_exist_is_refused_with_the_nearest() -> None:
-    assert "did you mean rank-hung?" in refused("show", "cause", "rank-hang")
+    assert "rank-hung" in refused("show", "cause", "rank-hang", error=Code.CAUSE_UNKNOWN)

@@ -44,14 +44,12 @@ def moved(before: Reading, after: Reading, *, others: bool = False) -> Change:
 
 
 @given(COUNTS, COUNTS)
-def test_growth_is_told_exactly_and_never_below_one(
-    was: dict[str, int], now: dict[str, int]
-) -> None:
+def test_growth_is_exact_and_at_least_one(was: dict[str, int], now: dict[str, int]) -> None:
     before, after = reading(gpu(counters=was)), reading(gpu(counters=now))
     watched, rest = moved(before, after), moved(before, after, others=True)
     grown = {n: now.get(n, 0) - was.get(n, 0) for n in NAMES if now.get(n, 0) > was.get(n, 0)}
-    told = watched.counters.get("gpu 0", {}) | rest.counters.get("gpu 0", {})
-    assert told == grown
+    changed = watched.counters.get("gpu 0", {}) | rest.counters.get("gpu 0", {})
+    assert changed == grown
     assert set(watched.counters.get("gpu 0", {})) <= WATCHED
     assert not set(rest.counters.get("gpu 0", {})) & WATCHED
     back = {f"gpu 0 {n}" for n in WATCHED if now.get(n, 0) < was.get(n, 0)}
@@ -77,12 +75,12 @@ def test_changes_add_up(a: dict[str, int], b: dict[str, int], c: dict[str, int])
 
 
 @given(st.integers(0, 200))
-def test_what_is_kept_of_one_host_is_bounded_and_says_what_is_not(count: int) -> None:
+def test_changes_of_one_host_are_limited_and_the_rest_is_counted(count: int) -> None:
     devices = [gpu(str(i), pci=f"0000:{i:02x}:00") for i in range(count)]
     grown = [replace(device, counters={"pcie-replay": 5}) for device in devices]
-    told = moved(reading(*devices), reading(*grown))
-    assert len(told.counters) == min(count, MOST)
-    assert told.cut == max(0, count - MOST)
+    changed = moved(reading(*devices), reading(*grown))
+    assert len(changed.counters) == min(count, MOST)
+    assert changed.cut == max(0, count - MOST)
 
 
 def test_a_counter_that_could_not_be_read_did_not_grow() -> None:
@@ -93,33 +91,33 @@ def test_a_counter_that_could_not_be_read_did_not_grow() -> None:
     assert not moved(reading(gpu(), read={}), reading(seen)).counters
 
 
-def test_links_of_one_device_are_told_apart() -> None:
-    told = moved(reading(gpu()), reading(gpu(counters={"nvlink-replay.3": 2})))
-    assert told.counters == {"gpu 0": {"nvlink-replay.3": 2}}
+def test_links_of_one_device_are_distinguished() -> None:
+    changed = moved(reading(gpu()), reading(gpu(counters={"nvlink-replay.3": 2})))
+    assert changed.counters == {"gpu 0": {"nvlink-replay.3": 2}}
 
 
-def test_a_reboot_is_told_and_nothing_is_compared() -> None:
+def test_after_a_reboot_nothing_is_compared() -> None:
     before = reading(gpu(counters={"pcie-replay": 9}), boot="a")
     assert moved(before, reading(gpu(), boot="b")) == Change(since=1, rebooted=True)
 
 
 def test_gpus_are_known_by_their_address_when_they_are_numbered_anew() -> None:
     before = reading(gpu("0"), gpu("1", "0000:2c:00"))
-    told = moved(before, reading(gpu("0", "0000:2c:00", counters={"pcie-replay": 1})))
-    assert told.gone == ("gpu 0",)
-    assert told.counters == {"gpu 1": {"pcie-replay": 1}}, "by the name it had"
+    changed = moved(before, reading(gpu("0", "0000:2c:00", counters={"pcie-replay": 1})))
+    assert changed.gone == ("gpu 0",)
+    assert changed.counters == {"gpu 1": {"pcie-replay": 1}}, "by the name it had"
 
 
-def test_gpus_that_were_not_asked_are_not_gone() -> None:
+def test_unread_gpus_did_not_disappear() -> None:
     assert not moved(reading(gpu()), reading(whole=False)).gone
 
 
-def test_a_temperature_is_no_change() -> None:
+def test_a_temperature_is_not_a_change() -> None:
     cold, hot = gpu(levels={"temperature": 30.0}), gpu(levels={"temperature": 80.0})
     assert not moved(reading(cold), reading(hot))
 
 
-def test_of_a_gpu_that_something_happened_to_its_state_is_kept() -> None:
+def test_the_state_of_a_changed_gpu_is_kept() -> None:
     hot = {"temperature": 91.0, "power": 640.0, "sm-clock": 345.0, "utilization": 3.0}
     kept = {name: hot[name] for name in ("temperature", "power", "sm-clock")}
     counted = moved(reading(gpu()), reading(gpu(counters={"pcie-replay": 1}, levels=hot)))
@@ -136,8 +134,8 @@ class TestLevels:
     @staticmethod
     def lost(kind: Any, was: dict[str, float], now: dict[str, float]) -> dict[str, Any]:
         one = Device(kind=kind, name="x", levels=was)
-        told = moved(reading(one), reading(replace(one, levels=now)))
-        return told.levels.get(f"{kind} x", {})
+        changed = moved(reading(one), reading(replace(one, levels=now)))
+        return changed.levels.get(f"{kind} x", {})
 
     def test_a_port_that_is_no_longer_active_or_slower(self) -> None:
         was = {"active": 1.0, "rate": 400.0, "pcie-width": 16.0}
@@ -154,7 +152,7 @@ class TestLevels:
         busy = self.lost("gpu", full, {**idle, "utilization": 90.0})
         assert busy == {"pcie-width": (16.0, 8.0), "pcie-generation": (5.0, 1.0)}
 
-    def test_heat_is_told_by_the_moment_only_where_no_counter_tells_it(self) -> None:
+    def test_the_current_clock_limit_counts_only_without_a_counter(self) -> None:
         was, now = {"utilization": 90.0}, {"utilization": 90.0, "reasons": float(0x4 | 0x40)}
         assert self.lost("gpu", was, now) == {"reasons": (0.0, float(0x40))}
         before, after = reading(gpu(levels=was)), reading(gpu(levels=now))
@@ -166,7 +164,7 @@ class TestLevels:
             "remap-pending": (0.0, 1.0)
         }
 
-    def test_a_port_that_nobody_uses_may_do_as_it_likes(self) -> None:
+    def test_an_unused_port_is_ignored(self) -> None:
         down = Device(kind="rdma", name="x", levels={"active": 0.0})
         flapped = replace(down, counters={"link_downed": 4})
         assert not moved(reading(down), reading(flapped))
@@ -178,8 +176,8 @@ class TestLog:
     def test_new_lines_are_those_after_the_last_one_seen(self) -> None:
         old = Log(last=12.0, events=(self.EVENT,))
         new = Log(last=13.0, events=(self.EVENT, replace(self.EVENT, at=12.5, code=48)))
-        told = moved(reading(gpu("3"), log=old), reading(gpu("3"), log=new))
-        assert told.events == (("gpu 3", "xid", "48", "", "0000:1b:00"),)
+        changed = moved(reading(gpu("3"), log=old), reading(gpu("3"), log=new))
+        assert changed.events == (("gpu 3", "xid", "48", "", "0000:1b:00"),)
 
     def test_a_log_that_could_not_be_read_before_has_no_new_lines(self) -> None:
         assert not moved(reading(gpu()), reading(gpu(), log=Log(last=13.0, events=(self.EVENT,))))
@@ -192,7 +190,7 @@ class TestFacts:
         found = reading_of([Fact(name="health", value=part) for part in parts])
         assert (found.uptime, found.devices, found.unread) == (5.0, (gpu(),), (read(Gap, gap),))
 
-    def test_a_reading_without_its_last_part_broke_off(self) -> None:
+    def test_a_reading_without_its_last_part_has_no_gpus(self) -> None:
         found = reading_of([Fact(name="health", value={"uptime": 5.0})])
         assert [gap.devices for gap in found.unread] == [Unread.GPUS]
 
@@ -219,12 +217,10 @@ class TestFacts:
         assert found.unread[0].devices is Unread.ALL
 
     @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
-    def test_what_is_no_reading_is_said_to_be_unread(self, value: Any) -> None:
+    def test_any_other_value_is_an_unread_host(self, value: Any) -> None:
         assert reading_of([Fact(name="health", value=value)]).unread
 
     @given(COUNTS, COUNTS)
-    def test_a_change_is_read_back_as_it_was_written(
-        self, was: dict[str, int], now: dict[str, int]
-    ) -> None:
-        told = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
-        assert read(Change, dump(told)) == told
+    def test_a_written_change_is_read_back(self, was: dict[str, int], now: dict[str, int]) -> None:
+        changed = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
+        assert read(Change, dump(changed)) == changed

@@ -47,7 +47,7 @@ def test_all_lines_pass_through() -> None:
     ],
 )
 @pytest.mark.parametrize("cut", [0, 8, 21, 30])
-def test_wherever_it_stands_the_host_is_named_that_the_launcher_names(
+def test_the_host_in_a_message_of_the_launcher_is_found(
     line: bytes, host: str | None, cut: int
 ) -> None:
     found: list[Problem] = []
@@ -56,7 +56,7 @@ def test_wherever_it_stands_the_host_is_named_that_the_launcher_names(
     assert [problem.host for problem in found] == [host]
 
 
-def test_what_a_program_says_is_not_taken_for_the_launcher() -> None:
+def test_output_of_a_program_is_not_a_message_of_the_launcher() -> None:
     found: list[object] = []
     list(watch([b'ACCEPT {"fact":"x","value":"No space left on device"}\n'], found))  # type: ignore[arg-type]
     assert found == []

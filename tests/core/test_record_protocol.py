@@ -23,7 +23,7 @@ def causes(parsed: Parsed) -> list[str]:
     return [problem.cause for problem in parsed.problems]
 
 
-def test_a_metric_has_a_number_a_unit_and_where_it_belongs() -> None:
+def test_a_metric_keeps_its_number_unit_and_labels() -> None:
     record = line(
         metric="busbw",
         value=12,
@@ -66,12 +66,12 @@ def test_a_problem_has_a_cause_and_a_message() -> None:
     )
 
 
-def test_records_that_name_no_check_belong_to_the_one_given() -> None:
+def test_records_without_a_check_belong_to_the_default_one() -> None:
     records = [line(metric="a", value=1, unit=""), line(metric="b", value=2, unit="", check="own")]
     assert [m.check for m in parse(records, check="train").metrics] == ["train", "own"]
 
 
-def test_a_metric_of_no_check_is_a_problem() -> None:
+def test_a_metric_without_a_check_is_a_problem() -> None:
     parsed = parse([line(metric="a", value=1, unit="")])
     assert (parsed.metrics, causes(parsed)) == ((), ["unparsable"])
 
@@ -90,11 +90,11 @@ def test_a_metric_of_no_check_is_a_problem() -> None:
         "  ",
     ],
 )
-def test_what_launchers_add_is_taken_off(prefix: str) -> None:
+def test_prefixes_of_launchers_are_removed(prefix: str) -> None:
     assert parse([line(prefix, fact="began", value=1)]).facts == (Fact(name="began", value=1),)
 
 
-def test_carriage_returns_are_taken_off() -> None:
+def test_carriage_returns_are_removed() -> None:
     assert parse([line(fact="a", value=1)[:-1] + b"\r\n"]).facts == (Fact(name="a", value=1),)
 
 
@@ -109,7 +109,7 @@ def test_carriage_returns_are_taken_off() -> None:
         b"# ACCEPT {\n",
     ],
 )
-def test_other_lines_are_no_records(text: bytes) -> None:
+def test_other_lines_are_not_records(text: bytes) -> None:
     assert parse([text]) == Parsed()
 
 
@@ -259,7 +259,7 @@ JSON = st.recursive(
         JSON | st.sampled_from(["busbw", "nan", "h1"]),
     )
 )
-def test_whatever_json_says_what_comes_out_is_well_typed(record: dict[str, Any]) -> None:
+def test_any_json_gives_typed_items(record: dict[str, Any]) -> None:
     parsed = parse([line(**record)], check="train")
     assert len(parsed.metrics) + len(parsed.facts) + len(parsed.problems) == 1
     for metric in parsed.metrics:

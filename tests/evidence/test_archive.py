@@ -274,3 +274,25 @@ class TestADownload:
         monkeypatch.setattr(archive, "_LARGE", 1000)
         self.download(tmp_path / "part", self.CONTENT)
         assert len(capsys.readouterr().out.splitlines()) == 10
+
+
+class TestEvidence:
+    @staticmethod
+    def unpacked(packed: Path) -> Path:
+        target = packed.parent / "target"
+        archive.unpack_evidence(packed, target, source="the archive")
+        return target
+
+    def test_arrives_complete(self, tmp_path: Path) -> None:
+        left = sample_evidence.write(tmp_path / "left")
+        target = self.unpacked(sample_evidence.archive(left, tmp_path / "a.tar"))
+        assert evidence.check_checksums(target) == ()
+
+    def test_that_was_modified_is_refused(self, tmp_path: Path) -> None:
+        left = sample_evidence.write(tmp_path / "left")
+        (left / sample_evidence.record().log).write_text("another\n", encoding="utf-8")
+        packed = sample_evidence.archive(left, tmp_path / "a.tar")
+        with pytest.raises(BadEvidence) as caught:
+            self.unpacked(packed)
+        assert caught.value.code is Code.EVIDENCE_CHANGED
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "left"]

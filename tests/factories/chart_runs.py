@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accept import config
-from accept.config.kubernetes import MachineKubernetes
+from accept.config.kubernetes import PodSettings
 from accept.plan.bundle import render
 from accept.plan.helm_values import helm_values
 from accept.plan.resolve import Options, Resolved, resolve
@@ -22,7 +22,7 @@ MACHINES = config.names("machines")
 
 def _kinds() -> tuple[str, ...]:
     """Return one machine for each set of keys that machines pass to the chart."""
-    none, kinds = MachineKubernetes(), dict[tuple[str, ...], str]()
+    none, kinds = PodSettings(), dict[tuple[str, ...], str]()
     for name in MACHINES:
         pod = config.load_machine(name).value.kubernetes
         given = (f.name for f in fields(pod) if getattr(pod, f.name) != getattr(none, f.name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from accept.backends.job import Job
+from accept.backends.job import Job, RunPlace
 from accept.backends.kubernetes import objects, status
 
 GPU = "nvidia.com/gpu"
@@ -121,9 +121,9 @@ def pod_of(document: dict[str, Any]) -> status.Pod:
     return status.read_pod(objects.Pod.read(document))
 
 
-def stored_job() -> Job:
-    """Return the job that a run folder stores about a run on the stand-in cluster."""
+def stored_job(**place: str) -> Job:
+    """Return the job that a run folder stores about a run on the stand-in cluster, at `place`."""
     return Job(
         schema=1, backend="kubernetes", attempt="run", hosts=(), first="", folder="",
-        place={"namespace": "lab", "context": "standin", "release": "run"},
+        place=RunPlace(**{"namespace": "lab", "context": "standin", "release": "run", **place}),
     )  # fmt: skip

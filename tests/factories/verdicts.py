@@ -11,6 +11,7 @@ from accept.core.model import (
     Fact,
     GroupKind,
     Metric,
+    ParamValue,
     Placement,
     Plan,
     PlannedMachine,
@@ -20,7 +21,8 @@ from accept.core.model import (
     Step,
 )
 
-COLLECTIVE = {"min": "1M", "max": "4M", "factor": 2, "iters": 5, "warmup": 1, "dtype": "float"}
+COLLECTIVE: dict[str, ParamValue] = {"min": "1M", "max": "4M", "factor": 2, "iters": 5}
+COLLECTIVE |= {"warmup": 1, "dtype": "float"}
 TOP = 4 << 20
 CPU = PlannedMachine(name="cpu", gpus=0, ranks=2, speed_promised=False, noise=0.05)
 #: Two ranks per host, which is also the default of `record`.

@@ -287,14 +287,14 @@ class TestErrors:
         assert (done.code, done.out) == (2, "")
         assert "Traceback" not in done.err
 
-    def test_a_folder_that_holds_something_is_not_written_to(self, tmp_path: Path) -> None:
+    def test_a_folder_with_files_is_not_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("mine")
-        assert "is not empty" in refused("render", *CPU, "-o", tmp_path)
+        refused("render", *CPU, "-o", tmp_path, error=Code.OUTPUT_EXISTS)
         assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
-    def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
+    def test_a_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("mine")
-        refused("render", *CPU, "-o", tmp_path / "mine")
+        refused("render", *CPU, "-o", tmp_path / "mine", error=Code.OUTPUT_WRITE)
 
 
 class TestFolder:
@@ -308,7 +308,7 @@ class TestFolder:
         run = json.loads((tmp_path / "run" / "run.json").read_text())["run"]
         assert (run["hosts"], run["backend"], run["plan"]["nodes"]) == (["a", "b"], "ssh", 2)
 
-    def test_says_what_to_do_with_it(self, tmp_path: Path) -> None:
+    def test_the_next_command_is_printed(self, tmp_path: Path) -> None:
         done = accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "run")
         assert done.out == f"{tmp_path}/run\n"
         assert f"accept submit {tmp_path}/run" in done.err
@@ -358,12 +358,12 @@ class TestFolder:
         assert accept("submit", folder, "--dry-run").error == Code.RUN_CHANGED
 
     @pytest.mark.parametrize("content", ["", "{}", "[]", "nonsense", "[" * 100_000, "\udcff"])
-    def test_without_a_run_that_can_be_read_is_refused(self, tmp_path: Path, content: str) -> None:
+    def test_an_unreadable_run_is_refused(self, tmp_path: Path, content: str) -> None:
         folder = self.folder(tmp_path)
         (folder / "run.json").write_bytes(content.encode(errors="surrogateescape"))
-        assert "run.json cannot be read" in refused("submit", folder, "--dry-run")
+        refused("submit", folder, "--dry-run", error=Code.RUN_UNREADABLE)
 
-    def test_without_a_script_of_this_version_is_refused(
+    def test_a_folder_of_another_version_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         _, bundle = rendered()
@@ -373,12 +373,12 @@ class TestFolder:
             load_bundle(tmp_path, bundle.plan)
         assert error.value.code == Code.RUN_OTHER_VERSION
 
-    def test_of_another_version_says_to_render_again(self, tmp_path: Path) -> None:
+    def test_a_folder_with_another_plan_is_refused(self, tmp_path: Path) -> None:
         run, bundle = rendered()
         bundle.write(tmp_path)
         with pytest.raises(BadInput) as error:
             load_bundle(tmp_path, rendered(nodes=3, suite="quick")[1].plan)
-        assert "render again" in error.value.hint
+        assert error.value.code is Code.RUN_CHANGED
         assert run.plan.nodes == 2
 
 

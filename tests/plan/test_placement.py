@@ -65,13 +65,13 @@ class TestBackend:
     def test_hosts_speak_for_ssh(self, run: Resolve) -> None:
         assert run(nodes=None, hosts=("a", "b")).backend == "ssh"
 
-    def test_nodes_by_name_are_the_clusters_where_there_is_one(self, run: Resolve) -> None:
+    def test_named_nodes_are_those_of_a_configured_cluster(self, run: Resolve) -> None:
         found = run(nodes=None, hosts=("a", "b"), named=True)
         assert (found.backend, found.plan.nodes) == ("kubernetes", 2)
         assert found.site.kubernetes.include_nodes == ("a", "b")
         assert resolve(Options(machine="cpu", hosts=("a", "b"), named=True)).backend == "ssh"
 
-    def test_hosts_of_the_site_file_are_no_nodes(self, run: Resolve) -> None:
+    def test_hosts_of_the_site_file_are_not_nodes(self, run: Resolve) -> None:
         found = run(rest="ssh: {hosts: [a, b, c]}", backend="kubernetes")
         assert (found.hosts, found.plan.nodes) == ((), 2)
 
@@ -85,14 +85,13 @@ class TestImage:
         with pytest.raises(BadInput) as error:
             resolve(Options(machine=KNOWN, nodes=64))
         assert error.value.code == Code.SITE_NO_IMAGE
-        assert "--hosts" in error.value.hint
 
     def test_without_one_nothing_is_printed_for_helm(self) -> None:
-        assert Code.SITE_NO_IMAGE in refused("render", "-m", KNOWN, "-n", 64)
+        refused("render", "-m", KNOWN, "-n", 64, error=Code.SITE_NO_IMAGE)
 
 
 class TestNodes:
-    def test_a_list_is_their_number_and_no_others_are_used(self, run: Resolve) -> None:
+    def test_a_list_of_nodes_gives_their_number(self, run: Resolve) -> None:
         found = run(nodes=None, hosts=("n1", "n2", "n3"), named=True)
         data = values_of(found, render(found))
         assert (data.nodes, data.site.include_nodes) == (3, ("n1", "n2", "n3"))
@@ -105,27 +104,25 @@ class TestNodes:
         assert refuse("  includeNodes: [a]").code == Code.NODES_MISMATCH
 
     @pytest.mark.parametrize("name", ["Node-1", "a_b", "-a", "a:1"])
-    def test_what_cannot_be_a_nodes_name_is_refused(self, refuse: Refuse, name: str) -> None:
+    def test_an_invalid_node_name_is_refused(self, refuse: Refuse, name: str) -> None:
         for key in ("includeNodes", "excludeNodes"):
-            assert repr(name) in refuse(f"  {key}: [{name}, b]").message
+            assert refuse(f"  {key}: [{name}, b]").code == Code.NODES_NAME
         error = refuse(nodes=None, hosts=(name, "b"), named=True)
         assert error.code == Code.NODES_NAME
-        assert "kubectl get nodes" in error.hint
 
-    def test_a_node_that_is_asked_for_and_excluded_is_named(self, refuse: Refuse) -> None:
+    def test_a_requested_and_excluded_node_is_refused(self, refuse: Refuse) -> None:
         error = refuse("  excludeNodes: [b]", nodes=None, hosts=("a", "b"), named=True)
         assert error.code == Code.NODES_EXCLUDED
-        assert "includeNodes" in refuse("  includeNodes: [a, b]\n  excludeNodes: [b]").message
+        assert refuse("  includeNodes: [a, b]\n  excludeNodes: [b]").code == Code.NODES_EXCLUDED
 
     @pytest.mark.parametrize("key", ["includeNodes", "excludeNodes"])
-    def test_a_list_that_no_pod_should_repeat_is_refused(
+    def test_a_too_long_list_of_nodes_is_refused(
         self, run: Resolve, refuse: Refuse, key: str
     ) -> None:
         names = [f"n{i}" for i in range(257)]
         run(f"  {key}: {json.dumps(names[:256])}")
         error = refuse(f"  {key}: {json.dumps(names)}")
         assert error.code == Code.NODES_TOO_MANY_NAMES
-        assert "kubectl label node" in error.hint
 
     @pytest.mark.parametrize("given", ["n1,n2,n3", "n[1-3]", "@FILE"])
     def test_on_the_command_line(
@@ -138,18 +135,18 @@ class TestNodes:
         data = yaml.safe_load(done.out)
         assert (data["nodes"], data["site"]["includeNodes"]) == (3, ["n1", "n2", "n3"])
 
-    def test_all_of_them_are_a_question_to_the_cluster(self, site: Callable[..., str]) -> None:
-        said = refused("render", "-m", "cpu", "--nodes", "all", "--site", site())
-        assert "accept nodes > FILE, then --nodes @FILE" in said
+    def test_all_nodes_need_a_cluster(self, site: Callable[..., str]) -> None:
+        options = ("-m", "cpu", "--nodes", "all", "--site", site())
+        refused("render", *options, error=Code.NODES_ALL_OFFLINE)
 
     @pytest.mark.parametrize("given", ["x", "many", "-1", "1,2", "64x"])
-    def test_a_slip_is_no_node(self, given: str) -> None:
+    def test_invalid_nodes_are_refused(self, given: str) -> None:
         assert accept("render", "-m", "cpu", f"--nodes={given}").error == Code.NODES_SYNTAX
 
 
 class TestGpus:
     @pytest.mark.parametrize("how", ["option", "site", "pod"])
-    def test_more_than_a_node_has_are_refused(self, refuse: Refuse, how: str) -> None:
+    def test_more_gpus_than_a_node_has_are_refused(self, refuse: Refuse, how: str) -> None:
         if how == "option":
             error = refuse(gpus_per_node=12)
         elif how == "site":
@@ -181,7 +178,8 @@ class TestGpus:
     ) -> None:
         found = run(text, **options)
         assert (found.gpus_per_pod, found.plan.gpus_used) == (asked, tested)
-        assert values_of(found, render(found)).site.gpus_per_pod == asked
+        limits = values_of(found, render(found)).pod.resources["limits"]
+        assert limits == {"nvidia.com/gpu": asked or 8}
         # Bounds of collectives are about whole nodes, those of single GPUs hold for a part too.
         kinds = {reference.metric == "busbw" for reference in found.plan.references}
         assert kinds == ({True, False} if tested is None else {False})
@@ -190,12 +188,12 @@ class TestGpus:
         error = refuse("  gpusPerPod: 2", gpus_per_node=4)
         assert error.code == Code.SITE_GPUS_PER_POD
 
-    def test_of_a_machine_of_any_kind_must_be_said(self, run: Resolve, refuse: Refuse) -> None:
+    def test_a_generic_machine_needs_a_number_of_gpus(self, run: Resolve, refuse: Refuse) -> None:
         assert refuse(machine="gpu").code == Code.MACHINE_GPU_COUNT
         found = run("  gpusPerPod: 8", machine="gpu")
         assert (found.gpus_per_pod, found.plan.gpus_used) == (8, None)
 
-    def test_of_a_machine_without_any_are_refused(self, refuse: Refuse) -> None:
+    def test_gpus_of_a_machine_without_gpus_are_refused(self, refuse: Refuse) -> None:
         assert refuse("  gpusPerPod: 1", machine="cpu").code == Code.GPUS_PER_NODE
 
 
@@ -205,11 +203,11 @@ class TestPart:
     def judged(self, *, given: int | None, shown: int) -> Verdict:
         step = verdicts.step("inventory", "each")
         gpus = [{"index": i, "uuid": f"u{i}", "name": "NVIDIA B200"} for i in range(shown)]
-        told = Fact(
+        inventory = Fact(
             name="inventory", check="inventory", host="h0", value={"gpus": gpus, "pciNvidia": 8}
         )
         plan = verdicts.plan(step, machine=verdicts.GPU, nodes=1, gpus_used=given, gpus_given=given)
-        made = verdicts.record(step, ["h0"], facts=(told,), ranks=given)
+        made = verdicts.record(step, ["h0"], facts=(inventory,), ranks=given)
         records = [verdicts.hosts_record(["h0"]), made]
         return judge(plan, records, checks=REGISTRY, attempt="a")
 
@@ -218,20 +216,17 @@ class TestPart:
         assert verdict.state is State.PASS, verdict
         assert verdict.headline == "pass (4 of the 8 GPUs of each node)"
 
-    def test_that_is_smaller_than_promised_is_a_failure(self) -> None:
+    def test_a_missing_gpu_of_the_part_is_a_failure(self) -> None:
         verdict = self.judged(given=4, shown=3)
         assert [s.cause for s in verdict.suspects] == ["gpu-missing"]
-        assert "(4 of the 8 GPUs of each node)" in verdict.headline
 
-    def test_of_a_node_that_should_be_whole_is_a_failure(self) -> None:
+    def test_a_part_of_a_full_node_is_a_failure(self) -> None:
         causes = {s.cause for s in self.judged(given=None, shown=4).suspects}
         assert causes & {"gpu-missing", "gpu-unusable"}
 
 
 class TestResults:
-    def test_render_says_where_evidence_stays_that_goes_nowhere(
-        self, site: Callable[..., str]
-    ) -> None:
+    def test_render_reports_where_evidence_stays(self, site: Callable[..., str]) -> None:
         done = accept("render", "-m", "cpu", "-n", 2, "--site", site())
         assert "index 0 for 10 min" in done.err
         quiet = accept("render", "-q", "-m", "cpu", "-n", 2, "--site", site())
@@ -244,12 +239,12 @@ class TestResults:
             "results: {volume: {persistentVolumeClaim: {claimName: c}}}",
         ],
     )
-    def test_a_place_needs_no_word(self, site: Callable[..., str], rest: str) -> None:
+    def test_a_results_location_needs_no_note(self, site: Callable[..., str], rest: str) -> None:
         done = accept("render", "-m", "cpu", "-n", 2, "--site", site("", rest))
         assert (done.code, done.err) == (0, "")
 
     @pytest.mark.parametrize("place", ["/data", "file:///data", "/data2/x"])
-    def test_a_folder_that_goes_with_the_pod_is_refused(self, refuse: Refuse, place: str) -> None:
+    def test_a_folder_inside_the_pod_is_refused(self, refuse: Refuse, place: str) -> None:
         mounted = (
             "  extraVolumes: [{name: d, hostPath: {path: /d}}]\n"
             "  extraVolumeMounts: [{name: d, mountPath: /data2/y}]"
@@ -264,24 +259,22 @@ class TestResults:
         )
         assert run(mounted, "results: {location: /data/runs}").notes == ()
 
-    def test_a_volume_that_nothing_is_written_to_is_refused(self, refuse: Refuse) -> None:
+    def test_an_unused_results_volume_is_refused(self, refuse: Refuse) -> None:
         error = refuse("", "results: {location: 'gs://b', volume: {nfs: {server: s, path: /}}}")
-        assert "would stay empty" in error.message
+        assert error.code == Code.KUBE_RESULTS_OUTSIDE
 
 
 class TestSite:
     @pytest.mark.parametrize("key", ["topology: {required: a}", "workloadPriorityClass: high"])
-    def test_what_only_a_queue_heeds_needs_one(self, refuse: Refuse, key: str) -> None:
-        assert "has no effect without a queue" in refuse(f"  {key}").message
+    def test_settings_of_a_queue_need_a_queue(self, refuse: Refuse, key: str) -> None:
+        assert refuse(f"  {key}").code == Code.KUBE_QUEUE_UNSET
 
     @pytest.mark.parametrize(
         "text", ["{required: a, preferred: b}", "{slice: a}", "{sliceSize: 2}"]
     )
     def test_a_topology_that_contradicts_itself_is_refused(self, refuse: Refuse, text: str) -> None:
-        assert "topology" in refuse(f"  queue: q\n  topology: {text}").message
+        assert refuse(f"  queue: q\n  topology: {text}").code == Code.KUBE_TOPOLOGY
 
     def test_a_list_of_the_same_nodes_is_refused(self, refuse: Refuse) -> None:
-        assert (
-            "a is also in includeNodes"
-            in refuse("  includeNodes: [a]\n  excludeNodes: [a]", nodes=1).message
-        )
+        error = refuse("  includeNodes: [a]\n  excludeNodes: [a]", nodes=1)
+        assert error.code == Code.NODES_EXCLUDED

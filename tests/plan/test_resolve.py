@@ -13,6 +13,7 @@ from tests.factories.paths import TESTS
 
 from accept.config import Site, load_site
 from accept.config.hostlist import MOST_HOSTS
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Plan, Step
@@ -92,34 +93,37 @@ class TestNodes:
 
 class TestNames:
     @pytest.mark.parametrize(
-        ("option", "asked", "meant"),
+        ("option", "asked", "meant", "code"),
         [
-            ("machine", "a4-highgpu-8", FULL),
-            ("machine", "CPU", "cpu"),
-            ("suite", "standart", "standard"),
-            ("backend", "shs", "ssh"),
+            ("machine", "a4-highgpu-8", FULL, Code.MACHINE_UNKNOWN),
+            ("machine", "CPU", "cpu", Code.MACHINE_UNKNOWN),
+            ("suite", "standart", "standard", Code.SUITE_UNKNOWN),
+            ("backend", "shs", "ssh", Code.OPTION_BACKEND),
         ],
     )
-    def test_one_that_does_not_exist_is_answered_with_the_nearest(
-        self, option: str, asked: str, meant: str
+    def test_an_unknown_name_is_refused_with_the_nearest(
+        self, option: str, asked: str, meant: str, code: Code
     ) -> None:
-        assert f"did you mean {meant}?" in refusal(**{option: asked}).hint
+        error = refusal(**{option: asked})
+        assert error.code == code
+        assert meant in error.hint
 
-    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        assert f"{tmp_path}/m.yaml: No such file" in refusal(machine=f"{tmp_path}/m.yaml").message
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        error = refusal(machine=f"{tmp_path}/m.yaml")
+        assert error.code == Code.YAML_UNREADABLE
+        assert f"{tmp_path}/m.yaml" in error.message
 
 
 class TestGpus:
     def test_a_number_that_does_not_divide_a_node_is_refused(self) -> None:
         error = refusal(machine=FULL, gpus_per_node=7)
         assert error.code == Code.GPUS_PER_NODE
-        assert "1, 2, 4, 8" in error.hint
 
     @pytest.mark.parametrize("machine", ["cpu", FULL])
-    def test_none_at_all_is_refused(self, machine: str) -> None:
+    def test_zero_gpus_are_refused(self, machine: str) -> None:
         assert refusal(machine=machine, gpus_per_node=0).code == Code.GPUS_PER_NODE
 
-    def test_a_part_of_a_node_is_held_against_figures_of_single_gpus_alone(self) -> None:
+    def test_a_part_of_a_node_has_only_bounds_of_single_gpus(self) -> None:
         assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
         assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {"gemm", "memory"}
 
@@ -140,7 +144,9 @@ class TestSet:
             ("script.seconds=1", Code.PARAM_CHECK, "all-reduce"),
         ],
     )
-    def test_what_fits_no_parameter_is_refused(self, text: str, code: Code, hint: str) -> None:
+    def test_invalid_settings_of_parameters_are_refused(
+        self, text: str, code: Code, hint: str
+    ) -> None:
         error = refusal(settings=(text,))
         assert error.code == code
         assert hint in error.hint
@@ -205,14 +211,14 @@ class TestNccl:
             *((text, Code.ENV_INVALID) for text in ("=1", "A B=1", "1A=1", "A;B=1")),
         ],
     )
-    def test_what_is_no_setting_is_refused(self, text: str, code: Code) -> None:
+    def test_invalid_nccl_settings_are_refused(self, text: str, code: Code) -> None:
         assert refusal(nccl=(text,)).code == code
 
-    def test_an_unknown_profile_is_named_with_those_there_are(self, tmp_path: Path) -> None:
+    def test_an_unknown_profile_is_refused_with_the_nearest(self, tmp_path: Path) -> None:
         file = site(tmp_path, "nccl: {profile: defualt}")
         error = refusal(machine=FULL, site=file)
         assert error.code == Code.NCCL_PROFILE_UNKNOWN
-        assert "did you mean default?" in error.hint
+        assert "default" in error.hint
 
 
 class TestExpect:
@@ -220,7 +226,7 @@ class TestExpect:
         first = plan(FULL, expect=("all-reduce@8G>=380",)).references[0]
         assert (first.kind, first.source, first.lower) == ("expectation", "--expect", 380.0)
 
-    def test_the_option_replaces_what_the_site_says_of_the_same(self, tmp_path: Path) -> None:
+    def test_the_option_replaces_the_same_expectation_of_the_site(self, tmp_path: Path) -> None:
         file = site(tmp_path, "expect: [all-reduce@8G>=380, alltoall@8G>=40]")
         found = plan(FULL, site=file, expect=("all-reduce@8G>=300",)).references
         own = [(r.check, r.lower) for r in found if r.kind == "expectation"]
@@ -244,10 +250,10 @@ class TestExpect:
             ("all-reduce.speed@8G>=3", Code.METRIC_UNKNOWN),
         ],
     )
-    def test_what_is_none_is_refused(self, text: str, code: Code) -> None:
+    def test_invalid_expectations_are_refused(self, text: str, code: Code) -> None:
         assert refusal(expect=(text,)).code == code
 
-    def test_of_a_check_that_the_suite_does_not_run_is_refused(self) -> None:
+    def test_an_expectation_for_a_check_outside_the_suite_is_refused(self) -> None:
         refused = refusal(expect=("latency@8<=20",))
         assert refused.code == Code.EXPECT_CHECK
         assert "all-reduce" in refused.hint
@@ -257,8 +263,8 @@ class TestExpect:
         found = run(FULL, site=file, suite="quick")
         own = {r.check for r in found.plan.references if r.kind == "expectation"}
         assert own == {"all-reduce"}
-        said = f"{tmp_path}/site.yaml:1: latency is expected, but suite quick does not run it"
-        assert said in found.notes
+        note = f"{tmp_path}/site.yaml:1: latency is expected, but suite quick does not run it"
+        assert note in found.notes
         fuller = run(FULL, site=file, suite="standard")
         own = {r.check for r in fuller.plan.references if r.kind == "expectation"}
         assert own == {"all-reduce", "latency"}
@@ -278,10 +284,10 @@ class TestFaults:
             *("sockets@h1", "full-disk@*", "full-disk@#1", "slow-link@h1:0", "unreachable@*"),
         ],
     )
-    def test_what_is_no_fault_is_refused(self, text: str) -> None:
-        assert "FAULT@HOST" in refusal(inject=(text,)).hint
+    def test_invalid_faults_are_refused(self, text: str) -> None:
+        assert refusal(inject=(text,)).code == Code.FAULT_SYNTAX
 
-    def test_what_strikes_hosts_has_no_rank(self) -> None:
+    def test_faults_of_hosts_have_no_rank(self) -> None:
         injected = ("full-disk@h1", "unreachable@#1", "sockets@*")
         assert plan(nodes=None, hosts=("h1", "h2"), inject=injected).injected == injected
 
@@ -289,9 +295,9 @@ class TestFaults:
         found = run(machine="a4-highgpu-8g", nodes=2, inject=("sockets@*",))
         assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
 
-    def test_a_host_that_takes_no_part_is_refused(self) -> None:
+    def test_a_host_outside_the_run_is_refused(self) -> None:
         error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
-        assert "h3 is not a host of this run" in error.message
+        assert error.code == Code.FAULT_HOST
 
 
 class TestNotesOfMachines:
@@ -307,16 +313,14 @@ class TestNotesOfMachines:
         assert self.notes("a4x-highgpu-4g", tmp_path, nodes=1) == ""
         assert self.notes("a4-highgpu-8g", tmp_path) == ""
 
-    def test_what_the_image_must_hold_is_said_of_pods(self, tmp_path: Path) -> None:
-        said = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
-        assert said.startswith("the image must contain")
+    def test_pods_need_certain_contents_of_the_image(self, tmp_path: Path) -> None:
+        note = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
+        assert note.startswith("the image must contain")
         assert run("a4x-maxgpu-4g-metal", nodes=1).notes == ()
 
 
 class TestOrder:
-    def test_connectivity_is_added_before_anything_is_measured_and_said(
-        self, tmp_path: Path
-    ) -> None:
+    def test_connectivity_is_added_before_measurements_with_a_note(self, tmp_path: Path) -> None:
         file = suite(tmp_path, "check: all-reduce", "check: inventory")
         found = run(suite=file)
         assert [s.checks for s in found.plan.steps] == [
@@ -326,7 +330,7 @@ class TestOrder:
         ]
         assert [note for note in found.notes if "connectivity was added" in note]
 
-    def test_where_the_suite_has_it_nothing_is_said_and_it_leads(self, tmp_path: Path) -> None:
+    def test_connectivity_of_the_suite_is_moved_first_without_a_note(self, tmp_path: Path) -> None:
         file = suite(tmp_path, "check: train", "{check: connectivity, params: {pings: 9}}")
         found = run(suite=file)
         assert [s.checks[0] for s in found.plan.steps] == ["connectivity", "train"]
@@ -339,7 +343,7 @@ class TestOrder:
         assert len({s.id for s in found.steps}) == len(found.steps)
         assert all(s.script == f"steps/{s.id}.sh" for s in found.steps)
 
-    def test_groups_that_need_more_than_there_is_are_left_out_with_the_reason(self) -> None:
+    def test_groups_of_more_nodes_are_skipped_with_the_reason(self) -> None:
         found = plan(suite="standard", nodes=1)
         assert not [s for s in found.steps if s.groups == "pairs"]
         assert ("all-reduce", "pairs: one node") in {(s.check, s.reason) for s in found.skipped}
@@ -352,19 +356,19 @@ class TestOrder:
 
 
 class TestBudget:
-    def test_keeps_what_fits_and_says_what_does_not(self) -> None:
+    def test_the_budget_skips_checks(self) -> None:
         whole = plan()
         budget = sum(s.estimate for s in whole.steps) - 1
         found = plan(budget=budget)
         assert sum(s.estimate for s in found.steps) <= budget
         assert found.deadline_seconds <= budget
-        dropped = [s for s in found.skipped if "over the budget" in s.reason]
+        dropped = [s for s in found.skipped if s.cause is Cause.OVER_BUDGET]
         assert dropped
         assert not [s for s in dropped if s.optional]
         kept = {c for s in found.steps for c in s.checks}
         assert kept | {s.check for s in dropped} >= {c for s in whole.steps for c in s.checks}
 
-    def test_one_that_nothing_fits_into_is_refused(self) -> None:
+    def test_a_budget_below_every_step_is_refused(self) -> None:
         assert refusal(budget=0.5).code == Code.OPTION_BUDGET
 
     @given(st.floats(1, 200))
@@ -446,5 +450,5 @@ def test_rounds_of_the_command_line_win_over_those_of_the_suite(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["0", "65", "many", "2.5"])
-def test_rounds_that_are_none_are_refused(text: str) -> None:
+def test_invalid_rounds_are_refused(text: str) -> None:
     assert refusal(nodes=4, rounds=text).code == Code.OPTION_ROUNDS

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from accept.config.hostlist import is_host_name
-from accept.core.serde import Bounds, Invalid, Pattern, escaped, fields_of, read
+from accept.core.serde import Bounds, Invalid, Pattern, dump, escaped, fields_of, read
 from accept.evidence.rundir import runs
 
 #: Options of every ssh call.
@@ -106,6 +106,25 @@ def access_from_options(options: tuple[str, ...]) -> SshAccess:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """A namespace of a cluster; an empty text means kubectl's own choice."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlace(Place):
+    """The namespace, release and results location of a run; no field is a secret."""
+
+    #: The Helm release; empty if there is none.
+    release: str = ""
+    #: Where the pods write the evidence; empty if nowhere.
+    results: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A submitted run, as `job.json` describes it: enough to find it again from anywhere."""
 
@@ -120,20 +139,34 @@ class Job:
     folder: str
     #: How ssh reaches the hosts; used by the ssh back end only.
     ssh_access: SshAccess = field(default_factory=SshAccess)
-    #: Read from job.json of version 0.1, which stored ssh options; always None afterwards.
-    ssh: tuple[str, ...] | None = None
     submitted: str = ""
-    #: Where the run is in a cluster, such as its namespace; never a secret.
-    place: dict[str, str] = field(default_factory=dict)
+    #: Where the run is in a cluster; unset for other back ends.
+    place: RunPlace | None = None
+
+    @staticmethod
+    def adapt(data: dict[str, object]) -> dict[str, object]:
+        """Return the data of any version: 0.1 stored ssh options, and an empty place."""
+        rest = {key: value for key, value in data.items() if key != "ssh"}
+        if not rest.get("place"):
+            rest.pop("place", None)
+        if data.get("ssh") is None:
+            return rest
+        if "sshAccess" in data:
+            raise Invalid(("ssh",), "sshAccess and ssh exclude each other")
+        try:
+            options = read(tuple[str, ...], data["ssh"])
+            access = access_from_options(options) if options else SshAccess()
+        except Invalid as error:
+            raise Invalid(("ssh",), error.message, error.hint) from None
+        return {**rest, "sshAccess": dump(access)}
 
     def __post_init__(self) -> None:
-        """Raise Invalid for an ssh job that `submit` would not have written.
+        """Raise Invalid for a job that `submit` would not have written.
 
         Another person may have made the run folder, and these values become parts of commands.
         """
-        if self.ssh is not None:
-            object.__setattr__(self, "ssh_access", _access_of_0_1(self))
-            object.__setattr__(self, "ssh", None)
+        if (self.backend == "kubernetes") != self.on_cluster:
+            raise Invalid(("place",), "a run on Kubernetes has a place, and no other run")
         if self.backend != "ssh":
             return
         for host in (*self.hosts, *filter(None, [self.first])):
@@ -146,15 +179,11 @@ class Job:
         if not self.folder.endswith(f"/accept-{self.attempt}"):
             raise Invalid(("folder",), f"{escaped(self.folder)} belongs to another run")
 
+    @property
+    def on_cluster(self) -> bool:
+        """Return whether the run is in a cluster, which keeps its objects after its end."""
+        return self.place is not None
+
 
 #: A folder that `tools.scratch` allows, and the run's own folder in it.
 _SSH_FOLDER = re.compile(r"(?:/[A-Za-z0-9._/+@-]*)?/accept-[a-z0-9][a-z0-9-]{0,62}")
-
-
-def _access_of_0_1(job: Job) -> SshAccess:
-    if job.ssh_access != SshAccess():
-        raise Invalid(("ssh",), "sshAccess and ssh exclude each other")
-    try:
-        return access_from_options(job.ssh) if job.ssh else SshAccess()
-    except Invalid as error:
-        raise Invalid(("ssh",), error.message, error.hint) from None

@@ -70,6 +70,18 @@ class Need:
     advice: str = ""
 
 
+def tool_need(host: str, what: str, found: str, advice: str, checks: tuple[str, ...] = ()) -> Need:
+    """Return the line about a tool; `found` is its place, or empty."""
+    return Need(
+        host=host,
+        what=what,
+        good=bool(found),
+        found=found or "not found",
+        checks=checks,
+        advice="" if found else advice,
+    )
+
+
 def scratch_lines(folder: str) -> str:
     """Return sh lines that print whether files can be written and executed in `folder`.
 
@@ -183,16 +195,9 @@ def needs_of(
     for tools, checks in checks_by_need.items():
         names = [tool.name for tool in tools]
         available = next((f"{name} {found[name][0]}" for name in names if found.get(name)), "")
-        needs.append(
-            Need(
-                host=host,
-                what=" or ".join(names),
-                good=bool(available),
-                found=available or "not found",
-                checks=tuple(dict.fromkeys(checks)),
-                advice="" if available else advice or tools[0].advice,
-            )
-        )
+        affected = tuple(dict.fromkeys(checks))
+        advised = advice or tools[0].advice
+        needs.append(tool_need(host, " or ".join(names), available, advised, affected))
     if count(found, "pci") or run.plan.machine.gpus != 0:
         needs.append(_gpu_need(host, found, run))
     if scratch := found.get("scratch"):

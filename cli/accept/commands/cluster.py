@@ -10,7 +10,7 @@ from accept import backends
 from accept.backends.protocol import Question
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.serde import dump, read
+from accept.core.serde import camel, read
 from accept.plan.resolve import ClusterPlace, Options
 from accept.report.console import Terminal
 
@@ -59,7 +59,7 @@ def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answ
     for line in survey.notes:
         terminal.progress(line)
     interactive = sys.stdin.isatty() and sys.stderr.isatty()
-    given = dump(answers)
+    given = {camel(name): answer for name, answer in vars(answers).items()}
     chosen = {q.key: _answer(q, given.get(q.key), ask=interactive) for q in survey.questions}
     text = survey.site_text(chosen)
     try:

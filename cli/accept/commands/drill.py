@@ -415,7 +415,7 @@ def _run_to_verdict(drilling: _Drilling, run: Resolved, suffix: str) -> Judged:
         with contextlib.suppress(AcceptError):
             commands_run.cancel(job, folder, drilling.terminal)
         raise
-    if job.place:
+    if job.on_cluster:
         backends.load(job.backend).delete(job, dry_run=False, say=drilling.terminal.progress)
     return judged
 

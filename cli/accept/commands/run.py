@@ -207,7 +207,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     with rundir.held(folder):
         if not target.is_dir() or (folder / rundir.FROM_LOG).is_file():
             backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
-    location = _results(folder, job.backend, terminal)
+    location = _results(folder, job, terminal)
     if location and (folder / rundir.FROM_LOG).is_file():
         # The pods have written more than this there.
         terminal.progress(f"not sent to {location}: only the log of the run was fetched")
@@ -224,7 +224,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     return target
 
 
-def _results(folder: Path, backend: str, terminal: Terminal) -> str:
+def _results(folder: Path, job: Job, terminal: Terminal) -> str:
     """Return the results location of the run's site if this machine can write to it, else ""."""
     if not (folder / rundir.RUN).is_file():
         return ""
@@ -234,7 +234,7 @@ def _results(folder: Path, backend: str, terminal: Terminal) -> str:
         terminal.progress(f"not sent to the site's results location: {error.message}")
         return ""
     # On a cluster, a folder is one in the pods.
-    is_local = backend != "kubernetes" and location.startswith("/")
+    is_local = not job.on_cluster and location.startswith("/")
     return location if is_local or bucket.is_url(location) else ""
 
 
@@ -269,7 +269,7 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
         terminal.progress(f"no evidence: {error.message}")
     except AcceptError as error:
         terminal.progress(f"the evidence could not be fetched: {error.message}")
-        if job.place:
+        if job.on_cluster:
             again = f"accept collect {job.attempt}, then accept delete {job.attempt}"
             terminal.progress(f"its objects stay on the cluster: {again}")
         if unconfirmed:
@@ -281,7 +281,7 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
         terminal.progress(f"evidence{'' if ended else ' so far'}: {evidence}")
     if unconfirmed:
         raise unconfirmed
-    if job.place:
+    if job.on_cluster:
         # A cluster keeps the objects of a run that ended.
         for name in backend.delete(job, dry_run=False, say=terminal.progress):
             terminal.progress(f"removed {name}")
@@ -423,7 +423,7 @@ def do_run(options: Options, terminal: Terminal, *, dry_run: bool) -> int:
     judged = finish(job, folder, terminal)
     terminal.result(judged.verdict, judge.text(judged, terminal))
     terminal.progress(f"evidence: {folder / rundir.EVIDENCE}")
-    if job.place:
+    if job.on_cluster:
         terminal.progress(f"to remove it from the cluster: accept delete {job.attempt}")
     return judged.verdict.exit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from accept.config.kubernetes import Kubernetes, MachineKubernetes, Results
+from accept.config.kubernetes import ClusterSettings, PodSettings, Results
 from accept.core.serde import Bounds, Doc, Pattern, schema
 
 
@@ -43,8 +43,18 @@ class Values:
             "Empty: five random characters."
         ),
     ] = ""
-    machine: MachineKubernetes = field(default_factory=MachineKubernetes)
-    site: Kubernetes = field(default_factory=Kubernetes)
+    longest_name: Annotated[
+        int, Bounds(min=0), Doc("Longest name of the run's objects, RELEASE-ATTEMPT.")
+    ] = 0
+    one_pod_per_node: Annotated[
+        bool,
+        Doc(
+            "Whether a rule keeps the pods on different nodes, because they do not use all GPUs of "
+            "their node."
+        ),
+    ] = False
+    pod: PodSettings = field(default_factory=PodSettings)
+    site: ClusterSettings = field(default_factory=ClusterSettings)
     results: Results = field(default_factory=Results)
     ssh: SshValues = field(default_factory=SshValues)
     deadline_seconds: Annotated[

@@ -22,6 +22,17 @@ NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 Label = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
 #: Name of a Helm release and so of the run's objects; it must be valid for a Service: DNS-1035.
 RELEASE_NAME = r"[a-z]([a-z0-9-]*[a-z0-9])?"
+
+
+def longest_name(nodes: int) -> int:
+    """Return how many characters the name of a run may have.
+
+    The webhook of JobSet limits the name of a pod, NAME-w-0-INDEX-abcde, to 63 characters. A plain
+    Job allows ten more, which are not used, so that a name fits both.
+    """
+    return 63 - len(f"-w-0-{max(1, nodes) - 1}-abcde")
+
+
 #: Name of something inside a pod.
 Short = Annotated[str, Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name of a-z, 0-9 and '-'")]
 Quantity = Annotated[
@@ -62,8 +73,8 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineKubernetes:
-    """Pod settings of a machine. Keys with the names of pod fields are copied unmodified."""
+class PodSettings:
+    """Settings of pods: a machine's, or those of a run, with the site's. Pod fields are copied."""
 
     node_selector: Annotated[dict[str, str], Doc("Required node labels.")] = field(
         default_factory=dict
@@ -152,8 +163,8 @@ class Topology:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kubernetes:
-    """A Kubernetes cluster. `extra…` keys and keys of pod fields are copied into the pod."""
+class ClusterSettings:
+    """Settings of a cluster that a machine file does not have."""
 
     namespace: Annotated[
         Label | None,
@@ -177,7 +188,6 @@ class Kubernetes:
     autoscaling: Annotated[
         bool, Doc("Whether an autoscaler of the cluster creates nodes for pending pods.")
     ] = False
-    spot: Annotated[bool, Doc("Whether to tolerate the taints of spot nodes.")] = False
     image: Annotated[str | None, Doc("Container image of the run.")] = None
     image_pull_policy: Annotated[
         Literal["IfNotPresent", "Always", "Never"], Doc("When nodes pull the image.")
@@ -192,12 +202,53 @@ class Kubernetes:
     runtime_class_name: Annotated[str | None, Doc("RuntimeClass of the pods.")] = None
     include_nodes: Annotated[tuple[str, ...], Doc("Names of the only nodes to use.")] = ()
     exclude_nodes: Annotated[tuple[str, ...], Doc("Names of nodes not to use.")] = ()
-    node_selector: Annotated[
-        dict[str, str], Doc("Required node labels, added to the machine's.")
-    ] = field(default_factory=dict)
     affinity: Annotated[Plain, Doc("Affinity of the pods; node lists are added to it.")] = field(
         default_factory=dict
     )
+    pod_security_context: Annotated[Plain, Doc("Security context of the pods.")] = field(
+        default_factory=dict
+    )
+    extra_env_from: Annotated[
+        tuple[Plain, ...],
+        Doc("Secrets or ConfigMaps with additional environment variables, as `envFrom`."),
+    ] = ()
+    network_policy: Annotated[
+        bool, Doc("Whether a NetworkPolicy keeps other pods away from the run's.")
+    ] = True
+    ttl_seconds: Annotated[
+        Annotated[int, Bounds(min=0)] | None,
+        Doc("Seconds until the ended run and its logs are removed; unset: never."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for keys without effect."""
+        for name in ("workload_priority_class", "topology"):
+            if getattr(self, name) is not None and self.queue is None:
+                key = "topology" if name == "topology" else "workloadPriorityClass"
+                raise Invalid(
+                    (key,),
+                    "has no effect without a queue",
+                    "name a LocalQueue: queue",
+                    code=Code.KUBE_QUEUE_UNSET,
+                )
+        for node in self.include_nodes:
+            if node in self.exclude_nodes:
+                raise Invalid(
+                    ("excludeNodes",),
+                    f"{node} is also in includeNodes",
+                    "remove it from one of them",
+                    code=Code.NODES_EXCLUDED,
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kubernetes(ClusterSettings):
+    """A Kubernetes cluster. `extra…` keys and keys of pod fields are copied into the pod."""
+
+    spot: Annotated[bool, Doc("Whether to tolerate the taints of spot nodes.")] = False
+    node_selector: Annotated[
+        dict[str, str], Doc("Required node labels, added to the machine's.")
+    ] = field(default_factory=dict)
     tolerations: Annotated[
         tuple[Plain, ...], Doc("Taints to tolerate, added to the machine's.")
     ] = ()
@@ -231,18 +282,11 @@ class Kubernetes:
     security_context: Annotated[
         Plain, Doc("Security context of the main container, merged into the machine's.")
     ] = field(default_factory=dict)
-    pod_security_context: Annotated[Plain, Doc("Security context of the pods.")] = field(
-        default_factory=dict
-    )
     extra_volumes: Annotated[tuple[Plain, ...], Doc("Additional volumes.")] = ()
     extra_volume_mounts: Annotated[tuple[Plain, ...], Doc("Additional mounts.")] = ()
     extra_env: Annotated[Env, Doc("Additional environment variables of the pods.")] = field(
         default_factory=dict
     )
-    extra_env_from: Annotated[
-        tuple[Plain, ...],
-        Doc("Secrets or ConfigMaps with additional environment variables, as `envFrom`."),
-    ] = ()
     extra_init_containers: Annotated[tuple[Plain, ...], Doc("Additional init containers.")] = ()
     extra_sidecars: Annotated[
         tuple[Plain, ...],
@@ -251,37 +295,14 @@ class Kubernetes:
             "into that one."
         ),
     ] = ()
-    network_policy: Annotated[
-        bool, Doc("Whether a NetworkPolicy keeps other pods away from the run's.")
-    ] = True
-    ttl_seconds: Annotated[
-        Annotated[int, Bounds(min=0)] | None,
-        Doc("Seconds until the ended run and its logs are removed; unset: never."),
-    ] = None
 
     def __post_init__(self) -> None:
         """Raise Invalid for invalid names and for keys without effect."""
+        super().__post_init__()
         check_env(self.extra_env, ("extraEnv",))
         check_capabilities(self.security_context, ("securityContext",))
         check_containers(self.extra_init_containers, "extraInitContainers")
         check_containers(self.extra_sidecars, "extraSidecars")
-        for name in ("workload_priority_class", "topology"):
-            if getattr(self, name) is not None and self.queue is None:
-                key = "topology" if name == "topology" else "workloadPriorityClass"
-                raise Invalid(
-                    (key,),
-                    "has no effect without a queue",
-                    "name a LocalQueue: queue",
-                    code=Code.KUBE_QUEUE_UNSET,
-                )
-        for node in self.include_nodes:
-            if node in self.exclude_nodes:
-                raise Invalid(
-                    ("excludeNodes",),
-                    f"{node} is also in includeNodes",
-                    "remove it from one of them",
-                    code=Code.NODES_EXCLUDED,
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +336,12 @@ class Results:
             "its log holds."
         ),
     ] = 600.0
+
+    @property
+    def folder(self) -> str:
+        """Return the location if it is a folder, as a path; empty if it is not."""
+        path = (self.location or "").removeprefix("file://")
+        return path if path.startswith("/") else ""
 
     def __post_init__(self) -> None:
         """Raise Invalid if the location is outside the volume."""

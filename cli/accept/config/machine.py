@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.config.fields import MOST_GPUS, Name, Plain, Url, check_exists
-from accept.config.kubernetes import MachineKubernetes
+from accept.config.kubernetes import PodSettings
 from accept.config.nccl import Nccl
 from accept.config.references import Figure
 from accept.core.checks.gemm_memory import TYPES
@@ -158,7 +158,7 @@ class Machine:
     pcie: Pcie | None = None
     nics: Nics | None = None
     nccl: Nccl = field(default_factory=Nccl)
-    kubernetes: MachineKubernetes = field(default_factory=MachineKubernetes)
+    kubernetes: PodSettings = field(default_factory=PodSettings)
     parameters: Annotated[
         dict[str, Plain], Doc("Parameters of checks on this machine, by check.")
     ] = field(default_factory=dict)

@@ -509,11 +509,6 @@ def from_text(text: str) -> Cause | None:
     return _BY_TEXT.get(text)
 
 
-def from_code(code: str) -> Cause | None:
-    """Return the cause with this code; None if there is none."""
-    return next((cause for cause in Cause if cause.code == code), None)
-
-
 def reported(text: str, message: str) -> tuple[Cause, str]:
     """Return the cause called `text`, and the message.
 

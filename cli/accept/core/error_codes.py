@@ -16,7 +16,7 @@ class Code(TextEnum):
     code.
     """
 
-    #: What happened, and what to do about it, in one to three sentences.
+    #: The problem and the next step, in one to three sentences.
     explanation: str
 
     def __new__(cls, code: str, explanation: str) -> Code:

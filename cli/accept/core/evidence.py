@@ -71,10 +71,10 @@ _FILE_LIMIT = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """How a run ended. A file of its own, so that SHA256SUMS covers it."""
+    """Record the end of a run, in a file of its own, so that SHA256SUMS covers it."""
 
     schema: int
-    #: Reason why the run was interrupted; empty if it was not.
+    #: Reason for an interruption; empty: it was not interrupted.
     interruption: str
 
 
@@ -124,7 +124,7 @@ def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
 
 
 def write_run_end(folder: Path, interruption: str) -> None:
-    """Write why the run was interrupted; empty if it was not."""
+    """Write the reason for an interruption; empty: the run was not interrupted."""
     end = RunEnd(schema=SCHEMA, interruption=interruption)
     write(folder / RUN_END, to_json(end) + "\n")
 
@@ -168,7 +168,7 @@ def read_verdict(folder: Path) -> StoredVerdict:
 
 
 def read_interruption(folder: Path) -> str:
-    """Return why the run was interrupted; empty if it was not.
+    """Return the reason why the run was interrupted; "" if it was not.
 
     Evidence of older versions has this only in the verdict. Raise BadEvidence if the file is
     missing or unreadable.

@@ -13,23 +13,23 @@ from typing import Generic, TypeVar
 from accept.core import causes
 from accept.core.model import Fact, Record
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class FactKind(Generic[T]):
+class FactKind(Generic[T_co]):
     """A kind of fact: its name, and the function that reads its value (None: damaged)."""
 
     name: str
-    parse: Callable[[object], T | None]
+    parse: Callable[[object], T_co | None]
 
-    def among(self, facts: Iterable[Fact]) -> Iterator[tuple[Fact, T]]:
+    def among(self, facts: Iterable[Fact]) -> Iterator[tuple[Fact, T_co]]:
         """Yield the facts of this kind with their values, without damaged ones."""
         for fact in facts:
             if fact.name == self.name and (value := self.parse(fact.value)) is not None:
                 yield fact, value
 
-    def of(self, *records: Record) -> Iterator[tuple[Fact, T]]:
+    def of(self, *records: Record) -> Iterator[tuple[Fact, T_co]]:
         """Yield the facts of this kind in `records` with their values, without damaged ones."""
         for record in records:
             yield from self.among(record.facts)

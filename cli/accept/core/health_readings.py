@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from accept.core.facts import FactKind
 from accept.core.model import Fact
-from accept.core.serde import dump, read
+from accept.core.serde import read
 from accept.core.text import TextEnum
 
 T = TypeVar("T")
@@ -86,24 +86,26 @@ class Unread(TextEnum):
 class Gap:
     """Something that a reading lacks."""
 
-    #: What could not be read, and why.
+    #: The thing that could not be read, and the reason.
     reason: str
     devices: Unread = Unread.ALL
 
 
 def _with_gaps(data: dict[str, object]) -> dict[str, object]:
-    """Return data with gaps for the texts in `unread`: the hosts' programs and 0.1 write texts."""
+    """Return the data of any version; 0.1 wrote each gap as a text."""
     unread = data.get("unread")
     if not isinstance(unread, list):
         return data
-    gaps = [dump(_gap(entry)) if isinstance(entry, str) else entry for entry in unread]
-    return {**data, "unread": gaps}
+    return {
+        **data,
+        "unread": [_gap(entry) if isinstance(entry, str) else entry for entry in unread],
+    }
 
 
-def _gap(reason: str) -> Gap:
+def _gap(reason: str) -> dict[str, str]:
     starts = {"anything": Unread.ALL, "GPU": Unread.GPUS}
     devices = (unread for start, unread in starts.items() if reason.startswith(start))
-    return Gap(reason=reason, devices=next(devices, Unread.NONE))
+    return {"reason": reason, "devices": next(devices, Unread.NONE).value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +137,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What changed on one host between two readings. Devices are keyed by their titles."""
+    """Hold the changes on one host between two readings. Devices are keyed by their titles."""
 
     #: Sweep number of the earlier reading; 0 if there is none.
     since: int
@@ -158,7 +160,7 @@ class Change:
     #: (device, kind, code, "fatal" or "", PCI address); the device is "" if none has that address.
     events: tuple[tuple[str, ...], ...] = ()
     rebooted: bool = False
-    #: What the later reading could not read and the earlier one could.
+    #: Gaps of the later reading that the earlier one did not have.
     unread: tuple[Gap, ...] = ()
     #: Number of entries that were left out because of `MOST`.
     cut: int = 0
@@ -186,7 +188,7 @@ def _change(value: object) -> Change:
 
 #: A part of the reading of a host.
 HEALTH_READING = FactKind("health", _reading)
-#: What changed on a host since its last reading, and over the run.
+#: The changes on a host since its last reading, and over the run.
 HEALTH_CHANGE = FactKind("health-change", _change)
 HEALTH_TOTAL = FactKind("health-total", _change)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from accept.core import causes
 from accept.core.causes import Cause, Judgement
@@ -17,6 +16,9 @@ from accept.core.serde import renamed
 from accept.core.text import TextEnum
 
 SCHEMA = 1
+
+#: The value of a check's parameter.
+ParamValue = bool | int | float | str
 
 
 class GroupKind(TextEnum):
@@ -134,7 +136,7 @@ class Step:
     checks: tuple[str, ...]
     script: str
     groups: GroupKind
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, ParamValue] = field(default_factory=dict)
     rounds: int = 1
     timeout: float = 300.0
     estimate: float = 0.0
@@ -222,7 +224,7 @@ class Plan:
     files_hash: str = ""
 
     @staticmethod
-    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+    def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return the data of any version; 0.1 wrote `planted`."""
         return renamed(data, "planted", "injected")
 
@@ -244,7 +246,7 @@ class Metric:
     algorithm: str | None = None
 
     @staticmethod
-    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+    def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return the data of any version; 0.1 kept any short text as the placement."""
         placement = data.get("placement")
         known = placement is None or placement in list(Placement)
@@ -276,7 +278,7 @@ class Problem:
     nic: str | None = None
 
     @staticmethod
-    def adapt(data: dict[str, Any]) -> dict[str, Any]:
+    def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return JSON data of any version with a cause that this version knows."""
         text, message = data.get("cause"), data.get("message")
         if not isinstance(text, str) or not isinstance(message, str):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from accept.core import causes
 from accept.core.causes import Cause
@@ -27,9 +26,13 @@ MAX_DEPTH = 32
 
 _MARK = b"ACCEPT {"
 _NON_FINITE = {"nan", "inf", "-inf", "infinity", "-infinity"}
-#: Longest text of each label, in characters.
-_TEXT_LIMITS = {"check": 64, "host": 255, "gpu": 128, "algorithm": 64}
 _PLACEMENTS = {placement.value: placement for placement in Placement}
+
+_Item = Metric | Fact | Problem
+
+
+class _Unreadable(ValueError):
+    """The reason why a record is not readable."""
 
 
 def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
@@ -37,10 +40,7 @@ def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
 
     `check` is the check of records without one.
     """
-    metrics: list[Metric] = []
-    facts: list[Fact] = []
-    problems: list[Problem] = []
-    count = 0
+    items: list[_Item] = []
     marked = (line for block in lines if _MARK in block for line in block.split(b"\n"))
     for line in marked:
         if _MARK not in line:
@@ -48,25 +48,27 @@ def parse(lines: Iterable[bytes], check: str | None = None) -> Parsed:
         text = clean(line).strip()
         if not text.startswith(_MARK):
             continue
-        count += 1
-        if count > MAX_RECORDS:
+        if len(items) >= MAX_RECORDS:
             message = f"more than {MAX_RECORDS} records: the rest was not read"
-            problems.append(Problem(cause=Cause.UNPARSABLE, message=message, check=check))
+            items.append(Problem(cause=Cause.UNPARSABLE, message=message, check=check))
             break
-        _read(text[len(_MARK) - 1 :], check, metrics, facts, problems)
-    return Parsed(metrics=tuple(metrics), facts=tuple(facts), problems=tuple(problems))
+        try:
+            items.append(_item(text[len(_MARK) - 1 :], check))
+        except _Unreadable as error:
+            message = f"a record is not readable: {error}"
+            items.append(Problem(cause=Cause.UNPARSABLE, message=message, check=check))
+    return Parsed(
+        metrics=tuple(item for item in items if isinstance(item, Metric)),
+        facts=tuple(item for item in items if isinstance(item, Fact)),
+        problems=tuple(item for item in items if isinstance(item, Problem)),
+    )
 
 
-def _read(
-    text: bytes,
-    check: str | None,
-    metrics: list[Metric],
-    facts: list[Fact],
-    problems: list[Problem],
-) -> None:
+def _item(text: bytes, default_check: str | None) -> _Item:
+    """Return the contents of one record. Raise _Unreadable if it is invalid."""
     if len(text) > MAX_LINE:
-        problems.append(_bad(check, f"a record of {len(text)} bytes"))
-        return
+        raise _Unreadable(f"a record of {len(text)} bytes")
+    excerpt = ascii(text[:120].decode("utf-8", errors="replace"))[1:-1]
     try:
         data = json.loads(
             text.decode("utf-8"),
@@ -75,61 +77,53 @@ def _read(
             parse_int=_parse_int,
         )
     except (ValueError, RecursionError):
-        problems.append(_bad(check, f"invalid JSON: {_excerpt(text)}"))
-        return
+        raise _Unreadable(f"invalid JSON: {excerpt}") from None
     if _is_deeper(data, MAX_DEPTH):
-        problems.append(_bad(check, f"nested too deeply: {_excerpt(text)}"))
-        return
-    labels = {key: data.get(key) for key in (*_TEXT_LIMITS, "placement", "rank", "size")}
-    invalid = [k for k, v in labels.items() if v is not None and not _is_valid(k, v)]
-    if invalid:
-        problems.append(_bad(check, f"invalid {invalid[0]}: {_excerpt(text)}"))
-        return
-    labels["check"] = labels["check"] or check
-    labels["placement"] = _PLACEMENTS.get(labels["placement"])
-    if isinstance(data.get("metric"), str):
-        _metric(data, labels, metrics, problems, text)
-    elif isinstance(data.get("fact"), str) and "value" in data:
-        facts.append(
-            Fact(
-                name=data["fact"][:64],
-                value=data["value"],
-                **_selected(labels, "check", "host", "rank"),
+        raise _Unreadable(f"nested too deeply: {excerpt}")
+    try:
+        check = _label(data, "check", 64) or default_check
+        host, gpu = _label(data, "host", 255), _label(data, "gpu", 128)
+        algorithm = _label(data, "algorithm", 64)
+        # A script may use words of its own; they count as no placement.
+        placement = _PLACEMENTS.get(_label(data, "placement", 16) or "")
+        rank, size = _count(data, "rank"), _count(data, "size")
+    except _Unreadable as error:
+        raise _Unreadable(f"{error}: {excerpt}") from None
+    name, value, unit = data.get("metric"), data.get("value"), data.get("unit", "")
+    fact, problem = data.get("fact"), data.get("problem")
+    if isinstance(name, str):
+        name = name[:64]
+        if isinstance(value, str) and value.lower() in _NON_FINITE:
+            message = f"{name} is {value}"
+            return Problem(
+                cause=Cause.NOT_FINITE, message=message, check=check, host=host, rank=rank, gpu=gpu
             )
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not isinstance(unit, str):
+            raise _Unreadable(f"{name} is not a number: {excerpt}")
+        if abs(value) > 1e300:
+            raise _Unreadable(f"{name} is too large")
+        if check is None:
+            raise _Unreadable(f"{name} belongs to no check")
+        return Metric(
+            check=check,
+            name=name,
+            value=float(value),
+            unit=unit[:32],
+            size=size,
+            host=host,
+            rank=rank,
+            gpu=gpu,
+            placement=placement,
+            algorithm=algorithm,
         )
-    elif isinstance(data.get("problem"), str):
+    if isinstance(fact, str) and "value" in data:
+        return Fact(name=fact[:64], value=value, check=check, host=host, rank=rank)
+    if isinstance(problem, str):
         message = plain(str(data.get("message", "")), 500)
-        cause, message = causes.reported(plain(data["problem"], 64), message)
-        problems.append(
-            Problem(
-                cause=cause,
-                message=message,
-                **_selected(labels, "check", "host", "rank", "gpu"),
-            )
-        )
-    else:
-        problems.append(_bad(check, f"neither metric, fact nor problem: {_excerpt(text)}"))
-
-
-def _metric(
-    data: dict[str, Any],
-    labels: dict[str, Any],
-    metrics: list[Metric],
-    problems: list[Problem],
-    text: bytes,
-) -> None:
-    name, value, unit = data["metric"][:64], data.get("value"), data.get("unit", "")
-    if isinstance(value, str) and value.lower() in _NON_FINITE:
-        where = _selected(labels, "check", "host", "rank", "gpu")
-        problems.append(Problem(cause=Cause.NOT_FINITE, message=f"{name} is {value}", **where))
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(unit, str):
-        problems.append(_bad(labels["check"], f"{name} is not a number: {_excerpt(text)}"))
-    elif abs(value) > 1e300:
-        problems.append(_bad(labels["check"], f"{name} is too large"))
-    elif labels["check"] is None:
-        problems.append(_bad(None, f"{name} belongs to no check"))
-    else:
-        metrics.append(Metric(name=name, value=float(value), unit=unit[:32], **labels))
+        cause, message = causes.reported(plain(problem, 64), message)
+        return Problem(cause=cause, message=message, check=check, host=host, rank=rank, gpu=gpu)
+    raise _Unreadable(f"neither metric, fact nor problem: {excerpt}")
 
 
 def _parse_float(text: str) -> float | str:
@@ -153,24 +147,19 @@ def _is_deeper(data: object, levels: int) -> bool:
     return False
 
 
-def _is_valid(key: str, value: object) -> bool:
-    if key in _TEXT_LIMITS:
-        return isinstance(value, str) and len(value) <= _TEXT_LIMITS[key] and value.isprintable()
-    if key == "placement":
-        # A script may use words of its own; they count as no placement.
-        return isinstance(value, str) and len(value) <= 16
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+def _label(data: Mapping[str, object], key: str, limit: int) -> str | None:
+    """Return a text of at most `limit` characters; None if it is missing."""
+    text = data.get(key)
+    if text is None or (isinstance(text, str) and len(text) <= limit and text.isprintable()):
+        return text
+    raise _Unreadable(f"invalid {key}")
 
 
-def _selected(labels: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: labels[key] for key in keys}
-
-
-def _excerpt(text: bytes) -> str:
-    return ascii(text[:120].decode("utf-8", errors="replace"))[1:-1]
-
-
-def _bad(check: str | None, message: str) -> Problem:
-    return Problem(
-        cause=Cause.UNPARSABLE, message=f"a record is not readable: {message}", check=check
-    )
+def _count(data: Mapping[str, object], key: str) -> int | None:
+    """Return a count below 2^62; None if it is missing."""
+    number = data.get(key)
+    if number is None:
+        return None
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 62:
+        return number
+    raise _Unreadable(f"invalid {key}")

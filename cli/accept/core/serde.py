@@ -17,15 +17,37 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from accept.core.error_codes import Code
 
 T = TypeVar("T")
 
+#: Data as JSON and YAML have it.
+Plain = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 #: Keys of mappings and indices of lists, from the outside in.
-Path = tuple[Any, ...]
-_Reader = Callable[[Any], Any]
+Path = tuple[str | int, ...]
+
+
+class _Dataclass(Protocol):
+    """Any instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+_Reader = Callable[[object], Any]
 _Schema = dict[str, Any]
 
 
@@ -41,7 +63,7 @@ class Invalid(ValueError):
         self.hint = hint
         self.code = code
 
-    def under(self, *keys: Any) -> Invalid:
+    def under(self, *keys: str | int) -> Invalid:
         """Return this error with `keys` in front of its path."""
         return Invalid((*keys, *self.path), self.message, self.hint, code=self.code)
 
@@ -84,7 +106,7 @@ class Bounds:
         low = -math.inf if self.min is None else self.min
         high = math.inf if self.max is None else self.max
 
-        def read_bounded(data: Any) -> Any:
+        def read_bounded(data: object) -> Any:
             value = kind.read(data)
             number = value if isinstance(value, (int, float)) else len(value)
             if low <= number <= high:
@@ -113,7 +135,7 @@ class Pattern:
         """Return the kind with this expression."""
         regex = re.compile(self.regex)
 
-        def read_matching(data: Any) -> Any:
+        def read_matching(data: object) -> Any:
             value = kind.read(data)
             if not regex.fullmatch(value):
                 raise _wrong(self.form, value)
@@ -136,7 +158,7 @@ class Text:
     def apply(self, kind: _Kind) -> _Kind:
         """Return the kind that also accepts this text."""
 
-        def read_textual(data: Any) -> Any:
+        def read_textual(data: object) -> Any:
             if not isinstance(data, str):
                 return kind.read(data)
             try:
@@ -156,7 +178,7 @@ class Text:
 # Read, write and publish
 
 
-def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
+def read(cls: type[T], data: object, *, path: Path = ()) -> T:
     """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
 
     A dataclass may have a static method `adapt` that changes data of another version before.
@@ -169,20 +191,25 @@ def read(cls: type[T], data: Any, *, path: Path = ()) -> T:
     return value
 
 
-def dump(value: Any) -> Any:
+@overload
+def dump(value: _Dataclass) -> dict[str, Plain]: ...
+@overload
+def dump(value: object) -> Plain: ...
+def dump(value: object) -> Plain:
     """Return plain data from which `read` restores `value`.
 
     A field with `init=False` is written, but not restored: the class derives it from the others.
     Fields that are None are left out if None is their default. Keys of mappings are sorted and
     fields keep their order, so that equal values give equal bytes.
     """
-    kind = type(value)
-    if kind is str or kind is int or value is None or kind is bool:
-        return value
-    if kind is float:
-        return value if math.isfinite(value) else str(value)
     if isinstance(value, Enum):
-        return value.value
+        plain: Plain = value.value
+        return plain
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    kind = type(value)
     if dataclasses.is_dataclass(kind):
         data = {}
         for item, key, _ in fields_of(kind):
@@ -197,7 +224,7 @@ def dump(value: Any) -> Any:
     raise TypeError(f"{kind.__name__} is not plain data")
 
 
-def renamed(data: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+def renamed(data: dict[str, object], old: str, new: str) -> dict[str, object]:
     """Return JSON data of any version, with the key that was called `old` as `new`.
 
     Raises Invalid if it has both, because one of them would be ignored.
@@ -207,19 +234,19 @@ def renamed(data: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {new if key == old else key: value for key, value in data.items()}
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Return JSON text on one line; equal values give equal bytes."""
     return json.dumps(dump(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def schema(cls: type[Any]) -> _Schema:
+def schema(cls: type[object]) -> _Schema:
     """Return the JSON Schema (draft 2020-12) of a dataclass; nested ones are under `$defs`.
 
     The description of a key comes from its `Doc`, from the field's `metadata["doc"]`, or from the
     `#:` comment above it.
     """
     defs: _Schema = {}
-    result = {
+    result: _Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **_schema_of_fields(cls, defs),
     }
@@ -251,7 +278,7 @@ def escaped(text: str, limit: int = 60) -> str:
     return short if short.isprintable() else json.dumps(short)[1:-1]
 
 
-def describe_value(data: Any) -> str:
+def describe_value(data: object) -> str:
     """Describe a value in a few words, for messages."""
     if data is None:
         return "nothing"
@@ -266,7 +293,7 @@ def describe_value(data: Any) -> str:
     return "a list" if isinstance(data, (list, tuple)) else "a mapping"
 
 
-def describe(hint: Any) -> str:
+def describe(hint: object) -> str:
     """Describe a type in words: "a whole number", "one of a, b"."""
     return _kind(hint).words
 
@@ -340,14 +367,17 @@ def _composite(hint: Any) -> _Kind:
     raise TypeError(f"no reader for the type {hint}")
 
 
-def _wrong(words: str, data: Any, hint: str = "") -> Invalid:
+def _wrong(words: str, data: object, hint: str = "") -> Invalid:
     return Invalid((), f"expected {words}, found {describe_value(data)}", hint)
 
 
 def _simple(
-    words: str, fits: Callable[[Any], bool], schema: _Schema, advice: Callable[[Any], str]
+    words: str,
+    fits: Callable[[object], bool],
+    schema: _Schema,
+    advice: Callable[[object], str] = lambda _: "",
 ) -> _Kind:
-    def read_simple(data: Any) -> Any:
+    def read_simple(data: object) -> Any:
         if not fits(data):
             raise _wrong(words, data, advice(data))
         return data
@@ -355,19 +385,16 @@ def _simple(
     return _Kind(words=words, read=read_simple, schema=lambda _: dict(schema))
 
 
-def _no_advice(_: Any) -> str:
-    return ""
-
-
-def _bool_advice(data: Any) -> str:
+def _bool_advice(data: object) -> str:
     is_word = isinstance(data, str) and data.lower() in ("yes", "no", "on", "off", "y", "n")
     return "yes, no, on and off are plain text here" if is_word else ""
 
 
-def _is_number(data: Any) -> bool:
+def _is_number(data: object) -> bool:
     """Return True for a number that a float can hold; NaN and infinity are refused."""
-    is_number = isinstance(data, (int, float)) and not isinstance(data, bool)
-    return is_number and bool(abs(data) <= sys.float_info.max)
+    if isinstance(data, bool) or not isinstance(data, (int, float)):
+        return False
+    return abs(data) <= sys.float_info.max
 
 
 _STR = _simple(
@@ -380,23 +407,19 @@ _INT = _simple(
     "a whole number",
     lambda data: isinstance(data, int) and not isinstance(data, bool),
     {"type": "integer"},
-    _no_advice,
 )
-_NUMBER = _simple("a number", _is_number, {"type": "number"}, _no_advice)
+_NUMBER = _simple("a number", _is_number, {"type": "number"})
 _FLOAT = replace(_NUMBER, read=lambda data: float(_NUMBER.read(data)))
 _BOOL = _simple(
-    "true or false",
-    lambda data: isinstance(data, bool),
-    {"type": "boolean"},
-    _bool_advice,
+    "true or false", lambda data: isinstance(data, bool), {"type": "boolean"}, _bool_advice
 )
-_NONE = _simple("nothing", lambda data: data is None, {"type": "null"}, _no_advice)
+_NONE = _simple("nothing", lambda data: data is None, {"type": "null"})
 
-#: Deepest nesting of an `Any`, far below Python's recursion limit.
+#: Deepest nesting of data of any type, far below Python's recursion limit.
 _MAX_DEPTH = 50
 
 
-def _any(data: Any, depth: int = 0) -> Any:
+def _any(data: object, depth: int = 0) -> Any:
     if data is None or isinstance(data, (str, int)):
         return data
     if isinstance(data, float):
@@ -422,14 +445,14 @@ _SIMPLE: dict[Any, _Kind] = {
 }
 
 
-def _at(key: Any, read_item: Callable[..., Any], *arguments: Any) -> Any:
+def _at(key: str | int, read_item: Callable[..., Any], *arguments: object) -> Any:
     try:
         return read_item(*arguments)
     except Invalid as error:
         raise error.under(key) from None
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     if not isinstance(key, str):
         message = f"keys must be text, found {describe_value(key)} as a key"
         raise Invalid((), message, "write it in quotes", code=Code.KEY_TYPE)
@@ -437,7 +460,7 @@ def _key(key: Any) -> str:
 
 
 def _tuple(item: _Kind) -> _Kind:
-    def read_tuple(data: Any) -> tuple[Any, ...]:
+    def read_tuple(data: object) -> tuple[Any, ...]:
         if not isinstance(data, (list, tuple)):
             raise _wrong("a list", data)
         return tuple([_at(index, item.read, value) for index, value in enumerate(data)])
@@ -450,7 +473,7 @@ def _tuple(item: _Kind) -> _Kind:
 
 
 def _dict(item: _Kind) -> _Kind:
-    def read_dict(data: Any) -> dict[str, Any]:
+    def read_dict(data: object) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise _wrong("a mapping", data)
         return {_key(key): _at(key, item.read, value) for key, value in data.items()}
@@ -467,7 +490,7 @@ def _choice(values: dict[Any, Any]) -> _Kind:
     table = {(type(value), value): result for value, result in values.items()}
     texts = [str(value) for value in values]
 
-    def read_choice(data: Any) -> Any:
+    def read_choice(data: object) -> Any:
         if isinstance(data, (str, int)) and (type(data), data) in table:
             return table[type(data), data]
         raise Invalid(
@@ -487,7 +510,7 @@ def _union(union: tuple[Any, ...]) -> _Kind:
     optional = len(choices) < len(union)
     expected = " or ".join(kind.words for _, kind in choices)
 
-    def read_union(data: Any) -> Any:
+    def read_union(data: object) -> Any:
         if data is None and optional:
             return None
         hints = []
@@ -508,7 +531,7 @@ def _union(union: tuple[Any, ...]) -> _Kind:
     )
 
 
-def _is_intended(member: Any, data: Any) -> bool:
+def _is_intended(member: Any, data: object) -> bool:
     """Return True if the kind of data shows that this member of a union was meant."""
     base = split(member)[0]
     if isinstance(data, dict):
@@ -522,7 +545,7 @@ def _dataclass(cls: type[Any]) -> _Kind:
     derived = {item.name for item, _, _ in fields_of(cls) if not item.init}
     adapt = getattr(cls, "adapt", None)
 
-    def read_dataclass(data: Any) -> Any:
+    def read_dataclass(data: object) -> Any:
         if not isinstance(data, dict):
             raise _wrong("a mapping", data, f"known keys: {', '.join(readers)}")
         values = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from enum import Enum
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -52,6 +53,12 @@ def markdown(text: object, most: int = 400) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun, such as "1 host" or "2 hosts"; `plural` if it is irregular."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def shortened(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first texts, such as "a, b and 4 more"; `most` is how many of them are shown."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
 
 
 def duration(seconds: float) -> str:

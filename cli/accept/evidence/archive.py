@@ -14,6 +14,7 @@ import io
 import os
 import shutil
 import tarfile
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -175,22 +176,27 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
         ) from None
 
 
-def unpack_evidence(archive: Path, target: Path, *, source: str) -> Path:
-    """Unpack a run's evidence into the folder `target`, check it, and return its folder.
+def unpack_evidence(archive: Path, target: Path, *, source: str) -> None:
+    """Unpack a run's evidence, check it, and make it the folder `target`, which must not exist.
 
-    Raises BadEvidence as `unpack`, and if it contains no plan or was modified.
+    Raises BadEvidence as `unpack`, and if it contains no plan or was modified; then there is no
+    `target`.
     """
-    unpack(archive, target, source=source)
-    folder = target / "evidence"
-    if not (folder / evidence.PLAN).is_file():
-        raise BadEvidence(
-            f"{source} contains no plan", code=Code.EVIDENCE_UNREADABLE, hint="collect again"
-        )
-    if (folder / evidence.CHECKSUMS).is_file() and (wrong := evidence.check_checksums(folder)):
-        raise BadEvidence(
-            f"{source}: {'; '.join(wrong[:3])}", code=Code.EVIDENCE_CHANGED, hint="collect again"
-        )
-    return folder
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as scratch:
+        unpack(archive, Path(scratch), source=source)
+        folder = Path(scratch) / "evidence"
+        if not (folder / evidence.PLAN).is_file():
+            raise BadEvidence(
+                f"{source} contains no plan", code=Code.EVIDENCE_UNREADABLE, hint="collect again"
+            )
+        has_checksums = (folder / evidence.CHECKSUMS).is_file()
+        if has_checksums and (wrong := evidence.check_checksums(folder)):
+            raise BadEvidence(
+                f"{source}: {'; '.join(wrong[:3])}",
+                code=Code.EVIDENCE_CHANGED,
+                hint="collect again",
+            )
+        folder.rename(target)
 
 
 def _unpack(file: BinaryIO, target: Path) -> None:

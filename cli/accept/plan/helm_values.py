@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from accept import __version__
 from accept.config.chart_values import Origin, Values
+from accept.config.kubernetes import ClusterSettings, longest_name
 from accept.core.serde import dump
 from accept.plan.bundle import PLAN_FILE, Bundle
+from accept.plan.placement import gpu_resource
 from accept.plan.resolve import Resolved
 
 #: Text that every YAML parser reads as text without quotes, except `_YAML_KEYWORDS`.
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _YAML_KEYWORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+#: The keys of a site file that are not part of the pod settings.
+_CLUSTER_KEYS = tuple(item.name for item in fields(ClusterSettings))
 
 
 def helm_values(run: Resolved, bundle: Bundle) -> str:
@@ -43,17 +47,20 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
     """Return the Helm values of the run."""
     plan = bundle.plan
     archive = base64.b64encode(bundle.archive()).decode()
-    machine = run.machine.kubernetes
+    pod = run.pod
     return Values(
         accept=Origin(version=__version__, run=plan.hash, machine=plan.machine.name),
         nodes=plan.nodes or 0,
         gpus_per_node=plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
+        longest_name=longest_name(plan.nodes or 1),
+        one_pod_per_node=run.gpus_per_pod is not None or not gpu_resource(pod.resources),
         # As text, because Helm writes a number of seven digits with an exponent.
-        machine=replace(machine, env={key: str(value) for key, value in machine.env.items()}),
-        site=replace(
-            run.site.kubernetes,
-            gpus_per_pod=run.gpus_per_pod,
-            extra_env={key: str(value) for key, value in run.site.kubernetes.extra_env.items()},
+        pod=replace(pod, env={key: str(value) for key, value in pod.env.items()}),
+        site=ClusterSettings(
+            **{
+                item.name: getattr(run.site.kubernetes, item.name)
+                for item in fields(ClusterSettings)
+            }
         ),
         results=run.site.results,
         deadline_seconds=math.ceil(plan.deadline_seconds),

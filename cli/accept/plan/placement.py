@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from accept.config.kubernetes import NAME, RESULTS, Kubernetes, MachineKubernetes, Results
+from accept.config.fields import Plain
+from accept.config.kubernetes import NAME, RESULTS, Kubernetes, PodSettings, Results
 from accept.config.machine import Machine
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
@@ -83,7 +84,7 @@ def gpus_of_pod(
         )
     if count == "detect":
         requested = requested or used
-        if requested is None and not _requests_gpus(machine.kubernetes):
+        if requested is None and not gpu_resource(machine.kubernetes.resources):
             raise BadInput(
                 f"pods must request GPUs, but machine {machine.name} has no number of GPUs",
                 code=Code.MACHINE_GPU_COUNT,
@@ -97,20 +98,127 @@ def gpus_of_pod(
     return (None if requested == count else requested), (None if used == count else used)
 
 
-def _requests_gpus(machine: MachineKubernetes) -> bool:
-    limits = machine.resources.get("limits")
-    return isinstance(limits, dict) and "nvidia.com/gpu" in limits
+#: The resource of a pod that requests GPUs, unless machine or site name another.
+GPU = "nvidia.com/gpu"
+_GPU_TOLERATIONS: tuple[Plain, ...] = ({"key": GPU, "operator": "Exists"},)
+_SPOT_TOLERATIONS: tuple[Plain, ...] = (
+    {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
+    {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Exists"},
+)
+_FLEX_START_TOLERATIONS: tuple[Plain, ...] = (
+    {"key": "cloud.google.com/gke-flex-start", "operator": "Exists"},
+    {"key": "cloud.google.com/gke-queued", "operator": "Exists"},
+)
+_FLEX_START_LABELS = {"cloud.google.com/gke-flex-start": "true"}
 
 
-def check_results(results: Results, machine: MachineKubernetes, site: Kubernetes) -> None:
+def gpu_resource(resources: Mapping[str, object]) -> str:
+    """Return the resource by which a pod requests GPUs; empty if it requests none."""
+    for kind in ("limits", "requests"):
+        amounts = resources.get(kind)
+        for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+            if name.endswith("/gpu") and str(amount) != "0":
+                return str(name)
+    return ""
+
+
+def pod_settings(machine: PodSettings, site: Kubernetes, gpus: int | None = None) -> PodSettings:
+    """Return the settings of the pods: the machine's with the site's, and what these imply.
+
+    `gpus` is the number of GPUs that a pod requests; None: as in the resources.
+    """
+    resources = _pod_resources(machine, site, gpus)
+    claims = site.resource_claims
+    if claims is None:
+        # The machine's claims are for the NICs that networks of the site replace.
+        claims = () if site.networks else machine.resource_claims
+    tolerations = (
+        *machine.tolerations,
+        *site.tolerations,
+        *(_SPOT_TOLERATIONS if site.spot else ()),
+        *(_FLEX_START_TOLERATIONS if site.flex_start else ()),
+        *(_GPU_TOLERATIONS if gpu_resource(resources) == GPU else ()),
+    )
+    return PodSettings(
+        node_selector={
+            **machine.node_selector,
+            **site.node_selector,
+            **(_FLEX_START_LABELS if site.flex_start else {}),
+        },
+        tolerations=tuple(t for i, t in enumerate(tolerations) if t not in tolerations[:i]),
+        labels={**machine.labels, **site.labels},
+        annotations={**machine.annotations, **site.annotations},
+        networks=machine.networks if site.networks is None else site.networks,
+        host_network=machine.host_network if site.host_network is None else site.host_network,
+        resources=resources,
+        resource_claims=claims,
+        compute_domain=machine.compute_domain,
+        shared_memory=site.shared_memory or machine.shared_memory,
+        security_context=_security_context(machine, site),
+        env={**machine.env, **site.extra_env},
+        volumes=(*machine.volumes, *site.extra_volumes),
+        volume_mounts=(*machine.volume_mounts, *site.extra_volume_mounts),
+        init_containers=(*machine.init_containers, *site.extra_init_containers),
+        sidecars=_sidecars(machine, site),
+        source=machine.source,
+    )
+
+
+def _pod_resources(machine: PodSettings, site: Kubernetes, gpus: int | None) -> Plain:
+    resources = _merged(machine.resources, site.resources)
+    if gpus is None:
+        return resources
+    name = gpu_resource(resources) or GPU
+    requests = resources.get("requests")
+    is_requested = isinstance(requests, dict) and name in requests
+    kinds = ("limits", "requests") if is_requested else ("limits",)
+    return _merged(resources, {kind: {name: gpus} for kind in kinds})
+
+
+def _security_context(machine: PodSettings, site: Kubernetes) -> Plain:
+    """Return the security context: not privileged unless the machine or the site sets it."""
+    merged = _merged(machine.security_context, site.security_context)
+    context = {"privileged": False, **merged}
+    capabilities = context.get("capabilities")
+    added = capabilities.get("add") if isinstance(capabilities, dict) else None
+    # Kubernetes refuses to forbid an escalation to rights that the container has.
+    if not (context["privileged"] or "SYS_ADMIN" in (added or ())):
+        context.setdefault("allowPrivilegeEscalation", False)
+    return context
+
+
+def _sidecars(machine: PodSettings, site: Kubernetes) -> tuple[Plain, ...]:
+    """Return the sidecars; the site's are merged into those of the machine with the same name."""
+    of_site = {str(sidecar.get("name")): sidecar for sidecar in site.extra_sidecars}
+    changed = [_merged(s, of_site.pop(str(s.get("name")), {})) for s in machine.sidecars]
+    return (*changed, *of_site.values())
+
+
+def _merged(base: Plain, changes: Plain) -> Plain:
+    """Return `base` with `changes`; mappings in both are merged, any other value is replaced."""
+    result = {**base, **changes}
+    for key in base.keys() & changes.keys():
+        old, new = base[key], changes[key]
+        if isinstance(old, dict) and isinstance(new, dict):
+            result[key] = _merged(old, new)
+    return result
+
+
+def check_results(results: Results, pod: PodSettings) -> None:
     """Raise BadInput if results go to a folder inside the pod, which is deleted with the pod."""
-    location = (results.location or "").removeprefix("file://")
-    if not location.startswith("/") or results.volume:
-        return
-    mounts = [m.get("mountPath") for m in (*machine.volume_mounts, *site.extra_volume_mounts)]
-    if not any(f"{location}/".startswith(f"{str(path).rstrip('/')}/") for path in mounts if path):
+    if results.folder and not results.volume and not volumes_at(results.folder, pod):
         raise BadInput(
-            f"results.location {escaped(location)} is inside the pod and is deleted with it",
+            f"results.location {escaped(results.folder)} is inside the pod and is deleted with it",
             code=Code.SITE_RESULTS_IN_POD,
             hint=f"name a bucket, or give results.volume, which is mounted at {RESULTS}",
         )
+
+
+def volumes_at(folder: str, pod: PodSettings) -> tuple[str, ...]:
+    """Return the names of the volumes that pods mount at a folder, or at one above it."""
+    mounts = ((str(m.get("name")), str(m.get("mountPath") or "")) for m in pod.volume_mounts)
+    return tuple(name for name, path in mounts if path and _is_below(folder, path))
+
+
+def _is_below(folder: str, path: str) -> bool:
+    return f"{folder}/".startswith(f"{path.rstrip('/')}/")

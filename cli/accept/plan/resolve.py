@@ -24,6 +24,7 @@ from accept.config.faults import parse_faults
 from accept.config.fields import check_env
 from accept.config.floors import bounds
 from accept.config.hostlist import MOST_HOSTS, expand
+from accept.config.kubernetes import PodSettings
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import remarks, without
 from accept.core.catalog.faults import Injector, fault_of
@@ -32,7 +33,13 @@ from accept.core.errors import BadInput
 from accept.core.model import Plan, Reference
 from accept.core.serde import Invalid, escaped, known
 from accept.core.text import count, duration
-from accept.plan.placement import check_image, check_results, gpus_of_pod, include_nodes
+from accept.plan.placement import (
+    check_image,
+    check_results,
+    gpus_of_pod,
+    include_nodes,
+    pod_settings,
+)
 from accept.plan.steps import fit_budget, missing_gates, steps_of
 
 #: Longest wait for hosts, in seconds, by back end. Nodes of a cluster first pull an image.
@@ -114,6 +121,11 @@ class Resolved:
     notes: tuple[str, ...] = ()
     #: Location of the run in a cluster, as in `Options`.
     place: ClusterPlace = ClusterPlace()
+
+    @property
+    def pod(self) -> PodSettings:
+        """Return the settings of the run's pods."""
+        return pod_settings(self.machine.kubernetes, self.site.kubernetes, self.gpus_per_pod)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +252,8 @@ def resolve(options: Options) -> Resolved:
     on_pods = backend == "kubernetes"
     per_pod = None
     if on_pods:
-        check_results(settings.results, machine.value.kubernetes, settings.kubernetes)
+        pod = pod_settings(machine.value.kubernetes, settings.kubernetes)
+        check_results(settings.results, pod)
         pods = include_nodes(settings.kubernetes, names=hosts, nodes=count)
         settings = replace(settings, kubernetes=pods)
     gpus = gpus_to_use(machine.value, settings, options)

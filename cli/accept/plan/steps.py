@@ -99,7 +99,7 @@ def steps_of(
             continue
         typed = read(check.params, params)
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)
-        work = check.estimate(typed, largest, ranks) * len(planned_waves)
+        work = typed.estimate(largest, ranks) * len(planned_waves)
         wave_start = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
         draft = _Draft(
             check=check,

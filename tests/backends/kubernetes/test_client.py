@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,13 @@ import pytest
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
 from tests.factories.kubernetes import job, listed, running, stored_job, unscheduled
 
+from accept.backends.job import Place
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, objects, watch
-from accept.backends.kubernetes.client import Api, ApiError, Place, find_place, resolve_place
+from accept.backends.kubernetes.client import Api, ApiError, find_place, resolve_place
 from accept.backends.kubernetes.exec import CommandResult, execute
 from accept.backends.kubernetes.objects import JOBSET, POD
+from accept.backends.kubernetes.submit import helm_options
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.error_codes import Code
@@ -95,7 +98,7 @@ class TestThePlace:
         assert caught.value.code is Code.KUBE_CONFIG_INVALID
 
     def test_is_told_to_helm_by_context_and_namespace(self, place: Place) -> None:
-        options, environment = place.helm()
+        options, environment = helm_options(place)
         assert options == ["--namespace", "lab", "--kube-context", "standin"]
         assert environment == {"KUBECONFIG": place.kubeconfig}
 
@@ -157,7 +160,7 @@ class TestAnAnswer:
     def test_that_does_not_come_says_which_cluster(self, tmp_path: Path) -> None:
         with api_server() as gone:
             file = gone.kubeconfig(tmp_path)
-        with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port} does not answer") as caught:
+        with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port}") as caught:
             Api(find_place(str(file))).version()
         assert caught.value.passing
 
@@ -170,11 +173,11 @@ class TestTheConsole:
         server.says(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
         console = watch._Console(Api(place), "run-w-0-0-abcde")
         console.start()
-        said = [console.said.get(timeout=20) for _ in range(4)]
+        said = [console.lines.get(timeout=20) for _ in range(4)]
         console.over.set()
         console.join(20)
         assert said == [b"one\n", b"two\n", b"three\n", b"four\n"]
-        assert console.said.empty()
+        assert console.lines.empty()
 
 
 class TestWatching:
@@ -185,9 +188,8 @@ class TestWatching:
 
     def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
         said: list[str] = []
-        one = stored_job()
-        one.place["kubeconfig"] = place.kubeconfig
-        return watch.watch(one, folder=tmp_path, say=said.append), said
+        job = stored_job(kubeconfig=place.kubeconfig)
+        return watch.watch(job, folder=tmp_path, say=said.append), said
 
     def test_survives_an_api_that_restarts(
         self, server: ApiServer, place: Place, tmp_path: Path
@@ -200,6 +202,19 @@ class TestWatching:
         code, said = self.watch(place, tmp_path)
         assert code == 3
         assert said.count("measured") == 1
+
+    def test_reads_no_log_after_its_end(
+        self, server: ApiServer, place: Place, tmp_path: Path
+    ) -> None:
+        server.says(JOBS, listed(job(1)), listed())
+        server.says(PODS, listed(running(0)), listed())
+        server.says(LOG, 503)
+        with pytest.raises(Interrupted):
+            self.watch(place, tmp_path)
+        for thread in threading.enumerate():
+            if isinstance(thread, watch._Console):
+                thread.join(20)
+                assert not thread.is_alive()
 
     def test_gives_up_after_minutes_and_says_how_to_come_back(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +257,7 @@ class TestWatching:
     ) -> None:
         server.says(JOBS, listed(job(1)))
         server.says(PODS, listed(unscheduled()))
-        with pytest.raises(NotStarted, match="not scheduled: 0/3 nodes are available") as caught:
+        with pytest.raises(NotStarted, match="0/3 nodes are available") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_NOT_STARTED
 
@@ -255,7 +270,7 @@ class TestWatching:
         server.says(JOBS, listed(job(1)))
         server.says(PODS, *[listed(one) for one in before], listed(lost()))
         server.says(LOG, "measured\n")
-        with pytest.raises(Interrupted, match="node lost: taint") as caught:
+        with pytest.raises(Interrupted, match="taint") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_LOST
         assert "accept delete run" in caught.value.hint
@@ -395,11 +410,11 @@ class TestACommandInAContainer:
 
     def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> CommandResult:
         server.commands[self.EXEC] = lambda *_: iter(frames)
-        return execute(Api(place), "p", "accept", ["sh", "-c", "a b"])
+        return execute(Api(place), "p", ["sh", "-c", "a b"])
 
     def test_has_its_words_as_they_are(self, server: ApiServer, place: Place) -> None:
         server.commands[self.EXEC] = lambda words, _: iter([(OUT, "|".join(words).encode())])
-        done = execute(Api(place), "p", "accept", ["sh", "-c", "a & b"])
+        done = execute(Api(place), "p", ["sh", "-c", "a & b"])
         assert done.out == "sh|-c|a & b"
 
     def test_ends_with_its_status(self, server: ApiServer, place: Place) -> None:
@@ -407,18 +422,18 @@ class TestACommandInAContainer:
         done = self.run(
             server, place, (OUT, b"o"), (ERR, b"e"), (STATUS, json.dumps(failed).encode())
         )
-        assert done == CommandResult(exit=7, out="o", err="e")
+        assert done == CommandResult(exit=7, out="o")
         good = (STATUS, b'{"status":"Success"}')
         assert self.run(server, place, (OUT, "\u00e4".encode()), good).exit == 0
 
     def test_has_none_where_the_connection_ends_before_it(
         self, server: ApiServer, place: Place
     ) -> None:
-        assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut", err="")
+        assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut")
 
     def test_that_is_refused_says_why(self, server: ApiServer, place: Place) -> None:
         with pytest.raises(ApiError, match="exec in p") as caught:
-            execute(Api(place), "p", "accept", ["true"])
+            execute(Api(place), "p", ["true"])
         assert caught.value.status == 404
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.factories import sample_evidence
 from tests.factories.api_server import STATUS, ApiServer, api_server
 from tests.factories.command_line import accept
+from tests.factories.kubernetes import stored_job
 
 from accept.backends.job import Job
 from accept.backends.kubernetes import collect, delete
@@ -94,11 +96,7 @@ def job(server: ApiServer, tmp_path: Path) -> Job:
 
 def submitted(server: ApiServer, tmp_path: Path, *, first: str) -> Job:
     file = str(server.kubeconfig(tmp_path))
-    place = {"namespace": "lab", "context": "standin", "kubeconfig": file, "release": ""}
-    made = Job(
-        schema=1, backend="kubernetes", attempt="run", hosts=(), first=first, folder="",
-        place=place,
-    )  # fmt: skip
+    made = replace(stored_job(kubeconfig=file, release=""), first=first)
     folder = rundir.create("run")
     evidence.write(folder / rundir.JOB, json.dumps(dump(made)))
     (folder / rundir.RENDERED).mkdir()
@@ -115,7 +113,7 @@ def add_run(store: StoredObjects, *, started: bool = True) -> tuple[str, str]:
         PODS, POD,
         owner=owner,
         metadata={"labels": index},
-        spec={"nodeName": "n1"},
+        spec={"nodeName": "n1", "terminationGracePeriodSeconds": 0},
         status={"containerStatuses": [{"name": "accept", "state": state}]},
     )  # fmt: skip
     return owner, pod

@@ -18,7 +18,6 @@ from tests.factories.chart_runs import DOMAIN
 from tests.factories.command_line import accept, refused
 from tests.factories.kubernetes import job, node
 
-from accept.backends.kubernetes import doctor as kubernetes_doctor
 from accept.backends.kubernetes.client import Api
 from accept.core.error_codes import Code
 from accept.evidence import bucket
@@ -185,6 +184,11 @@ class TestARunThatIsSubmitted:
 
 
 JOBSET = "/apis/jobset.x-k8s.io"
+OLD_FIELD = "spec.replicatedJobs.template.spec.template.spec.initContainers"
+#: A field that JobSet 0.7 has, and older versions do not.
+CLAIM_FIELD = (
+    "spec.replicatedJobs.template.spec.template.spec.resourceClaims.resourceClaimTemplateName"
+)
 
 
 def jobset(*fields: str) -> dict[str, Any]:
@@ -205,46 +209,18 @@ class TestJobSet:
     def served(self, server: ApiServer) -> None:
         server.serves("jobset.x-k8s.io", "v1alpha2")
 
-    def test_with_what_the_chart_sets_is_fine(self, server: ApiServer, ask: Ask) -> None:
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.JOBSET_FIELDS))
-        assert line(ask(), "JobSet")[0] == "ok"
-
-    def test_that_would_drop_a_field_is_too_old(self, server: ApiServer, ask: Ask) -> None:
-        served = [f for f in kubernetes_doctor.JOBSET_FIELDS if not f.endswith(".successPolicy")]
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*served))
-        mark, said = line(ask(), "JobSet")
-        assert mark == "missing"
-        assert "replicatedJobs.template.spec.successPolicy" in said
-        assert "0.7 or newer" in said
+    @pytest.mark.parametrize(("field", "mark"), [(CLAIM_FIELD, "ok"), (OLD_FIELD, "missing")])
+    def test_must_be_of_version_0_7(
+        self, server: ApiServer, ask: Ask, field: str, mark: str
+    ) -> None:
+        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(field))
+        assert line(ask(), "JobSet")[0] == mark
 
     def test_does_not_matter_where_a_plain_job_is_asked_for(
         self, server: ApiServer, ask: Ask
     ) -> None:
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset("spec.replicatedJobs"))
         assert line(ask("  controller: job\n"), "JobSet")[0] == "ok"
-
-    @pytest.mark.parametrize(
-        ("site", "mark"),
-        [
-            ("", "missing"),
-            ("  resourceClaims: []\n", "ok"),
-            ("  networks: [{interface: eth2, network: rdma-0}]\n", "ok"),
-        ],
-    )
-    def test_is_asked_for_claims_only_where_the_chart_makes_some(
-        self,
-        server: ApiServer,
-        options: Callable[..., list[str]],
-        tmp_path: Path,
-        site: str,
-        mark: str,
-    ) -> None:
-        """A machine without an NVLink domain, whose NICs come from claims or from networks."""
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(*kubernetes_doctor.JOBSET_FIELDS))
-        machine = tmp_path / "claims.yaml"
-        machine.write_text(DOMAIN.replace("computeDomain: true", "computeDomain: false"))
-        done = accept("doctor", *options(site, machine=str(machine)))
-        assert line(done.out, "JobSet")[0] == mark
 
     def test_may_keep_its_fields_to_itself(self, server: ApiServer, ask: Ask) -> None:
         server.says(f"/openapi/v3{JOBSET}/v1alpha2", 403)
@@ -264,7 +240,7 @@ class TestRights:
     @pytest.mark.parametrize(
         ("controller", "served", "mark"),
         [
-            ("jobset", False, "missing"),
+            ("jobset", True, "missing"),
             ("auto", True, "missing"),
             ("auto", False, "ok"),
             ("job", True, "ok"),

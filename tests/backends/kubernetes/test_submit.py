@@ -15,8 +15,9 @@ import yaml
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.kubernetes import job
 
+from accept.backends.job import Place
 from accept.backends.kubernetes import submit
-from accept.backends.kubernetes.client import Api, Place, find_place
+from accept.backends.kubernetes.client import Api, find_place
 from accept.backends.kubernetes.submit import RunName
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted

@@ -14,8 +14,9 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.runs import CONNECT, until
 
+from accept.backends.job import Place
 from accept.backends.kubernetes import collect, rbac
-from accept.backends.kubernetes.client import Api, Place
+from accept.backends.kubernetes.client import Api
 from accept.backends.kubernetes.exec import execute
 from accept.config import load_site
 from accept.core import evidence
@@ -186,7 +187,7 @@ class TestARunThatCannotStart:
             doctor = desk.do("doctor", *plan, "--nodes=3")
             assert doctor.exit == 4
             assert "rdma-0" in doctor.out
-            assert "JobSet: jobset.x-k8s.io v1alpha2, with all fields" in doctor.out
+            assert "JobSet: jobset.x-k8s.io v1alpha2, of JobSet 0.7 or newer" in doctor.out
             free = desk.do("nodes", "--machine=a4-highgpu-8g")
             assert tuple(free.out.split()) == cluster.nodes[:2]
             planned = desk.do("run", *plan, "--nodes=all", "--dry-run", "--json")
@@ -281,13 +282,13 @@ class TestExec:
         api = Api(place)
         there = "/opt/accept/evidence.tar"
         made = f"head -c 5000003 /dev/urandom > {there}; sha256sum {there}"
-        done = execute(api, pod, "accept", ["sh", "-c", made])
+        done = execute(api, pod, ["sh", "-c", made])
         assert done.exit == 0
         digest = done.out.split()[0]
         target = tmp_path / "bytes"
         collect.copy_archive(api, pod, target, 5000003, digest, say=print)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
-        assert execute(api, pod, "accept", ["sh", "-c", "exit 7"]).exit == 7
+        assert execute(api, pod, ["sh", "-c", "exit 7"]).exit == 7
 
 
 class TestThePodsFirstProcess:
@@ -297,10 +298,10 @@ class TestThePodsFirstProcess:
         pod = desk.pods()[0]["metadata"]["name"]
         api = Api(Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace))
         orphans = "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done"
-        left = execute(api, pod, "accept", ["sh", "-c", orphans]).out.split()
+        left = execute(api, pod, ["sh", "-c", orphans]).out.split()
         assert len(left) == 3
         gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
-        done = execute(api, pod, "accept", ["sh", "-c", gone, "sh", *left], timeout=30)
+        done = execute(api, pod, ["sh", "-c", gone, "sh", *left], timeout=30)
         assert done.exit == 0
 
 

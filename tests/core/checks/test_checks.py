@@ -46,7 +46,7 @@ def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["8X", "", "-1", "0", "1.5G", "8GB", "1 G", "²", "9" * 40])
-def test_what_is_no_size_is_refused_with_the_forms_there_are(text: str) -> None:
+def test_invalid_sizes_are_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="K, M, G or T"):
         parse_size(text)
 
@@ -65,7 +65,7 @@ def test_a_check_that_does_not_exist_is_a_key_error() -> None:
 
 
 @pytest.mark.parametrize("name", checks.names())
-def test_each_check_is_whole(name: str) -> None:
+def test_each_check_is_complete(name: str) -> None:
     check = checks.load(name)
     assert check.name == name
     assert len(check.summary) < 100
@@ -75,10 +75,10 @@ def test_each_check_is_whole(name: str) -> None:
     metrics = [spec.name for spec in check.metrics]
     assert len(set(metrics)) == len(metrics)
     assert not check.metrics or check.metrics[0].bounds or not any(m.bounds for m in check.metrics)
-    defaults = check.params()
+    params = check.params()
     for item in fields(check.params):
         assert item.metadata["doc"], item.name
-    assert 0 < check.estimate(defaults, 1, 1) <= check.estimate(defaults, 1000, 8) < 3600
+    assert 0 < params.estimate(1, 1) <= params.estimate(1000, 8) < 3600
 
 
 def test_one_check_gates_the_measurements_and_one_runs_scripts() -> None:
@@ -117,46 +117,46 @@ def test_starting_takes_longer_on_more_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "params", "says"),
+    ("check", "params", "name"),
     [
         ("all-reduce", {"min": "8X"}, "8X"),
-        ("all-reduce", {"min": "8M", "max": "1M"}, "smaller than min"),
+        ("all-reduce", {"min": "8M", "max": "1M"}, "min"),
         ("all-reduce", {"factor": 1}, "factor"),
         ("all-reduce", {"iters": 0}, "iters"),
         ("all-reduce", {"itres": 5}, "itres"),
         ("train", {"steps": 3}, "steps"),
         ("train", {"ratio": 1.5}, "ratio"),
         ("train", {"batch": 3}, "batch"),
-        ("train", {"by": 61}, "by must be at most"),
-        ("train", {"every": 0}, "every must be at least 1"),
+        ("train", {"by": 61}, "by"),
+        ("train", {"every": 0}, "every"),
         ("train", {"model": "gpt-2"}, "model"),
         ("train", {"dataset": "cifar-10"}, "path"),
-        ("train", {"dataset": "cifar-10", "path": "data"}, "absolute"),
-        ("train", {"dataset": "cifar-10", "path": "/data", "model": "gpt-tiny"}, "needs text"),
+        ("train", {"dataset": "cifar-10", "path": "data"}, "path"),
+        ("train", {"dataset": "cifar-10", "path": "/data", "model": "gpt-tiny"}, "model"),
         ("train", {"download": True}, "download"),
         ("connectivity", {"pings": -1}, "pings"),
         ("script", {"seconds": 0}, "seconds"),
         ("health", {"few": -1}, "few"),
     ],
 )
-def test_parameters_that_cannot_be_are_refused_by_name(
-    check: str, params: dict[str, object], says: str
+def test_invalid_parameters_are_refused_by_name(
+    check: str, params: dict[str, object], name: str
 ) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(Invalid, match=name):
         read_typed(checks.load(check).params, params)
 
 
 # -- sizes of a step -----------------------------------------------------------------------------
 
 
-def test_a_step_goes_through_the_sizes_nccl_tests_goes_through() -> None:
+def test_a_step_has_the_sizes_of_nccl_tests() -> None:
     assert message_sizes("1M", "10M", 2) == (1 << 20, 2 << 20, 4 << 20, 8 << 20)
     assert planned_sizes(step()) == (1 << 20, 2 << 20, 4 << 20)
     assert planned_sizes(step(params={"min": "?"})) == ()
 
 
 @given(st.integers(1, TOP))
-def test_a_measured_size_stands_for_the_planned_one_it_was_rounded_down_from(size: int) -> None:
+def test_a_rounded_size_belongs_to_its_planned_size(size: int) -> None:
     planned = nominal(size, step())
     assert planned >= size
     assert planned == size or planned in planned_sizes(step())
@@ -219,7 +219,7 @@ def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
     ]
 
 
-def test_in_place_alltoall_is_not_checked_and_no_problem() -> None:
+def test_unchecked_in_place_alltoall_is_not_a_problem() -> None:
     parsed = parse_log(("alltoall",), lines(log("alltoall", in_place="N/A")))
     assert parsed.problems == ()
     assert read(parsed.metrics, "alltoall").unchecked == ()
@@ -230,20 +230,20 @@ def test_in_place_all_reduce_must_be_checked() -> None:
     assert read(parsed.metrics, "all-reduce").unchecked == ("in",)
 
 
-def test_where_a_tool_is_missing_the_missing_table_is_no_news() -> None:
-    said = 'ACCEPT {"problem":"tool-missing","message":"no mpirun"}\n'
-    parsed = parse_log(("all-reduce",), lines(said))
+def test_a_missing_tool_explains_the_missing_table() -> None:
+    record = 'ACCEPT {"problem":"tool-missing","message":"no mpirun"}\n'
+    parsed = parse_log(("all-reduce",), lines(record))
     assert [problem.cause for problem in parsed.problems] == ["tool-missing"]
     assert parse_log(("all-reduce",), lines("nothing\n")).problems
 
 
-def test_what_a_group_of_one_host_says_is_said_of_that_host() -> None:
+def test_facts_of_a_group_of_one_host_belong_to_it() -> None:
     text = 'ACCEPT {"fact":"inventory","value":{"cpus":4}}\n'
     assert parse_log(("inventory",), lines(text), ("h7",)).facts[0].host == "h7"
     assert parse_log(("inventory",), lines(text), ("h7", "h8")).facts[0].host is None
 
 
-def test_whom_the_launcher_names_is_who_the_run_knows_by_that_name() -> None:
+def test_the_launchers_host_names_become_those_of_the_run() -> None:
     words = "prterun noticed that process rank 1 with PID 153 on node h8 exited on"
     text = f"{words}\nsignal 9 (Killed).\n"
 
@@ -274,10 +274,10 @@ def crashed(rank: int, message: str) -> bytes:
     return json.dumps({"problem": "crashed", "rank": rank, "message": message}).encode()
 
 
-def test_what_several_ranks_see_is_told_once() -> None:
-    raw = [b"ACCEPT " + crashed(rank, f"rank {rank} says") for rank in (0, 1, 0)]
+def test_equal_problems_of_several_ranks_are_merged() -> None:
+    raw = [b"ACCEPT " + crashed(rank, f"seen by {rank}") for rank in (0, 1, 0)]
     parsed = parse_log(["script"], raw, ("h0",))
-    assert [p.message for p in parsed.problems] == ["rank 0 says", "rank 1 says"]
+    assert [p.message for p in parsed.problems] == ["seen by 0", "seen by 1"]
 
 
 PROBLEMS = st.lists(
@@ -297,10 +297,10 @@ def test_a_log_that_is_read_again_leaves_the_problems_as_they_were(
     outside: list[Problem], ranks: list[tuple[int, str]]
 ) -> None:
     parsed = parse_log(["script"], [b"ACCEPT " + crashed(*one) for one in ranks], ("h0",))
-    told = with_problems_seen(outside, parsed)
-    assert with_problems_seen(told, parsed) == told
-    assert set(parsed.problems) <= set(told)
-    what = [(p.cause, p.host, p.rank, p.nic) for p in told]
+    merged = with_problems_seen(outside, parsed)
+    assert with_problems_seen(merged, parsed) == merged
+    assert set(parsed.problems) <= set(merged)
+    what = [(p.cause, p.host, p.rank, p.nic) for p in merged]
     assert len(set(what)) == len(what)
     assert {(p.cause, p.host, p.rank, p.nic) for p in outside} <= set(what)
 

@@ -654,7 +654,7 @@ def test_soak_keeps_all_gpus_at_their_limit_for_an_hour_and_ends_before_its_dead
     options = Options(machine="h200-8", suite="soak", nodes=2, hosts=HOSTS, backend="ssh")
     plan = resolve(options).plan
     (step,) = [one for one in plan.steps if "gemm" in one.checks]
-    assert step.params["seconds"] * len(HEALTHY) >= 3600
+    assert float(step.params["seconds"]) * len(HEALTHY) >= 3600
     assert step.timeout > 1.5 * step.estimate
     (train,) = [one for one in plan.steps if one.checks == ("train",)]
     assert train.estimate < step.estimate, "a small model leaves a GPU nearly idle"

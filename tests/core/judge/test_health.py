@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.factories import verdicts
 from tests.factories.verdicts import CPU, GPU, hosts, hosts_record, plan, record, step
 
-from accept.core import checks
 from accept.core.checks import REGISTRY
+from accept.core.checks.health import Params
 from accept.core.facts import mapping
 from accept.core.health_readings import (
     HEALTH_CHANGE,
@@ -36,7 +36,7 @@ from accept.core.serde import dump
 
 HEALTH = step("health", "each", number=10, params={})
 LATER = step("script", "all", number=20, params={"name": "load"})
-LIMITS = checks.load("health").params()
+LIMITS = Params()
 ANY = PlannedMachine(name="any", gpus=None, ranks=None)
 
 

@@ -46,7 +46,7 @@ def causes(log: Log) -> list[str]:
     return [problem.cause for problem in log.problems]
 
 
-def said(log: Log) -> list[Any]:
+def contents(log: Log) -> list[Any]:
     """Return the parts of a log that both formats have; only the text has the version."""
     whole = [
         (
@@ -62,9 +62,9 @@ def said(log: Log) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_json_says_what_the_text_says(name: str) -> None:
+def test_json_and_text_give_the_same_tables(name: str) -> None:
     text = table_text(name, ranks=8, least=8, most=1 << 30)
-    assert said(read(document(text))) == said(nccl_tests.parse(text.encode()))
+    assert contents(read(document(text))) == contents(nccl_tests.parse(text.encode()))
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_wrong_elements_and_data_that_were_not_checked(wrong: tuple[str, str], b
 
     text = table_text(row=row, bounds=bounds)
     log = read(document(text))
-    assert said(log) == said(nccl_tests.parse(text.encode()))
+    assert contents(log) == contents(nccl_tests.parse(text.encode()))
     assert causes(log) == [c for c in ("wrong-data", "no-measurement") if c in causes(log)]
 
 
 @pytest.mark.parametrize("value", ["nan", float("nan"), float("inf"), float("-inf"), "inf", None])
-def test_numbers_that_are_none_are_problems_and_not_metrics(value: object) -> None:
+def test_invalid_numbers_are_problems_and_not_metrics(value: object) -> None:
     data = made()
     data["results"][3]["in_place"]["bus_bw"] = value
     log = read(data)
@@ -90,7 +90,7 @@ def test_numbers_that_are_none_are_problems_and_not_metrics(value: object) -> No
     assert len(metrics(log, names=("busbw",))) == 7
 
 
-def test_a_mean_that_is_no_number_is_a_problem() -> None:
+def test_an_invalid_mean_is_a_problem() -> None:
     log = read(made(average_bus_bandwidth={"bandwidth": float("nan"), "okay": "unchecked"}))
     assert "not-finite" in causes(log)
 
@@ -104,7 +104,7 @@ def test_cpu_times_do_not_have_to_agree_with_the_bandwidth() -> None:
     assert read(data).problems == ()
 
 
-def test_a_row_that_contradicts_itself_is_no_measurement() -> None:
+def test_a_contradictory_row_is_not_a_measurement() -> None:
     data = made()
     data["results"][1]["in_place"]["bus_bw"] = 999.0
     log = read(data)
@@ -121,7 +121,7 @@ def test_versions_before_2_17_9_misspell_the_mean() -> None:
 
 def test_members_may_stand_in_any_order_and_on_any_lines() -> None:
     text = json.dumps(document(TEXT), indent=2, sort_keys=True)
-    assert said(parse(text.encode())) == said(nccl_tests.parse(TEXT.encode()))
+    assert contents(parse(text.encode())) == contents(nccl_tests.parse(TEXT.encode()))
 
 
 def test_repeated_cycles_repeat_the_sizes() -> None:
@@ -145,7 +145,7 @@ def test_a_step_may_be_bytes() -> None:
     assert read(data).problems == ()
 
 
-def test_sizes_that_memory_did_not_allow_are_noted() -> None:
+def test_sizes_beyond_memory_are_reported() -> None:
     data = made()
     data["config"]["maximum_bytes"] = 1 << 26
     table = only(read(data))
@@ -159,7 +159,7 @@ def test_a_size_that_is_missing_further_up_is_not_taken_for_that() -> None:
     assert causes(read(data)) == ["incomplete-log"]
 
 
-def test_of_a_process_with_several_gpus_only_the_first_is_listed() -> None:
+def test_only_the_first_gpu_of_a_process_is_listed() -> None:
     data = made()
     data["config"].update(ngpus=2)
     data["config"]["devices"] = [
@@ -236,15 +236,14 @@ def test_a_document_closed_after_an_error_has_no_footer() -> None:
     del data["out_of_bounds"], data["average_bus_bandwidth"]
     log = read(data)
     assert causes(log) == ["incomplete-log"]
-    assert "footer" in log.problems[0].message
-    assert len(only(log).rows) == 2
+    assert (len(only(log).rows), only(log).average) == (2, None)
 
 
 @pytest.mark.parametrize(
     "text",
     ['{"a": 1}', '{"results": 3}', '{"log":"# nThread 1","stream":"stdout"}', '{"', "{}", "[1]"],
 )
-def test_json_of_something_else_is_no_log(text: str) -> None:
+def test_other_json_is_not_a_log(text: str) -> None:
     log = parse(text.encode())
     assert causes(log) == ["unparsable"]
     assert log.tables == ()
@@ -259,7 +258,7 @@ def test_a_result_that_lacks_a_cell_is_missing(member: str, value: object) -> No
     assert causes(read(data))
 
 
-def test_of_two_configurations_the_first_counts() -> None:
+def test_the_first_of_two_configurations_counts() -> None:
     data = document(table_text(ranks=2))
     split(data, 4, slow)
     other = json_text(document(TEXT)).partition('"config":')[2].partition(',"results"')[0]
@@ -268,7 +267,7 @@ def test_of_two_configurations_the_first_counts() -> None:
         text.replace('"results":', f'"config":{other},"results":'),
         text.replace('"out_of_bounds":', f'"config":{other},"out_of_bounds":'),
     ):
-        assert said(parse(twice.encode())) == said(read(data))
+        assert contents(parse(twice.encode())) == contents(read(data))
 
 
 @pytest.mark.parametrize("member", ["hostname", "rank", "device", "device_hex"])
@@ -332,7 +331,7 @@ def test_leading_iterations_that_the_summary_skips_do_not_count() -> None:
     assert speeds[0].time == pytest.approx(1.05 * slow(0, 1 << 23) * 1e6)
 
 
-def test_wrong_elements_of_a_split_run_are_nobodys_and_not_lost() -> None:
+def test_wrong_elements_of_a_split_run_are_reported_without_a_host() -> None:
     data = document(table_text(ranks=2))
     split(data, 4, slow)
     data["results"][0]["in_place"]["nwrong"] = 7.0
@@ -350,7 +349,6 @@ def test_a_split_run_without_the_times_of_every_process_measures_no_group() -> N
         del row["in_place_per_iter"]
     log = read(data)
     assert causes(log) == ["no-measurement"]
-    assert "-I 1 -J" in log.problems[0].message
     assert metrics(log) == ()
 
 
@@ -364,7 +362,7 @@ def test_a_group_without_a_known_formula_measures_nothing() -> None:
 
 
 @pytest.mark.parametrize("times", [[], [[1.0]] * 3, [1.0] * 4, None])
-def test_times_that_do_not_fit_the_processes_are_none(times: object) -> None:
+def test_times_of_other_processes_are_ignored(times: object) -> None:
     data = document(table_text(ranks=2))
     split(data, 4, slow)
     data["results"][0]["in_place_per_iter"]["per_process_max_times_us"] = times
@@ -372,7 +370,7 @@ def test_times_that_do_not_fit_the_processes_are_none(times: object) -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", None, float("inf"), "x"])
-def test_a_time_that_is_no_number_spoils_its_group_alone(value: object) -> None:
+def test_an_invalid_time_affects_only_its_group(value: object) -> None:
     data = document(table_text(ranks=2))
     split(data, 4, slow)
     data["results"][0]["in_place_per_iter"]["per_process_max_times_us"][3][1:] = [value] * 3
@@ -386,7 +384,7 @@ def test_a_time_that_is_no_number_spoils_its_group_alone(value: object) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_how_a_document_is_cut_into_pieces_changes_no_result(data: st.DataObject) -> None:
+def test_the_size_of_pieces_does_not_change_a_document(data: st.DataObject) -> None:
     text = (json_text(made()) + json_text(document(table_text("alltoall")))).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]

@@ -98,10 +98,9 @@ def test_versions_of_2025_could_copy_beside() -> None:
     assert only(log).rows == only(read(CLEAN)).rows
 
 
-def test_columns_that_nobody_knows_are_not_guessed() -> None:
+def test_unknown_columns_are_not_guessed() -> None:
     log = read(CLEAN.replace("busbw", "zusbw"))
     assert causes(log) == ["incomplete-log"]
-    assert "column names" in log.problems[0].message
 
 
 @pytest.mark.parametrize("time", ["1.0e+07", "11163", "1806.7"])
@@ -203,15 +202,15 @@ def test_footers_are_spaced_in_many_ways(bounds: str, average: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["OK", "FAILED", ""])
-def test_a_verdict_on_the_mean_is_no_finding(verdict: str) -> None:
-    """NCCL_TESTS_MIN_BW: a mean over all sizes, with a slack of 10 %, says nothing of a machine."""
+def test_a_verdict_on_the_mean_is_not_a_finding(verdict: str) -> None:
+    """NCCL_TESTS_MIN_BW limits a mean over all sizes, which does not judge a machine."""
     lines = CLEAN.splitlines()
     at = next(i for i, line in enumerate(lines) if "Avg bus" in line)
     lines[at] += verdict
     assert read("\n".join(lines)).problems == ()
 
 
-def test_what_follows_the_footer_is_not_read() -> None:
+def test_lines_after_the_footer_are_ignored() -> None:
     tail = ["# GPU memory usage : Initialization 5.2 GB | Total  7 GB", "#", "# error: 1", "words"]
     assert read(CLEAN + "\n".join(tail)) == read(CLEAN)
 
@@ -250,7 +249,7 @@ HEAD = CLEAN[: CLEAN.index(ROWS[2])]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         # Open MPI 5.0.11, which cuts the line here, and 4.1.8.
         "prterun noticed that process rank 1 with PID 1140 on node node2 exited on\nsignal 9",
@@ -260,8 +259,8 @@ HEAD = CLEAN[: CLEAN.index(ROWS[2])]
         "srun: error: node2: task 3: Out Of Memory",
     ],
 )
-def test_a_rank_that_a_signal_ended_is_named_by_its_host(said: str) -> None:
-    log = read(f"{HEAD}{ROWS[2][:50]}{'-' * 20}\n{said}\nsrun: error: node1: task 0: Killed\n")
+def test_a_rank_that_a_signal_ended_is_named_by_its_host(message: str) -> None:
+    log = read(f"{HEAD}{ROWS[2][:50]}{'-' * 20}\n{message}\nsrun: error: node1: task 0: Killed\n")
     assert [(p.cause, p.host) for p in log.problems] == [
         ("crashed", "node2"),
         ("incomplete-log", None),
@@ -269,7 +268,7 @@ def test_a_rank_that_a_signal_ended_is_named_by_its_host(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "srun: error: node1: tasks 0-1: Terminated",
         "srun: error: Unable to create step for job 7: More processors requested than permitted",
@@ -278,37 +277,26 @@ def test_a_rank_that_a_signal_ended_is_named_by_its_host(said: str) -> None:
         "srun: error: node1: task 0: Exited with exit code 7",
     ],
 )
-def test_what_a_launcher_says_besides_names_nobody(said: str) -> None:
-    assert causes(read(f"{HEAD}{said}\n")) == ["incomplete-log"]
+def test_other_messages_of_launchers_name_no_host(message: str) -> None:
+    assert causes(read(f"{HEAD}{message}\n")) == ["incomplete-log"]
 
 
 @pytest.mark.parametrize(
-    ("code", "cause", "words"),
-    [
-        (1, "crashed", "internal error"),
-        (2, "crashed", "CUDA"),
-        (3, "crashed", "NCCL"),
-        (4, "timed-out", "timeout"),
-        (5, "crashed", "not implemented"),
-        (6, "crashed", "invalid usage"),
-        (137, "crashed", "137"),
-        (255, "crashed", "bad arguments"),
-    ],
+    ("code", "cause"),
+    [*((code, "crashed") for code in (1, 2, 3, 5, 6, 137, 255)), (4, "timed-out")],
 )
 @pytest.mark.parametrize(
     "form", ["   Exit code:    {}", "srun: error: node1: task 0: Exited with exit code {}"]
 )
-def test_the_exit_code_of_a_rank_says_what_went_wrong(
-    code: int, cause: str, words: str, form: str
-) -> None:
+def test_the_exit_code_of_a_rank_gives_the_cause(code: int, cause: str, form: str) -> None:
     log = read(f"{HEAD}{form.format(code)}\n")
     assert [(p.cause, p.host) for p in log.problems] == [(cause, None), ("incomplete-log", None)]
-    assert words in log.problems[0].message
+    assert str(code) in log.problems[0].message
 
 
-def test_an_exit_code_is_no_news_after_the_failure_itself() -> None:
-    said = "node2: Test NCCL failure common.cu:303 'x'\n   Exit code:    3\n"
-    log = read(HEAD + said)
+def test_an_exit_code_after_the_failure_is_ignored() -> None:
+    message = "node2: Test NCCL failure common.cu:303 'x'\n   Exit code:    3\n"
+    log = read(HEAD + message)
     assert [(p.cause, p.host) for p in log.problems] == [
         ("crashed", "node2"),
         ("incomplete-log", None),
@@ -337,7 +325,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_file_that_is_no_log_is_refused_as_such(name: str) -> None:
+def test_a_file_without_a_table_is_refused(name: str) -> None:
     log = parse(FOREIGN[name])
     assert log.tables == ()
     assert causes(log) == ["unparsable"]

@@ -118,18 +118,18 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, body)) <= width
 
 
-def test_what_follows_from_something_else_is_not_shown_beside_it() -> None:
+def test_consequences_are_hidden_beside_their_cause() -> None:
     slow_one = finding(State.FAIL, Cause.BELOW_REFERENCE, Judgement.ABSOLUTE)
     shown = found_by(slow_one, finding(State.FAIL, Cause.CRASHED))
     assert ("because of below-reference" in shown, "because of crashed" in shown) == (True, False)
 
 
-def test_what_is_less_grave_hides_no_failure() -> None:
+def test_a_milder_finding_hides_no_failure() -> None:
     unheld = finding(State.INCONCLUSIVE, Cause.NO_REFERENCE, Judgement.ABSOLUTE)
     assert "because of crashed" in found_by(unheld, finding(State.FAIL, Cause.CRASHED))
 
 
-def test_that_data_were_not_checked_is_always_shown() -> None:
+def test_unchecked_results_are_always_shown() -> None:
     metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
     made = record(ALL, EIGHT, *metrics)
     verdict = judge(
@@ -143,19 +143,19 @@ def test_that_data_were_not_checked_is_always_shown() -> None:
     assert "the results were not checked" in shown
 
 
-def test_color_only_where_asked() -> None:
+def test_color_is_optional() -> None:
     assert "\x1b[" not in report_text.table(degraded())
     assert "\x1b[33m" in report_text.table(degraded(), color=True)
 
 
-def test_what_is_excused_says_so() -> None:
+def test_an_excused_check_is_marked() -> None:
     assert "not-tested (opt.)" in report_text.table(degraded())
 
 
 # -- Markdown ------------------------------------------------------------------------------------
 
 
-def test_the_page_stands_alone() -> None:
+def test_the_page_is_self_contained() -> None:
     page = render_markdown(degraded(), PLAN)
     for title in ("## Checks", "## Suspects", "## Findings", "## What to do next", "## Plan"):
         assert title in page
@@ -164,7 +164,7 @@ def test_the_page_stands_alone() -> None:
     assert "h0, h1, h2, h3, h4, h5, h6, h7" in page
 
 
-def test_the_page_leads_to_what_each_cause_means() -> None:
+def test_the_page_refers_to_each_cause() -> None:
     page = render_markdown(degraded(), PLAN)
     led = {line for line in page.splitlines() if "accept show cause" in line}
     assert led == {
@@ -220,9 +220,9 @@ EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x`
 
 
 def evil() -> tuple[Verdict, Plan]:
-    said = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
+    evil = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
     of = plan(ALL, injected=(EVIL,))
-    records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(said,))]
+    records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(evil,))]
     return judge(of, records, checks=REGISTRY, attempt=EVIL, interruption=EVIL), of
 
 
@@ -334,9 +334,9 @@ def test_measured_bears_anything() -> None:
     assert log_lines([record(step("connectivity"), EIGHT, odd)]) == ["connectivity: ping inf us"]
 
 
-def test_lines_that_are_shown_as_they_are_do_nothing_to_a_terminal() -> None:
-    said = "a\x1b]0;title\x07  b\x1b[2J\x1b[31mpass\x1b[0m\tc\u202e\r\n  d…"
-    assert visible(said) == "a  bpass c\n  d…"
+def test_shown_lines_cannot_control_a_terminal() -> None:
+    text = "a\x1b]0;title\x07  b\x1b[2J\x1b[31mpass\x1b[0m\tc\u202e\r\n  d…"
+    assert visible(text) == "a  bpass c\n  d…"
 
 
 @given(st.text() | st.integers().map(str))
@@ -346,5 +346,5 @@ def test_a_number_is_decimal_digits_and_not_many(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "²", "٣", " 1", "+1", "-1", "1_0", "1\n", "9" * 5000])
-def test_what_is_no_number_is_none(text: str) -> None:
+def test_invalid_numbers_are_none(text: str) -> None:
     assert decimal(text) is None

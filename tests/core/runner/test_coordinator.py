@@ -37,13 +37,13 @@ def node(
     render(resolve(Options(machine="cpu", nodes=1))).write(folder)
     plan = verdicts.plan(INVENTORY, SCRIPT, machine=MACHINE, nodes=len(gpus), **more)
     (folder / evidence.PLAN).write_text(json.dumps(dump(plan)))
-    said = tmp_path / "said"
-    said.mkdir()
+    records = tmp_path / "records"
+    records.mkdir()
     for name, count in gpus.items():
         fact = verdicts.inventory_of(name, gpus=verdicts.gpus(name)[:count], pciNvidia=count)
         data = {"fact": "inventory", "check": "inventory", "host": name, "value": fact.value}
-        (said / name).write_text(f"ACCEPT {json.dumps(data)}\n")
-    (folder / INVENTORY.script).write_text(PRINT.format(folder=said))
+        (records / name).write_text(f"ACCEPT {json.dumps(data)}\n")
+    (folder / INVENTORY.script).write_text(PRINT.format(folder=records))
     (folder / SCRIPT.script).write_text("read -r name rest\necho ran\n")
     candidates = tuple(Candidate(name=name, local=True) for name in gpus)
     launch = Launch(attempt="one", hosts=candidates, start_seconds=2.0)

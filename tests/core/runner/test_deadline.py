@@ -65,12 +65,11 @@ def end(node: Path, script: str) -> Any:
     return verdict
 
 
-def test_who_holds_a_run_up_is_named(node: Path) -> None:
+def test_a_rank_that_delays_the_run_is_named(node: Path) -> None:
     verdict = end(node, HELD_UP)
     assert (verdict["state"], verdict["exit"]) == ("fail", 3)
     (suspect,) = verdict["suspects"]
     assert (suspect["name"], suspect["cause"]) == ("h0", "rank-hung")
-    assert "rank 0 on h0 stopped at operation 7" in suspect["why"]
 
 
 def test_a_launch_that_failed_and_does_not_end_is_ended(
@@ -88,7 +87,7 @@ def test_a_launch_that_failed_and_does_not_end_is_ended(
     assert found["cause"] == "launch-failed"
 
 
-def test_that_there_was_no_more_time_is_nobodys_fault(node: Path) -> None:
+def test_a_deadline_alone_accuses_no_host(node: Path) -> None:
     verdict = end(node, "")
     assert (verdict["state"], verdict["exit"]) == ("not-tested", 5)
     assert verdict["suspects"] == []

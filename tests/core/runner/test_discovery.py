@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from accept.core.causes import Cause
 from accept.core.runner.discovery import Candidate, Found, discover
 from accept.core.runner.ssh import Answer
 
@@ -34,8 +35,8 @@ def test_a_host_that_is_slow_to_tell_its_gpus_does_not_keep_others_from_being_as
         )
     )
     assert [host.name for host in found.hosts] == ["h0"]
-    assert [problem.message for problem in found.problems] == [
-        "h0 is on h0, which already takes part"
+    assert [(problem.cause, problem.host) for problem in found.problems] == [
+        (Cause.LAUNCH_FAILED, "h0")
     ]
 
 
@@ -78,7 +79,7 @@ def test_a_host_without_an_address_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["gpu 2", "*", "-oX", "a[$(x)]", "h\t2", "n" * 300, ""])
-def test_what_no_host_can_be_called_is_not_its_name(
+def test_an_invalid_hostname_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
 ) -> None:
     (host,) = answered(monkeypatch, tmp_path, "1700000000.5", "h0", own, "", "8").hosts

@@ -44,7 +44,7 @@ def at(*sequences: int, idle: float = 60.0) -> list[Place]:
 
 
 class TestWhereTheyAre:
-    def test_what_the_ranks_write_is_read(self, tmp_path: Path) -> None:
+    def test_progress_of_ranks_is_read(self, tmp_path: Path) -> None:
         folder = tmp_path / "a folder's name"
         for rank, operations in ((3, 2), (12, 0)):
             progress = Progress(rank, str(folder))
@@ -59,11 +59,11 @@ class TestWhereTheyAre:
         assert (twelfth.rank, twelfth.sequence, twelfth.what) == (12, 0, "start 0")
         assert twelfth.idle < STILL_SECONDS
 
-    def test_where_nothing_was_written_nothing_is_known(self, tmp_path: Path) -> None:
+    def test_without_progress_files_no_place_is_known(self, tmp_path: Path) -> None:
         assert places("h1", ask(tmp_path), 0.0) == []
         assert places("h1", ask(tmp_path / "none"), 0.0) == []
 
-    def test_who_works_by_itself_says_for_how_long(self, tmp_path: Path) -> None:
+    def test_a_rank_that_works_alone_reports_for_how_long(self, tmp_path: Path) -> None:
         progress = Progress(0, str(tmp_path))
         progress.enter("bf16 alone 3")
         progress.work(70.4)
@@ -73,15 +73,15 @@ class TestWhereTheyAre:
         assert places("h1", ask(tmp_path), 0.0)[0].own == 0
 
     @pytest.mark.parametrize("number", ["9" * 400, "9" * 5000, "²", "-1", "1e3", ""])
-    def test_what_is_no_number_of_a_rank_is_nothing(self, number: str) -> None:
+    def test_invalid_numbers_are_ignored(self, number: str) -> None:
         for line in (f"0 {number} 1 7 x", f"0 1 1 {number} x", f"{number} 1 1 7 x"):
             assert places("h1", line, 0.0) == []
 
     @given(st.text())
-    def test_no_answer_breaks_it(self, answer: str) -> None:
+    def test_any_answer_is_accepted(self, answer: str) -> None:
         places("h1", answer, 0.0)
 
-    def test_a_file_from_the_future_does_not_go_on_for_ever(self) -> None:
+    def test_a_file_from_the_future_is_not_moving(self) -> None:
         assert not moving(places("h1", "0 1000 2000 7 barrier 0", 0.0))
 
 
@@ -97,18 +97,18 @@ class TestWhoStopped:
         """Each rank waits for the next one."""
         assert [one.host for one in stopped(at(9, 8, 4, 8), Cause.RANK_HUNG)] == ["h3"]
 
-    def test_nobody_is_where_all_are_at_the_same_place_or_most_are_behind(self) -> None:
+    def test_no_rank_is_named_if_all_are_equal_or_most_are_behind(self) -> None:
         assert stopped(at(9, 9, 9), Cause.RANK_HUNG) == ()
         assert stopped(at(9, 4, 4, 4), Cause.RANK_HUNG) == ()
         assert stopped([], Cause.RANK_HUNG) == ()
 
-    def test_one_that_entered_something_just_now_shows_that_all_go_on(self) -> None:
+    def test_a_rank_that_just_entered_an_operation_is_moving(self) -> None:
         ranks = at(1, 1, 0)
         assert not moving(ranks)
         assert moving([*ranks, *at(1, idle=STILL_SECONDS - 1)])
         assert not moving([])
 
-    def test_one_that_works_by_itself_goes_on_for_as_long_as_it_said(self) -> None:
+    def test_a_rank_that_works_alone_moves_for_the_time_it_reported(self) -> None:
         """Examples are a GPU that is measured alone and a rank that writes its checkpoint."""
         waiting = at(15, 15, idle=20.0)
         alone = Place(host="h0", rank=9, sequence=14, what="alone", idle=20.0, own=60)

@@ -40,9 +40,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer
 
 
 @pytest.mark.parametrize("text", ["", "Welcome\n", "no newline", "x" * 200_000])
-def test_what_a_login_shell_prints_is_not_part_of_the_answer(
-    ask: Callable[..., Answer], text: str
-) -> None:
+def test_output_of_the_login_shell_is_removed(ask: Callable[..., Answer], text: str) -> None:
     answer = ask("echo one; echo two", text=text)
     assert (answer.exit, answer.out) == (0, "one\ntwo\n")
 

@@ -99,6 +99,10 @@ def together(text: str) -> dict[str, Any]:
     return found
 
 
+def gap(reason: str, devices: str = "none") -> dict[str, str]:
+    return {"reason": reason, "devices": devices}
+
+
 def fake(tmp_path: Path, *gpus: dict[str, Any], init: str = "") -> dict[str, str]:
     """Return an environment in which pynvml is the fake with these answers."""
     shutil.copy(FAKE, tmp_path / "pynvml.py")
@@ -147,7 +151,7 @@ class TestHost:
         assert one["levels"] == {"active": 1, "rate": 400, "pcie-width": 16, "pcie-speed": 32}
 
     def test_reads_memory_errors_and_reports_a_missing_edac(self, root: Path) -> None:
-        assert "memory errors (no EDAC)" in health(root)["unread"]
+        assert gap("memory errors (no EDAC)") in health(root)["unread"]
         files(root / "sys/devices/system/edac/mc/mc0", ue_count=1, ce_count=40)
         found = health(root)
         assert found["unread"] == []
@@ -171,7 +175,8 @@ class TestHost:
 
     def test_reports_why_the_log_cannot_be_read(self, root: Path) -> None:
         (root / "dev/kmsg").unlink()
-        assert "Xid in the kernel log (No such file or directory)" in health(root)["unread"]
+        reason = "Xid in the kernel log (No such file or directory)"
+        assert gap(reason) in health(root)["unread"]
 
     def test_an_empty_tree_can_be_read(self, tmp_path: Path) -> None:
         found = health(tmp_path)
@@ -200,7 +205,9 @@ class TestGpus:
 
     def test_an_unsupported_counter_is_reported_as_unread(self, root: Path, tmp_path: Path) -> None:
         found = health(root, env=fake(tmp_path, H100))
-        assert any("retired pages" in why and "Not Supported" in why for why in found["unread"])
+        (unread,) = [one for one in found["unread"] if "retired pages" in one["reason"]]
+        assert unread["devices"] == "none"
+        assert "Not Supported" in unread["reason"]
         assert "pages-retired-double" not in found["read"]["gpu"]
 
     def test_a_counter_that_one_gpu_lacks_is_missing_there(
@@ -214,7 +221,7 @@ class TestGpus:
     def test_a_lost_gpu_is_named_and_the_others_are_read(self, root: Path, tmp_path: Path) -> None:
         found = health(root, env=fake(tmp_path, {"lost": True}, H100))
         assert titles(found)[-1] == "gpu 1"
-        assert "GPU 0 (GPU is lost)" in found["unread"]
+        assert gap("GPU 0 (GPU is lost)", "gpus") in found["unread"]
 
     def test_clock_reasons_are_read_by_their_old_name_from_nvml(
         self, root: Path, tmp_path: Path
@@ -223,7 +230,7 @@ class TestGpus:
         old = {**H100, **missing, "nvmlDeviceGetCurrentClocksThrottleReasons": 4}
         found = health(root, env=fake(tmp_path, old))
         assert found["devices"][-1]["levels"]["reasons"] == 4
-        assert not any("clock reasons" in why for why in found["unread"])
+        assert not any("clock reasons" in one["reason"] for one in found["unread"])
 
     def test_clock_reasons_are_read_by_their_old_name_from_nvidia_smi(
         self, root: Path, tmp_path: Path
@@ -252,16 +259,15 @@ class TestGpus:
         assert one["counters"]["ecc-uncorrected"] == 2
         assert (one["levels"]["remap-failure"], one["levels"]["reasons"]) == (1, 4)
         assert (one["levels"]["pcie-width"], one["levels"]["remap-pending"]) == (8, 0)
-        assert any("NVLink" in why and "mismatch" in why for why in found["unread"])
+        reason = "NVLink, PCIe replays, time spent limited (NVML: Driver/library mismatch)"
+        assert gap(reason) in found["unread"]
 
     def test_without_nvml_and_nvidia_smi_the_gpus_are_unread(
         self, root: Path, tmp_path: Path
     ) -> None:
         env = {**fake(tmp_path, init="Unknown Error"), "PATH": str(tmp_path)}
-        assert (
-            "GPUs (NVML: Unknown Error; nvidia-smi tells nothing)"
-            in health(root, env=env)["unread"]
-        )
+        reason = "GPUs (NVML: Unknown Error; nvidia-smi printed no GPU)"
+        assert gap(reason, "gpus") in health(root, env=env)["unread"]
 
     def test_with_a_hanging_driver_only_the_gpus_are_missing(
         self, root: Path, tmp_path: Path
@@ -311,4 +317,4 @@ class TestByHand:
             check=True,
             env={"PATH": f"{tmp_path}/bin", "ACCEPT_DIR": str(tmp_path), "ACCEPT_SHELL": "/bin/sh"},
         )
-        assert together(done.stdout)["unread"] == ["anything: no Python 3.10"]
+        assert together(done.stdout)["unread"] == [gap("no Python 3.10", "all")]

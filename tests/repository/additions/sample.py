@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from accept.core import record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import Tool
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind, text
 from accept.core.judge import bounds, completeness
 from accept.core.judge.evidence import Evidence, Judged
@@ -21,15 +21,14 @@ SED = Tool(name="sed", find="command -v sed", advice="apt-get install sed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `sample`."""
 
     count: int = param(2, "number of loops")
 
-
-def estimate(params: Params, _hosts: int, _ranks: int) -> float:
-    """Return one second per loop."""
-    return float(params.count)
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return one second per loop."""
+        return float(self.count)
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -56,7 +55,6 @@ SAMPLE = Check(
     needs=((SED,),),
     metrics=(DELAY,),
     facts=(CLOCK,),
-    estimate=estimate,
     parse=parse,
     judge=judge,
     faults={"sample-fault": 1},

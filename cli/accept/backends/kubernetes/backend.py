@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept.backends.job import Job
+from accept.backends.job import Job, RunPlace
 from accept.backends.kubernetes import nodes as cluster_nodes
 from accept.backends.kubernetes.client import Api, ApiError, before_start, resolve_place
 from accept.backends.kubernetes.collect import collect
@@ -83,13 +83,13 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         first=f"{controller.environment.get('ACCEPT_HOST_PREFIX', '')}0",
         folder=FOLDER,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
-        place={
-            "context": place.context,
-            "kubeconfig": place.kubeconfig,
-            "namespace": place.namespace,
-            "release": name.release,
-            "results": controller.environment.get("ACCEPT_RESULTS", ""),
-        },
+        place=RunPlace(
+            kubeconfig=place.kubeconfig,
+            context=place.context,
+            namespace=place.namespace,
+            release=name.release,
+            results=controller.environment.get("ACCEPT_RESULTS", ""),
+        ),
     )
 
 
@@ -98,7 +98,7 @@ def _shortage(api: Api, run: Resolved, say: Say) -> str:
 
     Return an empty text if enough are free, or if that is not certain.
     """
-    wanted = cluster_nodes.request_of_run(run)
+    wanted = cluster_nodes.pod_request(run.pod, run.site.kubernetes)
     try:
         found = cluster_nodes.query_fits(api, wanted)
     except ApiError as error:

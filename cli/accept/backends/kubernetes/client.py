@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accept.backends.job import Place
 from accept.backends.kubernetes.objects import (
     AnyObject_co,
     Document,
@@ -37,23 +37,6 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A namespace of a cluster; an empty text means kubectl's own choice."""
-
-    kubeconfig: str = ""
-    context: str = ""
-    namespace: str = ""
-
-    def helm(self) -> tuple[list[str], dict[str, str]]:
-        """Return the options and the environment that send helm to the same place."""
-        options = ["--namespace", self.namespace]
-        if self.context:
-            options += ["--kube-context", self.context]
-        # The environment variable may list several files, the option only one.
-        return options, {"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {}
 
 
 def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> Place:
@@ -399,8 +382,8 @@ class Api:
         resources = list_at(_document(answer), "resources")
         return kind.plural in (text_at(resource, "name") for resource in resources)
 
-    def missing_fields(self, kind: Kind[AnyObject_co], fields: Sequence[str]) -> tuple[str, ...]:
-        """Return those of `fields`, such as `spec.suspend`, that the cluster's kind does not have.
+    def has_field(self, kind: Kind[AnyObject_co], field: str) -> bool:
+        """Return whether the cluster's kind has a field such as `spec.suspend`.
 
         The client has no call for the schemas that every user may read, only one for definitions,
         which needs rights on the cluster. So this sends a path through its dynamic client, without
@@ -422,7 +405,9 @@ class Api:
         schemas = value_at(document, "components", "schemas")
         names = schemas if isinstance(schemas, Mapping) else {}
         schema = next((s for name, s in names.items() if name.endswith(f".{kind.name}")), None)
-        return tuple(field for field in fields if not _has_field(schema, field))
+        for word in field.split("."):
+            schema = value_at(value_at(schema, "items") or schema, "properties", word)
+        return schema is not None
 
     def log(
         self, pod: str, container: str, *, follow: bool = False, limit: int | None = None
@@ -456,12 +441,6 @@ class Api:
             raise _unreachable(self.connected().configuration.host, error) from None
         finally:
             answer.close()
-
-
-def _has_field(schema: object, field: str) -> bool:
-    for word in field.split("."):
-        schema = value_at(value_at(schema, "items") or schema, "properties", word)
-    return schema is not None
 
 
 def _document(answer: BaseHTTPResponse) -> Document:

@@ -8,6 +8,7 @@ from accept.backends.kubernetes.client import Api, before_start, resolve_place
 from accept.config import Site, load_machine, load_site
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
+from accept.plan.placement import gpu_resource, pod_settings
 from accept.plan.resolve import ClusterPlace, Options, gpus_to_use
 
 
@@ -29,9 +30,14 @@ def free_nodes(options: Options) -> tuple[str, ...]:
         name = options.machine or nodes.detect_machine(api)
         machine = load_machine(name).value
         used = gpus_to_use(machine, site, options)
+        detects = machine.gpus.count == "detect"
         # If a machine states how many GPUs a node has, pods take whole nodes: see gpus_of_pod.
-        per_pod = site.kubernetes.gpus_per_pod or used if machine.gpus.count == "detect" else None
-        names = nodes.free_nodes(api, nodes.pod_request(machine, site, per_pod))
+        gpus = site.kubernetes.gpus_per_pod or (used if detects else None)
+        pod = pod_settings(machine.kubernetes, site.kubernetes, gpus)
+        if detects and not gpu_resource(pod.resources):
+            # A node without any GPU is not of this machine type.
+            pod = pod_settings(machine.kubernetes, site.kubernetes, 1)
+        names = nodes.free_nodes(api, nodes.pod_request(pod, site.kubernetes))
     if not names:
         raise NotStarted(
             f"no {name} node of this cluster is free",

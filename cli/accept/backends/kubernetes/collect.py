@@ -14,7 +14,7 @@ from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.dump import describe
 from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import MAIN_CONTAINER
-from accept.backends.kubernetes.status import PodPhase, State, place_of_job, query_state
+from accept.backends.kubernetes.status import PodPhase, State, place_of, query_state
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
@@ -39,7 +39,7 @@ def take_archive(
     With `seconds`, fetch it within this time, and do not wait until index 0 has made it.
     Returns its source for people; empty if index 0 holds no archive.
     """
-    location = job.place.get("results", "")
+    location = place_of(job).results
     patience = _UPLOADING_SECONDS if location else _PACKING_SECONDS
     until = time.monotonic() + (patience if seconds is None else seconds)
     reported = False
@@ -51,7 +51,6 @@ def take_archive(
             done = execute(
                 api,
                 first.name,
-                MAIN_CONTAINER,
                 ["sh", "-c", f"wc -c < {_ARCHIVE} && sha256sum < {_ARCHIVE}"],
                 timeout=60.0 if seconds is None else max(0.0, until - time.monotonic()),
             )
@@ -81,7 +80,7 @@ def take_archive(
         archive = Path(scratch) / "evidence.tar"
         limit = None if seconds is None else until
         copy_archive(api, first.name, archive, size, digest, say=say, until=limit)
-        unpack_archive(archive, Path(scratch), target)
+        evidence_archive.unpack_evidence(archive, target, source="the archive from index 0")
     return "index 0"
 
 
@@ -110,7 +109,7 @@ def copy_archive(
                 code=Code.ARCHIVE_INCOMPLETE,
             )
         try:
-            execute(api, pod, MAIN_CONTAINER, command, timeout=timeout, sink=sink)
+            execute(api, pod, command, timeout=timeout, sink=sink)
         except ApiError as error:
             if not error.passing:
                 raise
@@ -122,16 +121,10 @@ def copy_archive(
     )
 
 
-def unpack_archive(archive: Path, scratch: Path, target: Path) -> None:
-    """Unpack and check an archive. Raises BadEvidence if anything in it was modified."""
-    source = "the archive from index 0"
-    evidence_archive.unpack_evidence(archive, scratch / "all", source=source).rename(target)
-
-
 def release_coordinator(api: Api, pod: str) -> None:
     """Tell index 0 that its evidence was collected. If that fails, it ends after its hold time."""
     try:
-        execute(api, pod, MAIN_CONTAINER, ["touch", f"{FOLDER}/collected"], timeout=20.0)
+        execute(api, pod, ["touch", f"{FOLDER}/collected"], timeout=20.0)
     except ApiError:
         return
 
@@ -147,7 +140,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     Evidence that was rebuilt from a log is marked with `rundir.FROM_LOG`, and a later call replaces
     it if it finds more.
     """
-    api = Api(place_of_job(job))
+    api = Api(place_of(job))
     place = folder / rundir.EVIDENCE
     state = query_state(api, job.attempt)
     first = state.first
@@ -158,7 +151,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
             code=Code.RUN_STILL_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
-    if not state.exists and not state.pods and not job.place.get("results"):
+    if not state.exists and not state.pods and not place_of(job).results:
         if place.is_dir():
             return place
         raise NoEvidence(
@@ -186,7 +179,7 @@ def save_before_removal(job: Job, *, folder: Path, say: Say, seconds: float) -> 
     """
     if (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file():
         return
-    api = Api(place_of_job(job))
+    api = Api(place_of(job))
     state = query_state(api, job.attempt)
 
     def fetch(target: Path) -> str:
@@ -243,7 +236,7 @@ def _fetch_from_results(job: Job, target: Path, *, say: Say) -> str:
 
     Returns its URL; empty if no location is configured, or if it cannot be read.
     """
-    location = job.place.get("results", "")
+    location = place_of(job).results
     if not location:
         return ""
     url = f"{location.rstrip('/')}/runs/{job.attempt}"
@@ -262,7 +255,7 @@ def _fetch_from_results(job: Job, target: Path, *, say: Say) -> str:
 
 def _evidence_elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEvidence:
     """Return the error for a run with a verdict whose records cannot be fetched; name where."""
-    location = job.place.get("results", "")
+    location = place_of(job).results
     url = f"{location.rstrip('/')}/runs/{job.attempt}"
     hints = [f"its log has the verdict: {log}"] if log.is_file() else []
     if not location:
@@ -299,7 +292,7 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
         except BadEvidence as error:
             missing = [error.message]
         else:
-            where = job.place.get("results") or "index 0 alone, which no longer holds them"
+            where = place_of(job).results or "index 0 alone, which no longer holds them"
             return [f"the raw logs: they were written to {where}"]
     else:
         missing = ["the log of index 0"]

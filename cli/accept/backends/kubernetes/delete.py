@@ -17,15 +17,15 @@ from accept.backends.kubernetes.objects import (
     CONFIG_MAP,
     JOB,
     JOBSET,
-    MAIN_CONTAINER,
     NETWORK_POLICY,
     POD,
     SECRET,
     SERVICE,
     Kind,
     Object,
+    Pod,
 )
-from accept.backends.kubernetes.status import PodPhase, place_of_job, query_state, run_selector
+from accept.backends.kubernetes.status import PodPhase, place_of, query_state, run_selector
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
@@ -43,6 +43,8 @@ class _Found:
     name: str
     #: Whether the API is deleting it already.
     leaving: bool
+    #: Seconds that a pod may take to end.
+    grace: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind.name} {self.name}"
@@ -75,9 +77,10 @@ _ALWAYS = (JOB, POD, SERVICE, CONFIG_MAP, SECRET)
 _TELLING = 20.0
 #: Seconds that commands in the pod may take to save evidence before the Job is deleted.
 _SAVING = 20.0
-#: How long the coordinator may take to stop, and objects to be gone, in seconds.
+#: Seconds that the coordinator may take to stop.
 _STOPPING = 75.0
-_LEAVING = 180.0
+#: After so many seconds in which no object went, and the grace period of the pods, they are stuck.
+_LEAVING = 60.0
 #: Seconds between two looks at what is left.
 _PAUSE = 1.0
 
@@ -89,7 +92,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     hold. Then always delete the Job, so that nothing of the run goes on or starts later. Raises
     Interrupted if pods stay, and BadEvidence if the run ended but nothing of it could be saved.
     """
-    api = Api(place_of_job(job))
+    api = Api(place_of(job))
     state = query_state(api, job.attempt)
     first = state.first
     if not state.exists or state.ended or (first is not None and first.phase == PodPhase.ENDED):
@@ -110,7 +113,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         # Also after Ctrl-C.
         _remove(api, job, _RUNNING_KINDS)
     # What a results location holds can still be collected.
-    if unsaved and not (folder / rundir.EVIDENCE).is_dir() and not job.place.get("results"):
+    if unsaved and not (folder / rundir.EVIDENCE).is_dir() and not place_of(job).results:
         raise BadEvidence(
             f"{job.attempt} was ended, but its evidence could not be saved: {_reason(unsaved)}",
             code=Code.KUBE_EVIDENCE_UNSAVED,
@@ -126,7 +129,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
     """Tell the coordinator to stop; return whether it has ended within the time for that."""
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
-        if execute(api, pod, MAIN_CONTAINER, ["sh", "-c", stop], timeout=_TELLING).exit != 0:
+        if execute(api, pod, ["sh", "-c", stop], timeout=_TELLING).exit != 0:
             return False
     except ApiError as error:
         say(f"  cannot reach index 0: {error.message}")
@@ -153,8 +156,8 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
     Raises Interrupted if something stays, or if this user may not see whether something stays.
     """
-    api = Api(place_of_job(job))
-    release = job.place.get("release", "")
+    api = Api(place_of(job))
+    release = place_of(job).release
     listing = _list(api, job, _KINDS)
     found = [str(object_) for object_ in listing.objects]
     # A later attempt may have the same release, which then does not belong to this run.
@@ -183,16 +186,19 @@ def _remove(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
 
     Returns the last listing, which has no objects. Raises Interrupted if some stay.
     """
-    until = time.monotonic() + _LEAVING
     requested: set[str] = set()
+    left, since = 0, time.monotonic()
     while True:
         listing = _list(api, job, kinds)
         if not listing.objects:
             return listing
-        if requested and time.monotonic() > until:
+        if not requested or len(listing.objects) < left:
+            left, since = len(listing.objects), time.monotonic()
+        patience = _LEAVING + max(o.grace for o in listing.objects)
+        if time.monotonic() - since > patience:
             names = ", ".join(map(str, listing.objects[:4]))
             raise Interrupted(
-                f"not deleted within {duration(_LEAVING)}: {names}",
+                f"not deleted within {duration(patience)}: {names}",
                 code=Code.KUBE_OBJECTS_LEFT,
                 hint="if its node is lost, kubectl delete pod --force removes the pod's object",
             )
@@ -226,8 +232,9 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
         if kind is SERVICE:
             objects = (*objects, *_jobset_service(api, job))
         for item in objects:
-            one = _Found(kind=kind, name=item.name, leaving=bool(item.deleted))
-            found[str(one)] = one
+            grace = item.grace if isinstance(item, Pod) else 0
+            object_ = _Found(kind=kind, name=item.name, leaving=bool(item.deleted), grace=grace)
+            found[str(object_)] = object_
     return _Listing(objects=tuple(found.values()), hidden=tuple(hidden))
 
 

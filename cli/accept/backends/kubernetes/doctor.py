@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from accept.backends.kubernetes import doctor_storage
 from accept.backends.kubernetes.client import Api, ApiError, resolve_place
-from accept.backends.kubernetes.doctor_storage import claimed_devices, fine, lack
+from accept.backends.kubernetes.doctor_storage import check_object, fine, lack
 from accept.backends.kubernetes.nodes import (
     expected_nodes,
+    pod_request,
     query_fits,
-    request_of_run,
     requires_affinity,
     shortage,
 )
@@ -25,37 +25,28 @@ from accept.backends.kubernetes.objects import (
     SERVICE_ACCOUNT,
 )
 from accept.backends.kubernetes.rbac import CLUSTER_RULES, RULES, Rule
-from accept.backends.kubernetes.status import has_namespace, makes_jobset
+from accept.backends.kubernetes.status import has_namespace
 from accept.backends.protocol import Say
-from accept.backends.requirements import Need
+from accept.backends.requirements import Need, tool_need
 from accept.core.text import plain
 from accept.plan.resolve import Resolved
 
-_JOB = "spec.replicatedJobs.template.spec"
-#: Fields that the chart sets and that old versions of JobSet lack; tests/chart compares them. The
-#: CRD of JobSet 0.7.0 has all of them, that of 0.6.0 all but the claims:
-#: github.com/kubernetes-sigs/jobset, config/components/crd.
-JOBSET_FIELDS = (
-    "spec.network.publishNotReadyAddresses",
-    "spec.startupPolicy.startupPolicyOrder",
-    "spec.ttlSecondsAfterFinished",
-    f"{_JOB}.successPolicy",
-    f"{_JOB}.backoffLimitPerIndex",
-    f"{_JOB}.podReplacementPolicy",
-    f"{_JOB}.template.spec.initContainers.restartPolicy",
+#: JobSet 0.7.0 has this field, and 0.6.0 lacks it: github.com/kubernetes-sigs/jobset,
+#: config/components/crd. 0.7.0 has all other fields that the chart sets, too.
+_FIELD_OF_0_7 = (
+    "spec.replicatedJobs.template.spec.template.spec.resourceClaims.resourceClaimTemplateName"
 )
-_CLAIMS_FIELD = f"{_JOB}.template.spec.resourceClaims.resourceClaimTemplateName"
 
 
 def check_controller(api: Api, run: Resolved) -> Iterator[Need]:
-    """Check what runs the pods: a JobSet with all fields that the chart sets, or a plain Job."""
+    """Check what runs the pods: a JobSet of version 0.7 or newer, or a plain Job."""
     wanted = run.site.kubernetes.controller
     if wanted == "job":
         yield fine("JobSet", "not requested: a plain Job runs the pods")
         return
     versions = api.versions(JOBSET.group)
     if JOBSET.version in versions:
-        yield _check_jobset_fields(api, run)
+        yield _check_jobset_version(api)
     elif versions:
         found = f"{JOBSET.group} {', '.join(map(plain, versions))}, not {JOBSET.version}"
         yield lack("JobSet", found, "update JobSet, or set kubernetes.controller: job")
@@ -65,23 +56,20 @@ def check_controller(api: Api, run: Resolved) -> Iterator[Need]:
         yield fine("JobSet", "not installed: a plain Job runs the pods")
 
 
-def _check_jobset_fields(api: Api, run: Resolved) -> Need:
-    """Check that JobSets have the fields that the chart sets; old versions drop them silently."""
-    claims = claimed_devices(run) or run.machine.kubernetes.compute_domain
-    wanted = (*JOBSET_FIELDS, _CLAIMS_FIELD) if claims else JOBSET_FIELDS
+def _check_jobset_version(api: Api) -> Need:
+    """Check the version of JobSet by a field: old versions drop unknown fields silently."""
     served = f"{JOBSET.group} {JOBSET.version}"
     try:
-        missing = api.missing_fields(JOBSET, wanted)
+        has_field = api.has_field(JOBSET, _FIELD_OF_0_7)
     except ApiError as error:
         return fine("JobSet", f"{served}; its fields cannot be read: {error.message}")
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    if not has_field:
         return lack(
             "JobSet",
-            f"too old: it lacks {missing[0]}{more}, which the chart sets",
+            "older than 0.7: it drops fields that the chart sets",
             "update JobSet to 0.7 or newer, or set kubernetes.controller: job",
         )
-    return fine("JobSet", f"{served}, with all fields that the chart sets")
+    return fine("JobSet", f"{served}, of JobSet 0.7 or newer")
 
 
 def check_queue(api: Api, run: Resolved) -> Iterator[Need]:
@@ -117,10 +105,7 @@ def check_queue(api: Api, run: Resolved) -> Iterator[Need]:
 
 def check_networks(api: Api, run: Resolved) -> Iterator[Need]:
     """Check GKE's networks for the interfaces of the pods."""
-    of_site, of_machine = run.site.kubernetes, run.machine.kubernetes
-    host = of_machine.host_network if of_site.host_network is None else of_site.host_network
-    wanted = of_machine.networks if of_site.networks is None else of_site.networks
-    if host or not wanted:
+    if run.pod.host_network or not run.pod.networks:
         return
     try:
         available = {network.name for network in api.find_all(NETWORK)}
@@ -129,13 +114,13 @@ def check_networks(api: Api, run: Resolved) -> Iterator[Need]:
             yield fine("networks", f"they cannot be checked: {error.message}")
             return
         available = set()
-    missing = sorted({n.network for n in wanted} - available)
+    missing = sorted({n.network for n in run.pod.networks} - available)
     if missing:
         names = ", ".join(sorted(available)) or "none"
         advice = f"kubernetes.networks in the site file; available: {names}"
         yield lack("networks", f"missing: {', '.join(missing)}", advice)
     else:
-        yield fine("networks", ", ".join(n.network for n in wanted))
+        yield fine("networks", ", ".join(n.network for n in run.pod.networks))
 
 
 def check_named_objects(api: Api, run: Resolved) -> Iterator[Need]:
@@ -144,18 +129,8 @@ def check_named_objects(api: Api, run: Resolved) -> Iterator[Need]:
     named = [(SERVICE_ACCOUNT, "service account", k8s.service_account)]
     named += [(SECRET, "pull secret", name) for name in k8s.image_pull_secrets]
     for kind, what, name in named:
-        if not name:
-            continue
-        try:
-            found = api.find(kind, name)
-        except ApiError as error:
-            yield fine(what, f"{name} cannot be checked: {error.message}")
-            continue
-        if found is None:
-            advice = f"create it in namespace {api.place.namespace}, or correct the site file"
-            yield lack(what, f"{name} does not exist", advice)
-        else:
-            yield fine(what, name)
+        if name:
+            yield check_object(api, kind, what, name, "create it, or correct the site file")
 
 
 def check_image(image: str | None) -> Need:
@@ -181,7 +156,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     try:
         version = api.version()
     except ApiError as error:
-        return (lack("API", f"{error.message}", error.hint or "try: kubectl get pods"),)
+        return (lack("API", error.message, error.hint or "try: kubectl get pods"),)
     found = [
         _version(version, api),
         *_tools(),
@@ -213,14 +188,7 @@ def _tools() -> Iterator[Need]:
         ("helm", "install helm 3 or 4: https://helm.sh"),
         ("ssh-keygen", "install the OpenSSH client"),
     ):
-        path = shutil.which(tool) or ""
-        yield Need(
-            host="here",
-            what=tool,
-            good=bool(path),
-            found=path or "not found",
-            advice="" if path else advice,
-        )
+        yield tool_need("here", tool, shutil.which(tool) or "", advice)
 
 
 def _namespace(api: Api) -> Iterator[Need]:
@@ -237,10 +205,10 @@ def _namespace(api: Api) -> Iterator[Need]:
 def _rules_of_run(api: Api, run: Resolved) -> tuple[Rule, ...]:
     """Return the namespace's rules that this run uses, without those for kinds it never makes."""
     made = {
-        "jobsets": makes_jobset(api, run.site.kubernetes.controller),
+        "jobsets": run.site.kubernetes.controller != "job" and api.serves(JOBSET),
         "networkpolicies": run.site.kubernetes.network_policy,
-        "resourceclaimtemplates": any(not c.template for c in doctor_storage.claimed_devices(run)),
-        "computedomains": run.machine.kubernetes.compute_domain,
+        "resourceclaimtemplates": any(not c.template for c in run.pod.resource_claims),
+        "computedomains": run.pod.compute_domain,
     }
     return tuple(rule for rule in RULES if all(made.get(kind, True) for kind in rule.resources))
 
@@ -284,7 +252,7 @@ def _may(api: Api, rule: Rule, resource: str, verb: str, namespace: str) -> bool
 
 def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
     """Yield machine, taints and free GPUs of the cluster, and then each node that is left out."""
-    wanted = request_of_run(run)
+    wanted = pod_request(run.pod, run.site.kubernetes)
     try:
         found = query_fits(api, wanted)
     except ApiError as error:

@@ -15,9 +15,9 @@ from accept.backends.kubernetes.objects import (
     text_at,
 )
 from accept.backends.requirements import Need
-from accept.config.kubernetes import Claim
 from accept.core.text import duration, plain
 from accept.evidence import bucket
+from accept.plan.placement import volumes_at
 from accept.plan.resolve import Resolved
 
 
@@ -31,20 +31,20 @@ def fine(what: str, found: str, advice: str = "") -> Need:
     return lack(what, found, advice, good=True)
 
 
-def claimed_devices(run: Resolved) -> tuple[Claim, ...]:
-    """Return a run's claims: the site's, or else the machine's if no networks replace its NICs.
-
-    The chart has the same rule, for values that are edited by hand; tests/chart compares them.
-    """
-    of_site = run.site.kubernetes
-    if of_site.resource_claims is not None:
-        return of_site.resource_claims
-    return () if of_site.networks else run.machine.kubernetes.resource_claims
+def check_object(api: Api, kind: Kind[Object], what: str, name: str, advice: str) -> Need:
+    """Check that an object exists in the namespace; without it there are no pods."""
+    try:
+        found = api.find(kind, name)
+    except ApiError as error:
+        return fine(what, f"{name} cannot be checked: {error.message}")
+    if found is None:
+        return lack(what, f"{plain(name, 253)} is not in namespace {api.place.namespace}", advice)
+    return fine(what, name)
 
 
 def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
     """Check the API, the templates and the domain; yield nothing if the run claims no devices."""
-    claims, domain = claimed_devices(run), run.machine.kubernetes.compute_domain
+    claims, domain = run.pod.resource_claims, run.pod.compute_domain
     if not claims and not domain:
         return
     group, versions = CLAIM_TEMPLATES[0].group, [kind.version for kind in CLAIM_TEMPLATES]
@@ -53,28 +53,14 @@ def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
     if kind is not None:
         yield fine("claims of devices", f"{group}/{kind.version}")
         for name in sorted({c.template for c in claims if c.template}):
-            yield _template(api, kind, name)
+            advice = "create it there, or set kubernetes.resourceClaims in the site file"
+            yield check_object(api, kind, "claim template", name, advice)
     else:
         found = f"the cluster serves no {group}/{', '.join(versions[:-1])} or {versions[-1]}"
         advice = "Kubernetes 1.34 or newer does, older ones where that API is switched on"
         yield lack("claims of devices", found, advice)
     if domain:
         yield _domains(api)
-
-
-def _template(api: Api, kind: Kind[Object], name: str) -> Need:
-    """Check a ResourceClaimTemplate that machine or site name; without it there are no pods."""
-    what = "claim template"
-    try:
-        template = api.find(kind, name)
-    except ApiError as error:
-        return fine(what, f"{name} cannot be checked: {error.message}")
-    if template is None:
-        found = f"{plain(name, 253)} is not in namespace {api.place.namespace}"
-        return lack(
-            what, found, "create it there, or set kubernetes.resourceClaims in the site file"
-        )
-    return fine(what, name)
 
 
 def _domains(api: Api) -> Need:
@@ -110,19 +96,11 @@ def check_results(api: Api, run: Resolved) -> Iterator[Need]:
 
 def _results_volume(run: Resolved) -> Mapping[str, object]:
     """Return the volume that evidence is written to; empty if it is written to none."""
-    of_site, of_machine = run.site.kubernetes, run.machine.kubernetes
     if run.site.results.volume:
         return run.site.results.volume
-    location = (run.site.results.location or "").removeprefix("file://")
-    if not location.startswith("/"):
-        return {}
-    named = {
-        str(mount.get("name"))
-        for mount in (*of_machine.volume_mounts, *of_site.extra_volume_mounts)
-        if f"{location}/".startswith(f"{str(mount.get('mountPath')).rstrip('/')}/")
-    }
-    found = (*of_machine.volumes, *of_site.extra_volumes)
-    return next((v for v in found if str(v.get("name")) in named), {})
+    folder = run.site.results.folder
+    names = volumes_at(folder, run.pod) if folder else ()
+    return next((v for v in run.pod.volumes if str(v.get("name")) in names), {})
 
 
 def _bucket(location: str, account: str | None) -> Need:

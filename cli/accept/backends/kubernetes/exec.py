@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from accept.backends.kubernetes.client import Api, ApiError, library
-from accept.backends.kubernetes.objects import list_at, text_at
+from accept.backends.kubernetes.objects import MAIN_CONTAINER, list_at, text_at
 from accept.core.text import decimal, duration, plain
 
 #: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
-_OUT, _ERR, _STATUS = 1, 2, 3
+_OUT, _STATUS = 1, 3
 #: Seconds that one read waits, so that the deadline of the command is checked in time.
 _RECEIVE_SECONDS = 1.0
 
@@ -43,49 +43,38 @@ class CommandResult:
 
     exit: int | None
     out: str
-    err: str
 
 
 def execute(
     api: Api,
     pod: str,
-    container: str,
     command: Sequence[str],
     *,
     timeout: float = 60.0,
     sink: Callable[[bytes], None] | None = None,
 ) -> CommandResult:
-    """Run a command in a container, for at most `timeout` seconds. Raises ApiError.
+    """Run a command in the main container of a pod, for at most `timeout` seconds. Raises ApiError.
 
     With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
     the output is returned as text.
     """
     until = time.monotonic() + timeout
-    socket = _open_websocket(api, pod, container, command, timeout)
-    kept: dict[int, list[bytes]] = {_OUT: [], _ERR: [], _STATUS: []}
-    broken = ""
+    socket = _open_websocket(api, pod, command, timeout)
+    kept: dict[int, list[bytes]] = {_OUT: [], _STATUS: []}
     try:
         for channel, content in _frames(socket, until):
-            if isinstance(content, Exception):
-                broken = plain(content)
-            elif channel == _OUT and sink is not None:
+            if channel == _OUT and sink is not None:
                 sink(content)
             elif channel in kept:
                 kept[channel].append(content)
     finally:
         # `close` leaves the socket open if the other side closed first.
         socket.shutdown()
-    out, err, final_status = (b"".join(kept[c]) for c in (_OUT, _ERR, _STATUS))
-    return CommandResult(
-        exit=_exit_status(final_status),
-        out=out.decode(errors="replace"),
-        err=broken or err.decode(errors="replace"),
-    )
+    out, final_status = (b"".join(kept[c]) for c in (_OUT, _STATUS))
+    return CommandResult(exit=_exit_status(final_status), out=out.decode(errors="replace"))
 
 
-def _open_websocket(
-    api: Api, pod: str, container: str, command: Sequence[str], timeout: float
-) -> _Socket:
+def _open_websocket(api: Api, pod: str, command: Sequence[str], timeout: float) -> _Socket:
     """Open the websocket of an exec within `timeout` seconds. Raises ApiError.
 
     The client has no limit for a server that accepts the connection and does not answer, so a
@@ -103,10 +92,10 @@ def _open_websocket(
                 library().CoreV1Api(client).connect_get_namespaced_pod_exec,
                 pod,
                 api.place.namespace,
-                container=container,
+                container=MAIN_CONTAINER,
                 command=list(command),
                 stdout=True,
-                stderr=True,
+                stderr=False,
                 stdin=False,
                 tty=False,
                 binary=True,
@@ -134,14 +123,11 @@ def _open_websocket(
         raise ApiError(f"exec in {plain(pod)}: {plain(reason)}", status=int(status)) from None
 
 
-def _frames(socket: _Socket, until: float) -> Iterator[tuple[int, bytes | Exception]]:
-    """Yield channel and content of each frame until the other side closes or the time is over.
+def _frames(socket: _Socket, until: float) -> Iterator[tuple[int, bytes]]:
+    """Yield channel and content of each frame until the connection ends or the time is over.
 
     The client's own loop (`WSClient.update`) keeps everything that arrives in memory, and waits
     without limit for the rest of a frame.
-
-    If the connection breaks, the last content is the error. It is not raised, because the caller's
-    own work with a frame may raise the same types.
     """
     from websocket import ABNF, WebSocketException, WebSocketTimeoutException
 
@@ -152,8 +138,7 @@ def _frames(socket: _Socket, until: float) -> Iterator[tuple[int, bytes | Except
         except WebSocketTimeoutException:
             # The socket keeps the part of a frame that has arrived.
             continue
-        except (WebSocketException, OSError) as error:
-            yield 0, error
+        except (WebSocketException, OSError):
             return
         if code == ABNF.OPCODE_CLOSE:
             return

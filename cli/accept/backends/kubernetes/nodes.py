@@ -6,32 +6,28 @@ not read the site's `affinity`, so it can be too high.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain
 
 from accept import config
 from accept.backends.kubernetes.client import Api
 from accept.backends.kubernetes.objects import (
     NODE,
     POD,
-    Document,
     Node,
     Pod,
     Taint,
-    list_at,
     text_at,
-    texts_at,
     value_at,
     whole_number,
 )
-from accept.config import Machine, Site, resources
+from accept.config import Site
+from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
-from accept.core.text import count, plain
-from accept.plan.resolve import Resolved
+from accept.core.text import count, plain, shortened
+from accept.plan.placement import GPU, gpu_resource
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 #: Taints that nodes have because they are NotReady or cordoned, which is reported by itself.
@@ -141,69 +137,24 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
             reasons.setdefault(fit.why, []).append(fit.node)
     shown = []
     for why, names in list(reasons.items())[:6]:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        shown.append(f"; {', '.join(names[:3])}{more}: {why}")
+        shown.append(f"; {shortened(names, 3)}: {why}")
     gpus = f" with {wanted.amount} {wanted.resource}" if wanted.amount else ""
     rest = "".join(shown) if found else "; the cluster has no nodes"
     return f"{count(nodes, 'node')} requested, {good} free{gpus}{rest}"
 
 
-_GPU = "nvidia.com/gpu"
-
-
-@cache
-def _placement() -> Document:
-    """Return what the chart adds to the placement of pods, from its own file."""
-    import yaml
-
-    rules: Document = yaml.safe_load((resources.chart() / "placement.yaml").read_text("utf-8"))
-    return rules
-
-
-def request_of_run(run: Resolved) -> PodRequest:
-    """Return what a pod of the run requires of its node."""
-    return pod_request(run.machine, run.site, run.gpus_per_pod, run.hosts)
-
-
-def pod_request(
-    machine: Machine, site: Site, gpus: int | None = None, hosts: tuple[str, ...] = ()
-) -> PodRequest:
-    """Return what a pod on the machine requires, with `gpus` of each node, or all.
-
-    The chart has the same rules, for values that are edited by hand; tests/chart compares them.
-    """
-    of_machine, of_site = machine.kubernetes, site.kubernetes
-    resource, amount = _gpu_limit(of_machine.resources, of_site.resources)
-    gpus = gpus or of_site.gpus_per_pod
-    if machine.gpus.count == "detect" and not (gpus or amount):
-        # A pod takes as many GPUs as the node has; a node without any is not of this machine type.
-        gpus = 1
-    resource = resource or (_GPU if gpus else "")
-    settings = (
-        ("flexStart", of_site.flex_start),
-        ("spot", of_site.spot),
-        ("gpus", resource == _GPU),
-    )
-    added = [value_at(_placement(), name) for name, applies in settings if applies]
-    selectors = [texts_at(rules, "nodeSelector") for rules in added]
-    tolerations = [list_at(rules, "tolerations") for rules in added]
+def pod_request(pod: PodSettings, site: Kubernetes) -> PodRequest:
+    """Return what a pod with these settings requires of its node."""
+    resource = gpu_resource(pod.resources)
+    amounts = (value_at(pod.resources, kind, resource) for kind in ("limits", "requests"))
     return PodRequest(
-        selector=dict(ChainMap(*selectors, of_site.node_selector, of_machine.node_selector)),
-        tolerations=(*of_machine.tolerations, *of_site.tolerations, *chain(*tolerations)),
-        include=hosts or of_site.include_nodes,
-        exclude=of_site.exclude_nodes,
+        selector=pod.node_selector,
+        tolerations=pod.tolerations,
+        include=site.include_nodes,
+        exclude=site.exclude_nodes,
         resource=resource,
-        amount=gpus or amount,
+        amount=whole_number(next(filter(None, amounts), 0)),
     )
-
-
-def _gpu_limit(machine: Mapping[str, object], site: Mapping[str, object]) -> tuple[str, int]:
-    """Return the GPU resource and amount that a pod requests; the site overrides the machine."""
-    for kind in ("limits", "requests"):
-        for name, amount in {**texts_at(machine, kind), **texts_at(site, kind)}.items():
-            if name.endswith("/gpu"):
-                return name, whole_number(amount)
-    return "", 0
 
 
 def expected_nodes(site: Site) -> str:
@@ -256,7 +207,7 @@ def count_machines(nodes: Iterable[Node]) -> dict[str, int]:
 
 def count_gpus(nodes: Iterable[Node]) -> int:
     """Return how many GPUs the nodes have in all."""
-    return sum(whole_number(node.capacity.get(_GPU, 0)) for node in nodes)
+    return sum(whole_number(node.capacity.get(GPU, 0)) for node in nodes)
 
 
 def detect_machine(api: Api) -> str:

@@ -103,37 +103,27 @@ CLUSTER_RULES = (
 
 def role_yaml(namespace: str) -> str:
     """Return the Role of a run, and the read-only ClusterRole, as YAML."""
-    import yaml
-
-    def rules(of: tuple[Rule, ...]) -> list[dict[str, list[str]]]:
-        return [
-            {"apiGroups": [r.group], "resources": list(r.resources), "verbs": list(r.verbs)}
-            for r in of
-        ]
-
-    version = "rbac.authorization.k8s.io/v1"
-    texts = [
-        yaml.safe_dump(one, sort_keys=False)
-        for one in (
-            {
-                "apiVersion": version,
-                "kind": "Role",
-                "metadata": {"name": "accept", "namespace": namespace},
-                "rules": rules(RULES),
-            },
-            {
-                "apiVersion": version,
-                "kind": "ClusterRole",
-                "metadata": {"name": "accept-look"},
-                "rules": rules(CLUSTER_RULES),
-            },
-        )
-    ]
     return (
         "# The rights of a user who starts a run; the pods need no rights on the API.\n"
         f"# kubectl create rolebinding accept -n {namespace} --role=accept --user=NAME\n"
-        f"{texts[0]}---\n"
+        f"{_yaml('Role', {'name': 'accept', 'namespace': namespace}, RULES)}---\n"
         "# Reading only, to count free nodes before a start; a run starts without it.\n"
         "# kubectl create clusterrolebinding accept-look --clusterrole=accept-look --user=NAME\n"
-        f"{texts[1]}"
+        f"{_yaml('ClusterRole', {'name': 'accept-look'}, CLUSTER_RULES)}"
     )
+
+
+def _yaml(kind: str, metadata: dict[str, str], rules: tuple[Rule, ...]) -> str:
+    import yaml
+
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "rules": [
+            {"apiGroups": [r.group], "resources": list(r.resources), "verbs": list(r.verbs)}
+            for r in rules
+        ],
+    }
+    text: str = yaml.safe_dump(role, sort_keys=False)
+    return text

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from accept.backends.job import Job
+from accept.backends.job import Job, RunPlace
 from accept.backends.kubernetes import objects
-from accept.backends.kubernetes.client import Api, ApiError, Place
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import (
     JOB,
     JOBSET,
@@ -21,7 +21,7 @@ from accept.backends.kubernetes.objects import (
     Event,
     Object,
 )
-from accept.core.text import plain
+from accept.core.text import plain, shortened
 
 #: Reasons of waiting containers that are about to start.
 _STARTING_REASONS = ("ContainerCreating", "PodInitializing", "")
@@ -285,11 +285,7 @@ def waiting_reasons(state: State) -> tuple[str, ...]:
             on = f" on {pod.node}" if pod.node else ""
             # The same reason may differ only in the name of the pod.
             grouped.setdefault(pod.why.replace(pod.name, "it"), []).append(f"{pod.name}{on}")
-    shown_lines = []
-    for why, names in grouped.items():
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        shown_lines.append(f"  {', '.join(names[:_NAMES_SHOWN])}{more}: {why}")
-    return tuple(shown_lines)
+    return tuple(f"  {shortened(names, _NAMES_SHOWN)}: {why}" for why, names in grouped.items())
 
 
 def has_started(state: State) -> bool:
@@ -304,10 +300,10 @@ RUN_LABEL = "accept-run"
 _MAX_PODS_WITH_EVENTS = 6
 
 
-def place_of_job(job: Job) -> Place:
-    """Return where a submitted run is."""
-    keys = ("kubeconfig", "context", "namespace")
-    return Place(**{key: job.place.get(key, "") for key in keys})
+def place_of(job: Job) -> RunPlace:
+    """Return where a submitted run is in its cluster."""
+    assert job.place is not None
+    return job.place
 
 
 def run_selector(name: str) -> str:
@@ -321,15 +317,6 @@ def has_namespace(api: Api) -> bool | None:
         return api.find(NAMESPACE, api.place.namespace) is not None
     except ApiError:
         return None
-
-
-def makes_jobset(api: Api, controller: str) -> bool:
-    """Return whether a run would make a JobSet.
-
-    That is so if the site's `controller` requests it, or leaves it open and the cluster has the
-    kind. Helm decides so by accept.jobset in the chart; tests/chart compares the two.
-    """
-    return controller == "jobset" or (controller == "auto" and api.serves(JOBSET))
 
 
 def find_controllers(api: Api, name: str) -> tuple[Controller | None, Controller | None]:

@@ -10,25 +10,23 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.backends.kubernetes.client import Api, ApiError, Place
+from accept.backends.job import Place
+from accept.backends.keys import new_keys
+from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import SECRET, Controller, value_at
 from accept.backends.kubernetes.status import RUN_LABEL
 from accept.backends.protocol import Say
 from accept.config import resources
-from accept.config.kubernetes import RELEASE_NAME
+from accept.config.kubernetes import RELEASE_NAME, longest_name
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import duration, plain
 
 _HELM_SECONDS = 120.0
-#: Kubernetes' limit for names of Services and labels, and what a pod's name adds to the run's.
-_LONGEST_NAME = 63
-_POD_SUFFIX = "-w-0-{last}-abcde"
 #: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
 #: such as the one for a credential plugin that is not installed.
 _NO_RELEASE = "release: not found"
@@ -61,7 +59,7 @@ def run_name(attempt: str, release: str = "") -> RunName:
 
 def check_run_name(name: RunName, nodes: int) -> None:
     """Raise BadInput for a name that Kubernetes would refuse, and report the longest possible."""
-    longest = _LONGEST_NAME - len(_POD_SUFFIX.format(last=max(0, nodes - 1)))
+    longest = longest_name(nodes)
     if len(name.full) > longest:
         raise BadInput(
             f"the name {name.full} has {len(name.full)} characters; with {nodes} nodes it may have "
@@ -78,11 +76,20 @@ def check_run_name(name: RunName, nodes: int) -> None:
         )
 
 
+def helm_options(place: Place) -> tuple[list[str], dict[str, str]]:
+    """Return the options and the environment that send helm to a place."""
+    options = ["--namespace", place.namespace]
+    if place.context:
+        options += ["--kube-context", place.context]
+    # The environment variable may list several files, the option only one.
+    return options, {"KUBECONFIG": place.kubeconfig} if place.kubeconfig else {}
+
+
 def helm(
     place: Place, *words: str, seconds: float = _HELM_SECONDS
 ) -> subprocess.CompletedProcess[str]:
     """Run the user's helm in a place. Raises NotStarted if helm is missing or does not end."""
-    options, environment = place.helm()
+    options, environment = helm_options(place)
     try:
         return subprocess.run(
             ["helm", *words, *options],
@@ -270,9 +277,10 @@ def uninstall(place: Place, release: str) -> None:
 
 
 def _make_secret(api: Api, name: RunName, secret: str) -> None:
-    labels = {RUN_LABEL: name.full}
+    # ecdsa: every OpenSSH reads it.
+    key = new_keys("ecdsa", name.full).private
     try:
-        api.create_ssh_secret(secret, _private_key(name.full), labels)
+        api.create_ssh_secret(secret, key, {RUN_LABEL: name.full})
     except ApiError as error:
         if error.gone:
             raise NotStarted(
@@ -284,19 +292,3 @@ def _make_secret(api: Api, name: RunName, secret: str) -> None:
         raise NotStarted(
             f"the run's Secret: {error.message}", code=error.code, hint=error.hint
         ) from None
-
-
-def _private_key(comment: str) -> bytes:
-    """Return a new private key, in a format that every OpenSSH reads."""
-    with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
-        file = Path(scratch) / "key"
-        words = ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-C", comment, "-f", str(file)]
-        try:
-            subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise NotStarted(
-                f"ssh-keygen: {plain(error)}",
-                code=Code.SSH_KEYGEN,
-                hint="install the OpenSSH client here",
-            ) from None
-        return file.read_bytes()

@@ -93,33 +93,13 @@ def survey_cluster(api: Api) -> Survey:
     )
     networks = _networks(api, candidates, notes)
     jobsets = _list_or_note(notes, "JobSet", lambda: api.versions(JOBSET.group))
-    own = tuple(a for a in accounts if a != "default")
     return Survey(
         context=api.place.context,
         namespace=api.place.namespace,
         questions=(
             Question(key="machine", text="Machine", option="machine", candidates=candidates),
-            # A single queue may belong to somebody else; without queues there is no question.
-            *_optional_question(
-                bool(queues),
-                Question(
-                    key="queue",
-                    text="LocalQueue (none: start at once)",
-                    option="queue",
-                    candidates=queues if len(queues) == 1 else (*queues, "none"),
-                ),
-            ),
-            *_optional_question(
-                bool(own),
-                Question(
-                    key="serviceAccount",
-                    text="Service account of the pods",
-                    option="service-account",
-                    candidates=own,
-                    optional=True,
-                    default=own[0] if len(own) == 1 else "",
-                ),
-            ),
+            *_queue_question(queues),
+            *_account_question(tuple(a for a in accounts if a != "default")),
             Question(key="image", text="Image of the run", option="image", optional=True),
             Question(
                 key="results",
@@ -144,8 +124,28 @@ def _namespace(api: Api, notes: list[str]) -> None:
         notes.append(f"namespace {name} does not exist: {do}{available}")
 
 
-def _optional_question(asked: bool, question: Question) -> tuple[Question, ...]:  # noqa: FBT001 - reads as a sentence
-    return (question,) if asked else ()
+def _queue_question(queues: tuple[str, ...]) -> tuple[Question, ...]:
+    """Return the question about the queue; none without queues."""
+    question = Question(
+        key="queue",
+        text="LocalQueue (none: start at once)",
+        option="queue",
+        # A single queue may belong to somebody else.
+        candidates=queues if len(queues) == 1 else (*queues, "none"),
+    )
+    return (question,) if queues else ()
+
+
+def _account_question(accounts: tuple[str, ...]) -> tuple[Question, ...]:
+    question = Question(
+        key="serviceAccount",
+        text="Service account of the pods",
+        option="service-account",
+        candidates=accounts,
+        optional=True,
+        default=accounts[0] if len(accounts) == 1 else "",
+    )
+    return (question,) if accounts else ()
 
 
 def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:

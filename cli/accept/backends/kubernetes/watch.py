@@ -6,6 +6,7 @@ import queue
 import re
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from accept.backends.job import Job
@@ -16,7 +17,7 @@ from accept.backends.kubernetes.status import (
     PodPhase,
     State,
     has_started,
-    place_of_job,
+    place_of,
     query_state,
     state_lines,
     waiting_reasons,
@@ -50,23 +51,26 @@ class _Console(threading.Thread):
     def __init__(self, api: Api, pod: str) -> None:
         super().__init__(daemon=True)
         self._api, self.pod = api, pod
-        self.said: queue.Queue[bytes] = queue.Queue()
+        self.lines: queue.Queue[bytes] = queue.Queue()
         #: Set when the container has ended, so that the log is complete.
         self.over = threading.Event()
+        self._abandoned = threading.Event()
 
     def run(self) -> None:
         """Read the log until its end."""
         seen = 0
-        while True:
+        while not self._abandoned.is_set():
             final = self.over.is_set()
             try:
                 for number, line in enumerate(
                     self._api.log(self.pod, MAIN_CONTAINER, follow=True), start=1
                 ):
+                    if self._abandoned.is_set():
+                        return
                     # A last line without its end was cut off, unless the log is complete.
                     if number > seen and (line.endswith(b"\n") or final):
                         seen = number
-                        self.said.put(line)
+                        self.lines.put(line)
             except ApiError as error:
                 if final and not error.passing:
                     return
@@ -75,10 +79,21 @@ class _Console(threading.Thread):
                 return
             self.over.wait(1.0)
 
+    def abandon(self) -> None:
+        """Stop reading: at the next line, or after the time limit of the connection."""
+        self._abandoned.set()
+        self.over.set()
+
 
 def watch(job: Job, *, folder: Path, say: Say) -> int:
     """Report the state and the log of a run until it ends; return the coordinator's exit code."""
-    api = Api(place_of_job(job))
+    with ExitStack() as readers:
+        return _follow(job, readers, folder=folder, say=say)
+
+
+def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say) -> int:
+    """Follow a run; `readers` ends the threads that read logs."""
+    api = Api(place_of(job))
     seconds = _start_seconds(folder)
     reported: tuple[str, ...] = ()
     console: _Console | None = None
@@ -126,8 +141,10 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
         ):
             # A queue may evict the run and admit it again, with a new pod and a new log.
             verdict |= _drain(console, say, 0.0)
+            readers.close()
             console = _Console(api, first.name)
             console.start()
+            readers.callback(console.abandon)
         code = _code(state)
         if code is None and verdict:
             # It stays only to let its evidence be collected; the verdict is final.
@@ -168,9 +185,7 @@ def written_exit_code(api: Api, state: State) -> int | None:
     if state.first is None or state.first.phase != PodPhase.RUNNING:
         return None
     try:
-        done = execute(
-            api, state.first.name, MAIN_CONTAINER, ["cat", f"{FOLDER}/status"], timeout=20.0
-        )
+        done = execute(api, state.first.name, ["cat", f"{FOLDER}/status"], timeout=20.0)
     except ApiError:
         return None
     return decimal(done.out.strip()) if done.exit == 0 else None
@@ -216,7 +231,9 @@ def _drain(console: _Console | None, say: Say, seconds: float) -> bool:
         try:
             if console is None:
                 raise queue.Empty
-            line = console.said.get(timeout=max(0.0, left)) if left > 0 else console.said.get(False)
+            line = (
+                console.lines.get(timeout=max(0.0, left)) if left > 0 else console.lines.get(False)
+            )
         except queue.Empty:
             if console is None and left > 0:
                 time.sleep(left)

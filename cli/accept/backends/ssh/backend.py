@@ -21,6 +21,7 @@ from accept.backends.requirements import (
     scratch_lines,
     survey_script,
     tool_lines,
+    tool_need,
 )
 from accept.backends.ssh import manage
 from accept.backends.ssh.client import access_of, call, last_line, on_all, ssh_options
@@ -34,7 +35,7 @@ from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.coordinator import HOSTS, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.serde import dump
-from accept.core.text import count, plain
+from accept.core.text import count, plain, shortened
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
 
@@ -162,10 +163,9 @@ def _refuse_unusable(
     """Raise NotStarted if too few hosts are ready, or if their GPUs are in use."""
     problems = [r.problem for r in results.values() if isinstance(r, Absent)]
     if not ready or (problems and run.plan.require_all_nodes):
-        shown = "; ".join(f"{p.message} ({p.cause})" for p in problems[:4])
-        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
+        shown = shortened([f"{p.message} ({p.cause})" for p in problems], 4, "; ")
         raise NotStarted(
-            f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}{more}",
+            f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}",
             code=Code.SSH_HOSTS_UNUSABLE,
             hint="accept doctor shows what each host lacks",
         )
@@ -201,16 +201,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
             continue
         tools = answers(reply.out.decode(errors="replace"))
         for key, what, advice in _NEEDED_ON_HOSTS:
-            found = (tools.get(key) or [""])[0]
-            needs.append(
-                Need(
-                    host=host,
-                    what=what,
-                    good=bool(found),
-                    found=found or "not found",
-                    advice="" if found else advice,
-                )
-            )
+            needs.append(tool_need(host, what, (tools.get(key) or [""])[0], advice))
         needs += needs_of(host, tools, run)
         if greeting := plain(reply.greeting.decode(errors="replace"), 60):
             needs.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -39,8 +38,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
 
     say(f"fetching {announced.size / 1e6:.1f} MB of evidence from {job.first}")
     download(read_from, part, announced, source=source, say=say)
-    with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
-        unpack_evidence(part, Path(scratch), source=source).rename(target)
+    unpack_evidence(part, target, source=source)
     part.unlink()
     # The coordinator has ended the run on the other hosts, except on those it could not reach.
     for host, leftovers in manage.end(options, job.hosts, job.folder).items():

@@ -13,7 +13,7 @@ from accept.backends.ssh import manage
 from accept.backends.ssh.client import call, on_all
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted
-from accept.core.text import count
+from accept.core.text import count, shortened
 
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
@@ -65,12 +65,10 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 def _refuse_leftovers(job: Job, leftovers: Mapping[str, str], hint: str) -> None:
     """Raise Interrupted if parts of a run are left on hosts, or may be. `leftovers` is by host."""
     if leftovers:
-        shown = "; ".join(f"{host}: {text}" for host, text in list(leftovers.items())[:4])
-        more = f"; and {len(leftovers) - 4} more" if len(leftovers) > 4 else ""
+        shown = shortened([f"{host}: {text}" for host, text in leftovers.items()], 4, "; ")
         raise Interrupted(
             f"{job.attempt} is not removed from {len(leftovers)} of "
-            f"{count(len(job.hosts), 'host')}: "
-            f"{shown}{more}",
+            f"{count(len(job.hosts), 'host')}: {shown}",
             code=Code.SSH_NOT_REMOVED,
             hint=hint,
         )

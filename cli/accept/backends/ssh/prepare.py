@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
 
 from accept.backends.job import Job
+from accept.backends.keys import new_keys
 from accept.backends.protocol import Say
 from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import Reply, call, last_line, on_all
 from accept.core import causes
 from accept.core.causes import Cause
-from accept.core.error_codes import Code
-from accept.core.errors import NotStarted
 from accept.core.model import Problem
 from accept.core.runner.discovery import ssh_cause
 from accept.core.runner.ssh import HOST_KEY_ALIAS
@@ -61,38 +57,13 @@ def make_ready(
 
     Return a result for each host. Raises NotStarted if this machine cannot make a key.
     """
-    with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
-        key = Path(scratch) / "key"
-        try:
-            subprocess.run(
-                [
-                    "ssh-keygen",
-                    "-q",
-                    "-t",
-                    "ed25519",
-                    "-N",
-                    "",
-                    "-C",
-                    HOST_KEY_ALIAS,
-                    "-f",
-                    str(key),
-                ],
-                check=True,
-                capture_output=True,
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise NotStarted(
-                f"ssh-keygen failed: {error}",
-                code=Code.SSH_KEYGEN,
-                hint="install the OpenSSH client here",
-            ) from None
-        public = key.with_suffix(".pub").read_text(encoding="utf-8")
-        secrets = {
-            "key": key.read_bytes(),
-            "authorized_keys": f"restrict,pty {public}".encode(),
-            "known_hosts": f"{HOST_KEY_ALIAS} {public}".encode(),
-            "run": f"{job.attempt}\n".encode(),
-        }
+    keys = new_keys("ed25519", HOST_KEY_ALIAS)
+    secrets = {
+        "key": keys.private,
+        "authorized_keys": f"restrict,pty {keys.public}".encode(),
+        "known_hosts": f"{HOST_KEY_ALIAS} {keys.public}".encode(),
+        "run": f"{job.attempt}\n".encode(),
+    }
     options = job.ssh_access.options()
     plan = run.plan
     life = int(plan.start_seconds + plan.deadline_seconds + plan.hold_seconds + _SLACK)

@@ -54,7 +54,7 @@ class Fault:
     """A fault that a drill injects on purpose."""
 
     name: str
-    #: What it does, as a sentence without a full stop.
+    #: Its effect, as a sentence without a full stop.
     about: str
     scope: Scope
     injector: Injector

@@ -16,7 +16,7 @@ class Tool:
     #: Lines of plain sh that print its version or path, and nothing if it is missing. They may use
     #: `$python`, the interpreter of the ranks.
     find: str
-    #: How to install it.
+    #: Instructions to install it.
     advice: str
     #: True if it works only with GPUs.
     needs_gpus: bool = False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.catalog.tools import Tool
@@ -14,10 +15,11 @@ from accept.core.judge.evidence import CheckRules
 from accept.core.model import GroupKind, Parsed, Record
 from accept.core.text import plain
 
+T = TypeVar("T")
+
 #: Parses the lines of one raw log and never raises. Checks that share a launch share the function,
 #: and its result is for all of them.
 Parse = Callable[[Iterable[bytes]], Parsed]
-
 
 #: Seconds to start the ranks of one wave: a constant, and an addition per host.
 _LAUNCH_SECONDS, _LAUNCH_SECONDS_PER_HOST = 4.0, 0.05
@@ -28,9 +30,21 @@ def launch_seconds(hosts: int) -> float:
     return _LAUNCH_SECONDS + _LAUNCH_SECONDS_PER_HOST * hosts
 
 
-def param(default: Any, doc: str) -> Any:
+def param(default: T, doc: str) -> T:
     """Return a field of a parameter class, with the description for `accept show check`."""
     return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckParams(ABC):
+    """Base class of the parameters of a check; each field is made with `param`."""
+
+    @abstractmethod
+    def estimate(self, hosts: int, ranks: int) -> float:
+        """Return the seconds of work in one wave, for groups of `hosts` with `ranks` each.
+
+        `launch_seconds` comes on top, once per launch.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +57,7 @@ class Check(CheckRules):
     template: str
     #: Name of the collective in nccl-tests, if it is not the check's name.
     runs: str = ""
-    #: Frozen dataclass of the parameters, each with a default and `metadata["doc"]`.
-    params: type[Any]
+    params: type[CheckParams]
     #: Supported group kinds; the first is the default.
     groups: tuple[GroupKind, ...]
     #: Tools that it needs on a node besides sh; of each tuple, one tool is enough.
@@ -52,14 +65,11 @@ class Check(CheckRules):
     #: Metrics that it has. The first is the default metric of an expectation.
     metrics: tuple[MetricSpec, ...] = ()
     #: Facts that its program prints and that are judged.
-    facts: tuple[FactKind[Any], ...] = ()
+    facts: tuple[FactKind[object], ...] = ()
     #: Checks with the same launch, parameters and groups share one step; None: a separate step.
     launch: str | None = None
     #: Priority under `--budget`: checks with lower values are dropped first.
     worth: int = 0
-    #: (params, hosts of a group, ranks per host) -> seconds of work in one wave. `launch_seconds`
-    #: comes on top, once per launch.
-    estimate: Callable[[Any, int, int], float]
     parse: Parse
     #: (its name, records of a step) -> lines for the log of a run; None: its metrics `in_log`.
     log_lines: Callable[[str, Sequence[Record]], Iterator[str]] | None = None

@@ -10,7 +10,7 @@ from accept.core import facts, nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, TIME, WRONG
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import collective
 from accept.core.judge.collective_metrics import LATENCY, message_sizes, read, value_range
 from accept.core.judge.evidence import Evidence, Judged, Score
@@ -23,13 +23,12 @@ FACTS = (facts.NCCL_TESTS, facts.NCCL_NETWORKS, facts.NCCL_DETOURS, facts.PROGRA
 #: As `Check.faults`. Ranks that hang, die or are slow show only next to ranks that wait for them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
-_PIECE_BYTES = 1 << 20
 #: Records above this number are ignored: the program is out of control.
 _MAX_RECORDS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of a collective check, with sizes in the syntax of nccl-tests."""
 
     min: str = param("1K", "smallest message, such as 1K")
@@ -50,18 +49,17 @@ class Params:
         if self.iters < 1 or self.warmup < 0:
             raise ValueError("iters must be at least 1 and warmup at least 0")
 
+    def estimate(self, hosts: int, ranks: int) -> float:
+        """Return the seconds that one collective takes over all its sizes.
 
-def estimate(params: Params, hosts: int, ranks_per_host: int) -> float:
-    """Return the seconds that one collective takes over all its sizes.
-
-    Messages above 64 MiB are only sent by GPUs, at an assumed 20 GB/s; smaller ones at 0.5 GB/s.
-    A call takes 50 us, and 5 us more per rank. Both placements are measured.
-    """
-    calls = 2 * (params.iters + params.warmup)
-    sizes = message_sizes(params.min, params.max, params.factor)
-    latency = 50e-6 + 5e-6 * hosts * ranks_per_host
-    transfer = sum(size / (20e9 if size > 64 << 20 else 0.5e9) for size in sizes)
-    return 1.0 + calls * (latency * len(sizes) + transfer)
+        Messages above 64 MiB are only sent by GPUs, at an assumed 20 GB/s; smaller ones at 0.5
+        GB/s. A call takes 50 us, and 5 us more per rank. Both placements are measured.
+        """
+        calls = 2 * (self.iters + self.warmup)
+        sizes = message_sizes(self.min, self.max, self.factor)
+        latency = 50e-6 + 5e-6 * hosts * ranks
+        transfer = sum(size / (20e9 if size > 64 << 20 else 0.5e9) for size in sizes)
+        return 1.0 + calls * (latency * len(sizes) + transfer)
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -70,7 +68,7 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     If a record reports that the programs never ran, problems of the tables are left out.
     """
     record_lines: list[bytes] = []
-    tables = nccl_tests.read(_pieces(lines, record_lines))
+    tables = nccl_tests.read(_copied(lines, record_lines))
     if not record_lines:
         return tables
     records = record_protocol.parse(record_lines)
@@ -82,24 +80,12 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     )
 
 
-def _pieces(lines: Iterable[bytes], record_lines: list[bytes]) -> Iterator[bytes]:
-    """Join lines to pieces of about 1 MiB, and copy lines with a record to `record_lines`."""
-    for piece in _joined(lines):
-        if _MARK in piece and len(record_lines) < _MAX_RECORDS:
-            record_lines += [line for line in piece.split(b"\n") if _MARK in line]
-        yield piece
-
-
-def _joined(lines: Iterable[bytes]) -> Iterator[bytes]:
-    parts: list[bytes] = []
-    size = 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size >= _PIECE_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    yield b"".join(parts)
+def _copied(blocks: Iterable[bytes], record_lines: list[bytes]) -> Iterator[bytes]:
+    """Pass blocks of lines on, and copy lines with a record to `record_lines`."""
+    for block in blocks:
+        if _MARK in block and len(record_lines) < _MAX_RECORDS:
+            record_lines += [line for line in block.split(b"\n") if _MARK in line]
+        yield block
 
 
 def score_of(check: str) -> Score:
@@ -126,20 +112,12 @@ def make(name: str, title: str, worth: int) -> Check:
         summary=f"{title}: bandwidth, and every element of every rank is checked",
         template="collectives.sh.j2",
         params=Params,
-        groups=(
-            GroupKind.ALL,
-            GroupKind.EACH,
-            GroupKind.PAIRS,
-            GroupKind.RAILS,
-            GroupKind.LADDER,
-            GroupKind.HALVES,
-        ),
+        groups=tuple(GroupKind),
         needs=NEEDS,
         metrics=(BUSBW, TIME, WRONG),
         facts=FACTS,
         launch="collectives",
         worth=worth,
-        estimate=estimate,
         parse=parse,
         log_lines=speed_lines,
         judge=collective.judge,
@@ -200,16 +178,11 @@ LATENCY_CHECK = Check(
     template="collectives.sh.j2",
     runs="all_reduce",
     params=LatencyParams,
-    groups=(
-        GroupKind.ALL,
-        GroupKind.EACH,
-        GroupKind.PAIRS,
-    ),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS),
     needs=NEEDS,
     metrics=(TIME, WRONG),
     facts=FACTS,
     worth=40,
-    estimate=estimate,
     parse=parse_latency,
     log_lines=latency_lines,
     judge=judge_latency,

@@ -8,26 +8,27 @@ host, the median over its peers in us. Only users can set bounds for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from accept.core import record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, GroupKind, Parsed, Problem, Record, State
+from accept.core.model import Finding, GroupKind, Problem, Record, State
 from accept.core.text import count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `connectivity`."""
 
     pings: int = param(20, "round trips for each pair of hosts; 0 leaves the latency matrix out")
@@ -37,15 +38,9 @@ class Params:
         if self.pings < 0:
             raise ValueError(f"pings must be at least 0, not {self.pings}")
 
-
-def estimate(params: Params, hosts: int, _ranks: int) -> float:
-    """Return seconds; each of N - 1 rounds of pairs takes `pings` round trips of 0.5 ms."""
-    return 3.0 + 0.0005 * params.pings * max(0, hosts - 1)
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the ranks and their ping times."""
-    return record_protocol.parse(lines, check="connectivity")
+    def estimate(self, hosts: int, _ranks: int) -> float:
+        """Return seconds; each of N - 1 rounds of pairs takes `pings` round trips of 0.5 ms."""
+        return 3.0 + 0.0005 * self.pings * max(0, hosts - 1)
 
 
 def _network(value: object) -> str | None:
@@ -152,12 +147,7 @@ CONNECTIVITY = Check(
     summary="exactly the planned ranks answer over MPI; latency between every two hosts",
     template="connectivity.sh.j2",
     params=Params,
-    groups=(
-        GroupKind.ALL,
-        GroupKind.EACH,
-        GroupKind.PAIRS,
-        GroupKind.HALVES,
-    ),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     needs=((MPIRUN,),),
     metrics=(
         MetricSpec(name="ping", unit="us", better=Better.LOWER, in_log=True),
@@ -167,8 +157,7 @@ CONNECTIVITY = Check(
     gate=True,
     shows_gpus=True,
     worth=90,
-    estimate=estimate,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="connectivity"),
     judge=judge,
 )
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind
 from accept.core.judge.completeness import device_label
 from accept.core.judge.consistency import digest_problems, missing_digest_problems
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, Parsed, Problem
+from accept.core.model import GroupKind, Problem
 from accept.core.text import parse_size
 
 #: Data types of `gemm`, in the order they are measured.
@@ -40,7 +40,7 @@ def _rates(unit: str, *names: str) -> tuple[MetricSpec, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class _DeviceParams(CheckParams):
     """Parameters of `gemm` and `memory`; each check ignores those of the other."""
 
     seconds: float = param(
@@ -78,30 +78,31 @@ class Params:
             raise ValueError(f"noise must be at least 0 and below 1, not {self.noise}")
 
 
-def gemm_seconds(params: Params, _hosts: int, ranks: int) -> float:
-    """Return seconds: measure each type on all GPUs and alone, and make and prove its operands."""
-    types = len(params.types.split(",")) if params.types else len(TYPES)
-    prepare = _OPERAND_SECONDS * (params.size or _DEFAULT_SIZE) / _DEFAULT_SIZE
-    return _START_SECONDS + types * (params.seconds + ranks * params.alone + prepare)
+class GemmParams(_DeviceParams):
+    """Parameters of `gemm`."""
+
+    def estimate(self, _hosts: int, ranks: int) -> float:
+        """Return seconds: measure each type on all GPUs and alone, and prove its operands."""
+        types = len(self.types.split(",")) if self.types else len(TYPES)
+        prepare = _OPERAND_SECONDS * (self.size or _DEFAULT_SIZE) / _DEFAULT_SIZE
+        return _START_SECONDS + types * (self.seconds + ranks * self.alone + prepare)
 
 
-def memory_seconds(params: Params, _hosts: int, ranks: int) -> float:
-    """Return seconds: copy and triad on all GPUs, copies alone, and a second per GPU for the rest.
+class MemoryParams(_DeviceParams):
+    """Parameters of `memory`."""
 
-    Without measurements alone, the rest takes 0.1 s per GPU.
-    """
-    rest = 1.0 if params.alone else 0.1
-    return _START_SECONDS + 2 * params.seconds + ranks * (params.alone + rest)
+    def estimate(self, _hosts: int, ranks: int) -> float:
+        """Return seconds: copy and triad on all GPUs, copies alone, and 1 s per GPU for the rest.
 
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the records of all devices, for both checks; each record names its check."""
-    return record_protocol.parse(lines)
+        Without measurements alone, the rest takes 0.1 s per GPU.
+        """
+        rest = 1.0 if self.alone else 0.1
+        return _START_SECONDS + 2 * self.seconds + ranks * (self.alone + rest)
 
 
 def judge_gemm(evidence: Evidence) -> Judged:
     """Pass if every GPU computed correctly, met its bounds, and is as fast as its peers."""
-    params = params_of(evidence, Params)
+    params = params_of(evidence, GemmParams)
     names = {m.name for record in evidence.records for m in record.metrics}
     types = tuple(name for name in TYPES if name in names or f"{name}-wrong" in names)
     measured = Measured(
@@ -119,7 +120,7 @@ GEMM = Check(
     name="gemm",
     summary="matrix products on every GPU: TFLOP/s over time, and every element is checked",
     template="devices.sh.j2",
-    params=Params,
+    params=GemmParams,
     groups=(GroupKind.EACH,),
     needs=((MPIRUN,), (TORCH,)),
     metrics=(
@@ -129,8 +130,7 @@ GEMM = Check(
     facts=(facts.DIGEST, facts.LOAD, facts.LEFT_OUT),
     launch="devices",
     worth=70,
-    estimate=gemm_seconds,
-    parse=parse,
+    parse=record_protocol.parse,
     judge=judge_gemm,
     devices=True,
     faults=FAULTS,
@@ -183,7 +183,7 @@ PCIE = FactKind("pcie", _pcie)
 
 def judge_memory(evidence: Evidence) -> Judged:
     """Pass if every GPU kept all patterns, met its bounds, and is as fast as its peers."""
-    params = params_of(evidence, Params)
+    params = params_of(evidence, MemoryParams)
     more = [*_untested(evidence, params.share * params.least), *_degraded_links(evidence)]
     return judge_devices(evidence, MEASURED, noise=params.noise, more=more)
 
@@ -232,7 +232,7 @@ MEMORY = Check(
     name="memory",
     summary="memory of every GPU: bandwidth, a pattern test of nearly all of it, copies in and out",
     template="devices.sh.j2",
-    params=Params,
+    params=MemoryParams,
     groups=(GroupKind.EACH,),
     needs=((MPIRUN,), (TORCH,)),
     metrics=(
@@ -246,8 +246,7 @@ MEMORY = Check(
     facts=(PCIE, facts.LEFT_OUT),
     launch="devices",
     worth=65,
-    estimate=memory_seconds,
-    parse=parse,
+    parse=record_protocol.parse,
     judge=judge_memory,
     devices=True,
     faults=FAULTS,

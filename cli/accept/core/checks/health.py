@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 
 from accept.core import record_protocol
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.health_readings import (
     HEALTH_CHANGE,
     HEALTH_READING,
@@ -29,7 +30,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, GroupKind, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Problem, State
 from accept.core.serde import camel
 from accept.core.text import count
 
@@ -37,7 +38,7 @@ _MAX_NOTES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params(Limits):
+class Params(CheckParams, Limits):
     """Parameters of `health`.
 
     Sources of the defaults, from NVIDIA/DCGM: 100 CRC errors per second of an NVLink
@@ -64,15 +65,9 @@ class Params(Limits):
             if (value := getattr(self, item.name)) < 0:
                 raise ValueError(f"{camel(item.name)} must be at least 0, not {value}")
 
-
-def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
-    """Return the time of one reading of files and driver, in seconds."""
-    return 2.0
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the facts of one host."""
-    return record_protocol.parse(lines, check="health")
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return the time of one reading of files and driver, in seconds."""
+        return 2.0
 
 
 def readings_of(evidence: Evidence) -> dict[str, Reading]:
@@ -190,8 +185,7 @@ HEALTH = Check(
     facts=(HEALTH_READING, HEALTH_CHANGE, HEALTH_TOTAL),
     read_only=True,
     worth=90,
-    estimate=estimate,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="health"),
     judge=judge,
 )
 

@@ -23,26 +23,27 @@ Discovery reads the clocks: metric `clock-offset` in seconds, one per host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from accept.core import record_protocol
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import INVENTORY, Inventory
 from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, GroupKind, Parsed, Problem, State
+from accept.core.model import Finding, GroupKind, Problem, State
 
 #: Measured by the search for hosts, so only `max_clock_offset` limits it.
 CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `inventory`."""
 
     max_clock_offset: float = param(1.0, "largest clock difference from the hosts' median, in s")
@@ -51,15 +52,9 @@ class Params:
     )
     busy_mib: int = param(1024, "GPU memory in use above which a GPU counts as busy, in MiB")
 
-
-def estimate(_params: Params, _hosts: int, _ranks: int) -> float:
-    """Return the time to read files and query nvidia-smi, in seconds."""
-    return 3.0
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the facts of one host."""
-    return record_protocol.parse(lines, check="inventory")
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return the time to read files and query nvidia-smi, in seconds."""
+        return 3.0
 
 
 def inventories_of(evidence: Evidence) -> dict[str, Inventory]:
@@ -194,8 +189,7 @@ INVENTORY_CHECK = Check(
     read_only=True,
     shows_gpus=True,
     worth=100,
-    estimate=estimate,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="inventory"),
     judge=judge,
 )
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from accept.core import record_protocol
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import bounds, completeness
 from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
-from accept.core.model import GroupKind, Parsed, Problem, Record
+from accept.core.model import GroupKind, Problem, Record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `script`; the suite names the script itself."""
 
     name: str = param("", "name in the report; empty: the name of the file")
@@ -27,15 +27,9 @@ class Params:
         if self.seconds <= 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds}")
 
-
-def estimate(params: Params, _hosts: int, _ranks: int) -> float:
-    """Return the parameter `seconds`."""
-    return params.seconds
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return the records that the script printed."""
-    return record_protocol.parse(lines, check="script")
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return the parameter `seconds`."""
+        return self.seconds
 
 
 def _failed(record: Record) -> Problem:
@@ -75,16 +69,10 @@ SCRIPT = Check(
     summary="your own script: its exit status and the metrics it prints",
     template="script.sh.j2",
     params=Params,
-    groups=(
-        GroupKind.ALL,
-        GroupKind.EACH,
-        GroupKind.PAIRS,
-        GroupKind.HALVES,
-    ),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     user_script=True,
     worth=50,
-    estimate=estimate,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="script"),
     judge=judge,
 )
 

@@ -6,15 +6,16 @@ ranks that compute wrong numbers; this module judges the loss curve and looks fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, param
+from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind
 from accept.core.judge import bounds, completeness, stragglers
 from accept.core.judge.collective_metrics import number
@@ -22,7 +23,7 @@ from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import GroupKind, Parsed, Problem, Record
+from accept.core.model import GroupKind, Problem, Record
 
 #: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")
@@ -38,7 +39,7 @@ _START_SECONDS, _LARGE_START_SECONDS = 10.0, 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(CheckParams):
     """Parameters of `train`.
 
     `batch` counts the samples of all ranks, so the loss does not depend on the number of ranks.
@@ -111,23 +112,17 @@ class Params:
             if (folder := getattr(self, name)) and not folder.startswith("/"):
                 raise ValueError(f"{name} must be an absolute path on the hosts, not {folder}")
 
+    def estimate(self, hosts: int, ranks: int) -> float:
+        """Return seconds: import torch on each rank, then run the steps, 1 ms longer per rank.
 
-def estimate(params: Params, hosts: int, ranks_per_host: int) -> float:
-    """Return seconds: import torch on every rank, and run the steps, with 1 ms per step and rank.
-
-    The steps of large models are a guess, because nobody has measured them; suites can set
-    `timeout`.
-    """
-    large = params.model.startswith("gpt") and params.model != "gpt-tiny"
-    small_step = _STEP_SECONDS.get(params.model, _SMALL_STEP_SECONDS)
-    step = _LARGE_STEP_SECONDS if large else small_step
-    start = _START_SECONDS + large * _LARGE_START_SECONDS
-    return start + (60 * params.minutes or params.steps * (step + 0.001 * hosts * ranks_per_host))
-
-
-def parse(lines: Iterable[bytes]) -> Parsed:
-    """Return losses, throughput and the reports of ranks."""
-    return record_protocol.parse(lines, check="train")
+        The steps of large models are a guess, because nobody has measured them; suites can set
+        `timeout`.
+        """
+        large = self.model.startswith("gpt") and self.model != "gpt-tiny"
+        small_step = _STEP_SECONDS.get(self.model, _SMALL_STEP_SECONDS)
+        step = _LARGE_STEP_SECONDS if large else small_step
+        start = _START_SECONDS + large * _LARGE_START_SECONDS
+        return start + (60 * self.minutes or self.steps * (step + 0.001 * hosts * ranks))
 
 
 def _values(record: Record) -> dict[str, float]:
@@ -262,18 +257,12 @@ TRAIN = Check(
     summary="a training run: the loss falls, and all ranks have the same gradients and parameters",
     template="train.sh.j2",
     params=Params,
-    groups=(
-        GroupKind.ALL,
-        GroupKind.EACH,
-        GroupKind.PAIRS,
-        GroupKind.HALVES,
-    ),
+    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     needs=((MPIRUN,), (TORCH,)),
     metrics=(*_METRICS, *_RANK_METRICS),
     facts=(TRAINING, COMPARED, facts.DIGEST),
     worth=60,
-    estimate=estimate,
-    parse=parse,
+    parse=partial(record_protocol.parse, check="train"),
     judge=judge,
     # Only a majority shows which rank's parameters are wrong.
     faults={"wrong": 3, "nan": 1, "hang": 2, "die": 2, "full-disk": 1},

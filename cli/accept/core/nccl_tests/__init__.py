@@ -12,29 +12,14 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import BinaryIO
 
+from accept.core.catalog.metrics import BUSBW, TIME, WRONG
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, NCCL_WARNINGS
 from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Log, Table
 
-__all__ = [
-    "Log",
-    "Table",
-    "facts",
-    "metrics",
-    "nccl_facts",
-    "parse",
-    "pieces",
-    "read",
-    "table_fact",
-    "table_metrics",
-]
-
-#: Names of the metrics: two per size and placement, and `wrong` per placement over all sizes.
-#: `algbw` is left out because it is size / time.
-NAMES = ("busbw", "time", "wrong")
-_PER_SIZE = ("busbw", "time")
-_UNITS = {"busbw": "GB/s", "time": "us", "wrong": "count"}
+#: Names of the metrics. `algbw` is left out because it is size / time.
+NAMES = (BUSBW.name, TIME.name, WRONG.name)
 _PIECE = 1 << 20
 #: A table that lists more hosts is damaged.
 _MAX_HOSTS = 1 << 14
@@ -96,23 +81,23 @@ def table_metrics(table: Table, names: Collection[str] = NAMES) -> Iterator[Metr
         (Placement.OUT, [row.out_of_place for row in table.rows]),
         (Placement.IN, [row.in_place for row in table.rows]),
     ):
-        for name in _PER_SIZE:
-            if name in names:
+        for spec in (BUSBW, TIME):
+            if spec.name in names:
                 for row, side in zip(table.rows, sides, strict=True):
                     if side:
                         yield Metric(
                             check=check,
-                            name=name,
-                            value=getattr(side, name),
-                            unit=_UNITS[name],
+                            name=spec.name,
+                            value=side.time if spec is TIME else side.busbw,
+                            unit=spec.unit,
                             size=row.size,
                             placement=placement,
                         )
         counts = [side.wrong for side in sides if side and side.wrong is not None]
-        if "wrong" in names and counts and len(counts) == len(sides):
+        if WRONG.name in names and counts and len(counts) == len(sides):
             wrong = float(sum(counts) or table.out_of_bounds or 0)
             yield Metric(
-                check=check, name="wrong", value=wrong, unit=_UNITS["wrong"], placement=placement
+                check=check, name=WRONG.name, value=wrong, unit=WRONG.unit, placement=placement
             )
 
 

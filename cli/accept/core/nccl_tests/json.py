@@ -17,6 +17,7 @@ from math import isfinite
 from statistics import median
 from typing import BinaryIO, NamedTuple
 
+from accept.core.facts import mapping
 from accept.core.nccl_tests import pieces
 from accept.core.nccl_tests.lines import Device, Row, Side, word
 from accept.core.nccl_tests.table import (
@@ -203,7 +204,7 @@ class _Document:
 
     def take(self, name: str, value: object) -> None:
         """Add one member, or one result; of two configurations the first counts."""
-        data = _members(value)
+        data = mapping(value)
         if name == _RESULTS:
             result = self._result(data)
             if result and self._cells < MAX_ROWS:
@@ -218,7 +219,7 @@ class _Document:
             self._config = data
             devices = data.get("devices")
             if isinstance(devices, list) and len(devices) * self._gpus() <= MAX_DEVICES:
-                self._devices = [_device(_members(device)) for device in devices]
+                self._devices = [_device(mapping(device)) for device in devices]
             for process, device in enumerate(self._devices):
                 self._groups.setdefault(device.group if device else None, []).append(process)
         elif name == "out_of_bounds":
@@ -241,7 +242,7 @@ class _Document:
         size, count = _whole(data.get("size")), _whole(data.get("count"))
         kind, redop = (word(_line(data.get(name)).encode()) for name in ("type", "redop"))
         root = _line(data.get("root"))
-        sides = [_members(data.get(place)) for place in _PLACES]
+        sides = [mapping(data.get(place)) for place in _PLACES]
         if size is None or count is None or not (kind and redop and all(sides)):
             return None
         if not _ROOT.fullmatch(root):
@@ -255,7 +256,7 @@ class _Document:
             )
             for side in sides
         )
-        times = self._times([_members(data.get(f"{place}_per_iter")) for place in _PLACES])
+        times = self._times([mapping(data.get(f"{place}_per_iter")) for place in _PLACES])
         return _Result(Row(size, kind, redop, int(root), out, inp), times)
 
     def _times(self, reports: Sequence[Mapping[str, object]]) -> tuple[tuple[float, ...], ...]:
@@ -405,11 +406,6 @@ def _device(data: Mapping[str, object]) -> Device | None:
     if number >= 10**4 or len(host.split()) != 1 or len(host) > 255 or not _BUS.fullmatch(bus):
         return None
     return Device(rank, group, host, number, bus, name[:128])
-
-
-def _members(value: object) -> Mapping[str, object]:
-    """Return a JSON object, or an empty one for any other value."""
-    return value if isinstance(value, dict) else {}
 
 
 def _whole(value: object) -> int | None:

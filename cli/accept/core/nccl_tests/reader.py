@@ -180,7 +180,7 @@ _FAILURE = re.compile(
     rb"|Invalid number of GPUs: \d+ requested).{0,300}"
 )
 _SIGN = re.compile(rb"Test |Invalid number|noticed that|srun: error|Exit code:")
-#: What `int` takes as the beginning of a size.
+#: The bytes with which `int` accepts a size to begin.
 _ROW_BEGINS = b"+0123456789"
 _CAUSES = (
     Cause.GPU_MISSING,
@@ -312,10 +312,10 @@ class Reader:
             message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
         elif kind:
             host = known_name(text_of(found[kind]), self._lines.hosts)
-            told = message[found.end(kind) - found.start() :].lstrip(": ")
+            rest = message[found.end(kind) - found.start() :].lstrip(": ")
             signal = kind == _LAUNCHER
             message = (
-                f"{host}: a rank was ended by a signal" if signal else f"{host} reported: {told}"
+                f"{host}: a rank was ended by a signal" if signal else f"{host} reported: {rest}"
             )
         if (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
             self._failures[cause, host] = Problem(

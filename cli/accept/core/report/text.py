@@ -61,22 +61,18 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
     lines += _wrapped(_subtitle(verdict), width, "")
     lines.append("")
     lines += _rows(verdict.checks, width, color=color)
-    findings = _findings(verdict)
-    if findings:
-        lines += ["", "Findings"]
-        for text in findings[:_SCREEN_LINES]:
-            lines += _wrapped(text, width, "  ")
-        lines += _more(len(findings))
-    if verdict.suspects:
-        lines += ["", "Suspects"]
-        for suspect in verdict.suspects[:_SCREEN_LINES]:
-            lines += _wrapped(_suspect_text(suspect), width, "  ")
-        lines += _more(len(verdict.suspects))
-    if verdict.advice:
-        lines += ["", "Next"]
-        for advice in verdict.advice[:_SCREEN_LINES]:
-            lines += _wrapped(f"- {plain(advice)}", width, "  ")
-        lines += _more(len(verdict.advice))
+    sections = {
+        "Findings": _findings(verdict),
+        "Suspects": [_suspect_text(suspect) for suspect in verdict.suspects],
+        "Next": [f"- {plain(advice)}" for advice in verdict.advice],
+    }
+    for title, entries in sections.items():
+        if entries:
+            lines += ["", title]
+            for entry in entries[:_SCREEN_LINES]:
+                lines += _wrapped(entry, width, "  ")
+            if len(entries) > _SCREEN_LINES:
+                lines.append(f"  … and {len(entries) - _SCREEN_LINES} more: see report.md")
     return "\n".join(lines)
 
 
@@ -110,10 +106,6 @@ def _is_consequence(finding: Finding) -> bool:
     """
     is_completeness = finding.judgement is Judgement.COMPLETENESS
     return is_completeness and finding.cause is not None and finding.cause.row.consequence
-
-
-def _more(count: int) -> list[str]:
-    return [f"  … and {count - _SCREEN_LINES} more: see report.md"] if count > _SCREEN_LINES else []
 
 
 def _subtitle(verdict: Verdict) -> str:

@@ -9,7 +9,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core.causes import Cause
@@ -57,9 +57,9 @@ class Candidate:
     #: Addresses or names, tried in this order.
     addresses: tuple[str, ...] = ()
     port: int = 22
-    #: Whether the coordinator runs on it, so that no ssh is needed.
+    #: True if the coordinator runs on it, so that no ssh is needed.
     local: bool = False
-    #: Why the back end could not prepare the host; None if it did.
+    #: The reason why the back end could not prepare the host; None if it did.
     problem: Problem | None = None
 
 
@@ -79,7 +79,7 @@ class _Reachable:
 
     host: Host
     gpus: int
-    #: How far its clock is ahead of the coordinator's, in seconds.
+    #: Seconds by which its clock is ahead of the coordinator's.
     clock_offset: float
     #: Its place in the topology; empty if unknown.
     place: str
@@ -87,7 +87,7 @@ class _Reachable:
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why an attempt to reach a host failed."""
+    """The cause of a failed attempt to reach a host, and the reason for people."""
 
     cause: Cause
     reason: str
@@ -134,13 +134,11 @@ async def discover(
     other_addresses = [r.host.address for r in ordered if not r.host.local]
     has_duplicates = len({r.host.mpi_name for r in ordered}) < len(ordered)
     hosts = tuple(
-        Host(
-            name=r.host.name,
+        replace(
+            r.host,
             mpi_name=r.host.name if has_duplicates else r.host.mpi_name,
             address=_own_address(other_addresses) if r.host.local else r.host.address,
-            port=r.host.port,
             slots=slots,
-            local=r.host.local,
         )
         for r in ordered
     )
@@ -360,14 +358,7 @@ async def _probe(
     # The host read its clock between `began` and `ended`: times in that span show no offset.
     clock_offset = clock - ended if clock > ended else min(0.0, clock - began)
     return _Reachable(
-        host=Host(
-            name=name[0],
-            mpi_name=hostname[0] if hostname else host.name,
-            address=host.address,
-            port=host.port,
-            slots=1,
-            local=host.local,
-        ),
+        host=replace(host, name=name[0], mpi_name=hostname[0] if hostname else host.name),
         gpus=int(lines[4] or 0),
         clock_offset=clock_offset,
         place=lines[3] if _TOPOLOGY.match(lines[3]) else "",

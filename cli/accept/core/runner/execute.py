@@ -16,7 +16,7 @@ from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
 from accept.core.facts import BEGAN
 from accept.core.groups import Group, Wave
-from accept.core.model import Parsed, Problem, Record, Step
+from accept.core.model import Problem, Record, Step
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run, lose_silent_hosts
 from accept.core.runner.supervise import Outcome, supervise
@@ -159,7 +159,7 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         command=_mpirun_line(path),
         exit=outcome.exit,
         start=start,
-        began=_began(parsed),
+        began=next((began for _, began in BEGAN.among(parsed.facts)), None),
         end=outcome.end,
         log=log,
         metrics=parsed.metrics,
@@ -218,8 +218,3 @@ def _mpirun_line(path: Path) -> str:
             if line.startswith(b"# Open MPI "):
                 return line.decode(errors="replace").partition(": ")[2].strip()[:8000]
     return ""
-
-
-def _began(parsed: Parsed) -> float | None:
-    """Return when the ranks began, in seconds since 1970; None if the log does not show it."""
-    return next((began for _, began in BEGAN.among(parsed.facts)), None)

@@ -42,7 +42,7 @@ _HUNG_STATUSES = (None, 128 + signal.SIGALRM)
 class Watch:
     """The health readings so far."""
 
-    #: Whether readings are taken.
+    #: True if readings are taken.
     on: bool
     first: dict[str, Reading] = field(default_factory=dict)
     #: Host -> number of its last sweep with a reading, and that reading.

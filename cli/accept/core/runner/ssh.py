@@ -36,7 +36,7 @@ class Host:
     port: int
     #: Number of ranks.
     slots: int
-    #: Whether the coordinator runs on it.
+    #: True if the coordinator runs on it.
     local: bool = False
 
     def group_line(self) -> str:

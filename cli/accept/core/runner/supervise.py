@@ -38,7 +38,7 @@ class Outcome:
     exit: int | None
     end: float
     problems: tuple[Problem, ...] = ()
-    #: Whether the deadline of the run ended it, not its own timeout.
+    #: True if the deadline of the run ended it, not its own timeout.
     late: bool = False
 
 
