@@ -123,7 +123,7 @@ def load(path: str) -> LoadedEvidence:
             target = Path(scratch) / "evidence"
             bucket.fetch(path, target, partial=False)
             return replace(_of_folder(target), folder=None)
-    if path != "last" and rundir.kind(Path(path)) == "file":
+    if path != "last" and rundir.is_file(Path(path)):
         return _of_file(Path(path))
     folder = rundir.find(path)
     inner = folder / rundir.EVIDENCE

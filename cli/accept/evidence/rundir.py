@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,13 +54,14 @@ def listed() -> tuple[Path, ...]:
     return tuple(sorted(folders, key=lambda p: (p.stat().st_mtime_ns, p.name)))
 
 
-def kind(path: Path) -> str:
-    """Return `file` or `folder`; empty for anything else, such as a name that is too long."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return ""
-    return "file" if stat.S_ISREG(mode) else "folder" * stat.S_ISDIR(mode)
+def is_file(path: Path) -> bool:
+    """Return True for a regular file. A path that is too long is not an error here."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises OSError for such paths
+
+
+def is_folder(path: Path) -> bool:
+    """Return True for a folder. A path that is too long is not an error here."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for such paths
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def find(name: str) -> Path:
             )
         return _refuse_drill(folders[-1])
     for folder in (*_by_attempt(name), Path(name)):
-        if name and kind(folder) == "folder":
+        if name and is_folder(folder):
             return _refuse_drill(folder)
     raise _unknown(name)
 
@@ -145,7 +145,7 @@ def find_own(name: str) -> Path:
     """
     if name != "last" and os.sep not in name and not _by_attempt(name):
         # The working folder is not searched, but a folder there shows what the user meant.
-        if kind(Path(name)) == "folder":
+        if is_folder(Path(name)):
             raise _not_own(Path(name))
         raise _unknown(name)
     folder = find(name)
@@ -171,7 +171,7 @@ def _by_attempt(name: str) -> list[Path]:
     if not _ATTEMPT.fullmatch(name):
         return []
     in_drills = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
-    return [folder for folder in (runs() / name, *in_drills) if kind(folder) == "folder"]
+    return [folder for folder in (runs() / name, *in_drills) if is_folder(folder)]
 
 
 def _not_own(folder: Path) -> BadInput:

@@ -94,7 +94,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
 
 
 def _local_path(path: str) -> Path:
-    return Path(path) if rundir.kind(Path(path)) == "file" else rundir.find(path)
+    return Path(path) if rundir.is_file(Path(path)) else rundir.find(path)
 
 
 def _max_gpus(executions: Sequence[Execution]) -> int:
@@ -126,7 +126,7 @@ def is_foreign(path: str) -> bool:
     """Return True if `path` holds no evidence of `accept`. Raises BadInput if it is missing."""
     if bucket.is_url(path) or path == "last":
         return False
-    if rundir.kind(Path(path)) == "file":
+    if rundir.is_file(Path(path)):
         return not _is_own_file(Path(path))
     folder = rundir.find(path)
     if any((folder / name).exists() for name in _OWN_FILES):
