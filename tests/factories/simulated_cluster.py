@@ -19,7 +19,7 @@ from accept.core.judge.blame import Attribution, attribute
 from accept.core.judge.pairs import Gpus, Measurement, Population, events
 from accept.core.judge.remeasure import next_wave
 from accept.core.judge.robust_stats import MOST_REPEATS, rounds_for
-from accept.core.judge.topology import find_blocks, near_and_far
+from accept.core.judge.topology import Blocks, find_blocks, near_and_far
 from accept.core.model import SuspectKind
 
 #: `normal`; `heavy`: Student's t with three degrees of freedom; `switch`: half of the variance is
@@ -223,11 +223,11 @@ class Outcome:
         return bool(self.attribution.blamed)
 
 
-def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> Attribution:
-    """Return what the measurements of a simulated cluster show."""
+def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> tuple[Attribution, Blocks]:
+    """Return what the measurements of a simulated cluster show, and the blocks of near hosts."""
     population = Population(measurements=tuple(measurements), noise=noise)
     blocks = find_blocks([population], {})
-    return attribute(events(near_and_far(population, blocks)))
+    return attribute(events(near_and_far(population, blocks))), blocks
 
 
 def accept(one: Cluster, rounds: int | None = None) -> Outcome:
@@ -237,18 +237,19 @@ def accept(one: Cluster, rounds: int | None = None) -> Outcome:
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
     found = [m for number, wave in enumerate(waves) for m in one.measure(wave, number)]
     again = 0
-    attribution = judged(found)
+    attribution, blocks = judged(found)
     while wave := next_wave(
         attribution,
         one.hosts,
         {frozenset(m.hosts) for m in found},
+        blocks=blocks,
         done=again,
         limit=MOST_REPEATS,
         seed=seed,
     ):
         found += one.measure(wave, len(waves) + again, repeated=True)
         again += 1
-        attribution = judged(found)
+        attribution, blocks = judged(found)
     return Outcome(rounds=len(waves), again=again, attribution=attribution)
 
 
